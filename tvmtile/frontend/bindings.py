@@ -18,6 +18,7 @@ from tvmtile.frontend.kernel import AXES, Kernel, current_kernel
 from tvmtile.frontend.tracer import current_tracer
 from tvmtile.ir.annotations import KERNEL_ANNOTATION
 from tvmtile.ir.operands import constant
+from tvmtile.ir.rewriting import launch_loop
 
 __all__ = ["launch_thread", "thread_binding", "with_launch"]
 
@@ -47,10 +48,7 @@ class _KernelByHand(Kernel):
         """Give the launch an axis, if it lacks it."""
         if tag in self._bound:
             return
-        is_block = tag.startswith("blockIdx")
-        indices = self.blocks if is_block else self.threads
-        extents = self.block_extents if is_block else self.thread_extents
-        dim = AXES.index(tag[-1])
+        indices, extents, dim = self.place_of(tag)
         indices += [tirx.const(0, "int32")] * (dim + 1 - len(indices))
         extents += [1] * (dim + 1 - len(extents))
         variable = _index(tag, extent)
@@ -163,17 +161,6 @@ def with_launch(marker: tirx.For, bound: Mapping[str, tuple[ir.Var, Any]]) -> ti
         if tag not in bound and tag not in _ALWAYS:
             continue
         variable, extent = bound.get(tag) or (_index(tag, 1), 1)
-        binding = tirx.IterVar(None, tirx.Var("", variable.ty), tirx.IterVar.ThreadIndex, tag)
         notes = marker.annotations if tag == _TAGS[0] else None
-        loop = tirx.For(
-            variable,
-            0,
-            extent,
-            tirx.ForKind.THREAD_BINDING,
-            loop,
-            binding,
-            notes,
-            None,
-            marker.span,
-        )
+        loop = launch_loop(variable, extent, tag, loop, notes, marker.span)
     return loop

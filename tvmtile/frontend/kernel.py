@@ -161,12 +161,16 @@ class Kernel:
 
     def axis(self, tag: str) -> tuple[Any, Any]:
         """The index and the extent along an axis, such as `blockIdx.y`; 0 and 1 where it is lacking."""
+        indices, extents, dim = self.place_of(tag)
+        return (indices[dim], extents[dim]) if dim < len(indices) else (tirx.const(0, "int32"), 1)
+
+    def place_of(self, tag: str) -> tuple[list[Any], list[Any], int]:
+        """The indices and extents of blocks or of threads, and where in them an axis is."""
         place, _, axis = tag.partition(".")
         is_block = place == "blockIdx"
         indices = self.blocks if is_block else self.threads
         extents = self.block_extents if is_block else self.thread_extents
-        dim = AXES.index(axis)
-        return (indices[dim], extents[dim]) if dim < len(indices) else (tirx.const(0, "int32"), 1)
+        return indices, extents, AXES.index(axis)
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         _STATE.kernel = None

@@ -32,6 +32,7 @@ __all__ = [
     "offset_in_memory",
     "region",
     "same_extents",
+    "static_shape",
     "without_units",
 ]
 
@@ -128,6 +129,11 @@ def offset_in_memory(buffer: ir.Var, indices: Sequence[ir.Expr]) -> ir.Expr:
         else:
             offset = offset * buffer.ty.shape[axis] + index
     return offset
+
+
+def static_shape(buffer: ir.Var) -> list[int]:
+    """The extents of a buffer; 0 in place of one that is not constant."""
+    return [constant(extent) or 0 for extent in buffer.ty.shape]
 
 
 def is_whole(operand: ir.TensorRegion) -> bool:

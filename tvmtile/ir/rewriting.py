@@ -32,6 +32,7 @@ __all__ = [
     "defined_in",
     "for_loop",
     "has_effect",
+    "launch_loop",
     "mentions",
     "nest",
     "ranges_in",
@@ -340,6 +341,20 @@ def for_loop(
     """A loop from 0 to `extent`."""
     count = tirx.const(extent, str(var.ty.dtype)) if isinstance(extent, int) else extent
     return tirx.For(var, tirx.const(0, str(var.ty.dtype)), count, kind, body)
+
+
+def launch_loop(
+    var: ir.Var,
+    extent: Any,
+    tag: str,
+    body: tirx.Stmt,
+    annotations: Any = None,
+    span: ir.Span | None = None,
+) -> tirx.For:
+    """A loop over an axis of a launch, such as `blockIdx.x`."""
+    binding = tirx.IterVar(None, tirx.Var("", var.ty), tirx.IterVar.ThreadIndex, tag)
+    kind = tirx.ForKind.THREAD_BINDING
+    return tirx.For(var, 0, extent, kind, body, binding, annotations, None, span)
 
 
 def nest(

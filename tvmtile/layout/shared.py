@@ -38,6 +38,7 @@ __all__ = [
     "span",
     "swizzle_of",
     "swizzled",
+    "width_of",
 ]
 
 SWIZZLES = {"full": 128, "half": 64, "quarter": 32}
@@ -134,6 +135,14 @@ def _number(value: ir.Expr) -> int:
 
 
 # Layouts from a function of the indices -----------------------------------------------------------
+
+
+def width_of(layout: Layout | None, shape: Sequence[int], dtype: str) -> int | None:
+    """Bytes of a panel of the layout of `swizzled` that a layout is; None of any other."""
+    if not isinstance(layout, ComposeLayout):
+        return None
+    widths = SWIZZLES.values()
+    return next((w for w in widths if structural_equal(layout, swizzled(shape, dtype, w))), None)
 
 
 def swizzle_of(places: np.ndarray, dtype: str) -> ComposeLayout | None:

@@ -25,7 +25,13 @@ from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
 from tvmtile.frontend.tile import Tile
 from tvmtile.ir.combiners import COMBINERS, Combiner, is_integer
-from tvmtile.ir.operands import buffer_of, constant, describe, dtype_of, matched_regions
+from tvmtile.ir.operands import (
+    buffer_of,
+    describe,
+    dtype_of,
+    matched_regions,
+    static_shape,
+)
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import REDUCER_SCOPE
@@ -196,7 +202,7 @@ def finalize_reducer(
 
 
 def _check_batch(batch: int, reducer: object) -> None:
-    totals = math.prod(constant(extent) or 0 for extent in buffer_of(reducer).ty.shape)
+    totals = math.prod(static_shape(buffer_of(reducer)))
     if batch < 1:
         problem = "batch must be >= 1"
     elif totals and batch > totals:

@@ -7,7 +7,7 @@ import math
 from tvm import ir, tirx
 
 from tvmtile._tvm import walk
-from tvmtile.ir.operands import bits_of, buffer_of, constant
+from tvmtile.ir.operands import bits_of, buffer_of, static_shape
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import is_fragment, is_shared
@@ -66,5 +66,5 @@ def _may_be_staged(op: TileOp) -> bool:
 
 def bytes_of(buffer: ir.Var) -> int:
     """The size of a tile."""
-    size = math.prod(constant(extent) or 0 for extent in buffer.ty.shape)
+    size = math.prod(static_shape(buffer))
     return size * bits_of(buffer) // 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,6 +14,7 @@ from tvm.sym import Analyzer
 from tvmtile._tvm import mapped
 from tvmtile.analysis.conflicts.dependence import ConflictScope
 from tvmtile.analysis.conflicts.expressions import period
+from tvmtile.analysis.conflicts.symbolic import NotSeparable, Value, evaluate, may_wrap
 from tvmtile.analysis.uses import Use
 from tvmtile.ir.kernels import Launch
 from tvmtile.ir.operands import literal
@@ -87,6 +88,26 @@ class Domain:
     def simplified(self, expression: Any) -> ir.Expr:
         """An expression, simplified by the ranges of its variables."""
         return self._analyzer.simplify(expression)
+
+    def evaluated(
+        self, expression: ir.Expr, points: Mapping[ir.Var, Any], lanes: int | np.ndarray = 0
+    ) -> Value:
+        """An expression at points, simplified where it does not wrap around.
+
+        Raises
+        ------
+        NotSeparable
+            As of `evaluate`.
+        """
+        simple = expression if may_wrap(expression) else self.simplified(expression)
+        return evaluate(simple, points, self.is_uniform, lanes)
+
+    def by_threads(self, condition: ir.Expr, threads: np.ndarray) -> Value | None:
+        """A condition for each of some threads; None where that depends on more."""
+        try:
+            return self.evaluated(condition, self.indices_of(threads))
+        except NotSeparable:
+            return None
 
     def excludes(self, expression: ir.Expr, low: Any, high: Any) -> bool:
         """Tell whether an expression is certainly no number from `low` to `high`."""

@@ -11,7 +11,7 @@ from tvm import ir, tirx
 from tvmtile.analysis.conflicts.domain import Domain
 from tvmtile.analysis.conflicts.expressions import conjuncts, strides
 from tvmtile.analysis.conflicts.points import Free, Points, points_of
-from tvmtile.analysis.conflicts.symbolic import NotSeparable, Value, evaluate, may_wrap
+from tvmtile.analysis.conflicts.symbolic import NotSeparable, Value
 from tvmtile.analysis.effects import Access
 from tvmtile.ir.rewriting import substitute
 
@@ -87,11 +87,9 @@ class Enumeration:
         One thread may copy what all others wait for: few threads have few points.
         """
         threads, _, _ = self._domain.threads(self._access)
-        indices, is_uniform = self._domain.indices_of(threads), self._domain.is_uniform
         among, others = np.full(len(threads), True), []
         for condition in conditions:
-            simple = self._simplified(condition)
-            value = self._tried(lambda simple=simple: evaluate(simple, indices, is_uniform, 0))
+            value = self._domain.by_threads(condition, threads)
             if value is None or value.term is not None:
                 others.append(condition)
             else:
@@ -114,14 +112,10 @@ class Enumeration:
         return found
 
     def _uniform(self, index: ir.Expr) -> Value:
-        return evaluate(self._simplified(index), {}, self._domain.is_uniform, 0)
+        return self._domain.evaluated(index, {})
 
     def _evaluated(self, expression: ir.Expr, points: Points) -> Value:
-        simple = self._simplified(expression)
-        return evaluate(simple, points.values, self._domain.is_uniform, points.lanes)
-
-    def _simplified(self, expression: ir.Expr) -> ir.Expr:
-        return expression if may_wrap(expression) else self._domain.simplified(expression)
+        return self._domain.evaluated(expression, points.values, points.lanes)
 
     def _index(self, number: int) -> Value:
         offset = _offset_of_axis(self.points, number - len(self._indices))

@@ -27,7 +27,6 @@ from tvmtile.analysis.conflicts.domain import Domain
 from tvmtile.analysis.conflicts.expressions import conjuncts
 from tvmtile.analysis.conflicts.iterations import Case, Iterations
 from tvmtile.analysis.conflicts.points import TooMany
-from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate, may_wrap
 from tvmtile.analysis.effects import Access, Loop
 from tvmtile.ir.kernels import Launch
 from tvmtile.ir.threads import WARP_SIZE
@@ -83,11 +82,8 @@ class Footprints:
     def _threads_with(self, condition: ir.Expr) -> int | None:
         """The threads for which a condition may hold, a bit each; None where they can't be told."""
         count = self._domain.num_threads
-        try:
-            simple = condition if may_wrap(condition) else self._domain.simplified(condition)
-            indices = self._domain.indices_of(np.arange(count))
-            value = evaluate(simple, indices, self._domain.is_uniform, 0)
-        except NotSeparable:
+        value = self._domain.by_threads(condition, np.arange(count))
+        if value is None:
             return None
         if value.term is not None:
             return self.all_threads

@@ -8,7 +8,7 @@ from tvmtile.errors import warn
 from tvmtile.ir.annotations import CLUSTER_ANNOTATION
 from tvmtile.ir.kernels import target_of, with_kernels
 from tvmtile.ir.passes import prim_func_pass
-from tvmtile.ir.rewriting import replace_loop
+from tvmtile.ir.rewriting import launch_loop, replace_loop
 from tvmtile.ir.spans import location_of
 from tvmtile.target import gpu
 
@@ -71,7 +71,4 @@ def LaunchClusters(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def _along(axis: str, size: int, body: tirx.Stmt) -> tirx.Stmt:
     if size == 1:
         return body
-    index = tirx.Var(f"c{axis}", "int32")
-    tag = f"clusterCtaIdx.{axis}"
-    binding = tirx.IterVar(None, tirx.Var("", "int32"), tirx.IterVar.ThreadIndex, tag)
-    return tirx.For(index, 0, size, tirx.ForKind.THREAD_BINDING, body, thread_binding=binding)
+    return launch_loop(tirx.Var(f"c{axis}", "int32"), size, f"clusterCtaIdx.{axis}", body)

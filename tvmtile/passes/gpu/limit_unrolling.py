@@ -14,6 +14,7 @@ from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, has_effect, replace_loop
 from tvmtile.ir.scopes import is_private
+from tvmtile.ir.threads import WARP_SIZE
 
 __all__ = ["LimitUnrolling"]
 
@@ -23,7 +24,6 @@ _MOST_STATEMENTS = 1024
 """Statements that a nest is written out as: more than fit into an instruction cache gain nothing."""
 _MOST_OF_FEW_THREADS = 64
 """Where a block has less than a warp: each thread goes through whole tiles, one after the other."""
-_WARP = 32
 
 
 @prim_func_pass("LimitUnrolling", requires=(Property.NO_FRAGMENTS,))
@@ -67,7 +67,7 @@ def LimitUnrolling(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
 
     def limited(kernel: tirx.For) -> tirx.Stmt:
-        has_warps = Launch(kernel).num_threads >= _WARP
+        has_warps = Launch(kernel).num_threads >= WARP_SIZE
         return _limited(kernel, _MOST_STATEMENTS if has_warps else _MOST_OF_FEW_THREADS)
 
     return with_kernels(func, limited)

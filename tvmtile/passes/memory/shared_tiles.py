@@ -10,7 +10,6 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 from tvm.target import Target
-from tvm_ffi import structural_equal
 
 from tvmtile._tvm import Mutator, is_buffer_var, mutated
 from tvmtile.analysis.aliases import Aliases, allocations_in
@@ -18,12 +17,12 @@ from tvmtile.errors import InvalidOperand, SourceLocation
 from tvmtile.ir.asynchronous import CP_ASYNC, issued
 from tvmtile.ir.calls import takes_address
 from tvmtile.ir.kernels import Launch
-from tvmtile.ir.operands import bits_of, buffer_of, constant
+from tvmtile.ir.operands import bits_of, buffer_of, constant, static_shape
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.scopes import is_fragment, is_shared
 from tvmtile.ir.spans import location_of
 from tvmtile.ir.threads import Regions
-from tvmtile.layout.shared import SWIZZLES, swizzled
+from tvmtile.layout.shared import SWIZZLES, width_of
 from tvmtile.passes.memory.user_layouts import user_layout
 from tvmtile.tileop.registry import Lowering, LoweringContext, SharedTile, implementation_of
 
@@ -133,13 +132,11 @@ class SharedTiles:
 
 def _panel_of(tile: ir.Var, layout: Any) -> int | None:
     """Bytes of a panel of a tile with a layout that is fixed by hand; None of one without panels."""
-    dtype, shape = str(tile.ty.dtype), [constant(extent) or 0 for extent in tile.ty.shape]
     try:
         fixed = user_layout(tile, layout, max(SWIZZLES.values()), is_viewed=False)
     except InvalidOperand:  # SwizzleShared says it
         return None
-    widths = (w for w in SWIZZLES.values() if structural_equal(fixed, swizzled(shape, dtype, w)))
-    return next(widths, None) if fixed is not None else None
+    return width_of(fixed, static_shape(tile), str(tile.ty.dtype))
 
 
 def _is_load(node: ir.Expr) -> bool:

@@ -8,7 +8,7 @@ from tvm.tirx.layout import ComposeLayout, Layout
 
 from tvmtile.errors import InvalidOperand
 from tvmtile.ir.kernels import target_of, with_kernels
-from tvmtile.ir.operands import constant
+from tvmtile.ir.operands import static_shape
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import retyped, substitute
 from tvmtile.layout.shared import SWIZZLES, period_of, swizzled
@@ -73,7 +73,7 @@ def _with_layouts(kernel: tirx.For, target: Target) -> tirx.For:
     layouts: dict[ir.Var, Layout | None] = {}
     for tile in tiles.with_rows:
         widest = tiles.form_of(tile).swizzle
-        layouts[tile] = swizzled(_shape(tile), str(tile.ty.dtype), widest=widest)
+        layouts[tile] = swizzled(static_shape(tile), str(tile.ty.dtype), widest=widest)
     for tile, (layout, location) in tiles.user_layouts.items():
         try:
             widest = tiles.form_of(tile).swizzle or max(SWIZZLES.values())
@@ -97,7 +97,3 @@ def _laid_out(tile: ir.Var, layout: Layout, *, aligned: bool) -> ir.Var:
         return retyped(tile, layout=layout)
     alignment = max(int(tile.ty.data_alignment), period_of(layout, str(tile.ty.dtype)))
     return retyped(tile, layout=layout, data_alignment=alignment)
-
-
-def _shape(tile: ir.Var) -> list[int]:
-    return [constant(extent) or 0 for extent in tile.ty.shape]

@@ -11,14 +11,10 @@ from tvm.tirx.layout import Layout
 
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
 from tvmtile.errors import InvalidOperand
-from tvmtile.ir.operands import bits_of, constant, describe
+from tvmtile.ir.operands import bits_of, describe, static_shape
 from tvmtile.layout.shared import SWIZZLES, layout_of_places, swizzle_of, swizzled
 
 __all__ = ["layout_of_map", "user_layout"]
-
-
-def _shape(tile: ir.Var) -> list[int]:
-    return [constant(extent) or 0 for extent in tile.ty.shape]
 
 
 def user_layout(tile: ir.Var, layout: Any, widest: int, *, is_viewed: bool) -> Layout | None:
@@ -46,9 +42,9 @@ def user_layout(tile: ir.Var, layout: Any, widest: int, *, is_viewed: bool) -> L
         raise _refused(tile, "it is seen through a view, or its address is taken")
     dtype = str(tile.ty.dtype)
     if layout == "auto":
-        return swizzled(_shape(tile), dtype, widest=widest)
+        return swizzled(static_shape(tile), dtype, widest=widest)
     if isinstance(layout, str):
-        found = swizzled(_shape(tile), dtype, SWIZZLES[layout])
+        found = swizzled(static_shape(tile), dtype, SWIZZLES[layout])
         if found is None:
             raise _refused(tile, f"its rows do not consist of pieces of {SWIZZLES[layout]} bytes")
         return found
@@ -65,7 +61,7 @@ def layout_of_map(tile: ir.Var, layout: tirx.IndexMap) -> Layout:
     InvalidOperand
         If it can't be represented, or gives two elements one place.
     """
-    indices = np.indices(_shape(tile), np.int64).reshape(len(tile.ty.shape), -1)
+    indices = np.indices(static_shape(tile), np.int64).reshape(len(tile.ty.shape), -1)
     points = dict(zip(layout.initial_indices, indices, strict=True))
     try:
         results = [
@@ -74,7 +70,7 @@ def layout_of_map(tile: ir.Var, layout: tirx.IndexMap) -> Layout:
         ]
     except NotSeparable:
         raise _refused(tile, f"{layout} is no function of the indices alone") from None
-    places = _row_major(results).reshape(_shape(tile))
+    places = _row_major(results).reshape(static_shape(tile))
     if len(np.unique(places)) < places.size:
         raise _refused(tile, "two elements would lie in one place")
     dtype = str(tile.ty.dtype)

@@ -111,16 +111,12 @@ class _Keeper(ScopedRewriter):
             for b in divisions
         )
 
-    def _counts_down(self, value: ir.Expr, sign: int = 1) -> bool:
+    def _counts_down(self, value: ir.Expr) -> bool:
         """Tell whether a term that loops change is subtracted, or multiplied by less than zero."""
-        if isinstance(value, tirx.Add | tirx.Sub):
-            other = -sign if isinstance(value, tirx.Sub) else sign
-            return self._counts_down(value.a, sign) or self._counts_down(value.b, other)
-        if isinstance(value, tirx.Mul):
-            for factor, rest in ((constant(value.a), value.b), (constant(value.b), value.a)):
-                if factor is not None:
-                    return self._counts_down(rest, -sign if factor < 0 else sign)
-        return sign < 0 and not self._loops.isdisjoint(variables_of(value))
+        return any(
+            factor < 0 and not self._loops.isdisjoint(variables_of(term))
+            for term, factor in _multiples(value)
+        )
 
     def _has_offset(self, division: Binary) -> bool:
         """Tell whether the dividend is a sum, and a term that no loop changes leaves a remainder."""

@@ -15,7 +15,14 @@ from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.annotations import APART, ARRIVE_COUNT
 from tvmtile.ir.asynchronous import BULK_STORE, signal
 from tvmtile.ir.barriers import sync
-from tvmtile.ir.operands import buffer_of, constant, describe, dtype_of, matched_regions, region
+from tvmtile.ir.operands import (
+    buffer_of,
+    describe,
+    dtype_of,
+    matched_regions,
+    region,
+    static_shape,
+)
 from tvmtile.ir.operators import TileOp, operator_of, tile_operator
 from tvmtile.ir.rewriting import defined_in, retyped, seq
 from tvmtile.ir.scopes import is_shared
@@ -375,8 +382,7 @@ def _fits(op: TmaCopy, context: LoweringContext) -> None:
 def _in_panels(op: TmaCopy, context: LoweringContext) -> TmaCopy:
     """The copy with its tile as it will lie: in panels, of which each is a few boxes."""
     tile, _ = _sides(op)
-    shape = [constant(extent) or 0 for extent in tile.source.ty.shape]
-    layout = swizzled(shape, dtype_of(tile))
+    layout = swizzled(static_shape(tile.source), dtype_of(tile))
     panels = [] if layout is None else [panel_of(layout, dtype_of(tile))]
     reason = context.why_plain(tile.source, panels)
     if reason is not None:

@@ -17,13 +17,11 @@ from typing import Any
 
 from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
-from tvm.tirx.layout import ComposeLayout
-from tvm_ffi import structural_equal
 
-from tvmtile.ir.operands import bits_of, constant, describe, dtype_of
+from tvmtile.ir.operands import bits_of, constant, describe, dtype_of, static_shape
 from tvmtile.ir.rewriting import substitute, variables_of
 from tvmtile.ir.types import Index
-from tvmtile.layout.shared import SWIZZLES, has_plain_rows, swizzled
+from tvmtile.layout.shared import has_plain_rows, width_of
 from tvmtile.tileop.elementwise import moving_axes
 from tvmtile.tileop.registry import Decline
 
@@ -205,13 +203,10 @@ def _panel_of(tile: ir.Var) -> tuple[int | None, int]:
     if has_plain_rows(tile):
         return None, 0
     layout, dtype = tile.ty.layout, str(tile.ty.dtype)
-    shape = [constant(extent) or 0 for extent in tile.ty.shape]
-    for width in SWIZZLES.values():
-        if isinstance(layout, ComposeLayout) and structural_equal(
-            layout, swizzled(shape, dtype, width)
-        ):
-            return width * 8 // int(DataType(dtype).bits), width
-    raise Decline(f"the layout of {describe(tile)} is none that a tensor map describes")
+    width = width_of(layout, static_shape(tile), dtype)
+    if width is None:
+        raise Decline(f"the layout of {describe(tile)} is none that a tensor map describes")
+    return width * 8 // int(DataType(dtype).bits), width
 
 
 def _dense(tile: ir.TensorRegion, panel: int | None) -> list[int]:
@@ -259,7 +254,7 @@ def _box(
 
 def _place(tile: ir.Var, indices: Sequence[ir.Expr], panel: int | None) -> ir.Expr:
     """The number of elements in front of one, as if pieces were not exchanged."""
-    shape = [constant(extent) or 0 for extent in tile.ty.shape]
+    shape = static_shape(tile)
     *outer, last = indices
     place: Index = tirx.const(0, "int32")
     for axis, index in enumerate(outer):
