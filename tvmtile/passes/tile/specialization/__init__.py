@@ -7,42 +7,26 @@ them any more. Iteration `i` works on copy `i % stages`, for the `i // stages`-t
 """
 
 from tvmtile.passes.tile.specialization.candidates import (
-    Candidate,
     Unsuitable,
-    candidates_in,
     operators_in,
     pipelined_loops_in,
     wish_of,
 )
 from tvmtile.passes.tile.specialization.persistence import persistent
-from tvmtile.passes.tile.specialization.preloads import Preload, preloaded_in
+from tvmtile.passes.tile.specialization.registers import moves_registers
 from tvmtile.passes.tile.specialization.ring import Ring
-from tvmtile.passes.tile.specialization.roles import (
-    Producer,
-    Split,
-    Splits,
-    consumers_of,
-    producer_of,
-)
-from tvmtile.passes.tile.specialization.skew import Skew, Unskewed, skew_of
+from tvmtile.passes.tile.specialization.skew import Skew, Unskewed
+from tvmtile.passes.tile.specialization.specializer import Specializer
 
 __all__ = [
-    "Candidate",
-    "Preload",
-    "Producer",
     "Ring",
     "Skew",
-    "Split",
-    "Splits",
+    "Specializer",
     "Unskewed",
     "Unsuitable",
-    "candidates_in",
-    "consumers_of",
+    "moves_registers",
     "operators_in",
     "persistent",
     "pipelined_loops_in",
-    "preloaded_in",
-    "producer_of",
-    "skew_of",
     "wish_of",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from tvm import ir, tirx
 
@@ -22,7 +22,7 @@ from tvmtile.passes.tile.specialization.ring import Ring
 if TYPE_CHECKING:
     from tvmtile.analysis.accesses import Access
 
-__all__ = ["Preload", "preloaded_in"]
+__all__ = ["Preload", "Preloaded", "preloaded_in"]
 
 
 @dataclass(frozen=True)
@@ -59,19 +59,23 @@ class Preload:
         return [tirx.BufferStore(self.counter, tirx.BufferLoad(self.counter, [0]) + 1, [0])]
 
 
+Preloaded: TypeAlias = list[tuple[ir.Var, Candidate, "tirx.For | None"]]
+"""Tiles, the loops before which they are copied, and the innermost serial loops around these."""
+
+
 def preloaded_in(
     body: tirx.Stmt,
     candidates: Sequence[Candidate],
     tiles: KernelTiles,
     why_not: Callable[[TileOp, int], str | None],
-) -> list[tuple[ir.Var, Candidate, tirx.For | None]]:
+) -> Preloaded:
     """The tiles that are copied before a loop and then only read by its consumers.
 
     With each are the loop, and the innermost serial loop around the copy, if there is one.
 
     `candidates` are the loops that are split, `why_not` is as of `candidates_in`.
     """
-    found: list[tuple[ir.Var, Candidate, tirx.For | None]] = []
+    found: Preloaded = []
     around: list[tirx.For] = []
 
     def visit(loop: tirx.For, mutator: Mutator) -> tirx.Stmt:

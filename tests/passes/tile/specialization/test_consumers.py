@@ -1,4 +1,4 @@
-"""What the roles of a kernel do: products go on until something needs them."""
+"""What the consumers of a kernel do: products go on until something needs them."""
 
 from __future__ import annotations
 

@@ -1,0 +1,186 @@
+"""What the consumers of a specialised kernel do: all but the producer's copies."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+from tvm import ir, tirx
+
+from tvmtile._tvm import Mutator, mutated
+from tvmtile.ir.asynchronous import asynchronously, signal, wait
+from tvmtile.ir.kernels import flattened
+from tvmtile.ir.operands import constant
+from tvmtile.ir.rewriting import seq, substitute
+from tvmtile.passes.tile.pipelining import Body, KernelTiles, work_of
+from tvmtile.passes.tile.specialization.candidates import Candidate
+from tvmtile.passes.tile.specialization.loops import one_of, rolled
+from tvmtile.passes.tile.specialization.preloads import Preload
+from tvmtile.passes.tile.specialization.ring import Ring
+from tvmtile.passes.tile.specialization.skew import skewed
+from tvmtile.passes.tile.specialization.split import Split, Splits, counters_of, parts_of
+
+__all__ = ["consumers_of"]
+
+
+def consumers_of(
+    body: tirx.Stmt,
+    splits: Splits,
+    tiles: KernelTiles,
+    thread: ir.Expr,
+    kind: str,
+    preloads: Sequence[Preload] = (),
+    without: Sequence[tirx.Stmt] = (),
+) -> tirx.Stmt:
+    """What the consumers do: all but the producer's copies.
+
+    Tiles have their buffer copies in `body`; `splits` are its loops by their variable. `thread` is a
+    number among the consumers', who leave out the statements `without`.
+    """
+
+    def sequence(node: tirx.SeqStmt, mutator: Mutator) -> tirx.Stmt:
+        kept = (
+            child
+            for child in flattened(node)
+            if not any(map(child.same_as, without)) and not any(p.fills(child) for p in preloads)
+        )
+        return seq([mutator.mutate(child) for child in kept])
+
+    def visit(loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
+        split = splits.get(loop.loop_var)
+        if split is None:
+            return mutator.default_mutate(loop)
+        own = [each for each in preloads if each.variable.same_as(loop.loop_var)]
+        return seq(_consuming(loop, split, parts_of(loop, split, tiles), thread, kind, own))
+
+    return seq(
+        [*counters_of(splits, preloads), mutated(body, (tirx.For, visit), (tirx.SeqStmt, sequence))]
+    )
+
+
+def _consuming(
+    loop: tirx.For,
+    split: Split,
+    body: Body,
+    thread: ir.Expr,
+    kind: str,
+    preloads: Sequence[Preload],
+) -> list[tirx.Stmt]:
+    ready = [each.ring.wait_until_full() for each in preloads]
+    early, late = (
+        [stmt for p in preloads if p.is_free_early == is_early for stmt in p.ring.release(thread)]
+        for is_early in (True, False)
+    )
+    counted = [*split.counted(loop), *(stmt for each in preloads for stmt in each.counted())]
+    if split.candidate.skew is not None:
+        parts = skewed(loop, split.candidate.skew, split.rings, body, thread, kind, early)
+        return [*body.declarations, *ready, *parts, *late, *counted]
+    tokens = {
+        number: f"{work.name}/{loop.loop_var.name}{number}"
+        for number in (*split.candidate.in_flight, *_going_on(split.candidate, kind))
+        if (work := work_of(body.units[number], kind)) is not None
+    }
+    statements = _iteration(loop, split, body, tokens, thread)
+    used = body.bindings_for(statements)
+    whole: list[tirx.Stmt] = [rolled(loop, [*used, *statements])]
+    if split.candidate.in_flight:
+        whole += [wait(tokens[number], 0) for number in split.candidate.in_flight]
+        whole = _if_any(loop, [*whole, *_released_last(split, loop, thread)])
+    return [*body.declarations, *ready, *whole, *early, *late, *counted]
+
+
+def _if_any(loop: tirx.For, statements: list[tirx.Stmt]) -> list[tirx.Stmt]:
+    """What is done if a loop has an iteration.
+
+    If sums in flight met those of a loop without iterations in front of the wait for them, ptxas would
+    have each product wait for the one before (C7515).
+    """
+    if (constant(loop.extent) or 0) > 0:
+        return statements
+    return [tirx.IfThenElse(loop.extent > 0, seq(statements), None)]
+
+
+def _going_on(candidate: Candidate, kind: str) -> list[int]:
+    """Products that go on under statements behind them, to the end of the iteration at most."""
+    return [
+        number
+        for number, following in itertools.pairwise(candidate.order)
+        if number not in candidate.in_flight
+        and not candidate.units[number].conditions
+        and work_of(candidate.units[number], kind) is not None
+        and not candidate.units[number].conflicts(candidate.units[following])
+    ]
+
+
+def _iteration(
+    loop: tirx.For, split: Split, body: Body, tokens: Mapping[int, str], thread: ir.Expr
+) -> list[tirx.Stmt]:
+    """The statements of an iteration; products are waited for where one needs them to be done.
+
+    What reads a tile under a product waits for the tile before that is issued: a wait is a loop, past
+    which ptxas would move no instruction of what threads compute meanwhile.
+    """
+    units, in_flight = split.candidate.units, split.candidate.in_flight
+    statements: list[tirx.Stmt] = []
+    going_on: list[int] = []
+
+    def end(numbers: list[int]) -> None:
+        """Wait for products, and so for those that began before."""
+        while any(number in going_on for number in numbers):
+            first = going_on.pop(0)
+            statements.append(wait(tokens[first], 0))
+            release(first)
+
+    def release(number: int) -> None:
+        for ring in split.rings:
+            if ring.last == number:
+                tiles = set(split.filled(ring))
+                end([other for other in going_on if not tiles.isdisjoint(units[other].touches)])
+                statements.extend(_released(ring, loop, thread))
+
+    awaited: dict[int, list[tirx.Stmt]] = {}
+    product: int | None = None
+    for number in split.candidate.order:
+        product = number if number in tokens else product
+        before = number if product is None else product
+        waits = [ring.wait_until_full() for ring in split.rings if ring.first == number]
+        awaited.setdefault(before, []).extend(waits)
+
+    for number in split.candidate.order:
+        statements += awaited.get(number, [])
+        end([other for other in going_on if units[other].conflicts(units[number])])
+        statements += _begun(
+            body.units[number].stmt, tokens.get(number), in_flight=number in in_flight
+        )
+        if number in tokens and number not in in_flight:
+            going_on.append(number)
+        else:
+            release(number)
+    end(list(going_on))
+    return statements
+
+
+def _begun(stmt: tirx.Stmt, token: str | None, *, in_flight: bool) -> list[tirx.Stmt]:
+    """A statement; with a token it goes on, in flight until the next iteration has issued its own."""
+    if token is None:
+        return [stmt]
+    issued = [asynchronously(token, stmt), signal(token)]
+    return [*issued, wait(token, 1)] if in_flight else issued
+
+
+def _released(ring: Ring, loop: tirx.For, thread: ir.Expr) -> list[tirx.Stmt]:
+    """Behind the last use in an iteration: the copy is free, or that of the iteration before."""
+    if not ring.in_flight:
+        return ring.release(thread)
+    return ring.release(thread, ring.iteration - one_of(loop), loop.loop_var > loop.min)
+
+
+def _released_last(split: Split, loop: tirx.For, thread: ir.Expr) -> list[tirx.Stmt]:
+    """Behind the loop: the copies of the last iteration."""
+    last = loop.min + loop.extent - one_of(loop)
+    return [
+        statement
+        for ring in split.rings
+        if ring.in_flight
+        for statement in ring.release(thread, substitute(ring.iteration, {split.variable: last}))
+    ]

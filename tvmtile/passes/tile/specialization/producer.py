@@ -1,0 +1,231 @@
+"""What the producer of a specialised kernel does: copies, and what they need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tvm import ir, tirx
+
+from tvmtile._tvm import mapped
+from tvmtile.analysis.accesses import accesses_of
+from tvmtile.ir.asynchronous import CP_ASYNC, asynchronously
+from tvmtile.ir.kernels import flattened
+from tvmtile.ir.operators import operator_of
+from tvmtile.ir.rewriting import (
+    contains,
+    defined_in,
+    has_effect,
+    mentions,
+    replace_loop,
+    retyped,
+    seq,
+    substitute,
+    variables_of,
+    with_fresh_variables,
+)
+from tvmtile.ir.scopes import is_shared
+from tvmtile.passes.tile.pipelining import KernelTiles, has_effects
+from tvmtile.passes.tile.specialization.candidates import Unsuitable
+from tvmtile.passes.tile.specialization.loops import rolled
+from tvmtile.passes.tile.specialization.preloads import Preload
+from tvmtile.passes.tile.specialization.ring import Ring
+from tvmtile.passes.tile.specialization.split import Split, Splits, counters_of, parts_of
+
+__all__ = ["Producer", "producer_of"]
+
+
+@dataclass(frozen=True)
+class Producer:
+    """What the producer does."""
+
+    body: tirx.Stmt
+    """The copies, in the loops and under the conditions around them, and what they need."""
+    replayed: list[tirx.Stmt]
+    """What it does of the kernel besides: index tiles, bounds."""
+
+    def needed_by(self, others: tirx.Stmt) -> list[tirx.Stmt]:
+        """The replayed statements that write what other statements need."""
+        return [
+            stmt
+            for stmt in self.replayed
+            if any(mentions(others, buffer) for buffer in _written_in([stmt]))
+        ]
+
+    def apart_from(self, others: tirx.Stmt) -> tuple[list[tirx.Stmt], tirx.Stmt]:
+        """The body with buffers of its own for what others compute too, and their allocations."""
+        own = {buffer: retyped(buffer) for buffer in _written_in(self.needed_by(others))}
+        return [tirx.AllocBuffer(buffer) for buffer in own.values()], substitute(self.body, own)
+
+
+def producer_of(
+    body: tirx.Stmt,
+    splits: Splits,
+    tiles: KernelTiles,
+    thread: ir.Expr,
+    preloads: Sequence[Preload] = (),
+) -> Producer:
+    """What the producer does.
+
+    `thread` is a number among the producer's; the rest is as of `consumers_of`.
+
+    Raises
+    ------
+    Unsuitable
+        If the copies depend on what only consumers know.
+    """
+    slicer = _Slicer(body, splits, tiles, thread, preloads)
+    whole = with_fresh_variables(seq([*counters_of(splits, preloads), *slicer.slice()]))
+    _check_known(whole, body)
+    return Producer(whole, slicer.replayed)
+
+
+class _Slicer:
+    """Keeps the loops to be split, what is around them, and what they need."""
+
+    def __init__(
+        self,
+        body: tirx.Stmt,
+        splits: Splits,
+        tiles: KernelTiles,
+        thread: ir.Expr,
+        preloads: Sequence[Preload],
+    ) -> None:
+        self.replayed: list[tirx.Stmt] = []
+        self._preloads = preloads
+        self._body = body
+        self._splits = splits
+        self._tiles = tiles
+        self._thread = thread
+        self._filled: set[ir.Var] = set()
+
+    def slice(self) -> list[tirx.Stmt]:
+        kept = self._of(self._body)
+        self._check_replayed(kept)
+        return kept
+
+    def _of(self, stmt: tirx.Stmt) -> list[tirx.Stmt]:
+        """What a statement is to the producer; nothing where there are no loops to be split."""
+        if isinstance(stmt, tirx.For) and stmt.loop_var in self._splits:
+            return self._producing(stmt, self._splits[stmt.loop_var])
+        if not contains(stmt, tirx.For, lambda loop: loop.loop_var in self._splits):
+            return []
+        if isinstance(stmt, tirx.SeqStmt):
+            return self._sequence(stmt)
+        if isinstance(stmt, tirx.For):
+            self._check_pure(stmt.min, stmt.extent)
+            return [replace_loop(stmt, body=seq(self._of(stmt.body)))]
+        if isinstance(stmt, tirx.IfThenElse):
+            self._check_pure(stmt.condition)
+            other = None if stmt.else_case is None else seq(self._of(stmt.else_case))
+            return [tirx.IfThenElse(stmt.condition, seq(self._of(stmt.then_case)), other)]
+        if isinstance(stmt, tirx.AttrStmt):
+            return [tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, seq(self._of(stmt.body)))]
+        raise Unsuitable("the loop is inside of a statement that only consumers do")
+
+    def _sequence(self, stmt: tirx.SeqStmt) -> list[tirx.Stmt]:
+        """The loops, and before them what they use."""
+        kept: list[tirx.Stmt] = []
+        used: set[ir.Var] = set()
+        for child in reversed(list(flattened(stmt))):
+            parts = self._needed(child, used)
+            used |= self._used(parts)
+            kept = [*parts, *kept]
+        return kept
+
+    def _needed(self, child: tirx.Stmt, used: set[ir.Var]) -> list[tirx.Stmt]:
+        """What a statement is to the producer, of whose later ones something is used."""
+        if isinstance(child, tirx.Bind):
+            if child.var not in used:
+                return []
+            self._check_pure(child.value)
+            return [child]
+        for each in self._preloads:
+            if each.fills(child):
+                self._filled.add(each.tile)
+                copies = [_arriving(child, each.ring)]
+                return [*each.ring.fill([], copies, self._thread), *each.counted()]
+        parts = self._of(child)
+        if parts or used.isdisjoint(self._roots_written(child)):
+            return parts
+        self.replayed.insert(0, child)
+        return [child]
+
+    def _used(self, statements: Sequence[tirx.Stmt]) -> set[ir.Var]:
+        """The names and buffers that statements need, but for what the producer fills."""
+        used = {self._tiles.root(var) for stmt in statements for var in variables_of(stmt)}
+        return used - self._filled
+
+    def _roots_written(self, *statements: tirx.Stmt) -> list[ir.Var]:
+        return [self._tiles.root(buffer) for buffer in _written_in(statements)]
+
+    def _check_replayed(self, kept: list[tirx.Stmt]) -> None:
+        """Make sure that what is used is computed by the producer, and that it may compute it."""
+        own = self._roots_written(*self.replayed)
+        for root in dict.fromkeys(own):
+            if root not in self._tiles.allocated or not _is_private(root):
+                raise Unsuitable(f"the copies depend on {root.name}, which only consumers know")
+            if self._tiles.views_of(root):
+                raise Unsuitable(f"the copies depend on {root.name}, which has views")
+        everywhere = self._roots_written(self._body)
+        for root in self._used(kept):
+            if everywhere.count(root) != own.count(root):
+                raise Unsuitable(f"the copies depend on {root.name}, which only consumers know")
+        if any(has_effects(stmt) for stmt in self.replayed):
+            raise Unsuitable(f"the copies depend on {own[0].name}, which is not just computed")
+
+    def _check_pure(self, *values: object) -> None:
+        for value in values:
+            if has_effect(value):
+                raise Unsuitable(f"{value} has an effect, which the copies would repeat")
+
+    def _producing(self, loop: tirx.For, split: Split) -> list[tirx.Stmt]:
+        body = parts_of(loop, split, self._tiles)
+        for number in split.candidate.producers:
+            self._filled.update(body.units[number].writes)
+        statements: list[tirx.Stmt] = []
+        for ring in split.rings:
+            by_threads = split.candidate.by_threads.intersection(ring.units)
+            loops = [
+                asynchronously(CP_ASYNC.name, body.units[number].stmt)
+                for number in ring.units
+                if number in by_threads
+            ]
+            copies = [
+                _arriving(body.units[number].stmt, ring)
+                for number in ring.units
+                if number not in by_threads
+            ]
+            statements += ring.fill(loops, copies, self._thread)
+        used = body.bindings_for(statements)
+        inner = rolled(loop, [*used, *statements])
+        return [inner, *split.counted(loop)]
+
+
+def _written_in(statements: Sequence[tirx.Stmt]) -> list[ir.Var]:
+    """The buffers that statements write, once for each time."""
+    return [a.buffer for stmt in statements for a in accesses_of(stmt) if a.writes]
+
+
+def _is_private(buffer: ir.Var) -> bool:
+    """Tell whether each of two roles may have such a buffer for itself."""
+    return is_shared(buffer) or buffer.ty.storage_scope == "local"
+
+
+def _arriving(stmt: tirx.Stmt, ring: Ring) -> tirx.Stmt:
+    """A copy, which arrives on the mbarrier of a ring."""
+
+    def rewrite(call: ir.Call) -> ir.Expr:
+        op = operator_of(call)
+        begun = op.begun_on(ring.arrives_on) if op is not None and op.is_tile else None
+        return call if begun is None else begun.to_call(call.span)
+
+    return mapped(stmt, (ir.Call, rewrite))
+
+
+def _check_known(producer: tirx.Stmt, body: tirx.Stmt) -> None:
+    """Make sure that it uses no name that something else in the kernel binds."""
+    bound = defined_in(body)
+    unknown = next((var for var in variables_of(producer) if var in bound), None)
+    if unknown is not None:
+        raise Unsuitable(f"the copies depend on {unknown.name}, which only consumers know")

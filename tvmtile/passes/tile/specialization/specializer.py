@@ -1,0 +1,159 @@
+"""A kernel with two roles, put together."""
+
+from __future__ import annotations
+
+from tvm import ir, tirx
+from tvm.sym import Analyzer
+from tvm.target import Target
+from tvm.tirx.script import builder as T
+
+from tvmtile._tvm import mapped
+from tvmtile.ir.kernels import Launch, with_launch_body
+from tvmtile.ir.rewriting import replace_loop, seq
+from tvmtile.ir.threads import WARP_SIZE, WARPGROUP, Group, group_region, let_in
+from tvmtile.passes.tile.pipelining import BlockMemory, KernelTiles, StageAxis, with_stage_axes
+from tvmtile.passes.tile.specialization.bulk_copies import BulkCopies
+from tvmtile.passes.tile.specialization.candidates import (
+    Unsuitable,
+    candidates_in,
+    operators_in,
+    pipelined_loops_in,
+)
+from tvmtile.passes.tile.specialization.consumers import consumers_of
+from tvmtile.passes.tile.specialization.preloads import Preload, preloaded_in
+from tvmtile.passes.tile.specialization.producer import Producer, producer_of
+from tvmtile.passes.tile.specialization.registers import registers_moved
+from tvmtile.passes.tile.specialization.skew import Skew, Unskewed
+from tvmtile.passes.tile.specialization.split import Splits
+from tvmtile.passes.tile.specialization.splitter import Splitter
+from tvmtile.target import GpuCapability
+from tvmtile.tileop.registry import LoweringContext, implementation_of
+
+__all__ = ["Specializer"]
+
+
+class Specializer:
+    """Splits the loops of a kernel.
+
+    Raises
+    ------
+    Unsuitable
+        If it stays as it is.
+    """
+
+    def __init__(
+        self, kernel: tirx.For, target: Target, capability: GpuCapability, *, is_wanted: bool
+    ) -> None:
+        self._kernel = kernel
+        self._launch = Launch(kernel)
+        self._context = LoweringContext(target, Analyzer(), launch=self._launch)
+        self._tiles = KernelTiles(kernel)
+        if not is_wanted and not self._multiplies_asynchronously():
+            raise Unsuitable("no product is asynchronous work of warpgroups")
+        why_not = BulkCopies(kernel, self._context).why_not
+        kind = self._context.kind
+        candidates = candidates_in(kernel, self._tiles, kind, why_not)
+        self._preloaded = preloaded_in(self._launch.body, candidates, self._tiles, why_not)
+        self._by_threads = any(each.by_threads for each in candidates)
+        memory = BlockMemory(kernel, capability)
+        self._splitter = Splitter(self._launch, candidates, memory, kind)
+
+    def _multiplies_asynchronously(self) -> bool:
+        """Tell whether an operator of the loops issues work that is waited for by a token."""
+        operators = (op for loop in pipelined_loops_in(self._kernel) for op in operators_in(loop))
+        chosen = (implementation_of(op, self._context.kind) for op in operators if op.is_tile)
+        return any(each is not None and each.completion is not None for each in chosen)
+
+    def kernel(self) -> tirx.For:
+        """The kernel with a warpgroup more, of which one warp is the producer."""
+        splits = self._splitter.splits()
+        preloads = self._splitter.preloads(self._preloaded, splits)
+        axes = {
+            variable: {
+                tile: StageAxis(ring.stages, ring.index)
+                for ring in split.rings
+                for tile in split.filled(ring)
+            }
+            for variable, split in splits.items()
+        }
+        for each in preloads:
+            if each.around is not None and each.ring.stages > 1:
+                of_loop = axes.setdefault(each.around, {})
+                of_loop[each.tile] = StageAxis(each.ring.stages, each.ring.index)
+        kernel = with_stage_axes(self._kernel, self._tiles, axes)
+        preloads = [each.renamed(self._kernel, kernel) for each in preloads]
+        tiles = KernelTiles(kernel)
+        consumers = Group.of_block(self._launch)
+        more = Group(consumers.count, WARPGROUP)
+        producer = Group(consumers.count, WARPGROUP if self._by_threads else WARP_SIZE)
+        kernel = _with_threads(kernel, consumers.count + WARPGROUP)
+        launch = Launch(kernel)
+        thread = launch.thread_index
+        declarations, body = _without_declarations(launch.body)
+        ahead = producer_of(body, splits, tiles, producer.index_of(thread), preloads)
+        using = self._consuming(body, splits, tiles, consumers.index_of(thread), ahead, preloads)
+        own, copying = ahead.apart_from(using)
+        rings = {ring.full: ring for split in splits.values() for ring in split.rings}
+        rings |= {each.ring.full: each.ring for each in preloads}
+        ready = [statement for ring in rings.values() for statement in ring.declared()]
+        few, many = registers_moved(consumers.count, by_threads=self._by_threads)
+        roles = tirx.IfThenElse(
+            consumers.admits(thread, launch.num_threads),
+            group_region(consumers, seq([*many, using])),
+            group_region(more, seq([*few, _by(producer, more, launch, copying)])),
+        )
+        begun = tirx.Evaluate(T.tvm_storage_sync("shared"))
+        return with_launch_body(kernel, seq([*declarations, *own, *ready, begun, roles]))
+
+    def skews(self) -> list[Skew | Unskewed | None]:
+        """How the products of each loop overlap, or why they don't; None where there are not two."""
+        return self._splitter.skews()
+
+    def _consuming(
+        self,
+        body: tirx.Stmt,
+        splits: Splits,
+        tiles: KernelTiles,
+        number: ir.Expr,
+        ahead: Producer,
+        preloads: list[Preload],
+    ) -> tirx.Stmt:
+        """What the consumers do; of what the producer does besides its copies, what they need too."""
+        without = ahead.replayed
+        while True:
+            kind = self._context.kind
+            using = consumers_of(body, splits, tiles, number, kind, preloads, without)
+            needed = ahead.needed_by(using)
+            kept = [stmt for stmt in without if not any(map(stmt.same_as, needed))]
+            if len(kept) == len(without):
+                return using
+            without = kept
+
+
+def _by(producer: Group, more: Group, launch: Launch, copying: tirx.Stmt) -> tirx.Stmt:
+    """What the producer does, in the region of its warpgroup."""
+    return copying if producer == more else let_in(producer, launch, copying)
+
+
+def _with_threads(kernel: tirx.For, count: int) -> tirx.For:
+    """A kernel whose blocks have so many threads along their one axis."""
+
+    def extend(loop: tirx.For) -> tirx.For:
+        bound = loop.thread_binding
+        if bound is None or not str(bound.thread_tag).startswith("threadIdx"):
+            return loop
+        return replace_loop(loop, extent=tirx.const(count, str(loop.loop_var.ty.dtype)))
+
+    return mapped(kernel, (tirx.For, extend))
+
+
+def _without_declarations(body: tirx.Stmt) -> tuple[list[tirx.Stmt], tirx.Stmt]:
+    """The allocations and views of a kernel, which both roles may use, and the rest."""
+    found: list[tirx.Stmt] = []
+
+    def take(node: tirx.Stmt) -> tirx.Stmt:
+        found.append(node)
+        return tirx.Evaluate(tirx.const(0, "int32"))
+
+    rest = mapped(body, ((tirx.AllocBuffer, tirx.DeclBuffer), take))
+    return found, rest

@@ -1,0 +1,71 @@
+"""A pipelined loop that is split between a producer and consumers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tvm import ir, tirx
+
+from tvmtile.passes.tile.pipelining import Body, KernelTiles, body_of
+from tvmtile.passes.tile.specialization.candidates import Candidate
+from tvmtile.passes.tile.specialization.preloads import Preload
+from tvmtile.passes.tile.specialization.ring import Ring
+
+__all__ = ["Split", "Splits", "counters_of", "parts_of"]
+
+
+@dataclass(frozen=True)
+class Split:
+    """A loop that is split."""
+
+    candidate: Candidate
+    """The loop as it was."""
+    rings: list[Ring]
+    """Of its tiles."""
+    counter: ir.Var | None
+    """Counts the iterations of former executions of the loop, and of others with its tiles, where there
+    may be some.
+    """
+
+    @property
+    def variable(self) -> ir.Var:
+        """The variable of the loop."""
+        return self.candidate.loop.loop_var
+
+    def filled(self, ring: Ring) -> list[ir.Var]:
+        """The tiles of a ring."""
+        return [tile for unit in ring.units for tile in self.candidate.units[unit].writes]
+
+    def counted(self, loop: tirx.For) -> list[tirx.Stmt]:
+        """What counts the iterations of an execution of the loop."""
+        if self.counter is None:
+            return []
+        # A loop whose end lies before its beginning has no iterations.
+        executed = tirx.max(loop.extent, tirx.const(0, str(loop.extent.ty.dtype)))
+        total = tirx.BufferLoad(self.counter, [0]) + executed
+        return [tirx.BufferStore(self.counter, total, [0])]
+
+
+Splits = Mapping[ir.Var, Split]
+"""By the variable of the loop."""
+
+
+def counters_of(splits: Splits, preloads: Sequence[Preload]) -> list[tirx.Stmt]:
+    """Counters that begin."""
+    counters = [*(each.counter for each in splits.values()), *(each.counter for each in preloads)]
+    return [
+        statement
+        for counter in dict.fromkeys(each for each in counters if each is not None)
+        for statement in (
+            tirx.AllocBuffer(counter),
+            tirx.BufferStore(counter, tirx.const(0, str(counter.ty.dtype)), [0]),
+        )
+    ]
+
+
+def parts_of(loop: tirx.For, split: Split, tiles: KernelTiles) -> Body:
+    """The statements of the loop, in a kernel whose tiles have their buffer copies."""
+    body = body_of(loop, tiles, split=True)
+    assert len(body.units) == len(split.candidate.units), "the loop was split before"
+    return body

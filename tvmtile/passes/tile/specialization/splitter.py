@@ -1,0 +1,172 @@
+"""The rings, counters and stages that the loops of a kernel get."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tvm import ir, tirx
+
+from tvmtile.ir.kernels import Launch, outermost_loops_in
+from tvmtile.ir.threads import WARP_SIZE, WARPGROUP
+from tvmtile.passes.tile.pipelining import BlockMemory, Mbarriers
+from tvmtile.passes.tile.specialization.candidates import Candidate, Unsuitable
+from tvmtile.passes.tile.specialization.preloads import Preload, Preloaded
+from tvmtile.passes.tile.specialization.registers import registers_of
+from tvmtile.passes.tile.specialization.ring import Ring
+from tvmtile.passes.tile.specialization.skew import Skew, Unskewed, skew_of
+from tvmtile.passes.tile.specialization.split import Split, Splits
+
+__all__ = ["Splitter"]
+
+
+class Splitter:
+    """Splits the candidates of a kernel, of which all tiles have room in `memory`."""
+
+    def __init__(
+        self, launch: Launch, candidates: Sequence[Candidate], memory: BlockMemory, kind: str
+    ) -> None:
+        self._launch = launch
+        self._candidates = candidates
+        self._memory = memory
+        self._kind = kind
+        self._outermost = outermost_loops_in(launch.body)
+
+    def splits(self) -> dict[ir.Var, Split]:
+        """The loops with their rings, by their variables."""
+        splits: dict[ir.Var, Split] = {}
+        for candidate in self._candidates:
+            splits[candidate.loop.loop_var] = self._split(candidate, list(splits.values()))
+        return splits
+
+    def preloads(self, preloaded: Preloaded, splits: Splits) -> list[Preload]:
+        """The copies before the loops, with their rings."""
+        return [
+            self._preload(tile, splits[candidate.loop.loop_var].candidate, around)
+            for tile, candidate, around in preloaded
+        ]
+
+    def _split(self, candidate: Candidate, before: list[Split]) -> Split:
+        """A loop with its rings; those of a loop before that has the same tiles go on."""
+        candidate = self._skewed(candidate.with_stages(self._stages_of(candidate)))
+        loop = candidate.loop
+        former = next((s for s in before if candidate.shares_tiles_with(s.candidate)), None)
+        counter = self._counter_of(candidate) if former is None else former.counter
+        iteration = loop.loop_var - loop.min
+        if counter is not None:
+            iteration = tirx.BufferLoad(counter, [0]) + iteration
+        warps = self._launch.num_threads // WARP_SIZE
+        rings = [
+            Ring(
+                iteration,
+                tuple(units),
+                *between,
+                full=Mbarriers.named("full", candidate.stages, _arrivals(candidate, units)),
+                empty=Mbarriers.named("empty", candidate.stages, warps),
+            )
+            for between, units in candidate.uses().items()
+        ]
+        split = Split(candidate, rings, counter)
+        return split if former is None else _going_on(split, former)
+
+    def _preload(self, tile: ir.Var, candidate: Candidate, around: tirx.For | None) -> Preload:
+        """A copy before a loop, with its mbarriers.
+
+        If it is done several times, the next one goes on while the tile of this one is used, where
+        there is room for that, and for a result of as many bytes.
+        """
+        is_once = any(map(candidate.loop.same_as, self._outermost))
+        count = None if is_once else tirx.decl_buffer((1,), "int32", name="times", scope="local")
+        number = tirx.const(0, "int32") if count is None else tirx.BufferLoad(count, [0])
+        copies = 1 if is_once or not self._memory.has_room_for({tile: 3}) else 2
+        self._memory.take({tile: copies})
+        ring = Ring(
+            number,
+            (),
+            candidate.order[0],
+            candidate.order[-1],
+            in_flight=False,
+            full=Mbarriers.named("full", copies, 1),
+            empty=Mbarriers.named("empty", copies, self._launch.num_threads // WARP_SIZE),
+        )
+        skew = candidate.skew
+        is_early = skew is None or tile not in candidate.units[skew.second].touches
+        variable = None if around is None else around.loop_var
+        return Preload(tile, candidate.loop.loop_var, ring, variable, count, is_early)
+
+    def skews(self) -> list[Skew | Unskewed | None]:
+        """How the products of each loop overlap, or why they don't; None where there are not two."""
+        found: list[Skew | Unskewed | None] = []
+        for candidate in self._candidates:
+            try:
+                stages = self._stages_of(candidate)
+                found.append(self._skew_of(candidate.with_stages(stages)))
+            except Unskewed as obstacle:
+                found.append(obstacle)
+        return found
+
+    def _skewed(self, candidate: Candidate) -> Candidate:
+        """A loop, with the order of its statements if the products of two iterations overlap."""
+        try:
+            return replace(candidate, skew=self._skew_of(candidate))
+        except Unskewed:
+            return candidate
+
+    def _skew_of(self, candidate: Candidate) -> Skew | None:
+        threads = self._launch.num_threads
+        by_threads = any(each.by_threads for each in self._candidates)
+        held = registers_of(threads, by_threads=by_threads)
+        skew = skew_of(candidate.units, candidate.producers, self._kind, threads, held)
+        if skew is not None and candidate.stages == 1:
+            raise Unskewed("its tiles have one buffer copy")
+        return skew
+
+    def _counter_of(self, candidate: Candidate) -> ir.Var | None:
+        """What counts iterations, if others than those of one execution of the loop are counted."""
+        loop = candidate.loop
+        sharing = [each for each in self._candidates if each.shares_tiles_with(candidate)]
+        if len(sharing) == 1 and any(map(loop.same_as, self._outermost)):
+            return None
+        dtypes = {str(each.loop.loop_var.ty.dtype) for each in sharing}
+        if len(dtypes) > 1:
+            raise Unsuitable("loops with the same tiles count in different dtypes")
+        return tirx.decl_buffer(
+            (1,), dtypes.pop(), name=f"{loop.loop_var.name}_done", scope="local"
+        )
+
+    def _stages_of(self, candidate: Candidate) -> int:
+        """Buffer copies of its tiles, and of those of loops with the same tiles."""
+        sharing = [each for each in self._candidates if each.shares_tiles_with(candidate)]
+        for stages in range(min(each.stages for each in sharing), 0, -1):
+            copies = dict.fromkeys(candidate.tiles, stages)
+            if self._memory.has_room_for(copies):
+                break
+        self._memory.take(copies)
+        return stages
+
+
+def _going_on(split: Split, former: Split) -> Split:
+    """A loop whose rings are those of one before it."""
+    known = {frozenset(former.filled(ring)): ring for ring in former.rings}
+    rings = []
+    for ring in split.rings:
+        other = known.pop(frozenset(split.filled(ring)), None)
+        if other is not None and _arrivals(former.candidate, other.units) != _arrivals(
+            split.candidate, ring.units
+        ):
+            raise Unsuitable(f"loops fill {split.filled(ring)[0].name} by different threads")
+        if other is None:
+            raise Unsuitable(
+                f"loops use {split.filled(ring)[0].name} together with different tiles"
+            )
+        rings.append(replace(ring, full=other.full, empty=other.empty))
+    if known:
+        raise Unsuitable(f"a loop does not use {former.filled(next(iter(known.values())))[0].name}")
+    return replace(split, rings=rings)
+
+
+def _arrivals(candidate: Candidate, units: Sequence[int]) -> int:
+    """How often a phase of a ring is arrived at by who fills it (see `Ring.fill`)."""
+    if candidate.by_threads.isdisjoint(units):
+        return 1
+    return WARPGROUP + WARPGROUP // WARP_SIZE
