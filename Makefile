@@ -40,7 +40,7 @@ test: venv ## the tests, without the slow ones (PYTEST_ARGS='-k copy' narrows th
 test-all: venv ## the tests, with the slow ones
 	@$(PYTEST) -m '' --all-parameters --all-architectures $(PYTEST_ARGS)
 
-fuzz: venv ## 200 random programs on the CPU and on the emulators, pipelined ones, and some with views
+fuzz: venv ## 200 random programs on the CPU and on the emulators, and of each special kind some
 	@$(PYTEST) tests/fuzz -k programs_on --fuzz-seeds=200 $(PYTEST_ARGS)
 
 test-gpu: venv ## the tests on an NVIDIA GPU; where there is none, they compile their kernels

@@ -4,6 +4,7 @@
     python -m tests.fuzz --seeds 0:2000 --gpu
     python -m tests.fuzz --seeds 0:1000 --pipelines   # pipelined loops, with two roles and with one
     python -m tests.fuzz --seeds 0:1000 --views   # tiles and tensors that have several names
+    python -m tests.fuzz --seeds 0:1000 --indices   # indices that count down, are divided, looked up
     python -m tests.fuzz failures/llvm_17_wrong.py --target llvm      # a program that failed, again
 
 Programs that fail are saved, as they were and shrunk. The exit status is 1 if one failed.
@@ -20,7 +21,12 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.fuzz.generate import generate, generate_pipelined, generate_viewed
+from tests.fuzz.generate import (
+    generate,
+    generate_indexed,
+    generate_pipelined,
+    generate_viewed,
+)
 from tests.fuzz.program import Program
 from tests.fuzz.run import TARGETS, Outcome
 from tests.fuzz.shrink import shrink
@@ -79,6 +85,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--views", action="store_true", help="programs whose tiles and tensors have several names"
     )
+    parser.add_argument(
+        "--indices", action="store_true", help="programs whose indices are computed in many ways"
+    )
     parser.add_argument("--target", action="append", choices=TARGETS, help="llvm where absent")
     parser.add_argument("--gpu", action="store_true", help="the CUDA GPU of this machine")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
@@ -101,6 +110,7 @@ def _programs(options: argparse.Namespace) -> Iterator[Program]:
         return
     first, end = map(int, options.seeds.split(":"))
     make = generate_viewed if options.views else generate
+    make = generate_indexed if options.indices else make
     make = generate_pipelined if options.pipelines else make
     for seed in range(first, end):
         yield make(seed, *filter(None, [options.size]))

@@ -158,7 +158,8 @@ class Expressions:
         if a.dtype or b.dtype:
             return binary(operator, self._present(a), self._present(b))
         # Two Python numbers are Python's.
-        expression = ast.Expression(ast.BinOp(left, _OPERATOR[operator], right))
+        numbers = (ast.Constant(value.data.item()) for value in (a, b))
+        expression = ast.Expression(ast.BinOp(next(numbers), _OPERATOR[operator], next(numbers)))
         return literal(eval(compile(ast.fix_missing_locations(expression), "", "eval")))
 
     def _present(self, value: Value) -> Value:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from random import Random
 
+from tests.fuzz.indices import IndexMaker
 from tests.fuzz.kernels import KernelMaker
 from tests.fuzz.parts import Module
 from tests.fuzz.pipelines import PipelineMaker
 from tests.fuzz.program import Program
 from tests.fuzz.views import ViewMaker
 
-__all__ = ["generate", "generate_pipelined", "generate_viewed"]
+__all__ = ["generate", "generate_indexed", "generate_pipelined", "generate_viewed"]
 
 
 def generate(seed: int, size: int = 10) -> Program:
@@ -58,6 +59,19 @@ def generate_viewed(seed: int, size: int = 6) -> Program:
         The greatest number of statements of a kernel, those in loops and the last stores not counted.
     """
     return _of_kernels(ViewMaker, seed, size)
+
+
+def generate_indexed(seed: int, size: int = 6) -> Program:
+    """The program of a seed whose indices are computed: counted down, divided, clamped, looked up.
+
+    Parameters
+    ----------
+    seed : int
+        Of the program and of its inputs.
+    size : int
+        The greatest number of statements of a kernel, those in loops and the last stores not counted.
+    """
+    return _of_kernels(IndexMaker, seed, size)
 
 
 def _of_kernels(maker: type[KernelMaker], seed: int, size: int) -> Program:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 from tests.fuzz.collectives import Collectives
@@ -126,7 +127,7 @@ class KernelMaker(Collectives, Nests):
         index = self.module.name("k")
         stages = self.rng.choice((0, 1, 2, 2, 3))
         loop = f"T.Pipelined(T.ceildiv({axis.size}, {axis.extent}), num_stages={stages})"
-        self.axes["k"] = Axis("k", axis.extent, axis.size, axis.blocks, index)
+        self.axes["k"] = replace(axis, index=index)
         with self._repeated(axis.blocks), self.text.block(f"for {index} in {loop}:"):
             if self.rng.random() < 0.3:
                 self.text.add(f"{index}_begin = {index} * {axis.extent}")

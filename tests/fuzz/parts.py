@@ -29,6 +29,8 @@ class Axis:
         How many tiles there are at most.
     index : str
         The block's, or the loop's; "" where there is none.
+    is_reversed : bool
+        The first index has the last tile.
     """
 
     role: str
@@ -36,11 +38,16 @@ class Axis:
     size: str
     blocks: int
     index: str
+    is_reversed: bool = False
 
     @property
     def origin(self) -> str:
         """Where the block's tile begins."""
-        return f"{self.index} * {self.extent}" if self.index else "0"
+        if not self.index:
+            return "0"
+        if self.is_reversed:
+            return f"(T.ceildiv({self.size}, {self.extent}) - 1 - {self.index}) * {self.extent}"
+        return f"{self.index} * {self.extent}"
 
 
 @dataclass

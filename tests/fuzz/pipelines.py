@@ -42,8 +42,9 @@ class PipelineMaker(PipelinedLoops):
             with self.text.block(f"with T.Kernel({n}, {m}, threads={threads}) as (bx, by):"):
                 self._body("")
         given = {dim for tensor in self.module.tensors for dim in tensor.dims}
-        for name in self.module.sizes[0].keys() - given:
-            self.module.tensor((name,), "int32", "read")
+        for name in self.module.sizes[0]:
+            if name not in given:
+                self.module.tensor((name,), "int32", "read")
 
     def _axis(self, role: str, index: str, extent: int) -> Axis:
         """Rows begin at multiples of 16 bytes as a rule: then tensor maps describe the tensor."""

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import subprocess
+import sys
 
 import pytest
 
 from tests.fuzz.__main__ import seed_of
-from tests.fuzz.generate import generate, generate_pipelined, generate_viewed
+from tests.fuzz.generate import (
+    generate,
+    generate_indexed,
+    generate_pipelined,
+    generate_viewed,
+)
 from tests.fuzz.program import Program
 from tests.fuzz.run import run
 from tests.fuzz.shrink import shrink
@@ -24,10 +32,12 @@ SEEDS = {
     "pipelined_seed": 3,
     "viewed_cpu_seed": 20,
     "viewed_seed": 4,
+    "indexed_cpu_seed": 10,
+    "indexed_seed": 4,
 }
 """How many programs run where `--fuzz-seeds` does not say; 200 of each do in CI."""
-_SHARE = {"pipelined_seed": 5, "viewed_seed": 5}
-"""One in so many of `--fuzz-seeds`: each is compiled twice for an emulator, or for two."""
+_SHARE = {"pipelined_seed": 5, "viewed_seed": 5, "indexed_cpu_seed": 4, "indexed_seed": 10}
+"""One in so many of `--fuzz-seeds`, mostly because each is compiled for two targets."""
 SIZE = 3
 """Small programs: thirty of them take the CPU target less than half a minute."""
 _OUTSIDE = r"copy: .* reaches outside"  # of a tensor that is smaller than a tile
@@ -93,19 +103,34 @@ def test_programs_on_gpus_whose_tiles_and_tensors_have_several_names(viewed_seed
     check(generate_viewed(viewed_seed, SIZE), target, tmp_path)
 
 
-def test_a_seed_always_gives_the_same_program():
-    assert generate(7).source == generate(7).source
-    assert generate(7).source != generate(8).source
+def test_programs_on_the_cpu_whose_indices_are_computed(indexed_cpu_seed, tmp_path):
+    check(generate_indexed(indexed_cpu_seed, SIZE), "llvm", tmp_path)
 
 
-def test_a_seed_always_gives_the_same_pipelined_program():
-    assert generate_pipelined(7).source == generate_pipelined(7).source
-    assert generate_pipelined(7).source != generate_pipelined(8).source
+@emulated
+@pytest.mark.parametrize("target", ["metal", "cuda"])
+def test_programs_on_gpus_whose_indices_are_computed(indexed_seed, target, tmp_path):
+    check(generate_indexed(indexed_seed, SIZE), target, tmp_path)
 
 
-def test_a_seed_always_gives_the_same_program_of_several_names():
-    assert generate_viewed(7).source == generate_viewed(7).source
-    assert generate_viewed(7).source != generate_viewed(8).source
+_GENERATORS = (generate, generate_indexed, generate_pipelined, generate_viewed)
+
+
+@pytest.mark.parametrize("make", _GENERATORS)
+def test_a_seed_always_gives_the_same_program(make):
+    assert make(7).source == make(7).source
+    assert make(7).source != make(8).source
+
+
+def test_programs_are_the_same_in_each_process():
+    """The order of the parameters of this one came from a set."""
+    script = "from tests.fuzz.generate import *; print(generate_pipelined(285).source)"
+    command = [sys.executable, "-c", script]
+    found = {
+        subprocess.check_output(command, env={**os.environ, "PYTHONHASHSEED": str(number)})
+        for number in (1, 2)
+    }
+    assert len(found) == 1
 
 
 def test_a_saved_program_has_the_inputs_that_it_failed_with():

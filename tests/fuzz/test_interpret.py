@@ -204,3 +204,13 @@ def test_a_mismatch_names_the_first_element_that_is_wrong():
     assert mismatch(buffer, np.array([0.0, 2.0, 7.0], np.float32)) == ""
     text = "A[1] is 2.5, not 2.0 (+-0.0e+00); 2 of 3 elements differ"
     assert mismatch(buffer, np.array([0.0, 2.5, np.nan], np.float32)) == text
+
+
+def test_numbers_of_the_text_are_computed_with():
+    """As where an index counts down from the last of some blocks."""
+    body = """
+last = T.ceildiv(5, 4) - 1
+if bx == last:
+    B[0] = A[(T.ceildiv(5, 2) - 1 - bx) * 1]
+"""
+    assert data(interpreted(body, {"A": [1, 2, 3, 4], "B": [0]})["B"]) == [2]

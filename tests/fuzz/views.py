@@ -8,6 +8,7 @@ read, by one name or the other, before they are overwritten, and behind it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tests.fuzz.kernels import KernelMaker
@@ -295,7 +296,7 @@ class ViewMaker(KernelMaker):
         index = self.module.name("k")
         steps = f"T.ceildiv({axis.size}, {axis.extent})"
         pipelined = f"T.Pipelined({steps}, num_stages={rng.choice((0, 1, 2, 3))})"
-        self.axes["k"] = Axis("k", axis.extent, axis.size, axis.blocks, index)
+        self.axes["k"] = replace(axis, index=index)
         with self.text.block(f"for {index} in {rng.choice((pipelined, f'T.serial({steps})'))}:"):
             self._copy_operands(tiles, sources)
             if rng.random() < 0.15:
