@@ -54,7 +54,17 @@ class _Indices:
 
     def within(self, extent: int) -> str:
         """An index that an axis of that extent has."""
+        if self._rng.random() < 0.3:
+            return self._counted_down_to(extent)
         return self._fitted(self.made(self._rng.choice((1, 1, 2, 3))), extent)
+
+    def _counted_down_to(self, extent: int) -> str:
+        """A quotient, without a remainder or a bound around it, of a name that is counted down."""
+        rng, x = self._rng, self._rng.choice(self._leaves)
+        start = x.high + rng.choice((0, 0, 1, 3))
+        by = (start - x.low) // extent + 1
+        by = rng.choice((by, by, by + 1, 1 << (by - 1).bit_length()))
+        return f"({start} - {x.text}) // {by}" if by > 1 else f"{start} - {x.text}"
 
     def made(self, depth: int) -> _Index:
         """Any index, perhaps by a name."""
@@ -260,11 +270,13 @@ class IndexMaker(KernelMaker):
             if tile is not written and self.rng.random() < share:
                 where = ", ".join(indices.within(extent) for extent in tile.shape)
                 leaves.append(_leaf(f"{tile.name}[{where}]", tile.dtype, tile.bound))
-        if self.rng.random() < 0.6:
-            axes = [self.axes[role] for role in self.rng.choice(("mn", "mk", "k", "nk"))]
+        if self.rng.random() < 0.7:
+            roles = self.rng.choice(("mn", "mk", "nk", "m", "n", "k", "x"))
+            axes = [self.axes[role] for role in roles]
             source = self.source(tuple(a.size for a in axes))
-            places = [indices.made(2).text for _ in axes]
-            if self.rng.random() < 0.5:
+            form = self.rng.randrange(3)
+            places = [indices.within(a.extent) if form else indices.made(2).text for a in axes]
+            if form == 1:
                 places = [f"{a.origin} + {p}" for a, p in zip(axes, places, strict=True)]
             leaves.append(_leaf(f"{source.name}[{', '.join(places)}]", source.dtype, source.bound))
         return leaves

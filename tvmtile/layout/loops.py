@@ -17,7 +17,7 @@ from tvm.sym import Analyzer
 
 from tvmtile.analysis.accesses import Access
 from tvmtile.analysis.nests import Nest
-from tvmtile.ir.rewriting import mentions
+from tvmtile.ir.rewriting import defined_in, mentions, variables_of
 from tvmtile.ir.types import Index
 from tvmtile.layout.fragment import (
     REGISTER,
@@ -69,9 +69,10 @@ class LoopLayout:
         """Let the threads that hold an element run the iteration that touches it.
 
         Loops whose variable is not in the access are spread over the threads that hold copies.
-        Returns None where the indices are no digits of the loop variables, or where only some of the
-        threads hold what is touched.
+        Returns None where the indices are no digits of the loop variables, where only some of the
+        threads hold what is touched, or where an iteration displaces what it touches.
         """
+        inner = defined_in(nest.body)
         parts: dict[ir.Var, list[tuple[int, tuple[Digit, ...]]]] = {v: [] for v in nest.variables}
         bases: dict[ir.Var, Any] = {}
         for index, digits in zip(access.indices, layout.axes, strict=True):
@@ -82,6 +83,8 @@ class LoopLayout:
             in_place = index_map.is_whole_variable and _is_zero(index_map.base)
             taken = None if in_place else index_map.digits_of_parts(digits)
             if taken is None and index_map.is_whole_variable:
+                if not inner.isdisjoint(variables_of(index_map.base)):
+                    return None
                 part = index_map.parts[0]
                 parts[part.variable].append((1, digits))
                 bases[part.variable] = index_map.base

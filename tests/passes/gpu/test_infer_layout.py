@@ -140,6 +140,34 @@ def test_an_axis_that_a_serial_loop_counts_is_in_registers():
     assert "__shared__" not in source
 
 
+@pytest.mark.parametrize("target", ["metal", CUDA])
+def test_an_axis_that_a_serial_loop_displaces_is_no_loop_of_its_own(target):
+    """Iterations of j are not those of the elements, less what only the inner loop knows."""
+
+    @T.prim_func
+    def main(A: T.Tensor((32, 14), "float32"), B: T.Tensor((32, 4), "float32")):
+        with T.Kernel(1, threads=32):
+            f = T.alloc_fragment((32, 14), "float32")
+            T.copy(A, f)
+            for i, j in T.Parallel(32, 4):
+                total = T.alloc_var("float32", init=0)
+                for v in T.serial(3):
+                    f[i, j + v * 5] = f[i, j + v * 5] + v
+                    total = total + f[i, j + v * 5]
+                B[i, j] = total
+            T.copy(f, A)
+
+    with pytest.warns(TileWarning, match="kept in shared memory"):
+        kernel = tvmtile.compile(main, target=target, execution_backend="emulator")
+    a, b = torch.arange(32 * 14.0).reshape(32, 14), torch.zeros(32, 4)
+    expected = a.clone()
+    for v in range(3):
+        expected[:, v * 5 : v * 5 + 4] += v
+    kernel(a, b)
+    assert torch.equal(a, expected)
+    assert torch.equal(b, expected[:, 0:4] + expected[:, 5:9] + expected[:, 10:14])
+
+
 def test_a_view_of_a_view_of_a_fragment_is_staged_with_it():
     @T.prim_func
     def main(A: T.Tensor((16, 64), "float32"), C: T.Tensor((16, 64), "float32")):
