@@ -6,39 +6,21 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, overload
+from typing import TYPE_CHECKING, Any
 
-from tvm import ir, tirx
+from tvm import ir
 from tvm.target import Target
 
-from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import (
-    ArgumentError,
-    CudaCompileError,
-    EmulationError,
     InvalidOperand,
-    MetalCompileError,
-    MissingDependency,
-    OutOfBounds,
 )
-from tvmtile.ir.packed import has_float4, params_in_bytes
-from tvmtile.ir.rewriting import mentions, variables_of
-from tvmtile.jit.adapter import Adapter
-from tvmtile.jit.arguments import explain, in_order, is_pointer, ready, with_integers_in_range
-from tvmtile.jit.artifact import Artifact
-from tvmtile.jit.dynamo import DYNAMO, break_graph
+from tvmtile.jit.calls import CompiledProgram
 from tvmtile.jit.ir_data import Node, from_data, to_data
-from tvmtile.jit.packed import as_bytes, as_elements
 from tvmtile.jit.parameters import KernelParam
-from tvmtile.jit.results import Results as Allocated
-from tvmtile.jit.results import bound_extents, evaluate
-from tvmtile.jit.signatures import Argument, Array, One, Results, Unknown
-from tvmtile.jit.threads import prepare_thread_pool
-from tvmtile.library import allocator
+from tvmtile.jit.signatures import Results
 
 if TYPE_CHECKING:
     from torch.library import CustomOpDef
@@ -52,20 +34,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Kernel"]
 
-# Nothing is wrong with the arguments then.
-_PROGRAM_FAILURES = (
-    CudaCompileError,
-    EmulationError,
-    MetalCompileError,
-    MissingDependency,
-    OutOfBounds,
-)
 
-_PARTS = ("float16", "float32", "float64")
-"""The dtypes of parts of complex numbers."""
-
-
-class Kernel(Generic[Results]):
+class Kernel(CompiledProgram[Results]):
     """A tile program compiled for a target.
 
     Call it with the parameters of the program, in order, without those that are results: these are
@@ -100,200 +70,10 @@ class Kernel(Generic[Results]):
     ref_latency: float | None = None
     config: dict[str, Any] | None = None
 
-    def __init__(
-        self,
-        prim_func: tirx.PrimFunc,
-        artifact: Artifact,
-        out_idx: tuple[int, ...],
-        config: Mapping[str, object],
-        adapter: Adapter,
-    ) -> None:
-        self.prim_func = prim_func
-        self.artifact = artifact
-        self.target = artifact.target
-        self.out_idx = out_idx
-        self._config = dict(config)
-        self.adapter = adapter
-        self.name = artifact.name
-        self._launch = with_integers_in_range(adapter.call, list(prim_func.params))
-        self._call: Callable[..., None] = self._launch_or_dispatch
-        # Nothing stands between a call and a launch where no result is to be made.
-        self._run: Callable[..., Any] = self._call
-        self._input_count = len(prim_func.params) - len(out_idx)
-        self._stored, _ = params_in_bytes(prim_func.params)
-        self._has_packed = any(map(has_float4, prim_func.params))
-        self._results_of_calls = Allocated(self._stored, out_idx)
-        if out_idx or self._has_packed:
-            self._run = self._run_with_results
-        prepare_thread_pool()
-
     @property
     def params(self) -> list[KernelParam]:
         """The parameters of the program, results included; `prim_func.params` are TVM's variables."""
         return [KernelParam.of(param) for param in self.prim_func.params]
-
-    @overload
-    def __call__(self: Kernel[Unknown], *args: Any, **named: object) -> Any: ...
-    @overload
-    def __call__(self: Kernel[One], *args: Argument[Array], **named: Argument[Array]) -> Array: ...
-    @overload
-    def __call__(self, *args: Any, **named: object) -> Any: ...
-    def __call__(self, *args: Any, **named: object) -> Any:
-        """Run the kernel.
-
-        Parameters
-        ----------
-        *args : torch.Tensor, numpy.ndarray, tvm.runtime.Tensor, int or float
-            The parameters that are not results. Where all parameters are given, results too, they
-            are written in place.
-        **named
-            Parameters by their names.
-
-        Returns
-        -------
-        tensor, list of tensors or None
-            The results, of the same kind as the first tensor.
-
-        Raises
-        ------
-        ArgumentError
-            If an argument does not fit: the message names the parameter, what it needs and what it
-            got.
-        """
-        if named:
-            placed = in_order(self.name, self.prim_func.params, self.out_idx, args, named)
-            if isinstance(placed, ArgumentError):
-                raise placed  # here, so that no frames of ours follow
-            args = placed
-        try:
-            return self._run(*args)
-        except _PROGRAM_FAILURES:
-            raise
-        except Exception as error:  # noqa: BLE001 - TVM raises several kinds
-            problem, results = self._run_converted(args, error)
-        if problem is not None:
-            raise problem
-        return results
-
-    def _run_with_results(self, *args: Any) -> Any:
-        """Run the kernel, and return what it made."""
-        if DYNAMO in sys.modules:
-            break_graph()
-        complete = self._completed(args)
-        self._call(*complete)
-        return self._results_in(complete)
-
-    def _completed(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments as the program stores them, with results in their places."""
-        if self._has_packed:
-            args = self._with_bytes(args)
-        if self.out_idx and len(args) == self._input_count:
-            return self._results_of_calls.added_to(args, self.adapter.device)
-        return args
-
-    def _results_in(self, args: tuple[Any, ...]) -> Any:
-        """The results among all arguments."""
-        if not self.out_idx:
-            return None
-        results = [args[index] for index in self.out_idx]
-        if self._has_packed:
-            params = self.prim_func.params
-            results = [as_elements(args[index], params[index]) for index in self.out_idx]
-        return results if len(results) > 1 else results[0]
-
-    def _with_bytes(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments, with bytes for elements that lie in pairs in them."""
-        params = list(self.prim_func.params)
-        if len(args) == self._input_count:
-            params = [param for index, param in enumerate(params) if index not in self.out_idx]
-        return as_bytes(args, params) if len(args) == len(params) else args
-
-    def _launch_or_dispatch(self, *args: object) -> None:
-        """The first calls: torch's tensors are called for what they are once there is torch."""
-        if sys.modules.get("torch") is None:
-            self._launch(*args)
-            return
-        if DYNAMO in sys.modules:
-            break_graph()
-        from tvmtile.jit.torch_calls import as_torch_operator
-
-        params = list(self.prim_func.params)
-        tensors = [i for i, p in enumerate(params) if is_buffer_var(p) or is_pointer(p)]
-        written = [i for i in tensors if i in self.artifact.written]
-        signed = [i for i in tensors if _may_be_negated(params[i])]
-        self._call = as_torch_operator(
-            self._launch, self.name, len(params), tensors, written, signed
-        )
-        if self._run == self._launch_or_dispatch:
-            self._run = self._call
-        self._call(*args)
-
-    def _run_converted(
-        self, given: tuple[Any, ...], error: Exception
-    ) -> tuple[Exception | None, Any]:
-        """Call with arguments converted that TVM has refused, or say which one does not fit.
-
-        Where TVM refuses an argument, nothing has run: no kernel runs twice.
-
-        Parameters
-        ----------
-        given : tuple
-            What the call was given.
-        error : Exception
-            Why the call failed.
-
-        Returns
-        -------
-        Exception or None, results
-            What to raise; None where the converted arguments were accepted.
-        """
-        args = given
-        with suppress(Exception):  # results of unknown shapes: what is wrong is said below
-            args = self._completed(given)
-        prepared = self._converted(args)
-        if prepared is not None:
-            try:
-                self._call(*prepared)
-            except Exception as second:  # noqa: BLE001
-                error = second
-            else:
-                return None, self._results_in(prepared)
-        from tvmtile.jit.failures import launch_failure
-
-        explained = explain(
-            self.name, list(self.prim_func.params), self.out_idx, given, self.adapter.device
-        )
-        return explained or launch_failure(self.prim_func, error), None
-
-    def _converted(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """All arguments as TVM takes them, or None where nothing needs converting."""
-        if len(args) != len(self._stored):
-            return None
-        complete = self._with_memory_for_none(args)
-        return ready(complete, self._stored) or (None if complete is args else complete)
-
-    def _with_memory_for_none(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments, with tensors in place of None.
-
-        None may be given for a tensor that the program does not use.
-        """
-        if all(arg is not None for arg in args):
-            return args
-        complete = list(args)
-        allocate = allocator(args, self.adapter.device)
-        extents = bound_extents(self._stored, complete)
-        for index, param in enumerate(self._stored):
-            is_used = self._uses(self.prim_func.params[index])
-            if args[index] is None and is_buffer_var(param) and not is_used:
-                # An extent that nobody asks for and no other argument has is of any size.
-                unknown = {var for extent in param.ty.shape for var in variables_of(extent)}
-                extents.update({v: 1 for v in unknown - extents.keys() if not self._uses(v)})
-                shape = tuple(evaluate(extent, extents) for extent in param.ty.shape)
-                complete[index] = allocate(shape, str(param.ty.dtype), None)
-        return tuple(complete)
-
-    def _uses(self, var: ir.Var) -> bool:
-        return mentions(self.prim_func.body, var)
 
     # Taking it elsewhere ---------------------------------------------------------------------
 
@@ -550,11 +330,6 @@ class Kernel(Generic[Results]):
             return chosen
         loops = roles_of(module_before("tvmtile.WarpSpecialize", steps)[self.name])
         return Choices([*loops, *chosen])
-
-
-def _may_be_negated(param: ir.Var) -> bool:
-    """Tell whether a tensor given for a parameter may have torch's negative bit."""
-    return is_pointer(param) or str(param.ty.dtype) in _PARTS
 
 
 def _described(param: KernelParam) -> str:

@@ -9,23 +9,27 @@ of a kernel respects that as torch's own operators do:
 - a trace, a dispatch mode, a fake tensor and a tensor with the negative bit see one operator
   (`tvmtile.jit.torch_operators`).
 
-A call with plain tensors costs a look at each of them. Imported only where torch has been.
+A call with plain tensors costs a look at each of them, written out for each kernel; where it is to
+have no negative bit either, torch's own guard answers for all of them at once as long as they are like
+those before. Imported only where torch has been.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Sequence
+from textwrap import indent
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
 from tvmtile.errors import ArgumentError, user_location
+from tvmtile.jit.calls import PROGRAM_FAILURES
 from tvmtile.jit.dynamo import break_graph
 from tvmtile.jit.torch_operators import Operators, is_wrapper
 
-__all__ = ["as_torch_operator"]
+__all__ = ["TorchCalls", "as_torch_operator"]
 
 _NO_GRADIENT = "a kernel has no gradient of its own"
 _REMEDY = (
@@ -34,27 +38,62 @@ _REMEDY = (
 )
 
 
-_CALL = """
-def call({args}):
-    if is_dynamo_compiling():
-        break_graph()
-    try:
-        is_plain = not ({special})
-    except AttributeError:  # not a tensor of torch's
-        is_plain = False
-    if not is_plain:
-        call_with_care({args})
-        return
-    try:
-        launch({args})
-    except Exception:
-        if not any(map(is_wrapper, ({args}))):
-            raise
-        operators({args})  # nothing ran, since there is no memory
-    else:
-        increment_version(({outputs}))
+_CALL = """\
+if is_dynamo_compiling():
+    break_graph()
+try:
+    is_plain = not ({special})
+except AttributeError:  # not a tensor of torch's
+    is_plain = False
+if not is_plain:
+    call_with_care({args})
+    return
+try:
+    launch({args})
+except Exception:
+    if not any(map(is_wrapper, ({args}))):
+        raise
+    operators({args})  # nothing ran, since there is no memory
+else:
+    increment_version(({outputs}))
 """
 """Loops over the arguments written out: a call does little else."""
+
+_FUNCTIONS = """
+def call({args}):
+{call}
+
+def __call__(self, /, {optional}*more, **named):
+    if {is_partial}:
+        problem, results = self._called(given(({args}*more)), named)
+    else:
+        try:
+{called}
+            return None
+        except program_failures:
+            raise
+        except Exception as error:
+            problem, results = self._run_converted(({args}), error)
+    if problem is not None:
+        raise problem
+    return results
+"""
+"""What is rare is done as in `Kernel.__call__`."""
+
+_GUARD: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
+"""What torch.compile asks of the arguments of a compiled function, in one call for all of them."""
+
+_KINDS = 8
+"""How often a guard is made anew for tensors that are not like those before."""
+
+
+class TorchCalls(NamedTuple):
+    """What calls a kernel with torch's tensors."""
+
+    function: Callable[..., None]
+    """Takes all parameters."""
+    method: Callable[..., Any]
+    """`Kernel.__call__` of a kernel without results: a call enters one function of ours."""
 
 
 def as_torch_operator(
@@ -64,7 +103,7 @@ def as_torch_operator(
     tensors: Sequence[int],
     written: Collection[int],
     signed: Collection[int],
-) -> Callable[..., None]:
+) -> TorchCalls:
     """`launch`, of `count` arguments, doing to torch's tensors what torch expects of an operator.
 
     Parameters are given by number: those that are tensors or pointers, those of them that the program
@@ -72,24 +111,39 @@ def as_torch_operator(
     """
     operators = Operators(launch, name, written)
     args = [f"a{index}" for index in range(count)]
+    given = _listed(args[index] for index in tensors)
     differentiable = " | ".join(f"{args[index]}.requires_grad" for index in tensors)
-    special = [
-        *([f"({differentiable}) and is_grad_enabled()"] if tensors else ()),
-        *(f"{args[index]}.is_neg()" for index in signed),
-        "modes() or is_tracing() or forward_ad._current_level >= 0",
-    ]
-    outputs = [args[index] for index in tensors if index in written]
-    source = _CALL.format(
-        args=_listed(args), special=" or ".join(special), outputs=_listed(outputs)
+    special = " or ".join(
+        [
+            *([f"({differentiable}) and is_grad_enabled()"] if tensors else ()),
+            *(f"{args[index]}.is_neg()" for index in signed),
+            "is_tracing()",
+        ]
+    )
+    if signed and _GUARD is not None:
+        special = f"not is_like_before({given}) and ({special} or not remember({given}))"
+    call = _CALL.format(
+        args=_listed(args),
+        special=f"{special} or modes() or forward_ad._current_level >= 0",
+        outputs=_listed(args[index] for index in tensors if index in written),
+    )
+    source = _FUNCTIONS.format(
+        args=_listed(args),
+        optional=_listed(f"{arg}=absent" for arg in args),
+        is_partial=" or ".join(["more", "named", *(f"{arg} is absent" for arg in args[-1:])]),
+        call=indent(call, " " * 4),
+        called=indent(call, " " * 12),
     )
 
     def call_with_care(*given: object) -> None:
         _call_with_care(launch, operators, given, [given[index] for index in written], name)
 
     names: dict[str, Any] = {
+        "absent": _ABSENT,
         "break_graph": break_graph,
         "call_with_care": call_with_care,
         "forward_ad": forward_ad,
+        "given": _given,
         "increment_version": torch._C._increment_version,
         "is_dynamo_compiling": torch.compiler.is_dynamo_compiling,
         "is_grad_enabled": torch.is_grad_enabled,
@@ -98,14 +152,42 @@ def as_torch_operator(
         "launch": launch,
         "modes": torch._C._len_torch_dispatch_stack,
         "operators": operators,
+        "program_failures": PROGRAM_FAILURES,
     }
+    _remember_in(names)
     exec(compile(source, f"<tvmtile: call of {name}>", "exec"), names)
-    call: Callable[..., None] = names["call"]
-    return call
+    return TorchCalls(names["call"], names["__call__"])
 
 
-def _listed(names: Sequence[str]) -> str:
+_ABSENT = object()
+
+
+def _given(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(arg for arg in args if arg is not _ABSENT)
+
+
+def _listed(names: Iterable[str]) -> str:
     return "".join(f"{name}, " for name in names)
+
+
+def _remember_in(names: dict[str, Any]) -> None:
+    """Give a call `is_like_before`, by which torch tells in one call that all tensors are plain.
+
+    They are where each has the type, the device and the dispatch keys of one that was found plain (the
+    negative bit is such a key, and so is a trace), and the same need of a gradient. Sizes are free.
+    A tensor that is given twice is never accepted: such calls look at their tensors one by one.
+    """
+    renewals = iter(range(_KINDS))  # else tensors of many kinds in turn would have one made a call
+
+    def remember(*tensors: Tensor) -> bool:
+        if not torch.compiler.is_dynamo_compiling() and next(renewals, None) is not None:
+            free = [[None] * tensor.ndim for tensor in tensors]
+            guard = _GUARD(*tensors, dynamic_dims_sizes=free, dynamic_dims_strides=free)
+            names["is_like_before"] = guard.check
+        return True
+
+    names["remember"] = remember
+    names["is_like_before"] = lambda *_: False
 
 
 def _call_with_care(

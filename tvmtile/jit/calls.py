@@ -1,0 +1,245 @@
+"""Calling a compiled program: its arguments on their way to compiled code, and its results back."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import update_wrapper
+from typing import Any, Generic, overload
+
+from tvm import ir, tirx
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.errors import (
+    ArgumentError,
+    CudaCompileError,
+    EmulationError,
+    MetalCompileError,
+    MissingDependency,
+    OutOfBounds,
+)
+from tvmtile.ir.packed import has_float4, params_in_bytes
+from tvmtile.ir.rewriting import mentions, variables_of
+from tvmtile.jit.adapter import Adapter
+from tvmtile.jit.arguments import explain, in_order, is_pointer, ready, with_integers_in_range
+from tvmtile.jit.artifact import Artifact
+from tvmtile.jit.dynamo import DYNAMO, break_graph
+from tvmtile.jit.packed import as_bytes, as_elements
+from tvmtile.jit.results import Results as Allocated
+from tvmtile.jit.results import bound_extents, evaluate
+from tvmtile.jit.signatures import Argument, Array, One, Results, Unknown
+from tvmtile.jit.threads import prepare_thread_pool
+from tvmtile.library import allocator
+
+__all__ = ["PROGRAM_FAILURES", "CompiledProgram"]
+
+PROGRAM_FAILURES = (
+    CudaCompileError,
+    EmulationError,
+    MetalCompileError,
+    MissingDependency,
+    OutOfBounds,
+)
+"""Nothing is wrong with the arguments then."""
+
+_PARTS = ("float16", "float32", "float64")
+"""The dtypes of parts of complex numbers."""
+
+
+class CompiledProgram(Generic[Results]):
+    """What a kernel is called by."""
+
+    def __init__(
+        self,
+        prim_func: tirx.PrimFunc,
+        artifact: Artifact,
+        out_idx: tuple[int, ...],
+        config: Mapping[str, object],
+        adapter: Adapter,
+    ) -> None:
+        self.prim_func = prim_func
+        self.artifact = artifact
+        self.target = artifact.target
+        self.out_idx = out_idx
+        self._config = dict(config)
+        self.adapter = adapter
+        self.name = artifact.name
+        self._launch = with_integers_in_range(adapter.call, list(prim_func.params))
+        self._call: Callable[..., None] = self._launch_or_dispatch
+        self._input_count = len(prim_func.params) - len(out_idx)
+        self._stored, _ = params_in_bytes(prim_func.params)
+        self._has_packed = any(map(has_float4, prim_func.params))
+        self._results_of_calls = Allocated(self._stored, out_idx)
+        prepare_thread_pool()
+
+    @overload
+    def __call__(self: CompiledProgram[Unknown], *args: Any, **named: object) -> Any: ...
+    @overload
+    def __call__(
+        self: CompiledProgram[One], *args: Argument[Array], **named: Argument[Array]
+    ) -> Array: ...
+    @overload
+    def __call__(self, *args: Any, **named: object) -> Any: ...
+    def __call__(self, *args: Any, **named: object) -> Any:
+        """Run the kernel.
+
+        Parameters
+        ----------
+        *args : torch.Tensor, numpy.ndarray, tvm.runtime.Tensor, int or float
+            The parameters that are not results. Where all parameters are given, results too, they
+            are written in place.
+        **named
+            Parameters by their names.
+
+        Returns
+        -------
+        tensor, list of tensors or None
+            The results, of the same kind as the first tensor.
+
+        Raises
+        ------
+        ArgumentError
+            If an argument does not fit: the message names the parameter, what it needs and what it
+            got.
+        """
+        problem, results = self._called(args, named)
+        if problem is not None:
+            raise problem  # here, so that no frames of ours follow
+        return results
+
+    def _called(
+        self, args: tuple[Any, ...], named: Mapping[str, object]
+    ) -> tuple[Exception | None, Any]:
+        """Run the kernel: what to raise, or what it made."""
+        if named:
+            placed = in_order(self.name, self.prim_func.params, self.out_idx, args, named)
+            if isinstance(placed, ArgumentError):
+                return placed, None
+            args = placed
+        if DYNAMO in sys.modules:
+            break_graph()
+        try:
+            complete = self._completed(args)
+            self._call(*complete)
+        except PROGRAM_FAILURES:
+            raise
+        except Exception as error:  # noqa: BLE001 - TVM raises several kinds
+            return self._run_converted(args, error)
+        return None, self._results_in(complete)
+
+    def _completed(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments as the program stores them, with results in their places."""
+        if self._has_packed:
+            args = self._with_bytes(args)
+        if self.out_idx and len(args) == self._input_count:
+            return self._results_of_calls.added_to(args, self.adapter.device)
+        return args
+
+    def _results_in(self, args: tuple[Any, ...]) -> Any:
+        """The results among all arguments."""
+        if not self.out_idx:
+            return None
+        results = [args[index] for index in self.out_idx]
+        if self._has_packed:
+            params = self.prim_func.params
+            results = [as_elements(args[index], params[index]) for index in self.out_idx]
+        return results if len(results) > 1 else results[0]
+
+    def _with_bytes(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments, with bytes for elements that lie in pairs in them."""
+        params = list(self.prim_func.params)
+        if len(args) == self._input_count:
+            params = [param for index, param in enumerate(params) if index not in self.out_idx]
+        return as_bytes(args, params) if len(args) == len(params) else args
+
+    def _launch_or_dispatch(self, *args: object) -> None:
+        """The first calls: torch's tensors are called for what they are once there is torch."""
+        if sys.modules.get("torch") is None:
+            self._launch(*args)
+            return
+        from tvmtile.jit.torch_calls import as_torch_operator
+
+        params = list(self.prim_func.params)
+        tensors = [i for i, p in enumerate(params) if is_buffer_var(p) or is_pointer(p)]
+        written = [i for i in tensors if i in self.artifact.written]
+        signed = [i for i in tensors if _may_be_negated(params[i])]
+        calls = as_torch_operator(self._launch, self.name, len(params), tensors, written, signed)
+        self._call = calls.function
+        if not (self.out_idx or self._has_packed):
+            # Python looks for `__call__` in a class alone.
+            method = update_wrapper(calls.method, CompiledProgram.__call__)
+            self.__class__ = type("Kernel", (type(self),), {"__call__": method})
+        self._call(*args)
+
+    def _run_converted(
+        self, given: tuple[Any, ...], error: Exception
+    ) -> tuple[Exception | None, Any]:
+        """Call with arguments converted that TVM has refused, or say which one does not fit.
+
+        Where TVM refuses an argument, nothing has run: no kernel runs twice.
+
+        Parameters
+        ----------
+        given : tuple
+            What the call was given.
+        error : Exception
+            Why the call failed.
+
+        Returns
+        -------
+        Exception or None, results
+            What to raise; None where the converted arguments were accepted.
+        """
+        args = given
+        with suppress(Exception):  # results of unknown shapes: what is wrong is said below
+            args = self._completed(given)
+        prepared = self._converted(args)
+        if prepared is not None:
+            try:
+                self._call(*prepared)
+            except Exception as second:  # noqa: BLE001
+                error = second
+            else:
+                return None, self._results_in(prepared)
+        from tvmtile.jit.failures import launch_failure
+
+        explained = explain(
+            self.name, list(self.prim_func.params), self.out_idx, given, self.adapter.device
+        )
+        return explained or launch_failure(self.prim_func, error), None
+
+    def _converted(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """All arguments as TVM takes them, or None where nothing needs converting."""
+        if len(args) != len(self._stored):
+            return None
+        complete = self._with_memory_for_none(args)
+        return ready(complete, self._stored) or (None if complete is args else complete)
+
+    def _with_memory_for_none(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments, with tensors in place of None.
+
+        None may be given for a tensor that the program does not use.
+        """
+        if all(arg is not None for arg in args):
+            return args
+        complete = list(args)
+        allocate = allocator(args, self.adapter.device)
+        extents = bound_extents(self._stored, complete)
+        for index, param in enumerate(self._stored):
+            is_used = self._uses(self.prim_func.params[index])
+            if args[index] is None and is_buffer_var(param) and not is_used:
+                # An extent that nobody asks for and no other argument has is of any size.
+                unknown = {var for extent in param.ty.shape for var in variables_of(extent)}
+                extents.update({v: 1 for v in unknown - extents.keys() if not self._uses(v)})
+                shape = tuple(evaluate(extent, extents) for extent in param.ty.shape)
+                complete[index] = allocate(shape, str(param.ty.dtype), None)
+        return tuple(complete)
+
+    def _uses(self, var: ir.Var) -> bool:
+        return mentions(self.prim_func.body, var)
+
+
+def _may_be_negated(param: ir.Var) -> bool:
+    """Tell whether a tensor given for a parameter may have torch's negative bit."""
+    return is_pointer(param) or str(param.ty.dtype) in _PARTS
