@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -223,9 +224,23 @@ def test_a_fast_reciprocal():
 def numbers_of(name):
     """The magnitudes that a dtype holds, in order, and their codes."""
     kind = FORMATS[name]
-    codes = torch.arange(kind.largest + 1, dtype=torch.int64)
-    bits = codes.to(torch.uint8 if kind.bits == 8 else torch.int16)
-    return bits.view(getattr(torch, name)).float().numpy().astype(np.float64)
+    codes = np.arange(kind.largest + 1).astype(kind.storage)
+    return codes.view(getattr(ml_dtypes, name, name)).astype(np.float64)
+
+
+def empty_tensor(name):
+    """A tensor of COUNT elements; two of 4 bits lie in a byte."""
+    if FORMATS[name].bits == 4:
+        return torch.empty(COUNT // 2, dtype=torch.uint8)
+    return torch.empty(COUNT, dtype=getattr(torch, name))
+
+
+def codes_of(tensor, name):
+    kind = FORMATS[name]
+    bits = tensor.view(getattr(torch, kind.storage)).numpy().astype(np.int64)
+    if kind.bits == 4:
+        bits = np.stack([bits & 15, bits >> 4], 1).reshape(-1)
+    return bits
 
 
 def cast_reference(x, name, rounding, saturate, random=0):
@@ -234,7 +249,7 @@ def cast_reference(x, name, rounding, saturate, random=0):
     beyond = kind.nan if kind.infinity is None else kind.infinity
     negative, magnitude = bool(np.signbit(x)), abs(float(x))
     if np.isnan(x):
-        return kind.nan, negative
+        return kind.nan, negative == kind.has_nan
     if np.isinf(x):
         return (kind.largest if saturate else beyond), negative
     step = table[-1] - table[-2]
@@ -267,6 +282,7 @@ def values_around(name):
     picked = np.unique(
         np.r_[0:12, rng.integers(0, len(table) - 1, 30), len(table) - 3, len(table) - 2]
     )
+    picked = picked[picked < len(table) - 1]
     low, high = table[picked], table[picked + 1]
     mixed = [low, (low + high) / 2, np.nextafter((low + high) / 2, 0), low + (high - low) * 0.3]
     ends = [0.0, np.inf, np.nan, table[-1] * 1.01, table[-1] * 4, table[1] * 1e-4, 1e-45, 3e38]
@@ -277,9 +293,11 @@ def values_around(name):
     return x.reshape(2, COUNT)
 
 
-@pytest.mark.parametrize("saturate", [True, False])
+RESULTS = [(name, True) for name in FORMATS] + [(n, False) for n, k in FORMATS.items() if k.has_nan]
+
+
 @pytest.mark.parametrize("rounding", ["rn", "rz", "rp", "rm", "rs"])
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(("name", "saturate"), RESULTS)
 @pytest.mark.parametrize("target", TARGETS)
 def test_conversions_with_a_rounding(target, name, rounding, saturate):
     kind = FORMATS[name]
@@ -291,12 +309,11 @@ def test_conversions_with_a_rounding(target, name, rounding, saturate):
 
     kernel = tvmtile.compile(program(function, "float32", name), **TARGETS[target])
     for x in values_around(name):
-        out = torch.empty(COUNT, dtype=getattr(torch, name))
+        out = empty_tensor(name)
         kernel(
             torch.from_numpy(x), torch.from_numpy(random.view(np.float32)), torch.from_numpy(x), out
         )
-        codes = out.view(torch.uint8 if kind.bits == 8 else torch.int16).numpy().astype(np.int64)
-        for value, bits, code in zip(x, random, codes & ((1 << kind.bits) - 1), strict=True):
+        for value, bits, code in zip(x, random, codes_of(out, name), strict=True):
             lost = _lost_bits(value, kind)
             seen = (int(bits) >> (32 - lost)) << (32 - lost) if lost < 32 else int(bits)
             wanted, negative = cast_reference(value, name, rounding, saturate, seen)
@@ -308,6 +325,28 @@ def _lost_bits(value, kind):
     """Of how many bits a float32 loses: so many of the random ones count."""
     field = max(int(np.float32(value).view(np.uint32)) >> 23 & 0xFF, 1)
     return min(23 - kind.mantissa + max(128 - kind.bias - field, 0), 31)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("source", ["float16", "bfloat16", "float32"])
+def test_to_the_nearest_float_of_4_bits_is_what_a_conversion_is_without_a_rounding(target, source):
+    @T.prim_func
+    def main(
+        A: T.Tensor((COUNT,), source),
+        B: T.Tensor((COUNT,), "float4_e2m1fn"),
+        C: T.Tensor((COUNT,), "float4_e2m1fn"),
+    ):
+        with T.Kernel(1, threads=128):
+            for i in T.Parallel(COUNT):
+                B[i] = T.cast(A[i], "float4_e2m1fn", round="rn")
+            for i in T.Parallel(COUNT):
+                C[i] = T.cast(A[i], "float4_e2m1fn")
+
+    kernel = tvmtile.compile(main, **TARGETS[target])
+    for x in values_around("float4_e2m1fn"):
+        rounded, plain = empty_tensor("float4_e2m1fn"), empty_tensor("float4_e2m1fn")
+        kernel(torch.from_numpy(x).to(getattr(torch, source)), rounded, plain)
+        assert torch.equal(rounded, plain)
 
 
 def test_stochastic_rounding_has_the_right_mean():
@@ -337,6 +376,9 @@ def test_the_roundings_that_a_conversion_takes():
         T.cast(1.0, "float8_e4m3fn", round="rs")
     with pytest.raises(InvalidValue, match="rbits is only valid with round='rs'"):
         T.cast(1.0, "float8_e4m3fn", round="rn", rbits=T.int32(3))
+    for rounding in ("", "rz"):
+        with pytest.raises(InvalidValue, match="sat=False, but float4_e2m1fn has no infinity"):
+            T.cast(T.float32(1), "float4_e2m1fn", round=rounding, sat=False)
     with pytest.raises(UnsupportedDtype, match="a float32 can't become a int8 with round='rz'"):
         T.cast(T.float32(1), "int8", round="rz")
 

@@ -8,6 +8,8 @@ raises the exponent, since the code of the next number is the next integer.
 probability of what is shifted out, of `n` bits, when it and the upper `n` of 32 random bits make a
 carry. A result beyond the largest number is that number if the conversion saturates; else it is
 infinity, NaN where the dtype has none, or the largest number where the rounding leads towards zero.
+float4_e2m1fn has neither, so that its conversions saturate; NaN becomes zero of the other sign, as it
+does without a rounding.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ ROUNDINGS = ("rn", "rz", "rp", "rm", "rs")
 """To nearest, to zero, up (to plus infinity), down (to minus infinity), stochastic."""
 FORMATS = {
     "float16": NarrowFloat(16, 10, 15, largest=0x7BFF, infinity=0x7C00, nan=0x7E00),
-    **{name: kind for name, kind in NARROW_FLOATS.items() if kind.mantissa and kind.has_nan},
+    **{name: kind for name, kind in NARROW_FLOATS.items() if kind.mantissa},
 }
 """The dtypes that values are rounded to."""
 
@@ -105,7 +107,7 @@ def _encode(
     of_infinity = _u32(kind.largest if saturate else infinity)
     unsigned = tirx.Select(magnitude == _u32(_INFINITY), of_infinity, unsigned)
     unsigned = tirx.Select(magnitude > _u32(_INFINITY), _u32(kind.nan), unsigned)
-    result = _signed(kind, unsigned, bits)
+    result = _signed(kind, unsigned, bits, magnitude)
     subnormal = tirx.Select(field < _u32(least), _u32(least) - field, _u32(0))
     wide = subnormal + _u32(_MANTISSA - kind.mantissa)
     result = tirx.Let(code, finite, result)
@@ -120,8 +122,10 @@ def _encode(
     return tirx.Let(magnitude, bits & _u32(0x7FFFFFFF), result)
 
 
-def _signed(kind: NarrowFloat, unsigned: ir.Expr, bits: ir.Expr) -> ir.Expr:
+def _signed(kind: NarrowFloat, unsigned: ir.Expr, bits: ir.Expr, magnitude: ir.Expr) -> ir.Expr:
     sign = (bits >> _u32(32 - kind.bits)) & _u32(kind.sign)
+    if not kind.has_nan:
+        sign = sign ^ tirx.Select(magnitude > _u32(_INFINITY), _u32(kind.sign), _u32(0))
     if not kind.is_signed_zero_nan:
         return unsigned | sign
     plain = tirx.Or(unsigned == _u32(0), unsigned == _u32(kind.nan))
@@ -153,7 +157,7 @@ inline {storage} {name}(float value{parameter}) {{
   if (magnitude == 0x7f800000u) code = {infinity:#x}u;
   if (magnitude > 0x7f800000u) code = {nan:#x}u;
   uint sign = (bits >> {to_sign}) & {sign:#x}u;
-{unsigned}  return ({storage})(code | sign);
+{of_nan}  return ({storage})(code | sign);
 }}
 """
 _NARROWING = (
@@ -174,7 +178,7 @@ def definition(name: str) -> str | None:
     infinity = kind.nan if kind.infinity is None else kind.infinity
     return _FUNCTION.format(
         name=name,
-        storage={8: "uchar", 16: "ushort"}[kind.bits],
+        storage={"uint8": "uchar", "uint16": "ushort"}[kind.storage],
         parameter=", uint random" if rounding == "rs" else "",
         shift=_MANTISSA - kind.mantissa,
         least=_BIAS - kind.bias + 1,
@@ -188,7 +192,13 @@ def definition(name: str) -> str | None:
         nan=kind.nan,
         to_sign=32 - kind.bits,
         sign=kind.sign,
-        unsigned=f"  if (code == 0u || code == {kind.nan:#x}u) sign = 0u;\n"
-        if kind.is_signed_zero_nan
-        else "",
+        of_nan=_sign_of_nan(kind),
     )
+
+
+def _sign_of_nan(kind: NarrowFloat) -> str:
+    if not kind.has_nan:
+        return f"  if (magnitude > 0x7f800000u) sign ^= {kind.sign:#x}u;\n"
+    if kind.is_signed_zero_nan:
+        return f"  if (code == 0u || code == {kind.nan:#x}u) sign = 0u;\n"
+    return ""

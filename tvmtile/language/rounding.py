@@ -179,7 +179,8 @@ def cast(
     sat : bool
         With a rounding: what lies beyond the largest number becomes the largest, infinity too.
         Otherwise it becomes infinity, or NaN where the dtype has no infinity, or the largest number
-        where the rounding leads towards zero.
+        where the rounding leads towards zero. A float of 4 bits has neither: it needs True, and NaN
+        becomes zero.
     rbits : Expr, optional
         32 random bits, for "rs"; of a conversion that loses `n` bits the upper `n` count.
     span : Span, optional
@@ -188,7 +189,8 @@ def cast(
     Raises
     ------
     InvalidValue
-        If there is no such rounding, or `rbits` do not go with it.
+        If there is no such rounding, or `rbits` do not go with it, or `sat` is False of a float of 4
+        bits.
     UnsupportedDtype
         If the rounding does not go with the dtypes.
     """
@@ -206,11 +208,27 @@ def cast(
             f"T.cast: a {source} can't become a {wanted} with round={round!r}",
             help=f"a scalar float16, bfloat16 or float32 becomes one of {', '.join(FORMATS)}",
         )
-    operands = [dtypes.cast(expression, "float32")]
+    has_nan = FORMATS[str(wanted)].has_nan
+    if not (sat or has_nan):
+        raise InvalidValue(
+            f"T.cast: sat=False, but {wanted} has no infinity and no NaN",
+            help="leave sat out: what lies beyond the largest number becomes the largest",
+        )
+    operands = [dtypes.cast(expression, "float32") if has_nan else _with_sign_of_nan(expression)]
     if rbits is not None:
         operands.append(dtypes.cast(as_expr(rbits), "uint32"))
     op = RoundedCast(tuple(operands), str(wanted), round or "rn", sat)
     return op.to_call(current_span())
+
+
+def _with_sign_of_nan(value: Any) -> ir.Expr:
+    """A float as a float32 that has its sign, which GPUs drop when they widen NaN."""
+    wide = dtypes.cast(value, "float32")
+    if str(value.ty.dtype) == "float32":
+        return wide
+    sign = tirx.Cast("uint32", tirx.reinterpret("uint16", value) & tirx.const(1 << 15, "uint16"))
+    magnitude = tirx.reinterpret("uint32", wide) & tirx.const((1 << 31) - 1, "uint32")
+    return tirx.reinterpret("float32", magnitude | (sign << tirx.const(16, "uint32")))
 
 
 def _check_rounding(round: str, sat: bool, rbits: Any) -> None:
