@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextvars import ContextVar, Token
 from enum import Enum
 from typing import Any
 
 from tvmtile.errors import InvalidValue, warn
 
 __all__ = [
+    "ALWAYS_SO",
     "EFFECTS",
     "FAST_MATH",
     "NO_TENSOR_MAPS",
     "ONE_ROLE",
     "PassConfigKey",
+    "PassContext",
+    "in_force",
     "warn_without_effect",
     "with_effect",
 ]
@@ -29,9 +33,9 @@ class PassConfigKey(str, Enum):
     CUDA has approximations of (`T.exp`, `T.exp10`, `T.log`, `T.log2`, `T.log10`, `T.sin`, `T.cos`,
     `T.tan`, `T.tanh`) are these, in float32 and below, as they are with `--use_fast_math`; they stay
     exact on other targets, and so does `T.pow`, whose approximation has no value for a base below
-    zero. The others of `tl.*` steer TileLang's own passes and change nothing here: most switch off a
-    pass, or a check of one, that there is not; where one asks for more a warning says so. None of them
-    changes what a program computes, fast mathematics aside.
+    zero. The others of `tl.*` steer TileLang's own passes; where one asks for something that is not
+    done here, a warning says so and what there is instead. None of them changes what a program
+    computes, fast mathematics aside.
     """
 
     TL_SIMPLIFY = "tl.Simplify"
@@ -97,7 +101,17 @@ class PassConfigKey(str, Enum):
 
 _LOWERING = "kernel.lowering holds the program after each pass"
 _SOURCE = "kernel.get_kernel_source() is the generated code"
+_SIMPLIFIER = "TVM's simplifier takes its options under 'tirx.StmtSimplify'"
+_UNSWITCHING = "a condition is decided before a loop where that lets its accesses be vectors"
+_MISTAKES = "only what is certainly wrong is an error"
+_WORDS = "T.ldg32 to T.ldg256 and T.stg32 to T.stg256 are such accesses"
 _WITHOUT_EFFECT = {
+    "tl.Simplify": _SIMPLIFIER,
+    "transitively_prove_inequalities": _SIMPLIFIER,
+    "convert_boolean_to_and_of_ors": _SIMPLIFIER,
+    "apply_constraints_to_boolean_branches": _SIMPLIFIER,
+    "propagate_knowns_to_prove_conditional": _SIMPLIFIER,
+    "propagate_knowns_to_simplify_expressions": _SIMPLIFIER,
     "tl.ptxas_register_usage_level": "T.annotate_min_blocks_per_sm limits registers",
     "tl.device_compile_flags": "the flags of NVRTC are fixed",
     "tl.emit_line_directives": "errors name the lines of the kernel",
@@ -105,16 +119,50 @@ _WITHOUT_EFFECT = {
     "tl.disable_safe_memory_legalize": "an access that certainly lies inside has no guard",
     "tl.disable_thread_storage_sync": "there are only the barriers that are needed",
     "tl.disable_shared_memory_reuse": "tiles share memory only where they would not fit otherwise",
-    "tl.disable_data_race_check": "only a conflict that certainly exists is an error",
+    "tl.storage_rewrite_detect_inplace": "the target's compiler assigns registers",
+    "tl.disable_data_race_check": _MISTAKES,
+    "tl.disable_prelower_semantic_check": _MISTAKES,
+    "tl.disable_wgmma": 'T.gemm(impl="mma") uses other instructions',
+    "tl.disable_shuffle_elect": "the target decides how one thread of a warp is chosen",
+    "tl.disable_loop_unswitching": _UNSWITCHING,
+    "tl.loop_unswitching_allow_non_trivial_else": _UNSWITCHING,
+    "tl.enable_lower_ldgstg": _WORDS,
+    "tl.enable_lower_ldgstg_predicated": _WORDS,
+    "tl.force_let_inline": "a name is replaced by its value where an analysis needs it",
+    "tl.layout_cost_model": "T.annotate_layout gives a tile or a fragment another layout",
+    "tl.reducer_force_baseline": "there is one implementation of reducers",
+    "tl.enable_reducer_plan_verbose": _LOWERING,
+    "tl.enable_vectorize_planner_verbose": _LOWERING,
+    "tl.debug_merge_shared_memory_allocations": _LOWERING,
     "tl.ast_print_enable": _LOWERING,
     "tl.enable_dump_ir": _LOWERING,
     "tl.dump_ir_path": _LOWERING,
     "tl.pass_profile": _LOWERING,
+    "tl.pass_profile_threshold_ms": _LOWERING,
     "tl.layout_visualization_enable": "tvmtile.layout.drawing draws layouts",
     "tl.layout_visualization_formats": "tvmtile.layout.drawing draws layouts",
     "cuda.kernels_output_dir": _SOURCE,
 }
 """What asks for something that is not done here, with what there is instead."""
+
+_CANNOT_BE_OFF = {
+    "enable_simplify_let_inline": _SIMPLIFIER,
+    "tirx.Simplify": _SIMPLIFIER,
+    "tir.enable_equiv_terms_in_cse_tir": "TVM compares terms as they stand",
+    "tl.disable_fast_math": "functions are exact without tl.enable_fast_math",
+    "tl.disable_out_of_bound_warning": _MISTAKES,
+    "tl.enable_async_copy": "copies of a loop with num_stages=0 are synchronous",
+    "tl.if_stmt_binding_inline_replayable_binds": "loops with conditions are pipelined as they stand",
+}
+"""What is so anyway, and can't be switched off."""
+
+ALWAYS_SO = (
+    "tl.disable_buffer_init_check",
+    "tl.disable_vectorize_256",
+    "tl.enable_aggressive_shared_memory_merge",
+)
+"""What is so anyway: memory that is not written is looked for when an emulator runs, accesses have 128
+bits or fewer, and tiles that would not fit share memory. Without the option TileLang chooses."""
 
 
 def warn_without_effect(config: Mapping[str, Any]) -> None:
@@ -126,9 +174,10 @@ def warn_without_effect(config: Mapping[str, Any]) -> None:
         Options by key; a key is a `PassConfigKey` or its text.
     """
     for key, value in config.items():
-        instead = _WITHOUT_EFFECT.get(str(getattr(key, "value", key)))
-        if instead is not None and value:
-            warn(f"the option {getattr(key, 'value', key)} has no effect: {instead}")
+        name = str(getattr(key, "value", key))
+        instead = (_WITHOUT_EFFECT if value else _CANNOT_BE_OFF).get(name)
+        if instead is not None:
+            warn(f"the option {name}={value!r} has no effect: {instead}")
 
 
 def with_effect(config: Mapping[str, object]) -> dict[str, object]:
@@ -160,6 +209,65 @@ def _refuse_unknown(keys: Iterable[str]) -> None:
             )
 
 
+class PassContext:
+    """TVM's pass context, `tvm.transform.PassContext`, that takes TileLang's options too.
+
+    TVM's own knows only the options that its C++ code has registered. Programs that are compiled
+    inside of `with PassContext(config=...)` have its options; those of their own `pass_configs` come
+    first.
+
+    Parameters
+    ----------
+    opt_level, required_pass, disabled_pass, instruments
+        As of TVM's.
+    config : mapping, optional
+        Options by key, a `PassConfigKey` or its text: of TVM's passes and of `tl.*`.
+
+    Raises
+    ------
+    InvalidValue
+        For an option of `tl.*` that there is not.
+    """
+
+    def __init__(
+        self,
+        opt_level: int = 2,
+        required_pass: Sequence[str] | None = None,
+        disabled_pass: Sequence[str] | None = None,
+        instruments: Sequence[Any] | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        import tvm
+
+        named = {str(getattr(key, "value", key)): value for key, value in (config or {}).items()}
+        _refuse_unknown(named)
+        self._own = {key: value for key, value in named.items() if _is_of_tilelang(key)}
+        known = {key: value for key, value in named.items() if key not in self._own}
+        self._of_tvm = tvm.transform.PassContext(
+            opt_level, required_pass, disabled_pass, instruments, known
+        )
+        self._tokens: list[Token[Mapping[str, Any]]] = []
+
+    def __enter__(self) -> PassContext:
+        """Put the options in force."""
+        self._of_tvm.__enter__()
+        self._tokens.append(_IN_FORCE.set(self._own))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """Put those in force that were before."""
+        _IN_FORCE.reset(self._tokens.pop())
+        self._of_tvm.__exit__(*error)
+
+
+_IN_FORCE: ContextVar[Mapping[str, Any]] = ContextVar("options of tl.*")
+
+
+def in_force() -> Mapping[str, Any]:
+    """The options of `tl.*` of the `PassContext` around the call."""
+    return _IN_FORCE.get({})
+
+
 ONE_ROLE = "tvmtile.one_role"
 """An option, and an attribute of a function: no warps copy tiles for others."""
 NO_TENSOR_MAPS = "tvmtile.no_tensor_maps"
@@ -183,4 +291,5 @@ def _is_of_tilelang(key: str) -> bool:
 _OF_SIMPLIFY = {
     *(key.value for key in PassConfigKey if key.name.startswith("TL_SIMPLIFY_")),
     PassConfigKey.TIR_ENABLE_EQUIV_TERMS_IN_CSE.value,
+    PassConfigKey.TIR_SIMPLIFY.value,
 }

@@ -116,12 +116,12 @@ def test_dependent_launches_are_instructions_from_hopper_on():
 
 
 def test_what_has_no_effect_says_so():
-    with pytest.warns(TileWarning, match="tl.device_compile_flags has no effect"):
+    with pytest.warns(TileWarning, match="tl.device_compile_flags=.* has no effect"):
         annotated(lambda A: T.annotate_compile_flags(["-O3"]))
     with pytest.warns(TileWarning, match="T.annotate_l2_hit_ratio has no effect"):
         annotated(lambda A: T.annotate_l2_hit_ratio({A: 0.8}))
     options = {tvmtile.PassConfigKey.TL_CONFIG_INDEX_BITWIDTH: 32}
-    with pytest.warns(TileWarning, match="tl.config_index_bitwidth has no effect"):
+    with pytest.warns(TileWarning, match="tl.config_index_bitwidth=32 has no effect"):
         annotated(lambda A: T.annotate_pass_configs(options))
 
 

@@ -16,7 +16,7 @@ from tvmtile.jit.kernel import Kernel
 from tvmtile.jit.request import Request, result_positions
 from tvmtile.jit.signatures import One, Program
 from tvmtile.target import TargetLike
-from tvmtile.transform import PassConfigKey, warn_without_effect
+from tvmtile.transform import PassConfigKey, in_force, warn_without_effect
 
 __all__ = [
     "compile",
@@ -116,7 +116,7 @@ def compile(
         "out_idx": out_idx,
         "target": target,
         "execution_backend": execution_backend,
-        "pass_configs": dict(pass_configs or {}),
+        "pass_configs": {**in_force(), **(pass_configs or {})},
     }
     kernel = _compiled(func, options)
     kernel.options = options

@@ -14,7 +14,7 @@ from tvm.tirx.script import builder as T
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.emit import emit
-from tvmtile.ir.operands import buffer_of
+from tvmtile.ir.operands import buffer_of, constant
 from tvmtile.ir.operators import TileOp, ValueOp, tile_operator
 from tvmtile.ir.scopes import is_fragment
 from tvmtile.ir.types import Index
@@ -58,7 +58,7 @@ class UseSwizzle(ValueOp):
     def block_order(
         self, blocks: Sequence[ir.Expr], grid: Sequence[ir.Expr]
     ) -> list[ir.Expr] | None:
-        if len(blocks) < 2:
+        if len(blocks) < 2 or any(constant(extent) == 1 for extent in grid[:2]):
             return None  # there is nothing beside a block
         x, y, *rest = blocks
         width, height, *_ = grid

@@ -45,11 +45,34 @@ def test_every_second_panel_is_gone_through_backwards():
     ]
 
 
-@pytest.mark.parametrize("order", ["row", "column", "strip"])
+@pytest.mark.parametrize("order", ["row", "column", "strip", "mlx"])
 @pytest.mark.parametrize(("width", "height"), [(4, 1), (1, 4), (5, 7)])
 def test_every_block_once(width, height, order):
     started = order_of_blocks(width, height, 3, order)
     assert sorted(number for row in started for number in row) == list(range(width * height))
+
+
+def test_panels_of_four_are_the_order_of_mlx():
+    swizzled = [[None] * 3 for _ in range(8)]
+    for tile_y in range(2):  # MLX: x of the grid counts four rows of tiles, which lie side by side
+        for tile_x in range(3 * 4):
+            swizzled[tile_y * 4 + tile_x % 4][tile_x // 4] = tile_y * 12 + tile_x
+    assert order_of_blocks(3, 8, 4, "mlx") == swizzled
+
+
+@pytest.mark.parametrize("order", ["row", "column"])
+@pytest.mark.parametrize(("width", "height"), [(9, 1), (1, 9)])
+def test_a_grid_of_one_row_or_column_stays_as_it_is(width, height, order):
+    @T.prim_func
+    def main(A: T.Tensor((height, width), "int32")):
+        with T.Kernel(width, height, threads=32) as (bx, by):
+            T.use_swizzle(4, order)
+            A[by, bx] = 1
+
+    target = {"kind": "cuda", "arch": "sm_80"}
+    assert "panel" not in tvmtile.compile(main, target=target).get_kernel_source()
+    started = order_of_blocks(width, height, 4, order)
+    assert [number for row in started for number in row] == list(range(9))
 
 
 def test_panels_of_columns():
