@@ -84,6 +84,34 @@ def test_a_shuffle_of_some_lanes(shuffle):
     check(launched(-1), "metal")
 
 
+def test_a_shuffle_of_lanes_that_are_computed():
+    def launched(comes):
+        @T.prim_func
+        def kernel(A: T.Tensor((64,), "int32"), N: T.Tensor((1,), "int32")):
+            with T.Kernel(1, threads=64):
+                tx = T.get_thread_binding()
+                if comes(tx, N[0]):
+                    A[tx] = T.shfl_xor(tx, 1, mask=T.cast(T.activemask(), "uint32"))
+
+        return kernel
+
+    @T.prim_func
+    def in_a_loop(A: T.Tensor((64,), "int32")):
+        with T.Kernel(1, threads=64):
+            tx = T.get_thread_binding()
+            for _ in T.serial(tx):
+                A[tx] += T.shfl_xor(tx, 1, mask=T.ballot(tx < 16))
+
+    for kernel in (launched(lambda tx, n: tx < 16), launched(lambda tx, n: tx < n), in_a_loop):
+        with pytest.raises(InvalidOperand, match="a shuffle with a computed mask: Metal") as caught:
+            check(kernel, "metal")
+        assert "before the branch, and leave mask= out" in caught.value.help
+        assert "T.shfl_xor(tx, 1, mask=" in caught.value.location.text
+        check(kernel, SM80)
+        check(kernel, "llvm")
+    check(launched(lambda tx, n: n > 3), "metal")
+
+
 def test_all_lanes_shuffle_for_some():
     """What the error says to do instead of `mask=`, and what `mask=` does elsewhere."""
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from tvm import ir, tirx
 
 from tvmtile._tvm import walk
 from tvmtile.analysis.accesses import accesses_of, kernels_of
+from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.errors import InvalidOperand, NoLowering, OutOfSharedMemory, UnsupportedDtype
 from tvmtile.ir.barriers import barrier_name, is_cluster_barrier, is_grid_barrier
 from tvmtile.ir.calls import op_name
@@ -97,23 +100,52 @@ def _check_shuffles(kernel: tirx.For, count: int, group: int, capability: GpuCap
 
 
 def _check_lanes(kernel: tirx.For, capability: GpuCapability) -> None:
+    """Refuse shuffles of some lanes, and those of computed lanes where some threads may not come."""
     all_lanes = 2**capability.group_size - 1
+    computed: list[ir.Call] = []
 
-    def refuse(call: ir.Call) -> None:
+    def check(call: ir.Call) -> None:
         if not op_name(call).startswith(_SHUFFLES):
             return
         lanes = constant(call.args[0])
-        if lanes is None or lanes & all_lanes == all_lanes:
-            return
-        raise InvalidOperand(
-            f"a shuffle with mask={lanes:#x}: {capability.name} shuffles when all "
-            f"{capability.group_size} lanes of a group come",
-            help="shuffle in all threads, before the branch, and leave mask= out: "
-            "`other = T.shfl_xor(value, 1)`, then use `other` in the branch",
-            location=location_of(call) or location_of(kernel),
-        )
+        if lanes is None:
+            computed.append(call)
+        elif lanes & all_lanes != all_lanes:
+            _refuse_lanes(f"mask={lanes:#x}", call, kernel, capability)
 
-    walk(kernel, (ir.Call, refuse))
+    walk(kernel, (ir.Call, check))
+    if not computed:
+        return
+    launch = Launch(kernel)
+    variance = ThreadVariance(launch.body, [loop.loop_var for loop in launch.threads])
+
+    def check_computed(call: ir.Call) -> None:
+        if any(map(call.same_as, computed)):
+            _refuse_lanes("a computed mask", call, kernel, capability)
+
+    def branch(node: tirx.IfThenElse) -> None:
+        if variance.may_diverge(node.condition):
+            walk(node.then_case, (ir.Call, check_computed))
+            if node.else_case is not None:
+                walk(node.else_case, (ir.Call, check_computed))
+
+    def loop(node: tirx.For | tirx.While) -> None:
+        if variance.is_divergent(node):
+            walk(node.body, (ir.Call, check_computed))
+
+    walk(launch.body, (tirx.IfThenElse, branch), ((tirx.For, tirx.While), loop))
+
+
+def _refuse_lanes(
+    mask: str, call: ir.Call, kernel: tirx.For, capability: GpuCapability
+) -> NoReturn:
+    raise InvalidOperand(
+        f"a shuffle with {mask}: {capability.name} shuffles when all "
+        f"{capability.group_size} lanes of a group come",
+        help="shuffle in all threads, before the branch, and leave mask= out: "
+        "`other = T.shfl_xor(value, 1)`, then use `other` in the branch",
+        location=location_of(call) or location_of(kernel),
+    )
 
 
 def _check_grid_barriers(kernel: tirx.For, capability: GpuCapability) -> None:
