@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 import tvmtile
 import tvmtile.language as T
@@ -171,3 +172,78 @@ def test_names_of_tilelang_s_that_the_language_lacks(use, remedy):
                 use()
 
     assert remedy in caught.value.help
+
+
+def assigned(k):
+    k = 3
+
+
+def added_to(k):
+    k += 3
+
+
+def in_a_branch(k, flag=True):
+    T.evaluate(0)
+    if flag:
+        k = 3
+
+
+LOST = {assigned: "k = 3", added_to: "k += 3", in_a_branch: "k = 3"}
+
+
+def counting(helper):
+    @T.prim_func
+    def main(C: T.Tensor((2,), "int32")):
+        with T.Kernel(1):
+            k = T.alloc_var("int32", init=1)
+            helper(k)
+            C[0] = k
+            helper(k=k)
+            C[1] = k
+
+    return main
+
+
+@pytest.mark.parametrize("helper", LOST, ids=lambda helper: helper.__name__)
+def test_a_variable_that_a_plain_function_assigns(helper):
+    with pytest.raises(SyntaxNotSupported) as caught:
+        counting(helper)
+    text = str(caught.value)
+    assert f"`{LOST[helper]}` stands in {helper.__name__}, a plain Python function" in text
+    assert f"put @T.macro over {helper.__name__} and annotate the parameter, `k: T.Ref`" in text
+    first = helper.__code__.co_firstlineno
+    assert first < caught.value.location.line <= first + 3
+
+
+def test_a_plain_function_that_uses_the_value_of_a_variable():
+    stored = []
+
+    def next_place(k):
+        k = k + 1
+        stored.append(k)
+
+    def places(k):
+        for _ in range(3):
+            stored.append(k)
+            k = k + 1
+
+    def kept(k):
+        k = k * 2
+        return lambda: k
+
+    def listed(*values, k=0):
+        values = values[:1]
+
+    for helper in (next_place, places, kept, listed):
+        counting(helper)
+    assert len(stored) == 2 + 6
+
+
+def test_a_macro_assigns_the_variable():
+    @T.macro
+    def add(k: T.Ref):
+        k += 3
+
+    c = torch.zeros(2, dtype=torch.int32)
+    tvmtile.compile(counting(add), target="llvm")(c)
+    assert c.tolist() == [4, 7]

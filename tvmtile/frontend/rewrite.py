@@ -121,6 +121,19 @@ _AUGMENTED = {
 }
 
 
+def _names_given(call: ast.expr) -> tuple[ast.expr, ast.expr] | None:
+    """A function that is called by its name, and the arguments that are names; None without any."""
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        return None
+    keywords = [(keyword.arg, keyword.value) for keyword in call.keywords if keyword.arg]
+    arguments: list[tuple[int | str, ast.expr]] = [*enumerate(call.args), *keywords]
+    given = [(place, value) for place, value in arguments if isinstance(value, ast.Name)]
+    if not given or any(isinstance(argument, ast.Starred) for argument in call.args):
+        return None
+    places = ast.Dict([ast.Constant(p) for p, _ in given], [load(v.id) for _, v in given])
+    return load(call.func.id), places
+
+
 class _Rewriter(ast.NodeTransformer):
     """Replaces statements by tracer calls; each method shows its result in its docstring."""
 
@@ -319,10 +332,14 @@ class _Rewriter(ast.NodeTransformer):
 
     # Names and elements ----------------------------------------------------------------------
 
-    def visit_Expr(self, node: ast.Expr) -> ast.stmt:
+    def visit_Expr(self, node: ast.Expr) -> ast.stmt | list[ast.stmt]:
         if isinstance(node.value, ast.Constant):
             return node
-        return ast.Expr(call_of_tracer("evaluate", self.visit(node.value)))
+        given = _names_given(node.value)
+        evaluated = ast.Expr(call_of_tracer("evaluate", self.visit(node.value)))
+        return (
+            evaluated if given is None else [ast.Expr(call_of_tracer("gives", *given)), evaluated]
+        )
 
     def visit_Assign(self, node: ast.Assign) -> list[ast.stmt]:
         value = self.visit(node.value)

@@ -32,6 +32,7 @@ from tvmtile.frontend.constructs import Branch, Loop, Region, Variable, While, t
 from tvmtile.frontend.dtypes import DType
 from tvmtile.frontend.expressions import expressions_of_kernels
 from tvmtile.frontend.tensor import OutputTensor, TensorSpec
+from tvmtile.frontend.untraced import refuse_lost_assignment
 from tvmtile.frontend.unusable import Unusable, counted, escaped, raise_unusable
 from tvmtile.frontend.values import (
     KINDS,
@@ -475,6 +476,10 @@ class Tracer:
             self._open(value)
         elif isinstance(value, ir.Expr):
             warn(f"the value of this expression, {described(value)}, is not used")
+
+    def gives(self, function: object, given: Mapping[int | str, object]) -> None:
+        """A function is called on a line of its own, with arguments that are names."""
+        refuse_lost_assignment(function, given)
 
     def binary(self, op: str, left: object, right: object) -> Any:
         """An operator between two values."""

@@ -7,16 +7,26 @@ from __future__ import annotations
 
 import ast
 import re
+import types
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tvmtile._tvm import is_buffer_var
-from tvmtile.errors import SyntaxNotSupported, TileError
+from tvmtile.errors import SourceLocation, SyntaxNotSupported, TileError
+from tvmtile.frontend.liveness import exposed, stored_names
+from tvmtile.frontend.source import parse_definition
 from tvmtile.frontend.syntax import TRACER_NAME
+from tvmtile.frontend.variables import Reference, is_scalar_variable
 
 if TYPE_CHECKING:
     from tvmtile.frontend.translate import Failure
 
-__all__ = ["condition_in_function", "loop_in_python", "store_in_function"]
+__all__ = [
+    "condition_in_function",
+    "loop_in_python",
+    "refuse_lost_assignment",
+    "store_in_function",
+]
 
 
 def _function_of(failure: Failure) -> str | None:
@@ -93,4 +103,61 @@ def condition_in_function(failure: Failure) -> TileError | None:
             return _refused(f"`{ast.unparse(node)}`", function, failure)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             return _refused(f"`{ast.unparse(node)}`", function, failure)
+    return None
+
+
+def refuse_lost_assignment(function: object, given: Mapping[int | str, object]) -> None:
+    """Refuse `k = 3` in a plain function that is given a variable of the kernel as `k`.
+
+    It gives Python's name another value. What nothing reads then was meant for the variable.
+
+    Parameters
+    ----------
+    function : object
+        What a statement of the kernel calls, whose result is not used.
+    given : mapping
+        Arguments, by position or by name.
+    """
+    if not isinstance(function, types.FunctionType) or TRACER_NAME in function.__code__.co_freevars:
+        return
+    code = function.__code__
+    for place, value in given.items():
+        if not (is_scalar_variable(value) or isinstance(value, Reference)):
+            continue
+        if isinstance(place, int) and place >= code.co_argcount:
+            continue
+        name = code.co_varnames[place] if isinstance(place, int) else place
+        lost = None if name in code.co_cellvars else _lost_assignment(code, name)
+        if lost is not None:
+            raise SyntaxNotSupported(
+                f"`{ast.unparse(lost)}` stands in {code.co_name}, a plain Python function, which gets "
+                "the value of a variable: the variable stays as it is",
+                help=f"put @T.macro over {code.co_name} and annotate the parameter, `{name}: T.Ref`; "
+                "or return the value, and assign it in the kernel",
+                location=SourceLocation(code.co_filename, lost.lineno),
+            )
+
+
+def _lost_assignment(code: types.CodeType, name: str) -> ast.stmt | None:
+    try:
+        definition = parse_definition(code)
+    except SyntaxNotSupported:
+        return None
+    return _unread(definition.body, name, [])
+
+
+def _unread(body: Sequence[ast.stmt], name: str, after: Sequence[ast.stmt]) -> ast.stmt | None:
+    """The assignment to a name that no statement reads."""
+    for place, statement in enumerate(body):
+        rest = [*body[place + 1 :], *after]
+        if isinstance(statement, ast.If):
+            found = _unread(statement.body, name, rest) or _unread(statement.orelse, name, rest)
+            if found is not None:
+                return found
+        elif (
+            isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign)
+            and name in stored_names([statement])
+            and name not in exposed(rest)
+        ):
+            return statement
     return None
