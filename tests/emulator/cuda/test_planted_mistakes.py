@@ -17,6 +17,7 @@ import tvmtile.language as T
 from benchmarks.gpu_programs import PROGRAMS
 from tests.emulator.cuda.planted import Subject, subject, survivors
 from tests.metal.programs import flash_attention, gemm, operands, random
+from tests.passes.tile.specialization.masked_kernels import MASKED
 from tests.passes.tile.specialization.test_skew import products
 from tests.passes.tile.test_persistent_blocks import matmul
 from tvmtile import target as targets
@@ -64,6 +65,22 @@ def skewed_attention() -> Subject:
         total = total / 2 + torch.exp2((q.double() @ k.T).clamp_max(0)) @ v
     tensors = (q, keys, values, steps, torch.empty(64, 64))
     return subject(products(384), tensors, total, precision="float16")
+
+
+def masked_product() -> Subject:
+    """A product in flight over iterations that both roles leave out."""
+    return _masked("in_flight_over_what_is_left_out")
+
+
+def masked_attention() -> Subject:
+    """Two products skewed over such iterations, in a serial loop."""
+    return _masked("two_products_of_the_blocks_of_a_mask")
+
+
+def _masked(name: str) -> Subject:
+    run = MASKED[name]()
+    result = torch.empty(run.expected.shape)
+    return subject(run.program, (*run.arguments, result), run.expected.double())
 
 
 def gathered_rows() -> Subject:
@@ -128,7 +145,7 @@ def added_gradients() -> Subject:
 
 
 PROGRAMS_WITH_ROLES = (
-    *(three_stages, persistent, attention, skewed_attention),
+    *(three_stages, persistent, attention, skewed_attention, masked_product, masked_attention),
     *(gathered_rows, block_scaled_fp8, added_gradients),
 )
 SUBJECTS = {f.__name__: f for f in PROGRAMS_WITH_ROLES}
@@ -187,6 +204,25 @@ LET_THROUGH: dict[str, dict[tuple[str, str], tuple[int, str]]] = {
         (LEFT_OUT, "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64"): (1, FREE),
         (LEFT_OUT, "mbarrier.arrive.shared.b64"): (3, f"{ONCE}; {FREE}"),
         **STORED_ONCE,
+        (LEFT_OUT, "cp.async.bulk.commit_group"): (1, JOINS),
+    },
+    "masked_product": {
+        (LEFT_OUT, "__syncwarp"): (2, MEET),
+        ("half the leading dimension's offset", DESCRIPTOR): (1, PANEL),
+        (LEFT_OUT, "mbarrier.arrive.shared.b64"): (1, FREE),
+        **STORED_ONCE,
+    },
+    "masked_attention": {
+        ("an arrival more", "mbarrier.init.shared.b64"): (1, FREE),
+        ("an arrival less", "mbarrier.init.shared.b64"): (3, f"{LATER}; {FREE}"),
+        ("half the leading dimension's offset", DESCRIPTOR): (2, PANEL),
+        (LEFT_OUT, "__syncwarp"): (6, f"{MEET}; {FREE}"),
+        (LEFT_OUT, "wgmma.fence.sync.aligned"): (1, BETWEEN),
+        (LEFT_OUT, "mbarrier.arrive.shared.b64"): (2, FREE),
+        (MORE, ALL_READ): (1, TWICE),
+        (LEFT_OUT, ALL_READ): (1, TWICE),
+        (MORE, ALL_DONE): (1, TWICE),
+        (LEFT_OUT, ALL_DONE): (1, TWICE),
         (LEFT_OUT, "cp.async.bulk.commit_group"): (1, JOINS),
     },
     "gathered_rows": {

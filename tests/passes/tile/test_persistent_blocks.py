@@ -178,6 +178,43 @@ def test_a_serial_loop_around_the_pipeline():
     check(program, (a, b, torch.empty(2, 512, 128)), torch.matmul(a.double(), b.double()))
 
 
+@pytest.mark.usefixtures("few_multiprocessors")
+@pytest.mark.parametrize("stages", [1, 3, 4])
+def test_iterations_that_a_mask_leaves_out(stages):
+    """Some of a block, none, or all; the count of what was done goes on from one turn to the next."""
+
+    @T.prim_func
+    def program(
+        A: T.Tensor((640, 320), "float16"),
+        B: T.Tensor((320, 256), "float16"),
+        mask: T.Tensor((5, 2, 5), "bool"),
+        C: T.Tensor((640, 256), "float32"),
+    ):
+        with T.Kernel(2, 5, threads=256) as (bx, by):
+            T.annotate_persistent()
+            a = T.alloc_shared((128, 64), "float16")
+            b = T.alloc_shared((64, 128), "float16")
+            c = T.alloc_fragment((128, 128), "float32")
+            T.clear(c)
+            for k in T.Pipelined(5, num_stages=stages):
+                if mask[by, bx, k]:
+                    T.copy(A[by * 128, k * 64], a)
+                    T.copy(B[k * 64, bx * 128], b)
+                    T.gemm(a, b, c)
+            T.copy(c, C[by * 128, bx * 128])
+
+    a, b = random(640, 320, dtype="float16"), random(320, 256, dtype="float16")
+    mask = torch.rand(5, 2, 5, generator=torch.Generator().manual_seed(1)) < 0.5
+    mask[1, 0], mask[2, 1] = False, True
+    expected = torch.empty(640, 256, dtype=torch.float64)
+    for y in range(5):
+        for x in range(2):
+            rows, columns = slice(y * 128, y * 128 + 128), slice(x * 128, x * 128 + 128)
+            kept = a[rows].double() * mask[y, x].repeat_interleave(64)
+            expected[rows, columns] = kept @ b[:, columns].double()
+    check(program, (a, b, mask, torch.empty(640, 256)), expected)
+
+
 def attention(length, heads, causal, block=(128, 128), dim=64, threads=256):
     """Attention whose blocks with `causal` differ in their work, the longest of which come first."""
     bM, bN = block

@@ -49,6 +49,9 @@ def WarpSpecialize(func: tirx.PrimFunc) -> tirx.PrimFunc:
     on until a statement needs them to be done. Copies that are loops, as those of gathered rows, the
     producer does by the threads of a whole warpgroup.
 
+    Iterations of which one condition says whether anything is done, as a mask of blocks does, are left
+    out by both roles where it does not hold: nobody waits for a tile that nobody copies.
+
     Before a loop the producer also copies the tiles that its iterations only read, as the queries of
     attention. Where a serial loop is around both, it copies those of the next iteration while consumers
     use those of this one, if there is room.
@@ -176,8 +179,11 @@ def roles_of(func: tirx.PrimFunc) -> list[Choice]:
             if is_off:
                 raise Unsuitable("tl.disable_warp_specialized is set")
             obstacle = _split(kernel, target, capability).one_block_each
-            skews = Specializer(kernel, target, capability, is_wanted=True).skews()
-            outcomes = [_outcome(obstacle, skew) for skew in skews]
+            specializer = Specializer(kernel, target, capability, is_wanted=True)
+            outcomes = [
+                _outcome(obstacle, skew, skips=skips)
+                for skew, skips in zip(specializer.skews(), specializer.skips(), strict=True)
+            ]
         except Unsuitable as why:
             outcomes = [("one role", (("two roles", str(why)),))] * len(loops)
         found += [
@@ -188,10 +194,12 @@ def roles_of(func: tirx.PrimFunc) -> list[Choice]:
 
 
 def _outcome(
-    one_block_each: str | None, skew: Skew | Unskewed | None
+    one_block_each: str | None, skew: Skew | Unskewed | None, *, skips: bool
 ) -> tuple[str, tuple[tuple[str, str], ...]]:
     """What became of a loop, and why it is nothing better."""
     chosen, declined = ["two roles"], list[tuple[str, str]]()
+    if skips:
+        chosen.append("skipped iterations")
     if isinstance(skew, Skew):
         chosen.append("skewed")
     elif skew is not None:

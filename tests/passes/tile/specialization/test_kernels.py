@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 
 import tvmtile
-from tests.passes.tile.specialization.kernels import KERNELS, WITH_ONE_ROLE
+from tests.passes.tile.specialization.kernels import KERNELS as WHOLE
+from tests.passes.tile.specialization.kernels import WITH_ONE_ROLE
+from tests.passes.tile.specialization.masked_kernels import MASKED
 from tests.passes.tile.test_warp_specialize import specialised
 
 HOPPER = {"target": {"kind": "cuda", "arch": "sm_90a"}, "execution_backend": "emulator"}
 OUTLINES = Path(__file__).with_name("outlines.txt")
+KERNELS = {**WHOLE, **MASKED}
 SEEDS = range(3)
 ONE_ROLE = {"tl.disable_warp_specialized": True}
 

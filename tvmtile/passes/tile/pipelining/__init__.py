@@ -14,7 +14,14 @@ have been written in the same iteration.
 
 from tvmtile.passes.tile.pipelining.async_units import async_units
 from tvmtile.passes.tile.pipelining.block_memory import BlockMemory, warn_of_fewer_stages
-from tvmtile.passes.tile.pipelining.body import Body, Obstacle, Unit, body_of, has_effects
+from tvmtile.passes.tile.pipelining.body import (
+    Body,
+    Obstacle,
+    Unit,
+    body_of,
+    has_effects,
+    replayable_in,
+)
 from tvmtile.passes.tile.pipelining.in_flight import with_work_in_flight, work_of
 from tvmtile.passes.tile.pipelining.mbarriers import Mbarriers
 from tvmtile.passes.tile.pipelining.phases import Phases
@@ -51,6 +58,7 @@ __all__ = [
     "has_effects",
     "other_annotations",
     "plan_of",
+    "replayable_in",
     "warn_of_fewer_stages",
     "with_stage_axes",
     "with_work_in_flight",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
@@ -23,6 +23,7 @@ __all__ = [
     "Unit",
     "body_of",
     "has_effects",
+    "replayable_in",
 ]
 
 
@@ -146,17 +147,12 @@ def body_of(loop: tirx.For, tiles: KernelTiles, *, split: bool = False) -> Body:
     """
     if leaves_loop(loop.body) or contains(loop.body, tirx.Evaluate, is_thread_return):
         raise Obstacle("an iteration may be left early")
-    written = {tiles.root(a.buffer) for a in accesses_of(loop.body) if a.writes}
     body = Body()
     scheduled: set[ir.Var] = set()
+    is_known = replayable_in(loop, tiles)
 
     def is_replayable(value: ir.Expr) -> bool:
-        return (
-            not has_effects(value)
-            and not contains(value, ir.Call, lambda call: operator_of(call) is not None)
-            and not contains(value, ir.TensorLoad, lambda x: tiles.root(x.source) in written)
-            and not scheduled.intersection(variables_of(value))
-        )
+        return is_known(value) and not scheduled.intersection(variables_of(value))
 
     for stmt in flattened(loop.body):
         if isinstance(stmt, tirx.AllocBuffer | tirx.DeclBuffer):
@@ -171,6 +167,20 @@ def body_of(loop: tirx.For, tiles: KernelTiles, *, split: bool = False) -> Body:
             if isinstance(stmt, tirx.Bind):
                 scheduled.add(stmt.var)
     return body
+
+
+def replayable_in(loop: tirx.For, tiles: KernelTiles) -> Callable[[ir.Expr], bool]:
+    """Tell of a value whether it can be computed again anywhere in an iteration of a loop."""
+    written = {tiles.root(a.buffer) for a in accesses_of(loop.body) if a.writes}
+
+    def is_replayable(value: ir.Expr) -> bool:
+        return (
+            not has_effects(value)
+            and not contains(value, ir.Call, lambda call: operator_of(call) is not None)
+            and not contains(value, ir.TensorLoad, lambda x: tiles.root(x.source) in written)
+        )
+
+    return is_replayable
 
 
 def _split(stmt: tirx.Stmt, is_replayable: Any) -> list[tirx.Stmt]:

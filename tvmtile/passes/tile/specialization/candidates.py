@@ -5,13 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, TypeAlias
 
 from tvm import ir, tirx
 
 from tvmtile._tvm import walk
 from tvmtile.analysis.accesses import values_of_names
+from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.ir.annotations import STAGE_ANNOTATION, STAGES_ANNOTATION
+from tvmtile.ir.kernels import Launch
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.rewriting import substitute
 from tvmtile.ir.scopes import is_shared
@@ -27,6 +30,7 @@ from tvmtile.passes.tile.pipelining import (
     buffer_copies_of,
     with_work_in_flight,
 )
+from tvmtile.passes.tile.specialization.guards import guard_of, without_guard
 from tvmtile.passes.tile.specialization.skew import Skew
 
 __all__ = [
@@ -61,6 +65,8 @@ class Candidate:
     """The units whose work may go on until the next iteration has issued its own."""
     by_threads: frozenset[int]
     """The producers that are loops over elements, which threads copy; the others go by tensor maps."""
+    condition: ir.Expr | None = None
+    """Whether an iteration is done, in terms of the loop's variable; None where all are."""
     skew: Skew | None = None
     """How an iteration begins in the one before, if it does."""
 
@@ -149,7 +155,16 @@ def candidates_in(
     Unsuitable
         If one can't be split.
     """
-    candidates = [_candidate(loop, tiles, kind, why_not) for loop in pipelined_loops_in(kernel)]
+    launch = Launch(kernel)
+
+    @cache
+    def variance() -> ThreadVariance:
+        return ThreadVariance(launch.body, [thread.loop_var for thread in launch.threads])
+
+    candidates = [
+        _candidate(loop, guard_of(loop, tiles, variance), tiles, kind, why_not)
+        for loop in pipelined_loops_in(kernel)
+    ]
     for tile in dict.fromkeys(tile for each in candidates for tile in each.tiles):
         inside = sum(_uses(tile, each) for each in candidates)
         if inside < sum(access.buffer.same_as(tile) for access in tiles.accesses):
@@ -158,14 +173,18 @@ def candidates_in(
 
 
 def _candidate(
-    loop: tirx.For, tiles: KernelTiles, kind: str, why_not: Callable[[TileOp, int], str | None]
+    loop: tirx.For,
+    guard: ir.Expr | None,
+    tiles: KernelTiles,
+    kind: str,
+    why_not: Callable[[TileOp, int], str | None],
 ) -> Candidate:
     if STAGE_ANNOTATION in loop.annotations:
         raise Unsuitable("its stages and its order are given")
     if len(pipelined_loops_in(loop)) > 1:
         raise Unsuitable("a pipelined loop is inside of it")
     try:
-        body = body_of(loop, tiles, split=True)
+        body = body_of(loop if guard is None else without_guard(loop), tiles, split=True)
         plan = Producers(body.units, tiles).plan(1)
         buffer_copies_of(loop, body, plan, tiles)  # or an obstacle
     except Obstacle as obstacle:
@@ -186,7 +205,15 @@ def _candidate(
             if reason is not None:
                 raise Unsuitable(reason)
     longer = with_work_in_flight(Producers(body.units, tiles).plan(2), body.units, kind)
-    found = Candidate(loop, stages, producers, body.units, longer.in_flight, frozenset(by_threads))
+    found = Candidate(
+        loop,
+        stages,
+        producers,
+        body.units,
+        longer.in_flight,
+        frozenset(by_threads),
+        guard,
+    )
     for tile in found.tiles:
         _check_tile(tile, found, body, tiles)
     return found.with_stages(stages)

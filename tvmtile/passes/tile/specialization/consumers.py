@@ -10,15 +10,14 @@ from tvm import ir, tirx
 from tvmtile._tvm import Mutator, mutated
 from tvmtile.ir.asynchronous import asynchronously, signal, wait
 from tvmtile.ir.kernels import flattened
-from tvmtile.ir.operands import constant
-from tvmtile.ir.rewriting import seq, substitute
+from tvmtile.ir.rewriting import seq
 from tvmtile.passes.tile.pipelining import Body, KernelTiles, work_of
 from tvmtile.passes.tile.specialization.candidates import Candidate
-from tvmtile.passes.tile.specialization.loops import one_of, rolled
 from tvmtile.passes.tile.specialization.preloads import Preload
 from tvmtile.passes.tile.specialization.ring import Ring
 from tvmtile.passes.tile.specialization.skew import skewed
 from tvmtile.passes.tile.specialization.split import Split, Splits, counters_of, parts_of
+from tvmtile.passes.tile.specialization.trips import Trips
 
 __all__ = ["consumers_of"]
 
@@ -71,33 +70,25 @@ def _consuming(
         [stmt for p in preloads if p.is_free_early == is_early for stmt in p.ring.release(thread)]
         for is_early in (True, False)
     )
-    counted = [*split.counted(loop), *(stmt for each in preloads for stmt in each.counted())]
+    trips = split.trips.of(loop)
+    counted = [*trips.counted(), *(stmt for each in preloads for stmt in each.counted())]
     if split.candidate.skew is not None:
-        parts = skewed(loop, split.candidate.skew, split.rings, body, thread, kind, early)
-        return [*body.declarations, *ready, *parts, *late, *counted]
+        parts = skewed(trips, split.candidate.skew, split.rings, body, thread, kind, early)
+        return [*body.declarations, *ready, *trips.begun(parts), *late, *counted]
     tokens = {
         number: f"{work.name}/{loop.loop_var.name}{number}"
         for number in (*split.candidate.in_flight, *_going_on(split.candidate, kind))
         if (work := work_of(body.units[number], kind)) is not None
     }
-    statements = _iteration(loop, split, body, tokens, thread)
+    statements = _iteration(trips, split, body, tokens, thread)
     used = body.bindings_for(statements)
-    whole: list[tirx.Stmt] = [rolled(loop, [*used, *statements])]
+    whole = [trips.each([*used, *statements])]
     if split.candidate.in_flight:
+        # If sums in flight met those of a loop without iterations in front of the wait for them, ptxas
+        # would have each product wait for the one before (C7515).
         whole += [wait(tokens[number], 0) for number in split.candidate.in_flight]
-        whole = _if_any(loop, [*whole, *_released_last(split, loop, thread)])
-    return [*body.declarations, *ready, *whole, *early, *late, *counted]
-
-
-def _if_any(loop: tirx.For, statements: list[tirx.Stmt]) -> list[tirx.Stmt]:
-    """What is done if a loop has an iteration.
-
-    If sums in flight met those of a loop without iterations in front of the wait for them, ptxas would
-    have each product wait for the one before (C7515).
-    """
-    if (constant(loop.extent) or 0) > 0:
-        return statements
-    return [tirx.IfThenElse(loop.extent > 0, seq(statements), None)]
+        whole = trips.if_any([*whole, *_released_last(split, trips, thread)])
+    return [*body.declarations, *ready, *trips.begun(whole), *early, *late, *counted]
 
 
 def _going_on(candidate: Candidate, kind: str) -> list[int]:
@@ -113,7 +104,7 @@ def _going_on(candidate: Candidate, kind: str) -> list[int]:
 
 
 def _iteration(
-    loop: tirx.For, split: Split, body: Body, tokens: Mapping[int, str], thread: ir.Expr
+    trips: Trips, split: Split, body: Body, tokens: Mapping[int, str], thread: ir.Expr
 ) -> list[tirx.Stmt]:
     """The statements of an iteration; products are waited for where one needs them to be done.
 
@@ -136,7 +127,7 @@ def _iteration(
             if ring.last == number:
                 tiles = set(split.filled(ring))
                 end([other for other in going_on if not tiles.isdisjoint(units[other].touches)])
-                statements.extend(_released(ring, loop, thread))
+                statements.extend(_released(ring, trips, thread))
 
     awaited: dict[int, list[tirx.Stmt]] = {}
     product: int | None = None
@@ -168,19 +159,18 @@ def _begun(stmt: tirx.Stmt, token: str | None, *, in_flight: bool) -> list[tirx.
     return [*issued, wait(token, 1)] if in_flight else issued
 
 
-def _released(ring: Ring, loop: tirx.For, thread: ir.Expr) -> list[tirx.Stmt]:
+def _released(ring: Ring, trips: Trips, thread: ir.Expr) -> list[tirx.Stmt]:
     """Behind the last use in an iteration: the copy is free, or that of the iteration before."""
     if not ring.in_flight:
         return ring.release(thread)
-    return ring.release(thread, ring.iteration - one_of(loop), loop.loop_var > loop.min)
+    return ring.release(thread, trips.number_before, trips.is_later)
 
 
-def _released_last(split: Split, loop: tirx.For, thread: ir.Expr) -> list[tirx.Stmt]:
+def _released_last(split: Split, trips: Trips, thread: ir.Expr) -> list[tirx.Stmt]:
     """Behind the loop: the copies of the last iteration."""
-    last = loop.min + loop.extent - one_of(loop)
     return [
         statement
         for ring in split.rings
         if ring.in_flight
-        for statement in ring.release(thread, substitute(ring.iteration, {split.variable: last}))
+        for statement in ring.release(thread, trips.number_of_last)
     ]

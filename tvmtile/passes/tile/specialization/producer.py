@@ -27,7 +27,6 @@ from tvmtile.ir.rewriting import (
 from tvmtile.ir.scopes import is_shared
 from tvmtile.passes.tile.pipelining import KernelTiles, has_effects
 from tvmtile.passes.tile.specialization.candidates import Unsuitable
-from tvmtile.passes.tile.specialization.loops import rolled
 from tvmtile.passes.tile.specialization.preloads import Preload
 from tvmtile.passes.tile.specialization.ring import Ring
 from tvmtile.passes.tile.specialization.split import Split, Splits, counters_of, parts_of
@@ -198,8 +197,8 @@ class _Slicer:
             ]
             statements += ring.fill(loops, copies, self._thread)
         used = body.bindings_for(statements)
-        inner = rolled(loop, [*used, *statements])
-        return [inner, *split.counted(loop)]
+        trips = split.trips.of(loop)
+        return [*trips.begun([trips.each([*used, *statements])]), *trips.counted()]
 
 
 def _written_in(statements: Sequence[tirx.Stmt]) -> list[ir.Var]:

@@ -26,12 +26,12 @@ from tvmtile._tvm import is_buffer_var
 from tvmtile.ir.asynchronous import asynchronously, signal, wait
 from tvmtile.ir.kernels import flattened
 from tvmtile.ir.operands import constant
-from tvmtile.ir.rewriting import replace_loop, seq, substitute, with_fresh_variables
+from tvmtile.ir.rewriting import seq, substitute, with_fresh_variables
 from tvmtile.ir.scopes import is_fragment
 from tvmtile.ir.threads import WARPGROUP
 from tvmtile.passes.tile.pipelining import Body, Unit, work_of
-from tvmtile.passes.tile.specialization.loops import one_of, rolled
 from tvmtile.passes.tile.specialization.ring import Ring
+from tvmtile.passes.tile.specialization.trips import Trips
 
 __all__ = ["Skew", "Unskewed", "skew_of", "skewed"]
 
@@ -142,7 +142,7 @@ def _registers_of(fragment: ir.Var, threads: int) -> int:
 
 
 def skewed(
-    loop: tirx.For,
+    trips: Trips,
     skew: Skew,
     rings: Sequence[Ring],
     body: Body,
@@ -155,51 +155,45 @@ def skewed(
     Another role fills the `rings`. `thread` is a number among the consumers'. What is `before_last` is
     done before the last product, and where there is none.
     """
-    return _Skewed(loop, skew, rings, body, thread, kind).statements(before_last)
+    return _Skewed(trips, skew, rings, body, thread, kind).statements(before_last)
 
 
 class _Skewed:
     def __init__(
         self,
-        loop: tirx.For,
+        trips: Trips,
         skew: Skew,
         rings: Sequence[Ring],
         body: Body,
         thread: ir.Expr,
         kind: str,
     ) -> None:
-        self._loop = loop
+        self._trips = trips
         self._skew = skew
         self._rings = rings
         self._body = body
         self._thread = thread
         self._tokens = {
-            number: f"{work.name}/{loop.loop_var.name}{number}"
+            number: f"{work.name}/{trips.loop.loop_var.name}{number}"
             for number in (skew.first, skew.second)
             if (work := work_of(body.units[number], kind)) is not None
         }
 
     def statements(self, before_last: Sequence[tirx.Stmt]) -> list[tirx.Stmt]:
-        loop, one = self._loop, one_of(self._loop)
-        start, count = loop.min + one, loop.extent - one
-        others = replace_loop(rolled(loop, self._steady()), min=start, extent=count)
+        others = self._trips.others(self._steady())
         whole = [*self._head(), others, *before_last, *self._tail()]
-        if (constant(loop.extent) or 0) > 0:
-            return whole
-        none = seq(list(before_last)) if before_last else None
-        return [tirx.IfThenElse(loop.extent > 0, seq(whole), none)]
+        return self._trips.if_any(whole, before_last)
 
     def _head(self) -> list[tirx.Stmt]:
         """The first iteration, but for its second product."""
         skew = self._skew
         begin = [*self._done(*skew.leading[:-1]), *self._begun()]
         rest = [*self._ended(skew.first), *self._ran(*skew.early), *self._ran(*skew.late)]
-        return self._of(self._loop.min, [*begin, *rest])
+        return [*self._of(self._trips.first, [*begin, *rest]), *self._trips.passed()]
 
     def _steady(self) -> list[tirx.Stmt]:
         """An iteration, with the second product of the one before."""
-        skew, now = self._skew, self._loop.loop_var
-        before = now - one_of(self._loop)
+        skew, now, before = self._skew, dict[ir.Var, ir.Expr](), self._trips.before
         return [
             *self._of(now, [*self._done(*skew.leading[:-1]), *self._begun()]),
             *self._of(before, [*self._ready(skew.second), *self._issued(skew.second)]),
@@ -210,8 +204,7 @@ class _Skewed:
 
     def _tail(self) -> list[tirx.Stmt]:
         """The second product of the last iteration."""
-        last = self._loop.min + self._loop.extent - one_of(self._loop)
-        return self._of(last, self._done(self._skew.second))
+        return self._of(self._trips.last, self._done(self._skew.second))
 
     def _begun(self) -> list[tirx.Stmt]:
         """The first product, and the waits of the statements behind it."""
@@ -219,13 +212,12 @@ class _Skewed:
         between = (*skew.early, *skew.late)
         return [*self._ready(skew.first, *between), *self._issued(skew.first)]
 
-    def _of(self, iteration: ir.Expr, statements: list[tirx.Stmt]) -> list[tirx.Stmt]:
+    def _of(self, iteration: dict[ir.Var, ir.Expr], statements: list[tirx.Stmt]) -> list[tirx.Stmt]:
         """Statements of an iteration, with the names that they need."""
         if not statements:
             return []
         whole = seq([*self._body.bindings_for(statements), *statements])
-        moved = substitute(whole, {self._loop.loop_var: iteration})
-        return list(flattened(with_fresh_variables(moved)))
+        return list(flattened(with_fresh_variables(substitute(whole, iteration))))
 
     # Each of these makes statements anew: a wait stands for what is in flight at its own place.
 

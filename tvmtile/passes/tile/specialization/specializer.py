@@ -109,6 +109,10 @@ class Specializer:
         """How the products of each loop overlap, or why they don't; None where there are not two."""
         return self._splitter.skews()
 
+    def skips(self) -> list[bool]:
+        """Whether iterations of each loop may be left out."""
+        return self._splitter.skips()
+
     def _consuming(
         self,
         body: tirx.Stmt,

@@ -9,8 +9,10 @@ from tvm import ir, tirx
 
 from tvmtile.passes.tile.pipelining import Body, KernelTiles, body_of
 from tvmtile.passes.tile.specialization.candidates import Candidate
+from tvmtile.passes.tile.specialization.guards import without_guard
 from tvmtile.passes.tile.specialization.preloads import Preload
 from tvmtile.passes.tile.specialization.ring import Ring
+from tvmtile.passes.tile.specialization.trips import Trips
 
 __all__ = ["Split", "Splits", "counters_of", "parts_of"]
 
@@ -23,10 +25,8 @@ class Split:
     """The loop as it was."""
     rings: list[Ring]
     """Of its tiles."""
-    counter: ir.Var | None
-    """Counts the iterations of former executions of the loop, and of others with its tiles, where there
-    may be some.
-    """
+    trips: Trips
+    """Its iterations."""
 
     @property
     def variable(self) -> ir.Var:
@@ -37,15 +37,6 @@ class Split:
         """The tiles of a ring."""
         return [tile for unit in ring.units for tile in self.candidate.units[unit].writes]
 
-    def counted(self, loop: tirx.For) -> list[tirx.Stmt]:
-        """What counts the iterations of an execution of the loop."""
-        if self.counter is None:
-            return []
-        # A loop whose end lies before its beginning has no iterations.
-        executed = tirx.max(loop.extent, tirx.const(0, str(loop.extent.ty.dtype)))
-        total = tirx.BufferLoad(self.counter, [0]) + executed
-        return [tirx.BufferStore(self.counter, total, [0])]
-
 
 Splits = Mapping[ir.Var, Split]
 """By the variable of the loop."""
@@ -53,7 +44,10 @@ Splits = Mapping[ir.Var, Split]
 
 def counters_of(splits: Splits, preloads: Sequence[Preload]) -> list[tirx.Stmt]:
     """Counters that begin."""
-    counters = [*(each.counter for each in splits.values()), *(each.counter for each in preloads)]
+    counters = [
+        *(each.trips.counter for each in splits.values()),
+        *(each.counter for each in preloads),
+    ]
     return [
         statement
         for counter in dict.fromkeys(each for each in counters if each is not None)
@@ -66,6 +60,8 @@ def counters_of(splits: Splits, preloads: Sequence[Preload]) -> list[tirx.Stmt]:
 
 def parts_of(loop: tirx.For, split: Split, tiles: KernelTiles) -> Body:
     """The statements of the loop, in a kernel whose tiles have their buffer copies."""
+    if split.candidate.condition is not None:
+        loop = without_guard(loop)
     body = body_of(loop, tiles, split=True)
     assert len(body.units) == len(split.candidate.units), "the loop was split before"
     return body

@@ -8,6 +8,7 @@ from dataclasses import replace
 from tvm import ir, tirx
 
 from tvmtile.ir.kernels import Launch, outermost_loops_in
+from tvmtile.ir.rewriting import defined_in, variables_of
 from tvmtile.ir.threads import WARP_SIZE, WARPGROUP
 from tvmtile.passes.tile.pipelining import BlockMemory, Mbarriers
 from tvmtile.passes.tile.specialization.candidates import Candidate, Unsuitable
@@ -16,6 +17,7 @@ from tvmtile.passes.tile.specialization.registers import registers_of
 from tvmtile.passes.tile.specialization.ring import Ring
 from tvmtile.passes.tile.specialization.skew import Skew, Unskewed, skew_of
 from tvmtile.passes.tile.specialization.split import Split, Splits
+from tvmtile.passes.tile.specialization.trips import KeptTrips, Trips
 
 __all__ = ["Splitter"]
 
@@ -51,14 +53,15 @@ class Splitter:
         candidate = self._skewed(candidate.with_stages(self._stages_of(candidate)))
         loop = candidate.loop
         former = next((s for s in before if candidate.shares_tiles_with(s.candidate)), None)
-        counter = self._counter_of(candidate) if former is None else former.counter
-        iteration = loop.loop_var - loop.min
-        if counter is not None:
-            iteration = tirx.BufferLoad(counter, [0]) + iteration
+        counter = self._counter_of(candidate) if former is None else former.trips.counter
+        trips = Trips(loop, counter)
+        if candidate.condition is not None:
+            assert counter is not None, "where some are left out, iterations are counted"
+            trips = KeptTrips.named(loop, counter, candidate.condition)
         warps = self._launch.num_threads // WARP_SIZE
         rings = [
             Ring(
-                iteration,
+                trips.number,
                 tuple(units),
                 *between,
                 full=Mbarriers.named("full", candidate.stages, _arrivals(candidate, units)),
@@ -66,7 +69,7 @@ class Splitter:
             )
             for between, units in candidate.uses().items()
         ]
-        split = Split(candidate, rings, counter)
+        split = Split(candidate, rings, trips)
         return split if former is None else _going_on(split, former)
 
     def _preload(self, tile: ir.Var, candidate: Candidate, around: tirx.For | None) -> Preload:
@@ -105,6 +108,10 @@ class Splitter:
                 found.append(obstacle)
         return found
 
+    def skips(self) -> list[bool]:
+        """Whether iterations of each loop may be left out."""
+        return [candidate.condition is not None for candidate in self._candidates]
+
     def _skewed(self, candidate: Candidate) -> Candidate:
         """A loop, with the order of its statements if the products of two iterations overlap."""
         try:
@@ -119,13 +126,16 @@ class Splitter:
         skew = skew_of(candidate.units, candidate.producers, self._kind, threads, held)
         if skew is not None and candidate.stages == 1:
             raise Unskewed("its tiles have one buffer copy")
+        if skew is not None and candidate.condition is not None:
+            _check_names(candidate, skew.second)
         return skew
 
     def _counter_of(self, candidate: Candidate) -> ir.Var | None:
         """What counts iterations, if others than those of one execution of the loop are counted."""
         loop = candidate.loop
         sharing = [each for each in self._candidates if each.shares_tiles_with(candidate)]
-        if len(sharing) == 1 and any(map(loop.same_as, self._outermost)):
+        are_all_done = all(each.condition is None for each in sharing)
+        if are_all_done and len(sharing) == 1 and any(map(loop.same_as, self._outermost)):
             return None
         dtypes = {str(each.loop.loop_var.ty.dtype) for each in sharing}
         if len(dtypes) > 1:
@@ -143,6 +153,16 @@ class Splitter:
                 break
         self._memory.take(copies)
         return stages
+
+
+def _check_names(candidate: Candidate, second: int) -> None:
+    """Decline where a product needs names of an iteration of which only the number is known later."""
+    own = {candidate.loop.loop_var, *defined_in(candidate.loop.body)}
+    used = (var for var in variables_of(candidate.units[second].stmt) if var in own)
+    for var in used:
+        raise Unskewed(
+            f"the second product would need {var.name} of the last iteration that was done"
+        )
 
 
 def _going_on(split: Split, former: Split) -> Split:
