@@ -23,6 +23,7 @@ def main(A: T.Buffer((64, 64), "int8")):
         for tx in T.thread_binding(64, thread="threadIdx.x"):
             tile = T.alloc_buffer((64, 16), "int8", scope="shared.dyn")
             rows = T.alloc_buffer((64,), "int32", scope="shared.dyn")
+            view = T.decl_buffer((4, 16), "int32", data=rows.data, scope="shared.dyn")
             for turn in range(2):
                 rows[tx] = turn
                 for k in range(4):
@@ -55,6 +56,9 @@ def held(*lines, place="rows[tx]"):
         (["if k > 1:", "    COPY"], "rows[tx]", []),
         (["COPY", "rows[tx] = k"], "rows[tx]", []),
         (["COPY"], "tile[tx, 0]", []),
+        (["COPY"], "view[tx // 16, tx % 16]", [1]),
+        (["COPY", "view[0, 0] = k"], "rows[tx]", []),
+        (["COPY", "rows[tx] = k"], "view[tx // 16, tx % 16]", []),
     ],
 )
 def test_what_is_held(lines, place, registers):

@@ -12,6 +12,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, mapped, mutated, walk
 from tvmtile.analysis.accesses import accesses_of
+from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.asynchronous import CP_ASYNC, issued, kind_of
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.kernels import flattened, with_kernels
@@ -25,6 +26,8 @@ __all__ = ["HoldIndices"]
 
 _MOST_HELD = 16
 """Registers of a thread for the indices of a loop."""
+_Index = tuple[ir.TensorLoad, tuple[tirx.For, ...]]
+"""The load of an index, and the unrolled loops around it."""
 
 
 @prim_func_pass("HoldIndices", requires=(Property.NO_PARALLEL,))
@@ -82,6 +85,16 @@ def HoldIndices(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _with_indices_held(kernel: tirx.For) -> tirx.For:
     regions: list[Any] = [kernel]
+    root = Aliases(kernel).root
+
+    def times_written(stmt: tirx.Stmt) -> Counter[ir.Var]:
+        """How often a statement writes each buffer, by whichever of its names."""
+        return Counter(root(access.buffer) for access in accesses_of(stmt) if access.writes)
+
+    def is_fixed(index: _Index, changing: set[ir.Var]) -> bool:
+        load, around = index
+        own = {each.loop_var for each in around}
+        return (changing - own).isdisjoint(map(root, variables_of(load)))
 
     def region(node: tirx.AttrStmt, mutator: Mutator) -> tirx.Stmt:
         if group_of_region(node) is None:
@@ -99,31 +112,22 @@ def _with_indices_held(kernel: tirx.For) -> tirx.For:
         indices = [(i, around) for c, around in _copies_in(inner.body, ()) for i in _indices_of(c)]
         if not indices:
             return inner
-        others = _times_written(kernel) - _times_written(regions[-1])
-        return _held(inner, indices, {*others, *_times_written(inner), *defined_in(inner)})
+        others = times_written(kernel) - times_written(regions[-1])
+        changing = {*others, *times_written(inner), *defined_in(inner)}
+        return _held(inner, [each for each in indices if is_fixed(each, changing)])
 
     return mutated(kernel, (tirx.AttrStmt, region), (tirx.For, visit))
 
 
-def _times_written(stmt: tirx.Stmt) -> Counter[ir.Var]:
-    """How often a statement writes each buffer."""
-    return Counter(access.buffer for access in accesses_of(stmt) if access.writes)
-
-
-def _held(
-    loop: tirx.For,
-    indices: list[tuple[ir.TensorLoad, tuple[tirx.For, ...]]],
-    changing: set[ir.Var],
-) -> tirx.Stmt:
-    """A loop, behind the loads of the indices that it does not change."""
+def _held(loop: tirx.For, indices: list[_Index]) -> tirx.Stmt:
+    """A loop, behind the loads of indices that it does not change."""
     held: dict[Any, ir.TensorLoad] = {}
     before: list[tirx.Stmt] = []
     left = _MOST_HELD
     for load, around in indices:
         key = tvm_ffi.StructuralKey(load)
-        own = {each.loop_var for each in around}
         count = math.prod(constant(each.extent) or left + 1 for each in around)
-        if key in held or count > left or not (changing - own).isdisjoint(variables_of(load)):
+        if key in held or count > left:
             continue
         left -= count
         held[key], loads = _registers_for(load, around)
