@@ -72,8 +72,9 @@ OPERATORS = (
 _ASYNCHRONOUS = ("async_issue", "async_multiply", "async_signal", "async_wait")
 """Statements of a thread about asynchronous work (`tvmtile.ir.asynchronous`)."""
 
-_VALUES = ("tensor_map",)
-"""What is a value to a kernel: the address of a tensor map (`tvmtile.ir.tensor_maps`)."""
+_VALUES = ("may_share", "tensor_map")
+"""What is an address to a kernel: of a tensor that may share memory (`tvmtile.analysis.aliases`), of a
+tensor map (`tvmtile.ir.tensor_maps`)."""
 
 _PURE = ("block_rank_in_cluster", "rounded", "rounded_cast", *_VALUES)
 """Those that only compute a value."""
@@ -99,7 +100,9 @@ def _call(name: str, *args: Any, **options: Any) -> Any:
     import tvmtile.tileop  # noqa: F401 - defines the operators
     from tvmtile.ir.operators import operator_of
 
-    ret_ty = "handle" if name in _VALUES else "void"
+    ret_ty: Any = "handle" if name in _VALUES else "void"
+    if name == "may_share":
+        ret_ty = args[-1].ty
     call = Call(f"tvmtile.{name}", list(args), attrs=options or None, ret_ty=ret_ty)
     op = operator_of(call)
     return call if op is None else op.to_call()

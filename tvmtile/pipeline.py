@@ -83,6 +83,7 @@ _CPU: tuple[Any, ...] = (
     P.LowerElementOp,  # atomics and others on single elements become instructions and calls
     P.InterchangeLoopsOnCpu,  # serial loops in elementwise ones go outside, so that LLVM can vectorise
     P.LowerParallelOnCpu,  # elementwise loops become serial loops, which LLVM vectorises
+    P.ForgetSharing,  # who must know which tensors may be one memory, knew it
     P.WrapUnsignedOnCpu,  # arithmetic of unsigned integers wraps
     P.ShortCircuitOnCpu,  # the right side of `and` is evaluated only where the left one holds
     P.LowerMathOnCpu,  # exp and exp2 become arithmetic, so that LLVM can
@@ -140,6 +141,7 @@ _GPU: tuple[Any, ...] = (
     # Until here tiles are indexed by row and column, also where an address is taken: of 16 contiguous
     # bytes at most. What changes where elements lie in a tile comes after the barriers.
     P.InsertBarriers,  # threads wait for each other where they exchange elements
+    P.ForgetSharing,  # who must know which tensors may be one memory, knew it
     _Only("cuda", P.LowerAsyncWork),  # copies, their batches and the waits become instructions
     _Only("cuda", P.FlattenShared),  # where an element of a tile lies becomes arithmetic
     _Only("cuda", P.PlaceMemoryOnCuda),  # more than a kernel may declare is asked for at the launch

@@ -10,7 +10,19 @@ from tvm import ir, tirx
 from tvmtile._tvm import is_buffer_var, walk
 from tvmtile.ir.calls import op_name
 
-__all__ = ["Aliases", "allocations_in"]
+__all__ = ["MAY_SHARE", "Aliases", "allocations_in", "may_share"]
+
+MAY_SHARE = "tvmtile.may_share"
+"""The operator of `may_share`."""
+
+
+def may_share(tensor: ir.Var, other: ir.Var) -> ir.Call:
+    """The pointer of a tensor, of whose memory nobody knows whether and where it is another one's too.
+
+    A buffer that is declared on it is a view of the other one.
+    """
+    args = [other.data, tensor.data]
+    return ir.Call(MAY_SHARE, args, ret_ty=tensor.data.ty)
 
 
 def allocations_in(stmt: tirx.Stmt) -> list[tirx.AllocBuffer]:
@@ -77,7 +89,7 @@ class Aliases:
 
 
 def _source_of(data: ir.Expr) -> ir.Var | None:
-    """The buffer that a pointer is made from."""
+    """The buffer that a pointer is made from, or may point into."""
     found: list[ir.Var] = []
     walk(data, (ir.Var, lambda var: found.append(var) if is_buffer_var(var) else None))
     return found[0] if found else None

@@ -91,17 +91,23 @@ _NO_ROLES = "all threads of a block have the same work, and the same registers"
 
 
 def annotate_restrict_buffers(*buffers: object) -> None:
-    """Say that tensors may share memory with others, as slices of one tensor may.
+    """Say that tensors may share memory with each other, as slices of one tensor may.
+
+    A program means the same then whether they do or not: what a block has stored by one of the names it
+    reads by another, in the order in which it is written. So no copy runs ahead of such a store,
+    and no pointer of the program is `__restrict__` on CUDA. Blocks, and iterations of `T.Parallel`,
+    have no order here either.
 
     Parameters
     ----------
     *buffers : buffer
-        Parameters. On CUDA no pointer of the program is `__restrict__` then; other targets assume
-        nothing.
+        Parameters. One alone may share memory with any other.
     """
     tracer = current_tracer()
     if buffers and tracer is not None:
-        tracer.attributes[MAY_ALIAS] = True
+        known: Any = tracer.attributes.get(MAY_ALIAS, [])
+        names = [str(getattr(buffer, "name", "")) for buffer in buffers]
+        tracer.attributes[MAY_ALIAS] = [*known, *names]
 
 
 def disable_warp_group_reg_alloc() -> None:

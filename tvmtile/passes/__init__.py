@@ -41,6 +41,7 @@ from tvmtile.passes.lower_tile_programs import LowerTilePrograms
 from tvmtile.passes.memory.declare_as_accessed import DeclareAsAccessed
 from tvmtile.passes.memory.declare_in_kernel import DeclareInKernel
 from tvmtile.passes.memory.flatten_shared import FlattenShared
+from tvmtile.passes.memory.forget_sharing import ForgetSharing
 from tvmtile.passes.memory.guard_global_access import GuardGlobalAccess
 from tvmtile.passes.memory.pad_shared_rows import PadSharedRows
 from tvmtile.passes.memory.place_memory import PlaceMemoryOnCpu, PlaceMemoryOnCuda, PlaceMemoryOnGpu
@@ -117,6 +118,7 @@ __all__ = [
     "EncodeTensorMaps",
     "FindGroups",
     "FlattenShared",
+    "ForgetSharing",
     "FragmentToSimdgroup",
     "GuardGlobalAccess",
     "HideRemaindersOnCpu",

@@ -182,7 +182,7 @@ def product_of_bytes(m=64, k=64, direct=None, aliased=False):
         A: T.Tensor((m, k), "int8"), B: T.Tensor((k, 64), "int8"), C: T.Tensor((m, 64), "int32")
     ):
         if aliased:
-            T.func_attr({"tvmtile.may_alias": True})
+            T.func_attr({"tvmtile.may_alias": ["A", "B", "C"]})
         with T.Kernel(T.ceildiv(m, 32), 2) as (by, bx):
             A_shared, B_shared = (T.alloc_shared((32, 32), "int8") for _ in range(2))
             C_local = T.alloc_fragment((32, 32), "int32")

@@ -9,7 +9,6 @@ from tvm import ir, tirx
 from tvmtile._tvm import Mutator, mapped, mutated
 from tvmtile.analysis.accesses import Access, accesses_of, values_of_names
 from tvmtile.analysis.aliases import Aliases
-from tvmtile.ir.annotations import MAY_ALIAS
 from tvmtile.ir.extents import linear_in
 from tvmtile.ir.kernels import Launch, target_of, with_kernels
 from tvmtile.ir.operands import constant, is_whole, region
@@ -79,8 +78,6 @@ def AccumulateInPlace(func: tirx.PrimFunc) -> tirx.PrimFunc:
                 )
     ```
     """
-    if func.attrs is not None and MAY_ALIAS in func.attrs:
-        return func
     target = target_of(func)
     aliased = Aliases(func.body).aliased
 

@@ -13,7 +13,6 @@ from tvm.sym import Analyzer
 from tvmtile._tvm import mapped
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
-from tvmtile.ir.annotations import MAY_ALIAS
 from tvmtile.ir.kernels import with_kernels
 from tvmtile.ir.operands import constant, region
 from tvmtile.ir.operators import TileOp, operator_of
@@ -69,8 +68,6 @@ def ClearByProducts(func: tirx.PrimFunc) -> tirx.PrimFunc:
                 )
     ```
     """
-    if func.attrs is not None and MAY_ALIAS in func.attrs:
-        return func
     aliased = Aliases(func.body).aliased
 
     def without_clears(node: tirx.SeqStmt) -> tirx.Stmt:

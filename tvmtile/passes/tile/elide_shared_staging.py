@@ -9,7 +9,7 @@ from tvm import ir, tirx
 from tvmtile._tvm import Mutator, mapped, mutated, walk
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
-from tvmtile.ir.annotations import MAY_ALIAS, STAGE_ANNOTATION, STAGES_ANNOTATION
+from tvmtile.ir.annotations import STAGE_ANNOTATION, STAGES_ANNOTATION
 from tvmtile.ir.kernels import Launch, target_of, with_kernels
 from tvmtile.ir.operands import buffer_of, constant, is_whole
 from tvmtile.ir.operators import TileOp, operator_of, with_tile
@@ -59,8 +59,6 @@ def ElideSharedStaging(func: tirx.PrimFunc) -> tirx.PrimFunc:
                     )
     ```
     """
-    if func.attrs is not None and MAY_ALIAS in func.attrs:
-        return func
     target = target_of(func)
 
     def read(kernel: tirx.For) -> tirx.For:

@@ -1,0 +1,45 @@
+"""ForgetSharing: tensors that may share memory are addressed as any other."""
+
+from __future__ import annotations
+
+from tvm import ir, tirx
+
+from tvmtile._tvm import mapped
+from tvmtile.analysis.aliases import MAY_SHARE
+from tvmtile.ir.annotations import MAY_ALIAS
+from tvmtile.ir.calls import op_name
+from tvmtile.ir.kernels import with_body
+from tvmtile.ir.passes import prim_func_pass
+
+__all__ = ["ForgetSharing"]
+
+
+@prim_func_pass("ForgetSharing")
+def ForgetSharing(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Take the pointers of tensors that may share memory for what they are, behind all who must know.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((128,), "float32"), B: T.Buffer((128,), "float32")):
+        T.func_attr({"tvmtile.may_alias": ["A", "B"]})
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            B_1 = T.decl_buffer((128,), "float32", data=T.tile.may_share(A.data, B.data))
+            B_1[0] = A[0]
+    ```
+
+    After
+    -----
+    ```
+            B_1 = T.decl_buffer((128,), "float32", data=B.data)
+            B_1[0] = A[0]
+    ```
+    """
+    if func.attrs is None or MAY_ALIAS not in func.attrs:
+        return func
+
+    def plain(call: ir.Call) -> ir.Expr:
+        return call.args[-1] if op_name(call) == MAY_SHARE else call
+
+    return with_body(func, mapped(func.body, (ir.Call, plain)))
