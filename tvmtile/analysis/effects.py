@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import tvm_ffi
 from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var, walk
@@ -112,19 +111,17 @@ class Access(Use):
     @cached_property
     def places(self) -> list[ir.Expr]:
         """The expressions that say which elements are touched."""
-        used = [*(self.indices or ()), *self.conditions]
+        used = [*(self.indices or ()), *(stride for _, stride in self.block), *self.conditions]
         for loop in self.loops:
             if loop.var is not None:
                 used += [loop.low, loop.extent]
         return used
 
     @cached_property
-    def _names(self) -> frozenset[int]:
-        return frozenset(map(hash, variables_of(self.places)))
-
-    def depends_on(self, var: ir.Var) -> bool:
-        """Tell whether a variable says which elements are touched."""
-        return hash(var) in self._names
+    def decisive_loops(self) -> frozenset[Loop]:
+        """The loops around it whose variables say which elements are touched."""
+        names = set(map(hash, variables_of(self.places)))
+        return frozenset(loop for loop in self.loops if hash(loop.var) in names)
 
 
 class Effects:
@@ -152,7 +149,6 @@ class Effects:
         self._objects: dict[ir.Var, ir.Var] = {}
         self._bound: Counter[ir.Var] = Counter()
         self._values: dict[ir.Var, ir.Expr] = {}
-        self._alike: dict[Any, Access] = {}
         walk(body, (tirx.Bind, self._note_value), order="pre")
         self._uses: dict[int, tuple[Any, list[Use]]] = {}
         self._resolutions: dict[int, tuple[Any, Any]] = {}
@@ -266,7 +262,7 @@ class Effects:
     ) -> Access:
         start = self._aliases.start(use.buffer)
         indices = None if start is None else use.indices
-        access = Access(
+        return Access(
             buffer=use.buffer,
             indices=None if indices is None else tuple(map(self.resolved, indices)),
             block=tuple((extent, self.resolved(stride)) for extent, stride in use.block),
@@ -285,25 +281,10 @@ class Effects:
             location=location,
             **region,
         )
-        return self._first_like(access) if access.is_of_device else access
 
     def mbarrier(self, element: ir.TensorLoad) -> Mbarrier:
         """Which mbarrier an element is."""
         return Mbarrier(self.root(element.source), literal(self.resolved(element.indices[0])))
-
-    def _first_like(self, access: Access) -> Access:
-        """The first access of the same elements in the same way, which conflicts with the same others.
-
-        Stores of one tensor in many places are compared with each other; often they are alike.
-        """
-        expressions = (access.indices or (), access.conditions, [s for _, s in access.block])
-        kind = (access.is_atomic, access.is_collective, access.is_gathered, access.is_opaque)
-        key = (
-            (access.buffer, access.loops, access.groups, access.writes, access.token, kind),
-            (access.indices is None, tuple(extent for extent, _ in access.block)),
-            tvm_ffi.StructuralKey(expressions),
-        )
-        return self._alike.setdefault(key, access)
 
     def resolved(self, expression: ir.Expr) -> ir.Expr:
         """An expression with bound names replaced by their values, where these never change."""

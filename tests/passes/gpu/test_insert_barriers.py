@@ -14,6 +14,7 @@ from tvm_ffi import structural_map, structural_walk
 
 import tvmtile
 import tvmtile.language as TL
+from benchmarks.gpu_programs import PROGRAMS
 from tests.metal.test_attention import flash_attention
 from tests.passes.gpu.barriers.oracle import (
     Oracle,
@@ -131,6 +132,59 @@ def test_the_work_grows_with_the_length_of_a_loop(monkeypatch, short, iterations
     assert few["conflict"] > short
     for what, count in many.items():
         assert count <= 6 * few[what], what
+
+
+def staged(copies, width):
+    """A persistent block: `copies` tiles go through two stages, each written and read in slices."""
+
+    @T.prim_func
+    def main(
+        A: T.Buffer((4, copies, width, 64), "float32"), C: T.Buffer((4, copies, 64), "float32")
+    ):
+        for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, "threadIdx.x"):
+                S = T.alloc_buffer((2, width, 64), "float32", scope="shared")
+                for turn in range(4):
+                    for copy in T.unroll(copies):
+                        for slice in T.unroll(width):
+                            S[(copy * 64 + tx) // 64 % 2, slice, (copy * 64 + tx) % 64] = A[
+                                turn, copy, slice, tx
+                            ]
+                        C[turn, copy, tx] = S[copy % 2, 0, 63 - tx]
+
+    return tvm.tirx.transform.UnrollLoop()(tvm.IRModule({"main": main}))["main"]
+
+
+def compared_in(monkeypatch, name):
+    """How often which accesses of a buffer are compared, from here on."""
+    compared = Counter()
+    method = Footprints._found
+
+    def found(self, earlier, later, distances):
+        if later.root.name == name:
+            compared[earlier, later] += 1
+        return method(self, earlier, later, distances)
+
+    monkeypatch.setattr(Footprints, "_found", found)
+    return compared
+
+
+@pytest.mark.parametrize(("copies", "width"), [(4, 4), (16, 4), (4, 8)])
+def test_copies_of_a_statement_are_compared_once(monkeypatch, copies, width):
+    """Of `copies * width` stores `2 * width` touch other elements, whatever the iterations between."""
+    compared = compared_in(monkeypatch, "S")
+    assert len(barriers_in(with_pass(staged(copies, width)))) == copies
+    assert set(compared.values()) == {1}
+    stores, reads = 2 * width, 2
+    assert len(compared) <= stores * (stores + 1) // 2 + stores * reads
+
+
+def test_a_persistent_gemm_compares_few_accesses(monkeypatch):
+    """Its 16 stores to the staged tile touch 8 sets of elements, and its 4 copies out of it 2."""
+    compared = compared_in(monkeypatch, "C_staged")
+    program = PROGRAMS["gemm"](8192, 8192, 8192, "float16", "nn", 256, 128, 64, 4, 256, 8)
+    tvmtile.compile(program, target={"kind": "cuda", "arch": "sm_90a"})
+    assert 0 < sum(compared.values()) <= 8 * 9 // 2 + 2 * 8
 
 
 def test_what_is_in_flight_counts_the_iterations_of_loops_that_touch_it(monkeypatch):

@@ -89,6 +89,10 @@ class Domain:
         """An expression, simplified by the ranges of its variables."""
         return self._analyzer.simplify(expression)
 
+    def canonical(self, expression: ir.Expr) -> ir.Expr:
+        """An expression, simplified where it does not wrap around."""
+        return expression if may_wrap(expression) else self.simplified(expression)
+
     def evaluated(
         self, expression: ir.Expr, points: Mapping[ir.Var, Any], lanes: int | np.ndarray = 0
     ) -> Value:
@@ -99,8 +103,7 @@ class Domain:
         NotSeparable
             As of `evaluate`.
         """
-        simple = expression if may_wrap(expression) else self.simplified(expression)
-        return evaluate(simple, points, self.is_uniform, lanes)
+        return evaluate(self.canonical(expression), points, self.is_uniform, lanes)
 
     def by_threads(self, condition: ir.Expr, threads: np.ndarray) -> Value | None:
         """A condition for each of some threads; None where that depends on more."""

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+import tvm_ffi
 from tvm import ir
 
 from tvmtile.analysis.conflicts.comparison import Comparison
@@ -44,6 +45,7 @@ class Footprints:
         self._known: dict[Any, ConflictScope] = {}
         self._collisions: dict[Any, Collision] = {}
         self._apart: dict[tuple[Access, Access], bool] = {}
+        self._alike: dict[Any, tuple[Access, dict[tvm_ffi.StructuralKey, Access]]] = {}
 
     @property
     def all_threads(self) -> int:
@@ -90,6 +92,31 @@ class Footprints:
         holds = np.broadcast_to(np.asarray(value.numbers, bool), count)
         return int.from_bytes(np.packbits(holds, bitorder="little").tobytes(), "little")
 
+    def first_like(self, access: Access) -> Access:
+        """The first access of the same elements in the same way, which conflicts with the same others.
+
+        Loops that are written out access one tile in many places, often the same elements. Those of
+        different lines are kept apart, for the sake of messages.
+        """
+        kind = (
+            (access.buffer, access.start, access.loops, access.groups, access.hands_over),
+            (access.writes, access.is_atomic, access.is_collective, access.is_gathered),
+            (access.is_opaque, access.token, access.mbarrier, access.location),
+            None if access.indices is None else len(access.indices),
+            tuple(extent for extent, _ in access.block),
+        )
+        first, alike = self._alike.setdefault(kind, (access, {}))
+        if first is access:
+            return access
+        if not alike:
+            alike[self._canonical(first)] = first
+        return alike.setdefault(self._canonical(access), access)
+
+    def _canonical(self, access: Access) -> tvm_ffi.StructuralKey:
+        """What says which elements an access touches, simplified."""
+        used = [*(access.indices or ()), *(stride for _, stride in access.block)]
+        return tvm_ffi.StructuralKey([[*map(self._domain.canonical, used)], [*access.conditions]])
+
     def conflict(
         self, earlier: Access, later: Access, distances: Mapping[Loop, Distance]
     ) -> ConflictScope:
@@ -97,13 +124,12 @@ class Footprints:
 
         `distances` are theirs along loops; any, for loops that are not in it.
         """
-        around = {*earlier.loops, *later.loops}
-        known = frozenset(
-            (loop, distance) for loop, distance in distances.items() if loop in around
-        )
+        known = _relevant(distances, earlier, later)
         key = (earlier, later, known)
         if key not in self._known:
             self._known[key] = self._found(earlier, later, dict(known))
+            if all(distance == Distance.SAME for _, distance in known):
+                self._known[later, earlier, known] = self._known[key]
         return self._known[key]
 
     def collision(
@@ -117,10 +143,7 @@ class Footprints:
             return Collision.NEVER
         if not copy.is_comparable(later):
             return Collision.POSSIBLE
-        around = {*copy.loops, *later.loops}
-        known = frozenset(
-            (loop, distance) for loop, distance in distances.items() if loop in around
-        )
+        known = _relevant(distances, copy, later)
         key = (copy, later, known)
         if key not in self._collisions:
             self._collisions[key] = self._collision(copy, later, dict(known))
@@ -201,6 +224,17 @@ class Footprints:
             if possible:
                 break
         return scope
+
+
+def _relevant(
+    distances: Mapping[Loop, Distance], earlier: Access, later: Access
+) -> frozenset[tuple[Loop, Distance]]:
+    """The distances along loops whose iterations decide which elements are touched."""
+    return frozenset(
+        (loop, distance)
+        for loop, distance in distances.items()
+        if loop in earlier.decisive_loops or loop in later.decisive_loops
+    )
 
 
 def _certainty(

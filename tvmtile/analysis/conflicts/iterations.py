@@ -67,8 +67,7 @@ class Iterations:
         return [
             loop
             for loop in self._related
-            if loop.var is not None
-            and any(access.depends_on(loop.var) for access in self._accesses)
+            if any(loop in access.decisive_loops for access in self._accesses)
         ]
 
     @property
@@ -88,7 +87,7 @@ class Iterations:
                 if loop in self._related
                 else (self._distances.get(loop), self._has_order(loop))
                 for loop in access.loops
-                if loop.var is not None and (loop in self._related or access.depends_on(loop.var))
+                if loop in access.decisive_loops
             ),
         )
 
@@ -104,11 +103,11 @@ class Iterations:
         values: dict[ir.Var, ir.Expr] = {}
         free: list[Free] = []
         for loop in access.loops:
-            if loop.var is None:
+            if loop not in access.decisive_loops or loop.var is None:
                 continue
             if loop in self._related:
                 values[loop.var] = self._case(loop, cases)[side]
-            elif access.depends_on(loop.var):
+            else:
                 values[loop.var] = self._alone(loop, side, values, free)
         return values, free
 
@@ -143,7 +142,7 @@ class Iterations:
 
     def _period(self, access: Access, loop: Loop) -> int:
         var = loop.var
-        if var is None or not access.depends_on(var):
+        if var is None or loop not in access.decisive_loops:
             return 1
         return self._domain.once((access, loop), lambda: period(access.indices or (), var))
 

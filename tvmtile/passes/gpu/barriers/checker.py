@@ -33,6 +33,7 @@ from tvmtile.passes.gpu.barriers.items import (
     Wait,
     accesses_of,
 )
+from tvmtile.passes.gpu.barriers.races import Race, contested, may_race
 from tvmtile.passes.gpu.barriers.removal import bits_of
 from tvmtile.passes.gpu.barriers.state import (
     NO_SLOTS,
@@ -48,7 +49,7 @@ from tvmtile.passes.gpu.barriers.state import (
     not_past,
 )
 
-__all__ = ["Checker", "Clause", "Race"]
+__all__ = ["Checker", "Clause"]
 
 
 class Clause(NamedTuple):
@@ -58,18 +59,6 @@ class Clause(NamedTuple):
     """A bit each."""
     scope: ConflictScope
     """The threads to separate."""
-
-
-class Race(Exception):
-    """Two accesses that no barrier separates, or no wait for an asynchronous copy."""
-
-    def __init__(
-        self, earlier: Access, later: Access, *, in_flight: Collision = Collision.NEVER
-    ) -> None:
-        super().__init__("race")
-        self.earlier = earlier
-        self.later = later
-        self.in_flight = in_flight
 
 
 class Checker:
@@ -86,7 +75,8 @@ class Checker:
         self._exits: list[tuple[State, State]] = []
         self._is_looking = True
         self._entering: dict[Iteration, State] = {}
-        self._roots: dict[Iteration, frozenset[ir.Var]] = {}
+        self._contested: set[ir.Var] = set()
+        self._counted: dict[Loop, frozenset[ir.Var]] = {}
         self._following: dict[tuple[Distances, Loop, bool], Distances | None] = {}
 
     def follow(self, program: Sequence) -> None:
@@ -148,10 +138,11 @@ class Checker:
 
     def _look_at(self, part: Item | Sequence, loops: tuple[Loop, ...]) -> None:
         self._exits = [({}, {})]
+        on_their_way = self._entering.get(part, {}) if isinstance(part, Iteration) else {}
+        self._contested = contested(accesses_of(part), (opened.access for opened in on_their_way))
         if isinstance(part, Sequence):
-            self._sequence(part, {}, loops)
+            self._sequence(part, on_their_way, loops)
         else:
-            on_their_way = self._entering.get(part, {}) if isinstance(part, Iteration) else {}
             self._item(part, on_their_way, loops)
 
     def _sequence(self, sequence: Sequence, state: State, loops: tuple[Loop, ...]) -> State:
@@ -239,8 +230,8 @@ class Checker:
         inside = (*loops, loop)
         if not self._is_looking:
             add_all(self._entering.setdefault(item, {}), before)
-        roots = self._roots_in(item)
-        state = moved(before, lambda opened: opened.entering(loop, roots))
+        counted = self._counted_in(item)
+        state = moved(before, lambda opened: opened.entering(loop, counted))
         reached: State = {}
         while True:
             self._exits.append(({}, {}))
@@ -266,11 +257,19 @@ class Checker:
             add_all(after, before)
         return after
 
-    def _roots_in(self, item: Iteration) -> frozenset[ir.Var]:
-        """The buffers that a loop accesses."""
-        if item not in self._roots:
-            self._roots[item] = frozenset(access.root for access in accesses_of(item))
-        return self._roots[item]
+    def _counted_in(self, item: Iteration) -> frozenset[ir.Var]:
+        """The buffers for whose accesses in a loop the iterations between them matter.
+
+        Those that touch other elements in each; any, where there is no next iteration.
+        """
+        loop = item.loop
+        if loop not in self._counted:
+            self._counted[loop] = frozenset(
+                access.root
+                for access in accesses_of(item)
+                if loop.trips == 1 or loop in access.decisive_loops
+            )
+        return self._counted[loop]
 
     def _in_next_iteration(self, opened: Open, loop: Loop) -> Distances | None:
         key = opened.distances, loop, opened.signals is not None
@@ -282,6 +281,7 @@ class Checker:
         self, accesses: tuple[Access, ...], state: State, loops: tuple[Loop, ...]
     ) -> State:
         """Look for conflicts of accesses with those that are open, then open them too."""
+        accesses = tuple(access for access in accesses if access.root in self._contested)
         if not accesses:
             return state
         if self._is_looking:
@@ -289,14 +289,21 @@ class Checker:
             state = self._close(state, demanded) if demanded else state
         else:  # what is not a copy does not arrive
             accesses = tuple(access for access in accesses if access.token is not None)
-        distances = frozenset((loop, Distance.SAME) for loop in loops)
         opened: State = {}
         for access in accesses:
+            distances = self._distances_of(access, loops)
             signals = None if access.token is None else Signals()
             released = () if access.mbarrier is None else (access.mbarrier,)
             new = Open(access, distances, ConflictScope.NONE, signals, frozenset(released))
             opened[new] = NO_SLOTS
         return {**state, **opened}
+
+    def _distances_of(self, access: Access, loops: tuple[Loop, ...]) -> Distances:
+        return frozenset(
+            (loop, Distance.SAME)
+            for loop in loops
+            if loop not in self._counted or access.root in self._counted[loop]
+        )
 
     def _check(self, state: State, later: Access) -> list[int]:
         """Look for conflicts with an access; the slots that they demand a barrier in."""
@@ -304,7 +311,7 @@ class Checker:
             return []
         demanded: list[int] = []
         for earlier, paths in state.items():
-            if not _may_race(earlier.access, later) or earlier.is_on_its_way:
+            if not may_race(earlier.access, later) or earlier.is_on_its_way:
                 continue
             if earlier.known and not self._footprints.threads_of(later) & ~earlier.known:
                 continue
@@ -332,13 +339,3 @@ class Checker:
             for bit in bits_of(path):
                 self._clauses_with.setdefault(bit, []).append(path)
         return not_past(state, demanded)
-
-
-def _may_race(a: Access, b: Access) -> bool:
-    if a.root is not b.root or not (a.writes or b.writes):
-        return False
-    if a.groups and not set(a.groups).isdisjoint(b.groups):
-        return False  # threads of one group, whose own barriers order them
-    if a.hands_over and b.hands_over:
-        return False  # the groups run at the same time, and barriers by number order them
-    return not (a.is_atomic and b.is_atomic)

@@ -171,12 +171,12 @@ def _children(item: Item) -> Iterator[Item]:
         yield from item.body.items
 
 
-def accesses_of(item: Item) -> list[Access]:
-    """All accesses in an item, in their order."""
+def accesses_of(item: Item | Sequence) -> list[Access]:
+    """All accesses in an item, or several, in their order."""
     if isinstance(item, Leaf | Handover):
         return list(item.accesses)
     found = list(item.head) if isinstance(item, Branch | Iteration) else []
-    for child in _children(item):
+    for child in item.items if isinstance(item, Sequence) else _children(item):
         found += accesses_of(child)
     return found
 

@@ -20,7 +20,7 @@ from typing import Any
 from tvm import tirx
 
 from tvmtile.analysis.conflicts.dependence import Collision, ConflictScope
-from tvmtile.passes.gpu.barriers.checker import Checker, Clause, Race
+from tvmtile.passes.gpu.barriers.checker import Checker, Clause
 from tvmtile.passes.gpu.barriers.items import (
     Barrier,
     Barriers,
@@ -30,6 +30,7 @@ from tvmtile.passes.gpu.barriers.items import (
     Sequence,
     Slot,
 )
+from tvmtile.passes.gpu.barriers.races import Race
 from tvmtile.passes.gpu.barriers.refusals import refuse
 from tvmtile.passes.gpu.barriers.removal import remaining
 

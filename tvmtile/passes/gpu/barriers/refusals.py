@@ -7,7 +7,7 @@ from tvmtile.analysis.effects import Access
 from tvmtile.errors import DataRace, VerifyError
 from tvmtile.ir.asynchronous import BULK_STORE, CP_ASYNC, WGMMA
 from tvmtile.ir.operands import describe
-from tvmtile.passes.gpu.barriers.checker import Race
+from tvmtile.passes.gpu.barriers.races import Race
 
 __all__ = ["refuse"]
 

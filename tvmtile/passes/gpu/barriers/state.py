@@ -100,12 +100,12 @@ class Open(NamedTuple):
             return self
         return self._replace(known=self.known | wait.threads)
 
-    def entering(self, loop: Loop, roots: Container[ir.Var]) -> Open:
+    def entering(self, loop: Loop, counted: Container[ir.Var]) -> Open:
         """In a loop: an access before it, or in an earlier run of it, has no iteration here.
 
-        How many have passed since matters only where the loop accesses its buffer, one of `roots`.
+        How many have passed since matters only for `counted` buffers.
         """
-        is_counted = loop not in self.access.loops and self.access.root in roots
+        is_counted = loop not in self.access.loops and self.access.root in counted
         return self.at(_replaced(self.distances, loop, *([Distance.FIRST] if is_counted else [])))
 
     def leaving(self, loop: Loop) -> Open:

@@ -345,7 +345,7 @@ class Builder:
                 groups=groups,
                 hands_over=self._hands_over,
             )
-        return tuple(found)
+        return tuple(map(self._footprints.first_like, found))
 
     def _closed(self, item: Branch | Iteration, context: _Context) -> Item:
         """A leaf, if no barrier is needed inside, or none of device memory can stand there."""
