@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import functools
-import inspect
 import pickle
 import sys
 import types
@@ -22,8 +20,6 @@ from tvmtile.errors import (
     SyntaxNotSupported,
     hide_internal_frames,
 )
-from tvmtile.frontend.entry import Macro
-from tvmtile.frontend.source import parse_definition
 from tvmtile.frontend.surroundings import Surroundings
 from tvmtile.frontend.tensor import TensorSpec
 from tvmtile.jit.compiler import compile as compile_program
@@ -32,11 +28,11 @@ from tvmtile.jit.dynamo import break_graph
 from tvmtile.jit.following import chosen_target, target_of
 from tvmtile.jit.kernel import Kernel
 from tvmtile.jit.signatures import CalledWhenCompiled, JitOptions, Makes, One, Parameters, Results
+from tvmtile.jit.specialisation import Arguments, hashable, is_tensor
+from tvmtile.jit.style import EAGER, LAZY, written_style
 from tvmtile.target import TargetLike
 
-__all__ = ["JitFunction", "hashable", "is_tensor", "jit"]
-
-_EAGER, _LAZY = "eager", "lazy"
+__all__ = ["JitFunction", "jit"]
 
 
 @overload
@@ -146,16 +142,17 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
     ) -> None:
         functools.update_wrapper(self, func)
         self.func = func
-        self._style = _written_style(func)
+        self._style = written_style(func)
         self._out_idx = out_idx
         self._options = dict(options)
         self._kernels: dict[Any, Kernel] = {}
-        self.signature = inspect.signature(func)
+        self._arguments = Arguments(func)
+        self.signature = self._arguments.signature
         self._scope = scope
         self._descriptions: dict[Any, Any] = {}
         self._of_instances: dict[int, dict[str, Any]] = {}
         self._returned: Any = None
-        if self._style == _EAGER:
+        if self._style == EAGER:
             self._refuse_out_idx()
 
     def __repr__(self) -> str:
@@ -212,7 +209,7 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
     def _is_eager(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         if self._style is None:
             self._style = self._style_when_called(args, kwargs)
-        return self._style == _EAGER
+        return self._style == EAGER
 
     def _style_when_called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """The kernel may be in a helper that the function calls.
@@ -222,14 +219,14 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
         """
         if any(isinstance(each, TensorSpec) for each in self._eager.annotations.values()):
             self._refuse_out_idx()
-            return _EAGER
-        self._bind(self.signature.bind, args, kwargs)
+            return EAGER
+        self._arguments.check(args, kwargs)
         try:
             self._returned = self.func(*args, **kwargs)
         except NestingError:  # a statement of a kernel, outside one
             self._refuse_out_idx()
-            return _EAGER
-        return _LAZY
+            return EAGER
+        return LAZY
 
     def _refuse_out_idx(self) -> None:
         if self._out_idx is not None:
@@ -312,17 +309,9 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
 
         Without arguments, where the function needs some: that of the kernel that was compiled last.
         """
-        if not args and not kwargs and self._kernels and self._needs_arguments:
+        if not args and not kwargs and self._kernels and self._arguments.are_needed:
             return [*self._kernels.values()][-1].get_kernel_source()
         return self.compile(*args, **kwargs).get_kernel_source()
-
-    @property
-    def _needs_arguments(self) -> bool:
-        parameters = self.signature.parameters.values()
-        return any(
-            p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-            for p in parameters
-        )
 
     def __copy__(self) -> JitFunction:
         return self
@@ -341,7 +330,7 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
         return name
 
     def _program(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tirx.PrimFunc:
-        self._bind(self.signature.bind, args, kwargs)
+        self._arguments.check(args, kwargs)
         program, self._returned = self._returned, None
         if program is None:
             program = self.func(*args, **kwargs)
@@ -352,42 +341,6 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
                 "style, with T.Kernel in the function itself",
             )
         return program
-
-    def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of a call and the defaults of others by name, in order."""
-        names = self._names
-        if kwargs or names is None or len(args) > len(names):
-            bound = self._bind(self.signature.bind_partial, args, kwargs)
-            bound.apply_defaults()
-            return bound.arguments
-        # What inspect does takes longer than a small kernel.
-        arguments = dict(zip(names, args, strict=False))
-        for name in names[len(args) :]:
-            if name in self._defaults:
-                arguments[name] = self._defaults[name]
-        return arguments
-
-    @functools.cached_property
-    def _names(self) -> tuple[str, ...] | None:
-        """The parameters' names; None where some are given in one way only."""
-        parameters = self.signature.parameters
-        is_plain = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters.values())
-        return tuple(parameters) if is_plain else None
-
-    @functools.cached_property
-    def _defaults(self) -> dict[str, Any]:
-        parameters = self.signature.parameters.values()
-        return {p.name: p.default for p in parameters if p.default is not p.empty}
-
-    def _bind(
-        self, bind: Callable[..., inspect.BoundArguments], args: Any, kwargs: Any
-    ) -> inspect.BoundArguments:
-        try:
-            return bind(*args, **kwargs)
-        except TypeError as error:
-            raise ArgumentError(
-                f"{self.func.__name__}: {error}", help=f"its parameters are {self.signature}"
-            ) from None
 
     def _lazy_kernel(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Kernel:
         key = hashable((args, tuple(sorted(kwargs.items())), self._surroundings.values()))
@@ -415,7 +368,7 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
         """In the eager style, the key of a call's program, how to trace it, and what it is run on."""
         own = {k: v for k, v in kwargs.items() if k in self.signature.parameters}
         extra = {k: v for k, v in kwargs.items() if k not in own}
-        arguments = self._arguments(args, own)
+        arguments = self._arguments.by_name(args, own)
         runtime = self.annotations
         tensors = {n: v for n, v in arguments.items() if is_tensor(v) or n in runtime}
         constants = {n: v for n, v in arguments.items() if n not in tensors}
@@ -443,78 +396,3 @@ class _Method(JitFunction):
 
     __slots__ = ("instance",)
     instance: Any
-
-
-def is_tensor(value: Any) -> bool:
-    """Tell a tensor of any library from other arguments."""
-    return hasattr(value, "shape") and hasattr(value, "dtype")
-
-
-def hashable(values: Any) -> Any:
-    """Values as a dictionary key: lists become tuples; what has no hash is an error."""
-    if isinstance(values, list | tuple):
-        return tuple(hashable(value) for value in values)
-    if isinstance(values, dict):
-        return tuple((name, hashable(value)) for name, value in sorted(values.items()))
-    try:
-        hash(values)
-    except TypeError:
-        raise ArgumentError(
-            f"a {type(values).__name__} can't select a specialisation of a kernel",
-            help="pass numbers, strings, dtypes and tuples of them"
-            + (", and tensors to the kernel: `make(M, N)(x)`" if is_tensor(values) else ""),
-        ) from None
-    return (type(values).__name__, values)
-
-
-_OF_KERNELS = ("Kernel", "const", "thread_binding", "launch_thread")
-"""What only a kernel calls, not a function that returns one."""
-
-
-def _written_style(func: Callable[..., Any]) -> str | None:
-    """The style that the source shows.
-
-    Eager with statements of a kernel or calls of macros, lazy around a T.prim_func.
-    """
-    try:
-        definition = parse_definition(inspect.unwrap(func).__code__)
-    except (AttributeError, SyntaxNotSupported):
-        return None
-    parameters = set(inspect.signature(func).parameters)
-    pending: list[ast.AST] = list(ast.iter_child_nodes(definition))
-    while pending:
-        node = pending.pop()
-        if isinstance(node, ast.FunctionDef) and "prim_func" in map(_name, node.decorator_list):
-            return _LAZY
-        if isinstance(node, ast.Call) and _name(node) in _OF_KERNELS:
-            return _EAGER
-        if isinstance(node, ast.Call) and isinstance(_value_of(node.func, func), Macro):
-            return _EAGER
-        if isinstance(node, ast.AnnAssign) and _name(node.target) in parameters and not node.value:
-            return _EAGER
-        if not isinstance(node, ast.FunctionDef | ast.Lambda | ast.ClassDef):
-            pending.extend(ast.iter_child_nodes(node))
-    return None
-
-
-def _value_of(name: ast.expr, func: Callable[..., Any]) -> Any:
-    """What a name of a function refers to, or an attribute of a module; None where it isn't known."""
-    if isinstance(name, ast.Attribute):
-        module = _value_of(name.value, func)
-        return getattr(module, name.attr, None) if isinstance(module, types.ModuleType) else None
-    if not isinstance(name, ast.Name) or not isinstance(func, types.FunctionType):
-        return None
-    if name.id in func.__code__.co_freevars:
-        cell = (func.__closure__ or ())[func.__code__.co_freevars.index(name.id)]
-        try:
-            return cell.cell_contents
-        except ValueError:  # it has no value yet
-            return None
-    return func.__globals__.get(name.id)
-
-
-def _name(node: ast.expr) -> str:
-    """The last name of `a.b.name` or `a.b.name(...)`."""
-    if isinstance(node, ast.Call):
-        node = node.func
-    return getattr(node, "attr", getattr(node, "id", ""))
