@@ -24,7 +24,8 @@ from tvmtile.ir.rewriting import retyped, seq, substitute
 from tvmtile.ir.spans import location_of
 from tvmtile.ir.threads import GroupRewriter
 from tvmtile.passes.memory.shared_tiles import SharedTiles
-from tvmtile.tileop.registry import LoweringContext, emit, implementation_of
+from tvmtile.tileop.registry import LoweringContext, implementation_of
+from tvmtile.tileop.selection import emit
 
 __all__ = ["LowerTileOp", "TileOperators"]
 

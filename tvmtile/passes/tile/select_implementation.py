@@ -20,12 +20,10 @@ from tvmtile.tileop.registry import (
     Decline,
     Lowering,
     LoweringContext,
-    declined_before,
     fragments_of,
     implementation_of,
-    refusal,
-    select,
 )
+from tvmtile.tileop.selection import declined_before, refusal, select
 
 __all__ = ["Choice", "Choices", "SelectImplementation", "choices_of", "with_implementation"]
 

@@ -18,7 +18,8 @@ from tvmtile.layout.shared import SWIZZLES, period_of, swizzled
 from tvmtile.passes.memory.user_layouts import layout_of_map
 from tvmtile.passes.tile.pipelining import Mbarriers
 from tvmtile.passes.tile.specialization.candidates import operators_in
-from tvmtile.tileop.registry import LoweringContext, declined_before, select
+from tvmtile.tileop.registry import LoweringContext
+from tvmtile.tileop.selection import declined_before, select
 
 __all__ = ["BulkCopies"]
 
