@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["NUMBERS", "Instruction"]
+__all__ = ["NUMBERS", "Instruction", "hopper"]
 
 NUMBERS = {
     "f16": "kF16",
@@ -43,3 +43,8 @@ class Instruction:
     """The tables that the call names, in C++."""
     is_background: bool = False
     """Whether its first operand is written later: the call gets where its registers are."""
+
+
+def hopper(name: str, call: str, operands: int) -> Instruction:
+    """A row of sm_90."""
+    return Instruction(name, f"::emulator::ptx::{call}", operands, 90)
