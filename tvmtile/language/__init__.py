@@ -24,6 +24,7 @@ from tvmtile.frontend.pointers import *
 from tvmtile.frontend.tensor import *
 from tvmtile.frontend.variables import Ref, let
 from tvmtile.language.annotations import *
+from tvmtile.language.bits import *
 from tvmtile.language.debug import *
 from tvmtile.language.groups import *
 from tvmtile.language.pairs import *
@@ -32,6 +33,7 @@ from tvmtile.language.rounding import *
 from tvmtile.language.scheduling import *
 from tvmtile.language.source_kernel import *
 from tvmtile.language.views import *
+from tvmtile.language.votes import *
 from tvmtile.language.warps import *
 from tvmtile.language.words import *
 from tvmtile.layout import Fragment, Layout

@@ -1,0 +1,50 @@
+"""What functions of the threads of a block share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from tvm import ir, tirx
+
+from tvmtile._tvm import IRBuilder
+from tvmtile.errors import NestingError
+from tvmtile.ir.spans import current_span
+from tvmtile.ir.threads import ALL_LANES
+
+__all__ = ["lanes_of", "located", "of_threads", "require_program"]
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def of_threads(function: _Function) -> _Function:
+    """A function whose work is statements: an error outside of a program, before they are made."""
+
+    @functools.wraps(function)
+    def checked(*args: object, **kwargs: object) -> object:
+        require_program(function.__name__)
+        return function(*args, **kwargs)
+
+    return cast(_Function, checked)
+
+
+def require_program(name: str) -> None:
+    """Raise an error outside of a program, where there are no threads."""
+    if not IRBuilder.is_in_scope():
+        raise NestingError(
+            f"T.{name} stands outside T.Kernel",
+            help="move it into the body of `with T.Kernel(...) as ...:`",
+        )
+
+
+def located(call: ir.Call) -> ir.Call:
+    """The call, with the line of the kernel."""
+    return ir.Call(call.op, call.args, call.attrs, span=current_span(), ret_ty=call.ty)
+
+
+def lanes_of(mask: Any) -> Any:
+    """The lanes of a mask, as the bits of a `uint32`."""
+    is_known = isinstance(mask, int)  # -1 for all lanes is a habit of CUDA
+    return tirx.const(mask & ALL_LANES, "uint32") if is_known else tirx.Cast("uint32", mask)

@@ -1,0 +1,162 @@
+"""What the threads of a warp, or of a block, decide together by a predicate or a value of each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import ir, tirx
+from tvm.tirx.script import builder as T
+
+from tvmtile.errors import UnsupportedDtype
+from tvmtile.frontend.kernel import get_thread_bindings, get_thread_extents
+from tvmtile.frontend.math import as_expr
+from tvmtile.ir.threads import ALL_LANES, WARP_SIZE
+from tvmtile.ir.types import Index, Value
+from tvmtile.language.of_threads import lanes_of, located, of_threads, require_program
+from tvmtile.language.warps import get_lane_idx, get_warp_idx, shfl_sync, warp_reduce_bitor
+
+__all__ = [
+    "activemask",
+    "all_sync",
+    "any_sync",
+    "ballot",
+    "ballot_sync",
+    "match_all_sync",
+    "match_any_sync",
+    "syncthreads_and",
+    "syncthreads_count",
+    "syncthreads_or",
+]
+
+
+@of_threads
+def ballot_sync(predicate: Value, mask: Index = ALL_LANES) -> ir.Expr:
+    """The lanes of the warp whose predicate holds, as the bits of a `uint64`.
+
+    Parameters
+    ----------
+    predicate : Expr
+        A boolean, or an integer that is not 0 where it holds.
+    mask : int or Expr
+        The lanes that take part.
+    """
+    holds = _predicate("ballot_sync", predicate)
+    lane = tirx.Cast("uint32", get_lane_idx())
+    bit = tirx.shift_left(tirx.const(1, "uint32"), lane)
+    bits = warp_reduce_bitor(tirx.Select(holds, bit, tirx.const(0, "uint32")))
+    return tirx.Cast("uint64", tirx.bitwise_and(bits, lanes_of(mask)))
+
+
+@of_threads
+def ballot(predicate: Value) -> ir.Expr:
+    """The lanes of the warp whose predicate holds, as the bits of a `uint64`."""
+    return ballot_sync(predicate)
+
+
+@of_threads
+def any_sync(predicate: Value, mask: Index = ALL_LANES) -> ir.Expr:
+    """1 if the predicate holds in some lane of `mask`, else 0, in all threads of the warp."""
+    return tirx.Cast("int32", ballot_sync(predicate, mask) != tirx.const(0, "uint64"))
+
+
+@of_threads
+def all_sync(predicate: Value, mask: Index = ALL_LANES) -> ir.Expr:
+    """1 if the predicate holds in every lane of `mask`, else 0, in all threads of the warp."""
+    wanted = tirx.Cast("uint64", lanes_of(mask))
+    return tirx.Cast("int32", ballot_sync(predicate, mask) == wanted)
+
+
+@of_threads
+def activemask() -> ir.Expr:
+    """The lanes that the warp has threads for, as the bits of a `uint64`.
+
+    Threads that wait elsewhere, in a branch that others have not taken, count too.
+    """
+    x, y, z = get_thread_extents()
+    present = x * y * z - WARP_SIZE * get_warp_idx()
+    absent = tirx.Cast("uint32", tirx.max(WARP_SIZE - present, 0))
+    return tirx.Cast("uint64", tirx.shift_right(tirx.const(ALL_LANES, "uint32"), absent))
+
+
+@of_threads
+def match_any_sync(value: Value, mask: Index = ALL_LANES) -> ir.Expr:
+    """The lanes of `mask` whose value has the same bits as that of the thread, as a `uint32`.
+
+    Parameters
+    ----------
+    value : Expr
+        What each thread gives.
+    mask : int or Expr
+        The lanes that take part.
+    """
+    own = T.Bind(_bits(value))
+    peers = T.alloc_buffer((1,), "uint32", scope="local")
+    found = tirx.BufferLoad(peers, [0])
+    T.buffer_store(peers, tirx.const(0, "uint32"), [0])
+    with T.serial(0, WARP_SIZE) as lane:
+        bit = tirx.shift_left(tirx.const(1, "uint32"), tirx.Cast("uint32", lane))
+        same = shfl_sync(own, lane) == own
+        with_lane = tirx.bitwise_or(found, tirx.Select(same, bit, tirx.const(0, "uint32")))
+        T.buffer_store(peers, with_lane, [0])
+    present = tirx.bitwise_and(tirx.Cast("uint32", activemask()), lanes_of(mask))
+    return T.Bind(tirx.bitwise_and(found, present))
+
+
+@of_threads
+def match_all_sync(value: Value, mask: Index = ALL_LANES) -> ir.Expr:
+    """`mask` if all its lanes have the same bits, else 0, as a `uint32`; see `match_any_sync`."""
+    present = tirx.bitwise_and(tirx.Cast("uint32", activemask()), lanes_of(mask))
+    agree = match_any_sync(value, mask) == present
+    return T.Bind(tirx.Select(agree, lanes_of(mask), tirx.const(0, "uint32")))
+
+
+def _bits(value: Value) -> ir.Expr:
+    """The bits of a value: NaN is equal to itself, and 0 differs from -0."""
+    expression = as_expr(value)
+    dtype = str(expression.ty.dtype)
+    if "float" not in dtype:
+        return tirx.Cast("int32", expression) if dtype == "bool" else expression
+    return tirx.reinterpret(f"uint{expression.ty.dtype.bits}", expression)
+
+
+def syncthreads_count(predicate: Value) -> ir.Expr:
+    """The number of the block's threads whose predicate holds, in all of them; a barrier."""
+    return _counted("syncthreads_count", predicate)
+
+
+def syncthreads_and(predicate: Value) -> ir.Expr:
+    """1 if the predicate holds in all threads of the block, else 0; a barrier."""
+    count = _counted("syncthreads_and", predicate)
+    x, y, z = get_thread_extents()
+    return tirx.Cast("int32", count == x * y * z)
+
+
+def syncthreads_or(predicate: Value) -> ir.Expr:
+    """1 if the predicate holds in some thread of the block, else 0; a barrier."""
+    return tirx.Cast("int32", _counted("syncthreads_or", predicate) != 0)
+
+
+def _counted(name: str, predicate: Any) -> Any:
+    one = tirx.Cast("int32", _predicate(name, predicate))
+    require_program(name)
+    count = T.alloc_buffer((1,), "int32", scope="local")
+    reducer = T.comm_reducer(lambda a, b: a + b, [tirx.const(0, "int32")])
+    with T.attr(reducer, "reduce_scope", tirx.reinterpret("handle", tirx.const(0, "uint64"))):
+        axes = [axis for axis in get_thread_bindings() if isinstance(axis, ir.Var)]
+        total = tirx.BufferLoad(count, [0])
+        arguments = (tirx.const(1, "uint32"), one, tirx.const(True, "bool"), total, *axes)
+        T.evaluate(located(T.tvm_thread_allreduce(*arguments)))
+    return T.Bind(tirx.BufferLoad(count, [0]))
+
+
+def _predicate(name: str, predicate: Any) -> Any:
+    expression = as_expr(predicate)
+    dtype = str(expression.ty.dtype)
+    if dtype == "bool":
+        return expression
+    if "int" not in dtype:
+        raise UnsupportedDtype(
+            f"T.{name} requires an integer or boolean predicate, not {dtype}",
+            help="compare the value first",
+        )
+    return expression != tirx.const(0, dtype)
