@@ -1,7 +1,7 @@
 """Arithmetic that Python's operators do not spell: `T.exp`, `T.max`, `T.ceildiv`, ...
 
-Most names are TVM's own. Here are those that TVM spells differently, that must also work on plain
-Python numbers, or whose meaning on run-time conditions needs care.
+Most names are TVM's own. Here are those that must also work on plain Python numbers, or whose meaning
+on run-time conditions needs care; functions of floats are in `functions`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from typing import Any
 
 from tvm import DataType, ir, tirx
 
-from tvmtile.errors import InvalidOperand, InvalidValue, OutOfBounds, UnsupportedDtype
+from tvmtile.errors import InvalidOperand, InvalidValue, OutOfBounds
 from tvmtile.frontend.dtypes import DType, DTypeLike, Extent, as_dtype, cast
 from tvmtile.frontend.values import as_condition
-from tvmtile.ir.annotations import FAST
 from tvmtile.ir.packed import FLOAT4
 from tvmtile.ir.types import Index, Value
 
@@ -22,45 +21,20 @@ __all__ = [
     "Cast",
     "PrimExpr",
     "Select",
-    "__cos",
-    "__exp",
-    "__exp10",
-    "__log",
-    "__log2",
-    "__log10",
-    "__sin",
-    "__tan",
-    "__tanh",
     "abs",
     "align_up",
-    "atan2",
     "cast",
     "cdiv",
     "ceildiv",
     "clamp",
-    "copysign",
     "dtype",
-    "exp10",
     "extract_lane",
-    "fmod",
-    "hypot",
     "if_then_else",
     "index_to_coordinates",
-    "infinity",
-    "isfinite",
-    "isinf",
-    "isnan",
     "max",
-    "max_value",
     "min",
-    "min_value",
-    "nextafter",
-    "pow",
-    "power",
     "reinterpret",
     "round",
-    "rsqrt",
-    "sigmoid",
     "where",
 ]
 
@@ -194,7 +168,7 @@ def if_then_else(condition: Value, then: Value, otherwise: Value) -> Any:
     return tirx.if_then_else(test, *_promoted(a, b))
 
 
-def _alike(a: Any, b: Any) -> tuple[ir.Expr, ir.Expr]:
+def alike(a: Any, b: Any) -> tuple[ir.Expr, ir.Expr]:
     """Two operands as expressions of one dtype."""
     return _promoted(*_pair(a, b))
 
@@ -225,58 +199,6 @@ def Select(condition: Value, then: Value, otherwise: Value) -> ir.Expr:
     if isinstance(test, bool):
         return a if test else b
     return tirx.Select(test, a, b)
-
-
-_HAVE_INFINITY = ("float64", "float32", "float16", "bfloat16", "float8_e5m2")
-# Where TVM's max_value is not the largest number that the dtype holds.
-_LARGEST = {
-    "bfloat16": (2 - 2**-7) * 2.0**127,
-    "float8_e4m3fnuz": 240.0,
-    "float8_e5m2fnuz": 57344.0,
-    "float8_e8m0fnu": 2.0**127,
-}
-_SMALLEST = {"float8_e8m0fnu": 2.0**-127}
-
-
-def infinity(dtype: DTypeLike) -> Any:
-    """Positive infinity of a float dtype; the largest value of an integer one.
-
-    Raises
-    ------
-    InvalidValue
-        If the float dtype has no infinity.
-    """
-    name = as_dtype(dtype)
-    if "float" not in name:
-        return max_value(name)
-    if name not in _HAVE_INFINITY:
-        raise InvalidValue(
-            f"{name} has no infinity", help="T.max_value(dtype) is the largest number it holds"
-        )
-    if name == "float8_e5m2":  # conversions to it give the largest finite number instead
-        return tirx.reinterpret(str(name), tirx.const(0x7C, "uint8"))
-    return tirx.const(float("inf"), str(name))
-
-
-def max_value(dtype: DTypeLike) -> ir.Expr:
-    """The largest finite value of a dtype."""
-    name = as_dtype(dtype)
-    return _number(_LARGEST[name], name) if name in _LARGEST else tirx.max_value(str(name))
-
-
-def min_value(dtype: DTypeLike) -> ir.Expr:
-    """The smallest (most negative) finite value of a dtype."""
-    name = as_dtype(dtype)
-    if name in _LARGEST:
-        return _number(_SMALLEST.get(name, -_LARGEST[name]), name)
-    return tirx.min_value(str(name))
-
-
-def _number(value: float, dtype: DType) -> ir.Expr:
-    # TVM takes dtypes without a negative zero for unsigned ones and refuses their constants.
-    if "fnuz" in dtype:
-        return tirx.Cast(str(dtype), tirx.const(value, "float32"))
-    return tirx.const(value, str(dtype))
 
 
 def round(x: Value, rounding_mode: str = "ties-to-even") -> ir.Expr:
@@ -336,61 +258,6 @@ def reinterpret(value: Any, dtype: DTypeLike) -> Any:
     return tirx.reinterpret(str(name), expression)
 
 
-def sigmoid(value: Value) -> ir.Expr:
-    """`1 / (1 + exp(-value))`."""
-    expression = as_expr(value)
-    one = tirx.const(1, expression.ty.dtype)
-    return one / (one + tirx.exp(-expression))
-
-
-def rsqrt(value: Value) -> ir.Expr:
-    """`1 / sqrt(value)`."""
-    expression = as_expr(value)
-    return tirx.const(1, expression.ty.dtype) / tirx.sqrt(expression)
-
-
-def exp10(value: Value) -> ir.Expr:
-    """10 to the power of `value`."""
-    return pow(10, as_expr(value))
-
-
-def pow(x: Value, y: Value) -> ir.Expr:
-    """`x` to the power of `y`; of floats narrower than float16 computed in float32."""
-    base, exponent = _alike(x, y)
-    dtype = str(base.ty.dtype)
-    if not dtype.startswith(_WIDENED):
-        return tirx.pow(base, exponent)
-    return tirx.Cast(dtype, tirx.pow(_wide(base), _wide(exponent)))
-
-
-power = pow
-
-
-def isnan(value: Value) -> ir.Expr:
-    """Whether a float is not a number."""
-    return tirx.isnan(_wide(as_expr(value)))
-
-
-def isinf(value: Value) -> ir.Expr:
-    """Whether a float is infinite."""
-    return tirx.isinf(_wide(as_expr(value)))
-
-
-def isfinite(value: Value) -> ir.Expr:
-    """Whether a float is neither infinite nor NaN."""
-    return tirx.isfinite(_wide(as_expr(value)))
-
-
-_WIDENED = ("bfloat16", "float8")  # TVM's own functions refuse them
-
-
-def _wide(value: ir.Expr) -> ir.Expr:
-    dtype = DataType(str(value.ty.dtype))
-    if not str(dtype).startswith(_WIDENED):
-        return value
-    return tirx.Cast("float32" if dtype.lanes == 1 else f"float32x{dtype.lanes}", value)
-
-
 def extract_lane(vector: Any, lane: Index) -> ir.Expr:
     """One element of a vector.
 
@@ -429,50 +296,3 @@ def extract_lane(vector: Any, lane: Index) -> ir.Expr:
     if not 0 <= lane < lanes:
         raise OutOfBounds(f"T.extract_lane: lane {lane} is outside a vector of {lanes} lanes")
     return tirx.Shuffle([expression], [tirx.const(lane, "int32")])
-
-
-def _of_two(function: Any) -> Any:
-    def of_two(x: Value, y: Value) -> ir.Expr:
-        return function(*_alike(x, y))
-
-    of_two.__name__ = name = function.__name__
-    of_two.__doc__ = f"TVM's `{name}` of two floats, in the dtype of arithmetic on them."
-    return of_two
-
-
-atan2 = _of_two(tirx.atan2)
-copysign = _of_two(tirx.copysign)
-fmod = _of_two(tirx.fmod)
-hypot = _of_two(tirx.hypot)
-nextafter = _of_two(tirx.nextafter)
-
-
-def _fast(function: Any) -> Any:
-    """A function that may be less exact where the target has a faster one; a CPU has none."""
-    name = function.__name__
-
-    def fast(x: Value) -> ir.Expr:
-        value = as_expr(x)
-        if "float" not in str(value.ty.dtype):
-            raise UnsupportedDtype(
-                f"T.__{name} only supports floating-point inputs, but got {value.ty.dtype}",
-                help=f'convert it: `T.__{name}(T.cast(x, "float32"))`',
-            )
-        call = function(_wide(value))
-        fast = ir.Call(call.op, call.args, attrs={FAST: True}, span=call.span, ret_ty=call.ty)
-        return cast(fast, DType(str(value.ty.dtype)))
-
-    fast.__name__ = f"__{name}"
-    fast.__doc__ = f"`{name}`, less exact where the target has a faster instruction."
-    return fast
-
-
-__cos = _fast(tirx.cos)
-__exp = _fast(tirx.exp)
-__exp10 = _fast(tirx.exp10)
-__log = _fast(tirx.log)
-__log2 = _fast(tirx.log2)
-__log10 = _fast(tirx.log10)
-__sin = _fast(tirx.sin)
-__tan = _fast(tirx.tan)
-__tanh = _fast(tirx.tanh)

@@ -17,7 +17,9 @@ from tvmtile.frontend.allocate import *
 from tvmtile.frontend.bindings import launch_thread, thread_binding
 from tvmtile.frontend.block_scales import *
 from tvmtile.frontend.dtypes import as_dtype, dtype_names
+from tvmtile.frontend.functions import *
 from tvmtile.frontend.kernel import *
+from tvmtile.frontend.limits import *
 from tvmtile.frontend.loops import *
 from tvmtile.frontend.math import *
 from tvmtile.frontend.pointers import *
