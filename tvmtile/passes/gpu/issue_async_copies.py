@@ -15,7 +15,7 @@ from tvmtile.ir.calls import is_if_then_else
 from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import for_loop, mentions, substitute
 from tvmtile.ir.scopes import is_shared
-from tvmtile.passes.gpu.vectorize_accesses import LARGEST, bytes_of, contiguous_base
+from tvmtile.passes.gpu.vector_moves import LARGEST, bytes_of, contiguous_base
 
 __all__ = ["as_async_copies"]
 
