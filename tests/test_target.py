@@ -70,7 +70,7 @@ def test_cuda_without_an_architecture_is_this_machines_gpu(written, monkeypatch,
 
 
 def test_what_tvm_makes_of_cuda_without_a_gpu_is_said_to_be_that(monkeypatch):
-    monkeypatch.setattr("tvmtile.target.has_gpu", lambda: False)
+    monkeypatch.setattr("tvmtile.target.capabilities.has_gpu", lambda: False)
     with pytest.raises(UnknownTarget, match="no NVIDIA GPU is found here"):
         gpu(Target({"kind": "cuda", "arch": "sm_50"}))
 

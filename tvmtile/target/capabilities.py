@@ -1,14 +1,10 @@
-"""What a target can do. No other module asks for an architecture, a vendor or a feature string."""
+"""What a target can do: the one place that asks for an architecture's number."""
 
 from __future__ import annotations
 
-import difflib
 import itertools
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any, TypeAlias
 
 from tvm.target import Target, codegen
 
@@ -17,175 +13,15 @@ from tvmtile.errors import UnknownTarget
 from tvmtile.ir.threads import MAX_THREADS, WARP_SIZE
 
 __all__ = [
+    "CUDA_NAMED_BARRIERS",
+    "METAL4_KEY",
     "CpuCapability",
     "GpuCapability",
-    "TargetLike",
     "compute_capability",
     "cpu",
     "gpu",
-    "host_target",
-    "parse",
-    "require_lowering",
-    "resolve",
-    "runs_here",
-    "target_kinds",
+    "no_gpu",
 ]
-
-TargetLike: TypeAlias = str | Mapping[str, Any] | Target
-"""A target as one may write it."""
-
-_SUPPORTED = ("llvm", "metal", "cuda")
-# TVM's own numbers for `metal`, 16 and 256, are those of GPUs before Apple's.
-_APPLE = {
-    "kind": "metal",
-    "thread_warp_size": WARP_SIZE,
-    "max_threads_per_block": MAX_THREADS,
-    "max_num_threads": MAX_THREADS,
-}
-# A key says what no option of TVM's does: that the GPU is an M5 or later, and runs Metal 4.
-_METAL4_KEY = "metal4"
-_ALIASES: dict[str, object] = {
-    "cpu": "llvm",
-    "c": "llvm",
-    "metal": _APPLE,
-    "mps": _APPLE,
-    "metal4": {**_APPLE, "keys": [_METAL4_KEY, "metal", "gpu"]},
-}
-
-
-def target_kinds() -> tuple[str, ...]:
-    """The kinds of target that tile programs can be lowered for."""
-    return _SUPPORTED
-
-
-@lru_cache(maxsize=1)
-def host_target() -> Target:
-    """The machine this runs on, with all instructions that its processor has."""
-    return _optimised(Target({"kind": "llvm", "mcpu": codegen.llvm_get_system_cpu()}))
-
-
-def _optimised(target: Target) -> Target:
-    """A CPU's target with the level of optimisation that LLVM is right at, where none is asked for.
-
-    At its third level LLVM 22 drops the mask of an index like `j * 5 % 16` in some loops for CPUs with
-    AVX-512. The second one is as fast: GEMM, softmax and RMS norm differ by 6% at most, both ways.
-    """
-    if "opt-level" in target.attrs or not cpu(target).truncates_masked:
-        return target
-    return Target({**json.loads(str(target)), "opt-level": 2})
-
-
-def resolve(target: TargetLike | None) -> Target:
-    """Understand a target however it is written.
-
-    Parameters
-    ----------
-    target : str, dict, Target or None
-        None, "cpu", "llvm" and "auto" mean the machine this runs on, and so does "c", for which
-        TileLang makes C where this makes machine code. "metal" and "mps" are Apple's GPUs,
-        "metal4" those from M5 on, as `{"kind": "metal", "keys": ["metal4", "metal", "gpu"]}` does.
-        "cuda" is this machine's NVIDIA GPU; `{"kind": "cuda", "arch": "sm_90a"}` names one that may be
-        elsewhere, with the letter that gives access to instructions of this one architecture.
-        `{"kind": "llvm", "mtriple": "aarch64-linux-gnu"}` is a CPU that may be elsewhere.
-        A GPU's target without a host gets this machine as its host. A CPU with AVX-512 gets LLVM's
-        second level of optimisation, unless it has an `opt-level`.
-
-    Raises
-    ------
-    UnknownTarget
-        If TVM has no such target, or tile programs can't be lowered for it, or there is no GPU for
-        "cuda", or the addresses of its CPU have 32 bits.
-    """
-    if isinstance(target, str):
-        target = _ALIASES.get(target, target)
-    if target is None or target in ("llvm", "auto"):
-        return host_target()
-    resolved = parse(target)
-    if resolved.kind.name == "c":
-        return host_target()
-    if resolved.kind.name in ("metal", "cuda") and resolved.host is None:
-        return resolved.with_host(host_target())
-    require_lowering(resolved)
-    return _optimised(resolved)
-
-
-def require_lowering(target: Target) -> None:
-    """Refuse a target that tile programs can't be lowered for.
-
-    Raises
-    ------
-    UnknownTarget
-        For its kind, or since the addresses of its CPU have 32 bits.
-    """
-    if target.kind.name not in _SUPPORTED:
-        raise UnknownTarget(
-            f"tile programs can't be lowered for {target.kind.name!r}",
-            help=f"the targets of tile programs are {', '.join(_SUPPORTED)}",
-        )
-    architecture = _machine(target)[0]
-    if "64" not in architecture or architecture.startswith("wasm"):
-        raise UnknownTarget(
-            f"tile programs can't be lowered for {architecture}",
-            help="they need a CPU with 64-bit addresses and threads, as x86_64, aarch64 and riscv64",
-        )
-
-
-_SAME_ARCHITECTURE = {"arm64": "aarch64", "arm64e": "aarch64", "amd64": "x86_64"}
-_SYSTEMS = ("linux", "darwin", "macos", "windows", "ios", "android")
-_SAME_SYSTEM = {"macos": "darwin"}
-
-
-def runs_here(target: Target) -> bool:
-    """Tell whether this machine's CPU can run what is compiled for a target, or for its host."""
-    return _machine(target) == _machine(host_target())
-
-
-def _machine(target: Target) -> tuple[str, str]:
-    """The architecture and the system of a target's CPU, or of its host's."""
-    cpu = target if target.kind.name == "llvm" else target.host or host_target()
-    triple = str(cpu.attrs.get("mtriple") or codegen.llvm_get_system_triple()).lower()
-    architecture, *others = triple.split("-")
-    systems = (name for part in others for name in _SYSTEMS if part.startswith(name))
-    system = next(systems, "")
-    return _SAME_ARCHITECTURE.get(architecture, architecture), _SAME_SYSTEM.get(system, system)
-
-
-def parse(target: TargetLike) -> Target:
-    """A target that TVM knows, whether or not tile programs can be lowered for it.
-
-    Raises
-    ------
-    UnknownTarget
-        If TVM does not know it, or it is CUDA without an architecture on a machine without a GPU.
-    """
-    if _leaves_architecture_open(target) and not has_gpu():
-        raise _no_gpu()
-    try:
-        return Target(target)
-    except Exception as error:  # TVM raises several kinds
-        near = difflib.get_close_matches(str(target), Target.list_kinds(), n=1)
-        reason = str(error).strip().splitlines()[-1].partition(" Target creation from ")[0]
-        raise UnknownTarget(
-            f"there is no target {target!r}: {reason}",
-            help=(f"did you mean {near[0]!r}? " if near else "")
-            + f"The targets of tile programs are {', '.join(_SUPPORTED)}",
-        ) from error
-
-
-def _leaves_architecture_open(target: TargetLike) -> bool:
-    """Tell whether it is for the NVIDIA GPU that is here, whichever that is."""
-    if isinstance(target, dict):
-        return target.get("kind") == "cuda" and "arch" not in target
-    return bool(target == "cuda")
-
-
-def _no_gpu() -> UnknownTarget:
-    # TVM compiles for sm_50 then, which has no tensor cores, and says so in its log only.
-    return UnknownTarget(
-        "target 'cuda' is the GPU of this machine, and no NVIDIA GPU is found here",
-        help='target={"kind": "cuda", "arch": "sm_90a"} compiles for one that is elsewhere; the '
-        f"architectures are {', '.join(_CUDA_SHARED_KB)}",
-    )
 
 
 @dataclass(frozen=True)
@@ -228,12 +64,16 @@ _CPU_BY_FEATURE = (
     ("sse2", CpuCapability(128, 16)),
     ("neon", CpuCapability(128, 32)),
 )
+
+
 _CPU_DOTS: dict[str, dict[str, tuple[str, ...]]] = {
     "avx512f": {"avx512bf16": ("vdpbf16ps",), "avx512vnni": ("vpdpbusd",)},
     "avx": {"avxvnni": ("vpdpbusd",), "avxvnniint8": ("vpdpbssd", "vpdpbuud")},
     "neon": {"bf16": ("bfdot",), "dotprod": ("sdot", "udot"), "i8mm": ("usdot",)},
 }
 """By the feature of the vectors, the features with dot products."""
+
+
 _CPU_TILES: dict[str, dict[str, tuple[str, ...]]] = {
     "avx512f": {
         "amx-bf16": ("tdpbf16ps",),
@@ -241,6 +81,8 @@ _CPU_TILES: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }
 """And those with products of tiles."""
+
+
 _CPU_MATRICES: dict[str, dict[str, tuple[str, ...]]] = {
     "neon": {"bf16": ("bfmmla",), "i8mm": ("smmla", "ummla", "usmmla")},
 }
@@ -379,6 +221,9 @@ _MULTIPROCESSORS = {90: 132, 100: 148}
 """Of H100 SXM, H200 and B200."""
 _ARCH_WITHOUT_GPU = "sm_50"
 """What TVM makes of `Target("cuda")` where there is no GPU."""
+
+METAL4_KEY = "metal4"
+"""It says what no option of TVM's does: that the GPU is an M5 or later, and runs Metal 4."""
 # Metal Feature Set Tables, family Apple7 on; Metal Shading Language Specification, "Scalar Data Types".
 _METAL = GpuCapability(
     "Metal",
@@ -391,8 +236,6 @@ _METAL = GpuCapability(
     vectors=tuple((bits, 4) for bits in (8, 16, 32, 64)),
 )
 _METAL4 = replace(_METAL, name="Metal 4", has_matmul2d=True)
-
-
 CUDA_NAMED_BARRIERS = 16
 """PTX ISA, "Parallel Synchronization and Communication Instructions: bar, barrier"."""
 
@@ -413,12 +256,12 @@ def gpu(target: Target | None) -> GpuCapability | None:
     if target is None:
         return None
     if target.kind.name == "metal":
-        return _METAL4 if _METAL4_KEY in target.keys else _METAL
+        return _METAL4 if METAL4_KEY in target.keys else _METAL
     if target.kind.name != "cuda":
         return None
     arch = str(target.attrs.get("arch", ""))
     if arch == _ARCH_WITHOUT_GPU and not has_gpu():
-        raise _no_gpu()
+        raise no_gpu()
     kilobytes = _CUDA_SHARED_KB.get(arch.rstrip("af"))
     if kilobytes is None:
         raise UnknownTarget(
@@ -445,4 +288,14 @@ def gpu(target: Target | None) -> GpuCapability | None:
         shuffles_some_lanes=True,
         named_barriers=CUDA_NAMED_BARRIERS,
         vectors=((8, 16), (16, 8), (32, 8), (64, 4)),
+    )
+
+
+def no_gpu() -> UnknownTarget:
+    """The error that this machine has no GPU of NVIDIA's."""
+    # TVM compiles for sm_50 then, which has no tensor cores, and says so in its log only.
+    return UnknownTarget(
+        "target 'cuda' is the GPU of this machine, and no NVIDIA GPU is found here",
+        help='target={"kind": "cuda", "arch": "sm_90a"} compiles for one that is elsewhere; the '
+        f"architectures are {', '.join(_CUDA_SHARED_KB)}",
     )

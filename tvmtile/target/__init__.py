@@ -1,0 +1,189 @@
+"""Targets: what one is, and what it can do.
+
+No other package asks for an architecture, a vendor or a feature string.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+from tvm.target import Target, codegen
+
+from tvmtile.cuda_runtime import has_gpu
+from tvmtile.errors import UnknownTarget
+from tvmtile.ir.threads import MAX_THREADS, WARP_SIZE
+from tvmtile.target.capabilities import (
+    CUDA_NAMED_BARRIERS,
+    METAL4_KEY,
+    CpuCapability,
+    GpuCapability,
+    compute_capability,
+    cpu,
+    gpu,
+    no_gpu,
+)
+
+__all__ = [
+    "CUDA_NAMED_BARRIERS",
+    "CpuCapability",
+    "GpuCapability",
+    "TargetLike",
+    "compute_capability",
+    "cpu",
+    "gpu",
+    "host_target",
+    "parse",
+    "require_lowering",
+    "resolve",
+    "runs_here",
+    "target_kinds",
+]
+
+TargetLike: TypeAlias = str | Mapping[str, Any] | Target
+"""A target as one may write it."""
+
+_SUPPORTED = ("llvm", "metal", "cuda")
+# TVM's own numbers for `metal`, 16 and 256, are those of GPUs before Apple's.
+_APPLE = {
+    "kind": "metal",
+    "thread_warp_size": WARP_SIZE,
+    "max_threads_per_block": MAX_THREADS,
+    "max_num_threads": MAX_THREADS,
+}
+_ALIASES: dict[str, object] = {
+    "cpu": "llvm",
+    "c": "llvm",
+    "metal": _APPLE,
+    "mps": _APPLE,
+    "metal4": {**_APPLE, "keys": [METAL4_KEY, "metal", "gpu"]},
+}
+
+
+def target_kinds() -> tuple[str, ...]:
+    """The kinds of target that tile programs can be lowered for."""
+    return _SUPPORTED
+
+
+@lru_cache(maxsize=1)
+def host_target() -> Target:
+    """The machine this runs on, with all instructions that its processor has."""
+    return _optimised(Target({"kind": "llvm", "mcpu": codegen.llvm_get_system_cpu()}))
+
+
+def _optimised(target: Target) -> Target:
+    """A CPU's target with the level of optimisation that LLVM is right at, where none is asked for.
+
+    At its third level LLVM 22 drops the mask of an index like `j * 5 % 16` in some loops for CPUs with
+    AVX-512. The second one is as fast: GEMM, softmax and RMS norm differ by 6% at most, both ways.
+    """
+    if "opt-level" in target.attrs or not cpu(target).truncates_masked:
+        return target
+    return Target({**json.loads(str(target)), "opt-level": 2})
+
+
+def resolve(target: TargetLike | None) -> Target:
+    """Understand a target however it is written.
+
+    Parameters
+    ----------
+    target : str, dict, Target or None
+        None, "cpu", "llvm" and "auto" mean the machine this runs on, and so does "c", for which
+        TileLang makes C where this makes machine code. "metal" and "mps" are Apple's GPUs,
+        "metal4" those from M5 on, as `{"kind": "metal", "keys": ["metal4", "metal", "gpu"]}` does.
+        "cuda" is this machine's NVIDIA GPU; `{"kind": "cuda", "arch": "sm_90a"}` names one that may be
+        elsewhere, with the letter that gives access to instructions of this one architecture.
+        `{"kind": "llvm", "mtriple": "aarch64-linux-gnu"}` is a CPU that may be elsewhere.
+        A GPU's target without a host gets this machine as its host. A CPU with AVX-512 gets LLVM's
+        second level of optimisation, unless it has an `opt-level`.
+
+    Raises
+    ------
+    UnknownTarget
+        If TVM has no such target, or tile programs can't be lowered for it, or there is no GPU for
+        "cuda", or the addresses of its CPU have 32 bits.
+    """
+    if isinstance(target, str):
+        target = _ALIASES.get(target, target)
+    if target is None or target in ("llvm", "auto"):
+        return host_target()
+    resolved = parse(target)
+    if resolved.kind.name == "c":
+        return host_target()
+    if resolved.kind.name in ("metal", "cuda") and resolved.host is None:
+        return resolved.with_host(host_target())
+    require_lowering(resolved)
+    return _optimised(resolved)
+
+
+def require_lowering(target: Target) -> None:
+    """Refuse a target that tile programs can't be lowered for.
+
+    Raises
+    ------
+    UnknownTarget
+        For its kind, or since the addresses of its CPU have 32 bits.
+    """
+    if target.kind.name not in _SUPPORTED:
+        raise UnknownTarget(
+            f"tile programs can't be lowered for {target.kind.name!r}",
+            help=f"the targets of tile programs are {', '.join(_SUPPORTED)}",
+        )
+    architecture = _machine(target)[0]
+    if "64" not in architecture or architecture.startswith("wasm"):
+        raise UnknownTarget(
+            f"tile programs can't be lowered for {architecture}",
+            help="they need a CPU with 64-bit addresses and threads, as x86_64, aarch64 and riscv64",
+        )
+
+
+_SAME_ARCHITECTURE = {"arm64": "aarch64", "arm64e": "aarch64", "amd64": "x86_64"}
+_SYSTEMS = ("linux", "darwin", "macos", "windows", "ios", "android")
+_SAME_SYSTEM = {"macos": "darwin"}
+
+
+def runs_here(target: Target) -> bool:
+    """Tell whether this machine's CPU can run what is compiled for a target, or for its host."""
+    return _machine(target) == _machine(host_target())
+
+
+def _machine(target: Target) -> tuple[str, str]:
+    """The architecture and the system of a target's CPU, or of its host's."""
+    cpu = target if target.kind.name == "llvm" else target.host or host_target()
+    triple = str(cpu.attrs.get("mtriple") or codegen.llvm_get_system_triple()).lower()
+    architecture, *others = triple.split("-")
+    systems = (name for part in others for name in _SYSTEMS if part.startswith(name))
+    system = next(systems, "")
+    return _SAME_ARCHITECTURE.get(architecture, architecture), _SAME_SYSTEM.get(system, system)
+
+
+def parse(target: TargetLike) -> Target:
+    """A target that TVM knows, whether or not tile programs can be lowered for it.
+
+    Raises
+    ------
+    UnknownTarget
+        If TVM does not know it, or it is CUDA without an architecture on a machine without a GPU.
+    """
+    if _leaves_architecture_open(target) and not has_gpu():
+        raise no_gpu()
+    try:
+        return Target(target)
+    except Exception as error:  # TVM raises several kinds
+        near = difflib.get_close_matches(str(target), Target.list_kinds(), n=1)
+        reason = str(error).strip().splitlines()[-1].partition(" Target creation from ")[0]
+        raise UnknownTarget(
+            f"there is no target {target!r}: {reason}",
+            help=(f"did you mean {near[0]!r}? " if near else "")
+            + f"The targets of tile programs are {', '.join(_SUPPORTED)}",
+        ) from error
+
+
+def _leaves_architecture_open(target: TargetLike) -> bool:
+    """Tell whether it is for the NVIDIA GPU that is here, whichever that is."""
+    if isinstance(target, dict):
+        return target.get("kind") == "cuda" and "arch" not in target
+    return bool(target == "cuda")
