@@ -51,8 +51,8 @@ TOPICS = {
         *("tileop.transpose", "tileop.im2col", "tileop.quantifier"),
     ],
     "Atomics": ["tileop.atomic"],
-    "Values": ["math", "dtypes"],
-    "Threads and warps": ["warps"],
+    "Values": ["math", "functions", "limits", "bits", "dtypes"],
+    "Threads and warps": ["warps", "votes"],
     "Hints and layouts": ["annotations", "tileop.hints", "layout"],
     "Debugging": ["debug", "tileop.printing"],
 }
