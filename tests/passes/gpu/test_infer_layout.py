@@ -101,6 +101,26 @@ def test_metal_stages_with_a_warning():
         tvmtile.compile(two_products(32), target="metal", execution_backend="emulator")
 
 
+@pytest.mark.parametrize("target", ["metal", CUDA])
+def test_what_no_instruction_holds_is_staged_everywhere(target):
+    """A fragment whose rows move: their threads were chosen freely."""
+
+    @T.prim_func
+    def main(A: T.Tensor((64, 16), "float32"), C: T.Tensor((64, 16), "float32")):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_fragment((64, 16), "float32")
+            T.copy(A, a)
+            T.copy(a[41:55, 0:16], a[5:19, 0:16])
+            T.copy(a, C)
+
+    with pytest.warns(TileWarning, match="kept in shared memory"):
+        kernel = tvmtile.compile(main, target=target, execution_backend="emulator")
+    A, C = torch.randn(64, 16), torch.zeros(64, 16)
+    kernel(A, C)
+    A[5:19] = A[41:55].clone()
+    assert torch.equal(A, C)
+
+
 def test_indices_that_no_layout_follows_are_staged_everywhere():
     @T.prim_func
     def main(A: T.Tensor((32, 64), "float32"), C: T.Tensor((32, 64), "float32")):

@@ -43,8 +43,9 @@ def InferLayout(func: tirx.PrimFunc) -> tirx.PrimFunc:
     The layout maps the element's indices to the number of the thread (`tx`) and of the register
     (`m`); `layout_inference` says how it is found. Shapes are padded to what the layout has places for.
     A fragment that a statement needs in other threads than those that hold it is staged: its scope
-    becomes `shared.dyn`, and a warning says so. On targets that don't stage it is an error, if it is
-    because of another fragment, or of another use of the same one.
+    becomes `shared.dyn`, and a warning says so. On targets that don't stage what matrix instructions
+    leave in registers it is an error, if the threads are those of such an instruction and another fragment
+    is in the way, or another use of the same one.
 
     Raises
     ------
@@ -94,9 +95,9 @@ def _with_layouts(loop: tirx.For, context: LoweringContext, *, stages: bool) -> 
         if not conflicts:
             new = {f: _laid_out(f, inference.layouts[f]) for f in fragments}
             return substitute(loop, new)
-        between_uses = [conflict for conflict in conflicts if conflict.uses]
-        if between_uses and not stages:
-            raise _error(between_uses[0])
+        between_products = [c for c in conflicts if c.uses and c.is_demanded]
+        if between_products and not stages:
+            raise _error(between_products[0])
         loop = _staged(loop, conflicts[0], context.target)
 
 

@@ -66,6 +66,8 @@ class Conflict:
     """The two uses that don't go together; empty where the statement could not be run by the threads
     that hold the fragment even if it touched no other one.
     """
+    is_demanded: bool = False
+    """Whether an instruction says where the fragment lies."""
 
 
 @dataclass(frozen=True)
@@ -276,7 +278,8 @@ class Inference:
                     touched, key=lambda access: self._cost_of_staging(access.buffer, written)
                 )
                 uses = self._apart(nest, touched, least)
-                found.append(Conflict(least.buffer, step.location, uses))
+                is_demanded = least.buffer in self._demanded
+                found.append(Conflict(least.buffer, step.location, uses, is_demanded))
         return found
 
     def _may_stage(self, op: TileOp) -> bool:
@@ -309,6 +312,7 @@ class Inference:
                 buffer,
                 step.location,
                 (self._placed(buffer), Placed(buffer, layout, step.location)),
+                is_demanded=True,
             )
             for buffer, layout in step.demanded.items()
             if self.layouts.get(buffer) != layout
