@@ -44,8 +44,8 @@ def InferLayout(func: tirx.PrimFunc) -> tirx.PrimFunc:
     (`m`); `layout_inference` says how it is found. Shapes are padded to what the layout has places for.
     A fragment that a statement needs in other threads than those that hold it is staged: its scope
     becomes `shared.dyn`, and a warning says so. On targets that don't stage what matrix instructions
-    leave in registers it is an error, if the threads are those of such an instruction and another fragment
-    is in the way, or another use of the same one.
+    leave in registers it is an error, if they are those of such an instruction, and another fragment or
+    another use of the same one is in the way.
 
     Raises
     ------
