@@ -543,7 +543,7 @@ def float_index_of_a_store():
 def constant_float_index():
     """
     InvalidOperand: A[64] float32 is indexed with the float 32.0
-      help: use //; in Python, `/` makes a float
+      help: use //, since in Python `/` makes a float; T.cast(x, 'int32') cuts a value off
     """
 
     @T.prim_func
@@ -1411,6 +1411,143 @@ def name_carried_by_a_parallel_loop():
             for i in T.Parallel(64):
                 total = total + A[i]  # <--
             A[0] = total
+
+
+def name_of_the_language_without_its_module():
+    """
+    UndefinedName: 'alloc_shared' is not defined
+      help: did you mean T.alloc_shared?
+    """
+
+    @T.prim_func
+    def kernel(A: T.Tensor((64,), T.float32)):
+        with T.Kernel(1, threads=64):
+            tile = alloc_shared((64,), T.float32)  # <--
+            T.copy(A, tile)
+
+
+def name_of_triton():
+    """
+    UndefinedName: 'program_id' is not a name of tvmtile.language
+      help: the index of a block is the variable of `with T.Kernel(blocks) as bx:`
+    """
+
+    @T.prim_func
+    def kernel(A: T.Tensor((64,), T.float32)):
+        with T.Kernel(1, threads=64):
+            A[T.program_id(0)] = 0  # <--
+
+
+def method_of_a_tensor_of_torch():
+    """
+    InvalidOperand: A[64] float32 has no attribute 'size'
+      help: its extents are A.shape[0], A.shape[1], ...
+    """
+
+    @T.prim_func
+    def kernel(A: T.Tensor((64,), T.float32)):
+        with T.Kernel(1, threads=64):
+            for i in T.Parallel(A.size(0)):  # <--
+                A[i] = 0
+
+
+def method_of_a_value_of_torch():
+    """
+    InvalidOperand: A[i], a value of the running kernel, has no attribute 'to'
+      help: T.cast(x, dtype) converts a value
+    """
+
+    @T.prim_func
+    def kernel(A: T.Tensor((64,), T.float32), B: T.Tensor((64,), T.int32)):
+        with T.Kernel(1, threads=64):
+            for i in T.Parallel(64):
+                B[i] = A[i].to("int32")  # <--
+
+
+def length_of_a_tensor():
+    """
+    InvalidOperand: len() of A[64] float32
+      help: its extents are A.shape[0], A.shape[1], ...
+    """
+
+    @T.prim_func
+    def kernel(A: T.Tensor((64,), T.float32)):
+        with T.Kernel(1, threads=64):
+            for i in T.Parallel(len(A)):  # <--
+                A[i] = 0
+
+
+def one_name_for_two_axes():
+    """
+    InvalidOperand: arithmetic on the indices of 2 axes, which have one name
+      help: name each, `with T.Kernel(m, n) as (bx, by):` and `for i, j in T.Parallel(m, n):`, or take
+          one of them, `block[0]`
+    """
+
+    @T.prim_func
+    def kernel(A: T.Tensor((64,), T.float32)):
+        with T.Kernel(2, 2, threads=32) as bx:
+            for i in T.Parallel(32):
+                A[bx * 32 + i] = 0  # <--
+
+
+def shape_behind_the_dtype():
+    """
+    InvalidOperand: T.alloc_shared: the shape is 'float32'
+      help: the order is T.alloc_shared(shape, dtype)
+    """
+
+    @T.prim_func
+    def kernel(A: T.Tensor((64,), T.float32)):
+        with T.Kernel(1, threads=64):
+            tile = T.alloc_shared("float32", (64,))  # <--
+            T.copy(A, tile)
+
+
+def statement_of_the_host():
+    """
+    NestingError: A[64] float32 is written outside T.Kernel, by the host, which does not reach the
+        memory of CUDA sm_80
+      help: move the statement into `with T.Kernel(...)`; a number that the grid depends on is a
+          parameter, `n: T.int32`
+    """
+
+    @T.prim_func
+    def kernel(A: T.Tensor((64,), T.float32)):
+        for i in T.serial(64):
+            A[i] = 0  # <--
+
+    tvmtile.compile(kernel, target={"kind": "cuda", "arch": "sm_80"})
+
+
+def grid_that_a_tensor_gives():
+    """
+    NestingError: N[1] int32 is read outside T.Kernel, by the host, which does not reach the memory of
+        Metal
+      help: move the statement into `with T.Kernel(...)`; a number that the grid depends on is a
+          parameter, `n: T.int32`
+    """
+
+    @T.prim_func
+    def kernel(A: T.Tensor((64,), T.float32), N: T.Tensor((1,), T.int32)):
+        with T.Kernel(N[0], threads=32) as bx:  # <--
+            A[bx] = 0
+
+    check(kernel, "metal")
+
+
+def integers_of_four_bits_on_metal():
+    """
+    UnsupportedDtype: A[64] int4: Metal has no int4
+      help: hold two of them in a uint8 and decode them in the kernel: `byte & 0xF`, `byte >> 4`
+    """
+
+    @T.prim_func
+    def kernel(A: T.Tensor((64,), "int4"), B: T.Tensor((64,), T.float16)):
+        with T.Kernel(1, threads=64):
+            T.copy(A, B)  # <--
+
+    check(kernel, "metal")
 
 
 def argument_of_a_kernel():

@@ -137,8 +137,14 @@ def allocate(function: str, shape: Shape, dtype: DTypeLike, scope: str) -> Tile:
     ------
     NestingError
         Outside `T.Kernel`.
+    InvalidOperand
+        If the shape is text.
     """
     _require_kernel(function)
+    if isinstance(shape, str):
+        raise InvalidOperand(
+            f"{function}: the shape is {shape!r}", help=f"the order is {function}(shape, dtype)"
+        )
     name: DType = as_dtype(dtype)
     tile = T.alloc_buffer(_shape(function, shape), str(name), scope=scope)
     tracer = current_tracer()

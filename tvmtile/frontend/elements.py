@@ -135,7 +135,7 @@ def _check_integer(buffer: ir.Var, item: Any) -> None:
     if is_float:
         raise InvalidOperand(
             f"{describe(buffer)} is indexed with the float {item}",
-            help="use //; in Python, `/` makes a float",
+            help="use //, since in Python `/` makes a float; T.cast(x, 'int32') cuts a value off",
         )
 
 

@@ -12,6 +12,7 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import IRBuilder
 from tvmtile.errors import InvalidOperand, InvalidValue, NestingError, warn_ignored
+from tvmtile.frontend.indices import Indices
 from tvmtile.frontend.tracer import current_tracer
 from tvmtile.ir.annotations import CLUSTER_ANNOTATION, KERNEL_ANNOTATION
 from tvmtile.ir.operands import literal
@@ -131,7 +132,7 @@ class Kernel:
         _STATE.kernel = self
         if not self._has_grid:
             return []
-        return self.blocks[0] if len(self.blocks) == 1 else list(self.blocks)
+        return self.blocks[0] if len(self.blocks) == 1 else Indices(self.blocks)
 
     def launch(self) -> None:
         """Open the loops over blocks and threads."""

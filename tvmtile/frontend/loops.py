@@ -12,6 +12,7 @@ from tvm.tirx.script.builder.frame import ForFrame
 from tvmtile._tvm import IRBuilder
 from tvmtile.errors import InvalidOperand, NestingError, warn_ignored
 from tvmtile.frontend.constructs import LoopNest
+from tvmtile.frontend.indices import Indices
 from tvmtile.frontend.kernel import current_kernel
 from tvmtile.ir.annotations import (
     ORDER_ANNOTATION,
@@ -64,7 +65,7 @@ class _ParallelNest(LoopNest):
             variables.append(frame.__enter__())
             self._frames.append(frame)
         kernel.parallel_variables += variables
-        return variables[0] if len(variables) == 1 else variables
+        return variables[0] if len(variables) == 1 else Indices(variables)
 
     def _continues(self, outer: list[ir.Var]) -> bool:
         """Tell whether the loops make one nest with those that they stand in."""
@@ -330,7 +331,7 @@ class _PersistentNest(LoopNest):
         IRBuilder.name("tile", tile)
         self._enter(T.If(tile < total))
         self._enter(T.Then())
-        return [T.Bind(coordinate) for coordinate in self._coordinates(tile)]
+        return Indices(T.Bind(coordinate) for coordinate in self._coordinates(tile))
 
     def _enter(self, frame: Any) -> Any:
         self._frames.append(frame)

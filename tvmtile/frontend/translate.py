@@ -9,7 +9,6 @@ theirs, and one of ours is a defect.
 from __future__ import annotations
 
 import ast
-import builtins
 import difflib
 import inspect
 import linecache
@@ -28,10 +27,15 @@ from tvmtile.errors import (
     SourceLocation,
     SyntaxNotSupported,
     TileError,
-    UndefinedName,
     is_internal,
     is_tvm,
     reason_of,
+)
+from tvmtile.frontend.unknown_names import (
+    length_of_tensor,
+    not_in_language,
+    undefined,
+    unknown_attribute,
 )
 from tvmtile.frontend.untraced import condition_in_function, loop_in_python, store_in_function
 from tvmtile.ir.operands import describe
@@ -151,61 +155,6 @@ def _failure(error: Exception, traceback: Any) -> Failure | None:
 
 
 _Rule = Callable[[Failure], TileError | None]
-
-
-def _undefined(failure: Failure) -> TileError | None:
-    """A name that nothing binds."""
-    error = failure.error
-    if not isinstance(error, NameError):
-        return None
-    quoted = re.search(r"'(\w+)'", str(error))
-    name = error.name or (quoted[1] if quoted else str(error))
-    known = {*failure.frame.f_locals, *failure.frame.f_globals, *vars(builtins)}
-    near = difflib.get_close_matches(name, [k for k in known if not k.startswith("__")], n=1)
-    return UndefinedName(
-        f"{name!r} is not defined",
-        help=f"did you mean {near[0]!r}?"
-        if near
-        else "check the spelling; a kernel sees its own names and those around its definition",
-        location=failure.location,
-    )
-
-
-def _not_in_language(failure: Failure) -> TileError | None:
-    """`T.copi`: an attribute that the language, or another module of ours, does not have."""
-    error = failure.error
-    if not isinstance(error, AttributeError) or not isinstance(error.obj, types.ModuleType):
-        return None
-    module, name = error.obj.__name__, str(error.name)
-    if module.partition(".")[0] != "tvmtile":
-        return None
-    near = difflib.get_close_matches(name, dir(error.obj), n=1)
-    return UndefinedName(
-        f"{name!r} is not a name of {module}",
-        help=_instead_of(name)
-        or (f"did you mean {near[0]!r}?" if near else "see dir(T) for the names of the language"),
-        location=failure.location,
-    )
-
-
-_INSTEAD = {
-    r"create_tma_descriptor|tma_load\w*|tma_store": "use T.tma_copy(A[y, x], tile, barrier=bar), "
-    "which describes the tensor by itself",
-    r"ptx_\w*barrier\w*": "use T.alloc_barrier, T.mbarrier_arrive and T.mbarrier_wait_parity",
-    r"\w*wgmma_desc\w*|ptx_wgmma\w*": "use T.wgmma_gemm(A, B, C): the compiler writes descriptors",
-    r"clc_\w+": "blocks go on to other tiles by T.Persistent, or by T.PersistentTileScheduler",
-    r"float4_e2m1_unpacked": "T.float4_e2m1fn lies in pairs in bytes everywhere; T.cast decodes "
-    "it, and T.gemm takes what comes of that",
-    r"tcgen05\w*|\w*tmem": "tensor memory is not part of the language yet; T.gemm "
-    "runs there by mma.sync",
-    r"ws_op|annotate_ws_schedule|WS[A-Z]\w*": "T.Pipelined gives copies warps of their own where that "
-    "fits; T.annotate_warp_specialize(True) asks for it, T.ws(0) writes groups by hand",
-}
-"""What to use for names of TileLang's that the language does not have, by their patterns."""
-
-
-def _instead_of(name: str) -> str | None:
-    return next((help for names, help in _INSTEAD.items() if re.fullmatch(names, name)), None)
 
 
 _ALTERNATIVES = {"float": "T.cast(x, 'float32')", "int": "T.cast(x, 'int32')", "round": "T.round"}
@@ -382,8 +331,10 @@ def _refused_by_tvm(failure: Failure) -> TileError:
 
 
 _BY_PYTHON: tuple[_Rule, ...] = (
-    _undefined,
-    _not_in_language,
+    undefined,
+    not_in_language,
+    unknown_attribute,
+    length_of_tensor,
     _wrong_arguments,
     _operator_on_tile,
     _unlike_operands,

@@ -18,6 +18,7 @@ from tvmtile.analysis.accesses import written_parameters
 from tvmtile.codegen.metal_source import complete
 from tvmtile.codegen.metal_versions import lacking_in_tvm
 from tvmtile.errors import InvalidOperand, NoLowering, UnknownTarget, warn
+from tvmtile.ir.kernels import is_tile_program
 from tvmtile.jit.artifact import Artifact, name_of
 from tvmtile.jit.backends import EMULATOR, METAL_BACKENDS
 from tvmtile.jit.cuda.compilation import compiling
@@ -25,8 +26,9 @@ from tvmtile.jit.cuda.emulator import kernel_source as cuda_kernel_source
 from tvmtile.jit.failures import known_options, translate_failures
 from tvmtile.jit.metal.program import build_program
 from tvmtile.passes import Verifier
+from tvmtile.passes.checks.host_accesses import refuse_host_accesses
 from tvmtile.passes.cpu.insert_index_checks import CHECK_INDICES
-from tvmtile.target import runs_here
+from tvmtile.target import gpu, runs_here
 from tvmtile.transform import EFFECTS, with_effect
 
 __all__ = ["build", "build_artifact", "pass_context"]
@@ -45,6 +47,9 @@ def build_artifact(
         For what is wrong with the program on this target.
     """
     name, written = name_of(func), written_parameters(func)
+    capability = gpu(target)
+    if capability is not None and not is_tile_program(func):
+        refuse_host_accesses(func, capability)
     if target.kind.name == "cuda" and backend == EMULATOR:
         _require_this_host(target)
         with compiling(target), _compiling(func, target, config) as mod:

@@ -230,7 +230,7 @@ _METAL = GpuCapability(
     WARP_SIZE,
     MAX_THREADS,
     32 * 1024,
-    lacks=("float64",),
+    lacks=("float64", "int4", "uint4"),
     stages_conflicts=True,
     max_buffers=31,
     vectors=tuple((bits, 4) for bits in (8, 16, 32, 64)),

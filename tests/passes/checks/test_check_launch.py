@@ -206,14 +206,14 @@ def test_tiles_that_are_used_one_after_the_other_may_share_memory():
 
 def test_views_take_no_memory_and_packed_dtypes_little():
     @T.prim_func
-    def kernel(A: T.Tensor((65536,), "int4")):
+    def kernel(A: T.Tensor((327680,), "int4")):
         with T.Kernel(1, threads=128):
-            tile = T.alloc_shared((65536,), "int4")
-            bytes_ = T.view(tile, (32768,), "int8")
+            tile = T.alloc_shared((327680,), "int4")
+            bytes_ = T.view(tile, (163840,), "int8")
             T.copy(A, tile)
             T.clear(bytes_)
 
-    check(kernel, "metal")
+    check(kernel, SM80)
 
 
 def test_fragments_are_not_shared_memory():

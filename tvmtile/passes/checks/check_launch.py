@@ -9,7 +9,12 @@ from tvm import ir, tirx
 from tvmtile._tvm import walk
 from tvmtile.analysis.accesses import accesses_of, kernels_of
 from tvmtile.analysis.uniformity import ThreadVariance
-from tvmtile.errors import InvalidOperand, NoLowering, OutOfSharedMemory, UnsupportedDtype
+from tvmtile.errors import (
+    InvalidOperand,
+    NoLowering,
+    OutOfSharedMemory,
+    UnsupportedDtype,
+)
 from tvmtile.ir.barriers import barrier_name, is_cluster_barrier, is_grid_barrier
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.kernels import Launch, target_of
@@ -17,6 +22,7 @@ from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.scopes import is_cluster_mbarrier, is_mbarrier, is_shared
 from tvmtile.ir.spans import location_of
+from tvmtile.passes.checks.host_accesses import refuse_host_accesses
 from tvmtile.passes.memory.shared_memory import lifetimes_in, most_at_once
 from tvmtile.target import GpuCapability, gpu
 
@@ -46,6 +52,8 @@ def CheckLaunch(func: tirx.PrimFunc) -> tirx.PrimFunc:
         known only when the kernel is called, or some lanes shuffle where the target wants all.
     OutOfSharedMemory
         If the shared tiles of a block need more than the target has; the message lists them.
+    NestingError
+        If tensors are read or written outside of the kernels.
     NoLowering
         If the blocks wait for each other where the target does not run them at once, or threads
         at mbarriers, which the target does not have.
@@ -61,6 +69,7 @@ def CheckLaunch(func: tirx.PrimFunc) -> tirx.PrimFunc:
         _refuse_cluster_barriers(func, name)
     if capability is None:
         return func
+    refuse_host_accesses(func, capability)
     for kernel in kernels_of(func):
         _check_threads(kernel, capability)
         _check_grid_barriers(kernel, capability)
@@ -195,7 +204,7 @@ def _check_dtypes(kernel: tirx.For, capability: GpuCapability) -> None:
         if dtype in capability.lacks:
             raise UnsupportedDtype(
                 f"{describe(access.buffer)}: {capability.name} has no {dtype}",
-                help="use float32 for this tile",
+                help=_OTHER_DTYPES[dtype],
                 location=access.location,
             )
 
@@ -212,6 +221,10 @@ def _check_dtypes(kernel: tirx.For, capability: GpuCapability) -> None:
         walk(store.value, (tirx.Cast, refuse))
 
     walk(kernel, (tirx.BufferStore, check))
+
+
+_BYTES = "hold two of them in a uint8 and decode them in the kernel: `byte & 0xF`, `byte >> 4`"
+_OTHER_DTYPES = {"float64": "use float32 for this tile", "int4": _BYTES, "uint4": _BYTES}
 
 
 def _check_extents(kernel: tirx.For, capability: GpuCapability) -> None:
