@@ -62,6 +62,7 @@ OPERATORS = (
     "scan",
     "set_max_registers",
     "tma_copy",
+    "tma_load",
     "transpose",
     "use_swizzle",
     "wait_wgmma",

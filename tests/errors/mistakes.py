@@ -363,7 +363,7 @@ def undefined_name():
 
 def name_of_an_instruction():
     """
-    UndefinedName: 'tma_load' is not a name of tvmtile.language
+    UndefinedName: 'tma_store' is not a name of tvmtile.language
       help: use T.tma_copy(A[y, x], tile, barrier=bar), which describes the tensor by itself
     """
 
@@ -371,7 +371,7 @@ def name_of_an_instruction():
     def kernel(A: T.Tensor((64, 64), T.float16)):
         with T.Kernel(1, threads=128):
             A_shared = T.alloc_shared((64, 64), T.float16)
-            T.tma_load(A, A_shared)  # <--
+            T.tma_store(A_shared, A)  # <--
 
 
 def tensor_memory():

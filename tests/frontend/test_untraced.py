@@ -160,7 +160,7 @@ def test_a_loop_of_the_kernel_in_a_comprehension():
         (lambda: T.clc_is_canceled(0), "T.PersistentTileScheduler"),
         (lambda: T.float4_e2m1_unpacked(0), "T.float4_e2m1fn lies in pairs in bytes"),
         (lambda: T.tcgen05_gemm(0), "tensor memory is not part of the language yet"),
-        (lambda: T.create_tma_descriptor(0), "use T.tma_copy"),
+        (lambda: T.tma_load_2sm(0), "use T.tma_copy"),
     ],
 )
 def test_names_of_tilelang_s_that_the_language_lacks(use, remedy):

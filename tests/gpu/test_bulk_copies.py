@@ -8,6 +8,7 @@ import torch
 from tests.gpu.machine import by_way_of_gpu
 from tests.tileop.test_cp_async import on_mbarriers
 from tests.tileop.test_mbarrier import STEPS, N, handed_over
+from tests.tileop.tma.test_descriptors import copied
 from tests.tileop.tma.test_tma_copy import by_hand, pipelined, stored, values
 from tvmtile import layout
 
@@ -50,6 +51,15 @@ def test_swizzles(width, columns):
     a = torch.randn(64, columns).half()
     swizzle = getattr(layout, f"make_{width}_bank_swizzled_layout")
     same(on_gpu(by_hand((64, columns), (16, columns), "float16", 128, swizzle)), a, a)
+
+
+@pytest.mark.parametrize(
+    ("code", "dtype", "swizzle", "columns"),
+    [(6, "float16", 3, 128), (9, "bfloat16", 2, 64), (7, "float32", 1, 32), (0, "uint8", 0, 64)],
+)
+def test_tensor_maps_that_a_user_describes(code, dtype, swizzle, columns):
+    a = values((150, 192), dtype)
+    same(on_gpu(copied(code, dtype, swizzle, columns, rows=150, width=192)), a, a)
 
 
 @pytest.mark.parametrize("explicit", [True, False])

@@ -70,7 +70,7 @@ def not_in_language(failure: Failure) -> TileError | None:
 
 _COPIES = "T.copy(A[start], tile) copies a tile in, T.copy(tile, A[start]) out; there is no mask"
 _INSTEAD = {
-    r"create_tma_descriptor|tma_load\w*|tma_store": "use T.tma_copy(A[y, x], tile, barrier=bar), "
+    r"tma_load_\w+|tma_store": "use T.tma_copy(A[y, x], tile, barrier=bar), "
     "which describes the tensor by itself",
     r"ptx_\w*barrier\w*": "use T.alloc_barrier, T.mbarrier_arrive and T.mbarrier_wait_parity",
     r"\w*wgmma_desc\w*|ptx_wgmma\w*": "use T.wgmma_gemm(A, B, C): the compiler writes descriptors",

@@ -75,6 +75,9 @@ class TileOp:
     by_thread: ClassVar[bool] = False
     """True for an element operator that each thread does, whether or not a kernel names threads."""
 
+    alone: ClassVar[bool] = False
+    """True for a tile operator that each thread which comes does by itself: no threads share it."""
+
     is_copy: ClassVar[bool] = False
     """True for an operator that only moves elements from one region to another, in no order."""
 

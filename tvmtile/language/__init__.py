@@ -98,6 +98,7 @@ from tvmtile.tileop.registers import dec_max_nreg, inc_max_nreg, set_max_nreg
 from tvmtile.tileop.safe_value import annotate_safe_value
 from tvmtile.tileop.scan import cummax, cumsum
 from tvmtile.tileop.tma import tma_copy
+from tvmtile.tileop.tma.descriptors import create_tma_descriptor, tma_load
 from tvmtile.tileop.tma.instructions import tma_store_arrive, tma_store_wait
 from tvmtile.tileop.tma.rows import tma_gather4, tma_gather4_bytes, tma_scatter4
 from tvmtile.tileop.transpose import transpose

@@ -183,7 +183,7 @@ class _Workers:
         if is_barrier(node):
             return self._barrier(node)
         op = operator_of(node.value)
-        if op is None or not op.is_tile or self._variance.depends(node.value):
+        if op is None or not op.is_tile or op.alone or self._variance.depends(node.value):
             return node
         return self._shared_work(node, f"T.{op.name}")
 
