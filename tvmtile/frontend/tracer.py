@@ -31,13 +31,12 @@ from tvmtile.errors import (
 from tvmtile.frontend.constructs import Branch, Loop, Region, Variable, While, tried
 from tvmtile.frontend.dtypes import DType
 from tvmtile.frontend.expressions import expressions_of_kernels
+from tvmtile.frontend.operations import Expressions
 from tvmtile.frontend.tensor import OutputTensor, TensorSpec
-from tvmtile.frontend.untraced import refuse_lost_assignment
 from tvmtile.frontend.unusable import Unusable, counted, escaped, raise_unusable
 from tvmtile.frontend.values import (
     KINDS,
     as_condition,
-    binary,
     converted,
     described,
     dtype_of_variable,
@@ -60,11 +59,6 @@ def current_tracer() -> Tracer | None:
     return getattr(_ACTIVE, "tracer", None)
 
 
-class _IndexBuilder:
-    def __getitem__(self, index: object) -> Any:
-        return index
-
-
 class ParameterDeclarations(Protocol):
     """What an annotation of a parameter, as a statement of the body, declares it to."""
 
@@ -73,7 +67,7 @@ class ParameterDeclarations(Protocol):
     def declare(self, name: str, annotation: object) -> Any: ...
 
 
-class Tracer:
+class Tracer(Expressions):
     """Records one function.
 
     Attributes
@@ -90,8 +84,6 @@ class Tracer:
         The launch of each kernel without `T.Kernel`, by the variable of the loop around its body: the
         index and the extent along each axis.
     """
-
-    index = _IndexBuilder()
 
     def __init__(
         self,
@@ -432,36 +424,6 @@ class Tracer:
         current = target.load() if isinstance(target, Reference) else target
         return self.assign(name, self.binary(op, current, value), local_names)
 
-    # Elements --------------------------------------------------------------------------------
-
-    def store(self, target: Any, index: Any, value: Any) -> None:
-        if isinstance(target, Unusable):
-            raise_unusable(target)
-        if is_scalar_variable(target):
-            target = target.source  # `v[0] = e` is `v = e`
-        if isinstance(target, Reference):
-            target.store(value, index)
-        elif is_buffer_var(target):
-            store_element(target, index, value)
-        elif isinstance(target, ir.Expr):
-            raise InvalidOperand(
-                f"{described(target)} can't be stored into",
-                help="store into an element of a buffer, `buffer[i, j] = value`",
-            )
-        else:
-            target[index] = value
-
-    def augment_item(self, op: str, target: object, index: object, value: object) -> None:
-        self.store(target, index, self.binary(op, self.elements(target)[index], value))
-
-    def elements(self, target: Any) -> Any:
-        """What stands before the brackets of `target[index]` where it is read."""
-        from tvmtile.frontend.elements import Elements
-
-        if is_scalar_variable(target):
-            target = target.source
-        return Elements(target) if is_buffer_var(target) else target
-
     def evaluate(self, value: object) -> None:
         """An expression on a line of its own."""
         if value is None or isinstance(value, str | Unusable) or is_buffer_var(value):
@@ -476,48 +438,6 @@ class Tracer:
             self._open(value)
         elif isinstance(value, ir.Expr):
             warn(f"the value of this expression, {described(value)}, is not used")
-
-    def gives(self, function: object, given: Mapping[int | str, object]) -> None:
-        """A function is called on a line of its own, with arguments that are names."""
-        refuse_lost_assignment(function, given)
-
-    def binary(self, op: str, left: object, right: object) -> Any:
-        """An operator between two values."""
-        return binary(op, left, right)
-
-    # Conditions ------------------------------------------------------------------------------
-
-    def logical_and(self, left: object, right: Callable[[], object]) -> Any:
-        left = as_condition(left, keep=True)
-        if not isinstance(left, ir.Expr):
-            return left and right()
-        rhs = as_condition(right(), keep=True)
-        if isinstance(rhs, ir.Expr):
-            return tirx.all(left, rhs)
-        return left if rhs else False
-
-    def logical_or(self, left: object, right: Callable[[], object]) -> Any:
-        left = as_condition(left, keep=True)
-        if not isinstance(left, ir.Expr):
-            return left or right()
-        rhs = as_condition(right(), keep=True)
-        if isinstance(rhs, ir.Expr):
-            return tirx.any(left, rhs)
-        return True if rhs else left
-
-    def logical_not(self, operand: object) -> Any:
-        operand = as_condition(operand)
-        return tirx.Not(operand) if isinstance(operand, ir.Expr) else not operand
-
-    def if_else(
-        self, condition: object, then: Callable[[], Any], otherwise: Callable[[], Any]
-    ) -> Any:
-        test = as_condition(condition)
-        if not isinstance(test, ir.Expr):
-            return then() if test else otherwise()
-        from tvmtile.frontend.math import if_then_else
-
-        return if_then_else(test, then(), otherwise())
 
 
 _SYMBOLS = {
