@@ -10,7 +10,8 @@ import pytest
 import tvmtile
 import tvmtile.language as T
 from tvmtile.errors import InvalidValue, NestingError
-from tvmtile.language.generators import Xorwow, times_factor
+from tvmtile.language.generators.mrg32k3a import times_factor
+from tvmtile.language.generators.xorwow import Xorwow
 
 TARGETS = {
     "llvm": {"target": "llvm"},
