@@ -167,9 +167,10 @@ class CompiledProgram(Generic[Results]):
         calls = as_torch_operator(self._launch, self.name, len(params), tensors, written, signed)
         self._call = calls.function
         if not (self.out_idx or self._has_packed):
-            # Python looks for `__call__` in a class alone.
-            method = update_wrapper(calls.method, CompiledProgram.__call__)
-            self.__class__ = type("Kernel", (type(self),), {"__call__": method})
+            own = type(self)  # Python looks for `__call__` in a class alone
+            method = update_wrapper(calls.method, own.__call__)
+            names = {"__call__": method, "__module__": own.__module__}
+            self.__class__ = type(own.__name__, (own,), names)
         self._call(*args)
 
     def _run_converted(
