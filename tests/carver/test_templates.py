@@ -61,6 +61,11 @@ def test_without_a_device_it_is_this_machine():
     assert carver.ElementwiseTemplate([64]).arch == carver.auto_infer_current_arch()
 
 
+def test_a_device_is_itself_however_often_it_is_asked_for():
+    target = {"kind": "cuda", "arch": "sm_90a"}
+    assert carver.CUDA(target) == carver.CUDA(target) != carver.CUDA({**target, "arch": "sm_80"})
+
+
 RNG = np.random.default_rng(0)
 FUNCTIONS = {
     "product": (

@@ -478,6 +478,7 @@ def test_a_profiler_compares_and_warns_that_it_measures_an_emulator():
 
 def test_measuring_waits_for_the_gpu(monkeypatch):
     waited = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     monkeypatch.setattr(torch.mps, "synchronize", lambda: waited.append(True))
     do_bench(lambda: None, _n_warmup=1, _n_repeat=3)

@@ -48,7 +48,7 @@ class _Emitter:
     def __init__(self, product: Product, analyzer: Analyzer) -> None:
         self._product = product
         family = FAMILIES[_dtype_of(product.a), _dtype_of(product.b)]
-        self._row: Wgmma = family.largest(product.n)
+        self._row = Wgmma(product.columns, family.dtypes, family.sums)
         self._has_signs = family.sums == "float32"
         self._names_orders = family.transposes
         self._sums = _Registers(

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tvmtile.instructions.mma import ATOMS, PAIRS_OF_BYTES, Axis
-from tvmtile.ir.threads import WARP_SIZE, WARPGROUP
+from tvmtile.ir.threads import WARP_SIZE, WARPGROUP, registers_of_each
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, with_weights
 
 __all__ = ["FAMILIES", "OPERAND_BYTES", "ROWS", "WARPGROUP", "Family", "Wgmma", "sum_map"]
@@ -19,6 +19,8 @@ ROWS = 64
 _MAX_COLUMNS = 256
 OPERAND_BYTES = 32
 """Bytes along K of an instruction's operands."""
+_OTHER_REGISTERS = 26
+"""Of a thread beside its sums; with fewer ptxas refuses an instruction (C7602)."""
 _PTX = {
     "float16": "f16",
     "bfloat16": "bf16",
@@ -105,15 +107,23 @@ class Family:
         """Their extent along K."""
         return Wgmma(_MAX_COLUMNS, self.dtypes, self.sums).k
 
-    def largest(self, n: int) -> Wgmma:
+    def largest(self, n: int, threads: int = WARPGROUP) -> Wgmma:
         """The instruction with most columns of which `n` columns consist.
+
+        Parameters
+        ----------
+        n : int
+        threads : int
+            Of the block, which share the registers of a multiprocessor.
 
         Raises
         ------
         ValueError
             If there is none.
         """
-        return Wgmma(max(c for c in self.columns if n % c == 0), self.dtypes, self.sums)
+        most = registers_of_each(threads) - _OTHER_REGISTERS
+        fitting = (row for row in self if row.registers <= most)
+        return max((row for row in fitting if n % row.n == 0), key=lambda row: row.n)
 
     def __iter__(self) -> Iterator[Wgmma]:
         return (Wgmma(columns, self.dtypes, self.sums) for columns in self.columns)

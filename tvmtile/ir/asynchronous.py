@@ -175,6 +175,8 @@ class Product:
         first element that the thread holds.
     m, n, k : int
         Extents.
+    columns : int
+        Of an instruction.
     a_transposed, b_transposed : bool
         The operand is stored as [k, m], as [n, k].
     clear : bool
@@ -188,6 +190,7 @@ class Product:
     m: int
     n: int
     k: int
+    columns: int
     a_transposed: bool = False
     b_transposed: bool = False
     clear: bool = False
@@ -210,7 +213,7 @@ def multiply(product: Product) -> tirx.Stmt:
     return tirx.Evaluate(call)
 
 
-_EXTENTS = ("m", "n", "k")
+_EXTENTS = ("m", "n", "k", "columns")
 _FLAGS = ("a_transposed", "b_transposed", "clear")
 
 

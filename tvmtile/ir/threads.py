@@ -20,6 +20,7 @@ from tvmtile.ir.rewriting import ScopedRewriter
 __all__ = [
     "ALL_LANES",
     "MAX_THREADS",
+    "REGISTER_FILE",
     "WARPGROUP",
     "WARP_SIZE",
     "Group",
@@ -28,6 +29,7 @@ __all__ = [
     "group_of_region",
     "group_region",
     "let_in",
+    "registers_of_each",
     "without_groups",
 ]
 
@@ -37,10 +39,18 @@ WARPGROUP = 4 * WARP_SIZE
 """Threads that do a `wgmma` together, from Hopper on."""
 MAX_THREADS = 1024
 """Threads that a block of either may have."""
+REGISTER_FILE = 65536
+"""32-bit registers of a multiprocessor of NVIDIA's GPUs."""
+_MOST_REGISTERS = 255
 ALL_LANES = (1 << WARP_SIZE) - 1
 """The threads of a warp, a bit each."""
 
 _REGION = "tvmtile.group"
+
+
+def registers_of_each(threads: int) -> int:
+    """Registers that each of so many threads can have where all of them run at once."""
+    return min(_MOST_REGISTERS, REGISTER_FILE // threads)
 
 
 @dataclass(frozen=True, order=True)

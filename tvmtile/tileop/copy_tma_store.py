@@ -20,7 +20,7 @@ from tvmtile.ir.asynchronous import BULK_STORE, wait
 from tvmtile.ir.operands import as_region, describe, dtype_of, is_whole, region
 from tvmtile.ir.rewriting import for_loop, retyped, seq
 from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment
-from tvmtile.ir.threads import WARP_SIZE, WARPGROUP
+from tvmtile.ir.threads import REGISTER_FILE, WARP_SIZE, WARPGROUP
 from tvmtile.ir.types import Index
 from tvmtile.layout.fragment import THREAD, Digit, FragmentLayout, layout_of, with_weights
 from tvmtile.layout.shared import swizzled
@@ -150,12 +150,10 @@ def _slots(op: Copy, parts: _Parts, context: LoweringContext) -> int:
     taken = bytes_taken(op, context) + 8 * _ROW_BYTES  # pieces begin where their swizzle does
     sums = math.prod(parts.part) // WARPGROUP
     registers = context.launch.num_threads * (sums + _OTHER_REGISTERS)
-    blocks = max(1, min(total // taken, _REGISTERS // registers))
+    blocks = max(1, min(total // taken, REGISTER_FILE // registers))
     return min(_SLOTS, (total // blocks - taken) // (parts.groups * _bytes(op, parts)))
 
 
-_REGISTERS = 65536
-"""Of a multiprocessor."""
 _OTHER_REGISTERS = 40
 """Of a thread, beside its sums: few, so that more blocks are thought to run at once, not fewer."""
 

@@ -619,13 +619,32 @@ def test_a_product_whose_sums_the_loop_touches_is_waited_for():
         ((128, 256, 64), 256, "m64n256k16"),
         ((256, 128, 64), 256, "m64n128k16"),
         ((128, 128, 64), 256, "m64n128k16"),
-        ((256, 256, 64), 512, "m64n256k16"),
+        ((256, 256, 64), 512, "m64n128k16"),
+        ((256, 512, 64), 1024, "m64n64k16"),
     ],
 )
 def test_warpgroups_share_so_that_they_read_least_from_shared_memory(block, threads, instruction):
     program = gemm(*block, block=block, threads=threads)
     source = tvmtile.compile(program, target=HOPPER).get_kernel_source()
     assert set(re.findall(r"m64n\d+k\d+", source)) == {instruction}
+
+
+@pytest.mark.parametrize(
+    ("block", "threads", "roles", "instruction"),
+    [
+        ((256, 256, 64), 512, False, "m64n128k16"),
+        ((512, 128, 64), 1024, False, "m64n64k16"),
+        ((192, 256, 64), 384, True, "m64n128k16"),  # and 128 that copy
+    ],
+)
+def test_a_thread_has_the_registers_that_an_instruction_asks_for(
+    block, threads, roles, instruction
+):
+    """A quarter of a multiprocessor's registers, less what a thread needs beside its sums."""
+    program = gemm(*block[:2], 4 * block[2], block=block, threads=threads, stages=2, roles=roles)
+    kernel = tvmtile.compile(program, target=HOPPER)
+    assert set(re.findall(r"m64n\d+k\d+", kernel.get_kernel_source())) == {instruction}
+    assert kernel.cubin
 
 
 def test_other_buffer_copies_are_left_to_a_product_in_flight():

@@ -13,7 +13,7 @@ from tvm.target import Target
 from tvmtile.carver.arch import driver
 from tvmtile.cuda_runtime import has_gpu
 from tvmtile.errors import UnknownTarget
-from tvmtile.ir.threads import WARP_SIZE, WARPGROUP
+from tvmtile.ir.threads import REGISTER_FILE, WARP_SIZE, WARPGROUP
 from tvmtile.target import TargetLike, compute_capability, cpu, gpu, resolve
 
 __all__ = ["CDNA", "CPU", "CUDA", "METAL", "TileDevice"]
@@ -50,7 +50,7 @@ class TileDevice:
         Threads and blocks that a core of a GPU holds.
     """
 
-    target: Target
+    target: Target = field(compare=False)  # TVM's targets equal none but themselves
     name: str
     platform: str
     compute_max_core: int
@@ -115,7 +115,6 @@ _CHIPS = {
     103: _Chip("B300", 148, 1.85, 8000, 8192, 228, 126),
     120: _Chip("RTX 5090", 170, 2.41, 1792, 512, 100, 96, 1536, 24),
 }
-_REGISTERS = 65536
 _HAS_FLOAT8 = 89
 _DOUBLE_BITS = 256
 """As many bits an operand of 64 would have if its products took as long as their bits say."""
@@ -134,7 +133,7 @@ def CUDA(target: TargetLike = "cuda") -> TileDevice:
         chip = replace(chip, name=driver.get_device_name(), cores=driver.get_num_sms())
     return TileDevice(
         resolved, chip.name, "CUDA", chip.cores, chip.clock, chip.memory, chip.matrix,
-        limits.group_size, _REGISTERS, limits.shared_memory, chip.shared_kb << 10, chip.l2_mb << 20,
+        limits.group_size, REGISTER_FILE, limits.shared_memory, chip.shared_kb << 10, chip.l2_mb << 20,
         WARPGROUP if limits.has_warpgroup_products else limits.group_size, chip.threads, chip.blocks,
     )  # fmt: skip
 
@@ -146,7 +145,7 @@ def METAL(target: TargetLike = "metal") -> TileDevice:
     assert limits is not None
     return TileDevice(
         resolved, _APPLE.name, "METAL", _APPLE.cores, _APPLE.clock, _APPLE.memory, _APPLE.matrix,
-        limits.group_size, _REGISTERS, limits.shared_memory, 2 * limits.shared_memory,
+        limits.group_size, REGISTER_FILE, limits.shared_memory, 2 * limits.shared_memory,
         _APPLE.l2_mb << 20,
     )  # fmt: skip
 

@@ -13,7 +13,7 @@ from typing import Any
 from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile.instructions.wgmma import FAMILIES, OPERAND_BYTES, ROWS, WARPGROUP, Family
+from tvmtile.instructions.wgmma import FAMILIES, OPERAND_BYTES, ROWS, WARPGROUP, Family, Wgmma
 from tvmtile.ir.asynchronous import WGMMA, Product, multiply, signal, wait
 from tvmtile.ir.operands import buffer_of, constant, describe, dtype_of
 from tvmtile.ir.rewriting import seq
@@ -51,6 +51,8 @@ class _Plan:
     """The instructions for its dtypes."""
     share: Partition
     """How the warpgroups share it, in matrices of 64 rows and as few columns as there can be."""
+    threads: int
+    """Of the block: by these ptxas reckons registers, however many of them are moved to some."""
     panels: dict[ir.Var, int]
     """The tiles in shared memory, with bytes of the widest panel."""
 
@@ -64,13 +66,18 @@ class _Plan:
         """Of a warpgroup."""
         return self.share.column_matrices * self.family.columns[0]
 
+    @property
+    def row(self) -> Wgmma:
+        """The instruction."""
+        return self.family.largest(self.columns, self.threads)
+
 
 def _plan(op: Gemm, context: LoweringContext) -> _Plan:
     """How a product is done, if its operands begin where instructions can."""
     if not context.gpu.has_warpgroup_products:
         raise Lacking(f"{context.gpu.name} has no wgmma")
     family = _family(op)
-    plan = _Plan(family, _share(op, family, context), {})
+    plan = _Plan(family, _share(op, family, context), context.launch.num_threads, {})
     for operand, follows_k, step in _operands(op, plan):
         panel = _panel(operand, family, 0 if follows_k else step, follows_k=follows_k)
         known = plan.panels.get(buffer_of(operand), panel)
@@ -84,7 +91,7 @@ def _operands(op: Gemm, plan: _Plan) -> Iterator[tuple[ir.TensorRegion, bool, in
     With each, whether its rows run along K, and how many elements instructions begin apart along M or
     N; 0 where there is one.
     """
-    columns = plan.family.largest(plan.columns).n
+    columns = plan.row.n
     if is_shared(buffer_of(op.A)):
         yield op.A, not op.transpose_A, ROWS
     yield op.B, op.transpose_B, columns if plan.share.columns * plan.columns > columns else 0
@@ -142,7 +149,7 @@ def _share(op: Gemm, family: Family, context: LoweringContext) -> Partition:
     def operands(share: Partition) -> int:
         """Rows of A and of B that a warpgroup reads from shared memory, each as long as a step of K."""
         columns = share.column_matrices * family.columns[0]
-        wide = family.largest(columns).n
+        wide = family.largest(columns, context.launch.num_threads).n
         return share.row_matrices * columns // wide * (rows + wide)
 
     return partition(m, n, groups, op.policy, size, "warpgroups", unit=WARPGROUP, cost=operands)
@@ -179,8 +186,7 @@ def _bytes_of(operand: ir.TensorRegion) -> int:
 
 def _layouts(op: Gemm, context: LoweringContext) -> dict[ir.Var, FragmentLayout]:
     plan = _plan(op, context)
-    row = plan.family.largest(plan.columns)
-    share = plan.share
+    share, row = plan.share, plan.row
     across = (Digit(share.columns, THREAD, WARPGROUP), Digit(plan.columns // row.n, REGISTER, 1))
     found = {}
     for operand, columns, matrix, transposed in (
@@ -222,7 +228,7 @@ def _tiles(op: Gemm, context: LoweringContext) -> dict[ir.Var, SharedTile]:
 def gemm_wgmma(op: Gemm, context: LoweringContext) -> tirx.Stmt:
     """Each warpgroup starts the instructions of its share; without a token it waits for them."""
     plan = _plan(op, context)
-    share, row = plan.share, plan.family.largest(plan.columns)
+    share, row = plan.share, plan.row
     group = tirx.floordiv(context.thread_index, WARPGROUP)
     first_row = tirx.floormod(tirx.floordiv(group, share.columns), share.rows) * plan.rows
     first_column = tirx.floormod(group, share.columns) * plan.columns
@@ -250,6 +256,7 @@ def gemm_wgmma(op: Gemm, context: LoweringContext) -> tirx.Stmt:
         plan.rows,
         plan.columns,
         constant(op.k) or 0,
+        row.n,
         op.transpose_A,
         op.transpose_B,
         op.clear_accum,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import tirx
 
 from tvmtile.ir.operators import operator_for
-from tvmtile.ir.threads import WARPGROUP
+from tvmtile.ir.threads import WARPGROUP, registers_of_each
 
 __all__ = ["moves_registers", "registers_moved", "registers_of"]
 
@@ -22,9 +22,6 @@ sizes have enough for all, or none to move.
 """
 
 
-_REGISTER_FILE, _MOST_REGISTERS = 65536, 255
-
-
 def moves_registers(consumers: int) -> bool:
     """Tell whether a block of so many threads that multiply moves registers to them."""
     return (consumers, False) in _REGISTERS
@@ -34,7 +31,7 @@ def registers_of(consumers: int, *, by_threads: bool) -> int:
     """Registers of a thread that multiplies, at most."""
     if (consumers, by_threads) in _REGISTERS:
         return _REGISTERS[consumers, by_threads][1]
-    return min(_MOST_REGISTERS, _REGISTER_FILE // (consumers + WARPGROUP))
+    return registers_of_each(consumers + WARPGROUP)
 
 
 def registers_moved(consumers: int, *, by_threads: bool) -> tuple[list[tirx.Stmt], list[tirx.Stmt]]:
