@@ -155,6 +155,7 @@ _GPU: tuple[Any, ...] = (
     # Floats of 8 bits become integers that hold their bits.
     _Only("cuda", P.LowerNarrowFloatsOnCuda),
     _Only("metal", P.LowerNarrowFloatsOnMetal),
+    _Only("cuda", P.PredicateArrivals),  # arrivals in some iterations only do not branch
     _Only("cuda", P.LowerWaitsOnCuda),  # barriers of warps, or of some threads, are instructions
     _Only("cuda", P.LowerAssertionsOnCuda),  # assertions print what fails, and stop the kernel
     P.InlineSingleTripLoops,  # loops of one iteration become their body

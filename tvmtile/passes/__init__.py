@@ -89,6 +89,7 @@ from tvmtile.passes.workarounds.keep_comparisons import KeepComparisons
 from tvmtile.passes.workarounds.keep_names import KeepNames
 from tvmtile.passes.workarounds.keep_remainders import KeepRemainders
 from tvmtile.passes.workarounds.keep_truncations import KeepTruncations
+from tvmtile.passes.workarounds.predicate_arrivals import PredicateArrivals
 from tvmtile.passes.workarounds.short_circuit import ShortCircuitOnCpu
 from tvmtile.passes.workarounds.store_names import StoreNamesOnCpu
 from tvmtile.passes.workarounds.wrap_unsigned import WrapUnsignedOnCpu
@@ -165,6 +166,7 @@ __all__ = [
     "PlanPipeline",
     "PlanSharedMemory",
     "PlanUnrolling",
+    "PredicateArrivals",
     "ReduceAccumulations",
     "ReduceBehindLoops",
     "SelectImplementation",

@@ -1,0 +1,87 @@
+"""PredicateArrivals: an arrival that depends on the iteration is no branch of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import ir, tirx
+from tvm_ffi import structural_equal
+
+from tvmtile._tvm import mapped
+from tvmtile.analysis.conflicts.expressions import conjuncts
+from tvmtile.instructions.ptx import ptx
+from tvmtile.ir.kernels import Launch, with_kernels
+from tvmtile.ir.passes import prim_func_pass
+from tvmtile.ir.rewriting import mentions
+
+__all__ = ["PredicateArrivals"]
+
+_ARRIVE = "mbarrier.arrive.shared.b64"
+
+
+@prim_func_pass("PredicateArrivals")
+def PredicateArrivals(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Let a thread arrive at an mbarrier by an instruction that has the iteration's condition itself.
+
+    Where consumers release the tiles of the iteration before, the first one has none. If one branch
+    asked for the thread and for the iteration, ptxas would have each `wgmma` of a small loop wait for the
+    one before (C7514).
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main():
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(128, thread="threadIdx.x"):
+                empty = T.alloc_buffer((4,), "uint64", scope="shared.dyn")
+                for k in range(8):
+                    if k > 0 and tx % 32 == 0:
+                        T.ptx.mbarrier(
+                            T.cuda.cvta_generic_to_shared(T.address_of(empty[(k + 3) % 4])),
+                            "arrive", "", "", "shared", "b64", "",
+                        )
+    ```
+
+    After
+    -----
+    ```
+                    if tx % 32 == 0:
+                        T.ptx.mbarrier(
+                            T.cuda.cvta_generic_to_shared(T.address_of(empty[(k + 3) % 4])),
+                            k > 0,
+                            "arrive", "", "", "shared", "b64", "pred",
+                        )
+    ```
+    """
+    return with_kernels(func, _predicated)
+
+
+def _predicated(kernel: tirx.For) -> tirx.For:
+    threads = [loop.loop_var for loop in Launch(kernel).threads]
+
+    def visit(branch: tirx.IfThenElse) -> tirx.Stmt:
+        address = _arrives_at(branch.then_case)
+        if address is None or branch.else_case is not None:
+            return branch
+        asked = conjuncts(branch.condition)
+        of_threads = [c for c in asked if any(mentions(c, thread) for thread in threads)]
+        others = [c for c in asked if c not in of_threads]
+        if not of_threads or not others:
+            return branch
+        arrival = tirx.Evaluate(ptx(_ARRIVE)(address, pred=tirx.all(*others)))
+        return tirx.IfThenElse(tirx.all(*of_threads), arrival, None, branch.span)
+
+    return mapped(kernel, (tirx.IfThenElse, visit))
+
+
+def _arrives_at(stmt: tirx.Stmt) -> ir.Expr | None:
+    """The address of the mbarrier that a statement arrives at, if it does nothing else."""
+    call: Any = stmt.value if isinstance(stmt, tirx.Evaluate) else None
+    if not isinstance(call, ir.Call) or len(call.args) == 0:
+        return None
+    pointer = call.args[0]
+    if not isinstance(pointer, ir.Call) or len(pointer.args) != 1:
+        return None
+    (address,) = pointer.args
+    return address if structural_equal(call, ptx(_ARRIVE)(address)) else None
