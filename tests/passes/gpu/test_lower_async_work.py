@@ -249,6 +249,37 @@ def test_no_index_is_exchanged_for_a_tile_that_all_warpgroups_read():
     assert "shuffle" not in lowered.script()
 
 
+@pytest.mark.parametrize(
+    ("condition", "asked"),
+    [
+        ("tx < 256", "first_tx < 256"),
+        ("tx >= 128 and tx < 256", "first_tx >= 128 and first_tx < 256"),
+        ("tx // 32 % 2 == 0", "first_tx // 32 % 2 == 0"),
+        ("tx % 32 < 16", "tx % 32 < 16"),
+        ("tx < 250", "tx < 250"),
+        ("tx < 256 and C[tx] > C[0]", "tx < 256 and C[tx] > C[0]"),
+        ("C[0] > C[1]", "C[0] > C[1]"),
+    ],
+)
+def test_a_branch_that_lets_whole_warps_to_a_product_asks_for_their_first_threads(condition, asked):
+    """What differs within a warp, or depends on more than the thread, stays as it is."""
+    text = SHARES.format(threads=384).replace("tx < 256", condition)
+    program = tvm.script.from_source(text, {"T": T, "PANELS": PANELS, "COLUMNS": COLUMNS})
+    script = LowerAsyncWork(ir.IRModule({"main": program}))["main"].script()
+    assert f"if {asked}:" in script
+
+
+def test_a_branch_without_a_product_asks_for_the_thread():
+    text = (
+        SHARES.format(threads=384)
+        + "            if tx < 128:\n                C[tx] = T.float32(0)\n"
+    )
+    program = tvm.script.from_source(text, {"T": T, "PANELS": PANELS, "COLUMNS": COLUMNS})
+    script = LowerAsyncWork(ir.IRModule({"main": program}))["main"].script()
+    assert "if first_tx < 256:" in script
+    assert "if tx < 128:" in script
+
+
 COLUMN = T.ComposeLayout(3, 2, 3, T.TileLayout(T.S[(64, 2, 32) : (32, 2048, 1)]))
 
 

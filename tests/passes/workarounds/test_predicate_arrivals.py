@@ -1,4 +1,4 @@
-"""PredicateArrivals: an arrival has the conditions on iterations as a predicate, those on threads as a branch."""
+"""PredicateArrivals: conditions on iterations are predicates of arrivals, those on threads branches."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import Replacement
 from tvmtile.analysis.aliases import Aliases
+from tvmtile.analysis.comers import Comers, Condition
 from tvmtile.analysis.forward import Forward
 from tvmtile.analysis.uses import uses_in
 from tvmtile.codegen.warpgroup_products import instructions_of
@@ -28,7 +29,7 @@ from tvmtile.ir.asynchronous import (
 from tvmtile.ir.kernels import Launch, flattened, statements_of, with_kernels, with_launch_body
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import ScopedRewriter, mentions, seq, substitute
+from tvmtile.ir.rewriting import ScopedRewriter, contains, mentions, seq, substitute
 from tvmtile.ir.scopes import is_private, is_shared
 from tvmtile.ir.threads import ALL_LANES, WARP_SIZE
 
@@ -47,7 +48,8 @@ def LowerAsyncWork(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     Where a warpgroup's part of a tile begins is computed from the index of a warp's first thread, which
     the others get from it: so ptxas knows that it is the same in all of them, and computes it once for
-    the warp, beside what threads do.
+    the warp, beside what threads do. A branch that lets in whole warps to a product asks for the same
+    index: where some threads of a warp might not come, ptxas computes nothing once for all.
 
     Before
     ------
@@ -107,7 +109,7 @@ def _lowered(kernel: tirx.For) -> tirx.For:
     has_whole_warps = launch.num_threads % WARP_SIZE == 0  # all lanes have to come to an exchange
     indices = [loop.loop_var for loop in launch.threads] if has_whole_warps else []
     firsts = {index: ir.Var(f"first_{index.name}", index.ty) for index in indices}
-    lowered = _Instructions(waits.left, fences.needed, firsts).rewrite(kernel)
+    lowered = _Instructions(launch, waits.left, fences.needed, firsts).rewrite(kernel)
     named = [
         tirx.Bind(first, _of_first_lane(index))
         for index, first in firsts.items()
@@ -258,11 +260,13 @@ class _Instructions(ScopedRewriter):
 
     def __init__(
         self,
+        launch: Launch,
         left: dict[tirx.Stmt, int],
         fenced: set[tirx.Stmt],
         firsts: dict[ir.Var, ir.Var],
     ) -> None:
         super().__init__()
+        self._comers = Comers(launch)
         self._left = left
         self._fenced = fenced
         self._firsts = firsts
@@ -272,6 +276,23 @@ class _Instructions(ScopedRewriter):
 
     def _sequence(self, node: tirx.SeqStmt) -> tirx.Stmt:
         return seq([self.mutate(child) for child in _merged(flattened(node), self._left)])
+
+    def visit_if(self, branch: tirx.IfThenElse) -> tirx.Stmt:
+        lowered = super().visit_if(branch)
+        if not isinstance(lowered, tirx.IfThenElse) or not self._lets_in_warps(branch):
+            return lowered
+        condition = substitute(lowered.condition, self._firsts)
+        return tirx.IfThenElse(condition, lowered.then_case, lowered.else_case, branch.span)
+
+    def _lets_in_warps(self, branch: tirx.IfThenElse) -> bool:
+        """Tell whether whole warps take a branch, in which there is a product."""
+        if not any(mentions(branch.condition, index) for index in self._firsts):
+            return False
+        condition = Condition(branch.condition, self._comers)
+        warps = condition.taken.reshape(-1, WARP_SIZE)
+        if condition.others or (warps != warps[:, :1]).any():
+            return False
+        return contains(branch, ir.Call, lambda call: product_of(call) is not None)
 
     def visit_evaluate(self, stmt: tirx.Evaluate) -> tirx.Stmt:
         if not names_token(stmt.value):

@@ -24,8 +24,8 @@ def PredicateArrivals(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Let a thread arrive at an mbarrier by an instruction that has the iteration's condition itself.
 
     Where consumers release the tiles of the iteration before, the first one has none. If one branch
-    asked for the thread and for the iteration, ptxas would have each `wgmma` of a small loop wait for the
-    one before (C7514).
+    asked for the thread and for the iteration, ptxas would have each `wgmma` of a small loop wait for
+    the one before (C7514).
 
     Before
     ------
