@@ -1,7 +1,8 @@
 """Grouped GEMM of float8_e4m3fn: each group of rows of A has a matrix and scales of its own.
 
-As in `grouped_gemm.py`, one grid walks over the tiles of all groups. A tile that is full is stored
-as a whole; the last one of a group may reach into the next group's rows, and stores only its own.
+As in `grouped_gemm.py`, one grid walks over the tiles of all groups. The last tile of a group may
+reach into the next group's rows, and stores only its own. Results go through shared memory, in parts:
+so neighbouring threads store neighbours, in rows that are checked one by one.
 """
 
 import torch
@@ -16,9 +17,11 @@ DTYPE = T.float8_e4m3fn
 
 def grouped_gemm_fp8(
     total, row_tiles, groups, N, K, block_M=64, block_N=128, block_K=128, stages=3, threads=128,
-    panel=8, persist=None,
+    panel=8, persist=None, parts=2,
 ):  # fmt: skip
     """C = (A * A_scale) @ (B[group] * B_scale[group]).T for each group's rows."""
+    width = block_N // parts
+    starts = [width * number for number in range(parts)]
 
     @T.prim_func
     def main(
@@ -33,7 +36,10 @@ def grouped_gemm_fp8(
             A_shared = T.alloc_shared((block_M, block_K), DTYPE)
             B_shared = T.alloc_shared((block_N, block_K), DTYPE)
             C_local = T.alloc_fragment((block_M, block_N), T.float32)
+            C_shared = T.alloc_shared((block_M, width), T.bfloat16)
             group, first, end = table[by, 0], table[by, 1], table[by, 2]
+            T.assume(first >= 0)
+            T.assume(end <= total)
             if persist is not None:
                 T.annotate_persistent(persist)
             T.use_swizzle(panel)
@@ -47,9 +53,11 @@ def grouped_gemm_fp8(
                     B_shared, B_scale[group, bx * block_N : (bx + 1) * block_N],
                     C_local, transpose_B=True,
                 )  # fmt: skip
-            for i, j in T.Parallel(block_M, block_N):
-                if first + i < end:
-                    C[first + i, bx * block_N + j] = C_local[i, j]
+            for start in starts:
+                T.copy(C_local[:, start : start + width], C_shared)
+                for i, j in T.Parallel(block_M, width):
+                    if first + i < end:
+                        C[first + i, bx * block_N + start + j] = C_shared[i, j]
 
     return main
 
