@@ -81,6 +81,17 @@ def test_what_targets_compute_differently_is_unknown(expression):
         evaluated(expression)
 
 
+@pytest.mark.parametrize(
+    "expression",
+    [cast("int32", cast("int8", TX)), cast("uint8", TX * 4), TX << TX, cast("int64", TX) << 40],
+)
+def test_no_points_have_no_numbers(expression):
+    """As where conditions leave out all threads that an access could be of."""
+    value = evaluate(expression, {TX: THREADS[:0]}, N.same_as, 0)
+    assert value.term is None
+    assert np.size(value.numbers) == 0
+
+
 def test_a_wider_dtype_keeps_a_uniform_term():
     value = evaluated(cast("int64", TX + N * 8))
     np.testing.assert_array_equal(value.numbers, THREADS)

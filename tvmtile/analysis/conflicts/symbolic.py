@@ -181,7 +181,7 @@ def _check_shift(node: ir.Expr, count: Value) -> None:
     """Bits are shifted by less than there are, or nobody knows where to."""
     number = np.asarray(_number(count))
     integer = _integer(str(node.ty.dtype))
-    if integer is None or number.min() < 0 or number.max() >= integer.bits:
+    if integer is None or np.any(number < 0) or np.any(number >= integer.bits):
         raise NotSeparable
 
 
@@ -211,6 +211,8 @@ class _Integer:
         return self.bits - self.is_signed >= other.bits - other.is_signed
 
     def contains(self, numbers: np.ndarray) -> bool:
+        if not np.size(numbers):
+            return True  # conditions have left out every point
         low, high = int(np.min(numbers)), int(np.max(numbers))
         least = -(1 << (self.bits - 1)) if self.is_signed else 0
         return least <= low and high < least + (1 << self.bits)
