@@ -127,6 +127,7 @@ def a_product(A: T.Buffer((64, 32), "float16"), C: T.Buffer((128,), "float32")):
                     m=64,
                     n=8,
                     k=32,
+                    columns=8,
                     b_transposed=True,
                     clear=True,
                 )
@@ -205,6 +206,7 @@ def main(C: T.Buffer((256,), "float32")):
                     m=64,
                     n=8,
                     k=32,
+                    columns=8,
                     b_transposed=True,
                     clear=True,
                 )
@@ -298,6 +300,7 @@ def columns_in_panels(C: T.Buffer((256,), "float32")):
                 m=64,
                 n=8,
                 k=32,
+                columns=8,
                 b_transposed=True,
                 clear=True,
             )
@@ -321,7 +324,15 @@ def weights_in_registers(C: T.Buffer((128,), "float32")):
             b = T.alloc_buffer((8, 32), "float16", scope="shared", layout=COLUMNS)
             c = T.alloc_buffer((4,), "float32", scope="local")
             T.tile.async_multiply(
-                "wgmma/1", c[0], a[0], T.address_of(b[0, 0]), m=64, n=8, k=32, b_transposed=True
+                "wgmma/1",
+                c[0],
+                a[0],
+                T.address_of(b[0, 0]),
+                m=64,
+                n=8,
+                k=32,
+                columns=8,
+                b_transposed=True,
             )
             T.tile.async_signal("wgmma/1")
             T.tile.async_wait("wgmma/1", 0)
@@ -337,7 +348,8 @@ def test_registers_are_put_together_before_the_fence():
 
 
 PRODUCT = """T.tile.async_multiply(
-    "wgmma/1", c[0], T.address_of(a[0, 0, 0]), T.address_of(b[0, 0]), m=64, n=8, k=32, b_transposed=True
+    "wgmma/1", c[0], T.address_of(a[0, 0, 0]), T.address_of(b[0, 0]), m=64, n=8, k=32, columns=8,
+    b_transposed=True
 )"""
 PRODUCTS = """
 @T.prim_func
