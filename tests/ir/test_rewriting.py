@@ -8,6 +8,7 @@ import pytest
 import tvm
 from tvm import tirx
 from tvm.script import tirx as T
+from tvm.sym import Analyzer
 
 from tvmtile.ir.rewriting import ScopedRewriter, seq, variables_of, with_fresh_variables
 
@@ -65,6 +66,41 @@ def test_the_analyzer_knows_what_is_around_whenever_it_is_asked(asked):
     assert visitor.rewrite(main.body).same_as(main.body)
     expected = {"A": False, "B": True, "C": True, "D": False}
     assert visitor.found == {name: expected[name] for name in asked}
+
+
+@pytest.mark.parametrize("asked", ["ABCD", "A", "B", "C", "D", "AC", "BD", ""])
+def test_values_of_names_are_known_whenever_it_is_asked(monkeypatch, asked):
+    """Nothing is bound, which takes TVM longer than the visit of a statement, where nobody asks."""
+    bound = []
+    bind = Analyzer.bind
+
+    def noted(self, var, value, **options):
+        bound.append(var)
+        bind(self, var, value, **options)
+
+    monkeypatch.setattr(Analyzer, "bind", noted)
+
+    @T.prim_func
+    def main(a: T.handle, b: T.handle, c: T.handle, d: T.handle, n: T.int32):
+        A = T.match_buffer(a, (16,))
+        B = T.match_buffer(b, (16,))
+        C = T.match_buffer(c, (16,))
+        D = T.match_buffer(d, (16,))
+        for i in range(8):
+            twice: T.let = i * 2
+            A[twice] = T.float32(0)
+            if i < 2:
+                same: T.let = i + n - n
+                B[twice] = T.float32(0)
+                C[same] = T.float32(0)
+            quarter: T.let = i // 4
+            D[quarter] = T.float32(0)
+
+    visitor = _Provable(asked)
+    assert visitor.rewrite(main.body).same_as(main.body)
+    expected = {"A": False, "B": True, "C": True, "D": True}
+    assert visitor.found == {name: expected[name] for name in asked}
+    assert bool(bound) == bool(asked)
 
 
 def test_a_condition_is_forgotten_where_a_visit_fails():

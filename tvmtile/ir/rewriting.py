@@ -176,13 +176,17 @@ class ScopedRewriter:
 
     def note_value(self, bind: tirx.Bind) -> None:
         """Tell the analyzer the value of a name, or only the range of a division."""
+        self._untold.append(partial(self._tell_value, bind))
+
+    def _tell_value(self, bind: tirx.Bind) -> None:
+        analyzer = self._analyzer
         if not is_division(bind.value):
-            self.analyzer.bind(bind.var, bind.value, allow_override=True)
+            analyzer.bind(bind.var, bind.value, allow_override=True)
             return
-        bounds = self.analyzer.const_int_bound(bind.value)
-        is_negative = bounds.min_value < 0 and not self.analyzer.can_prove(bind.value >= 0)
+        bounds = analyzer.const_int_bound(bind.value)
+        is_negative = bounds.min_value < 0 and not analyzer.can_prove(bind.value >= 0)
         lowest = bounds.min_value if is_negative else max(0, bounds.min_value)
-        self.analyzer.update(bind.var, ConstIntBound(lowest, bounds.max_value), override=True)
+        analyzer.update(bind.var, ConstIntBound(lowest, bounds.max_value), override=True)
 
     def visit_attribute(self, node: tirx.AttrStmt) -> tirx.Stmt:
         return self.descend(node)

@@ -52,6 +52,7 @@ class Domain:
         self._varying -= uniform
         self._symbols: dict[tuple[Hashable, str], ir.Var] = {}
         self._known: dict[Hashable, Any] = {}
+        self._canonical: dict[int, tuple[ir.Expr, ir.Expr]] = {}
 
     @property
     def worst(self) -> ConflictScope:
@@ -91,7 +92,13 @@ class Domain:
 
     def canonical(self, expression: ir.Expr) -> ir.Expr:
         """An expression, simplified where it does not wrap around."""
-        return expression if may_wrap(expression) else self.simplified(expression)
+        if type(expression) is tirx.IntImm:
+            return expression
+        known = self._canonical.get(hash(expression))  # by address; keeps the node alive
+        if known is None:
+            simple = expression if may_wrap(expression) else self.simplified(expression)
+            known = self._canonical[hash(expression)] = expression, simple
+        return known[1]
 
     def evaluated(
         self, expression: ir.Expr, points: Mapping[ir.Var, Any], lanes: int | np.ndarray = 0

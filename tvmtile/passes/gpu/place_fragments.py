@@ -121,6 +121,8 @@ class _Place(ScopedRewriter):
         if self._launch is None:
             raise VerifyError(f"{describe(fragment)} is used outside of a kernel")
         register = self.analyzer.simplify(layout.register_of(indices))
+        if type(register) is tirx.IntImm:
+            return register
         first = {t.loop_var: tirx.const(0, "int32") for t in self._launch.threads}
         if not any(mentions(register, thread) for thread in first):
             return register

@@ -90,6 +90,8 @@ class _Keeper(ScopedRewriter):
     def _kept(self, indices: Sequence[ir.Expr]) -> list[Any] | None:
         """The indices with one of them hidden; None where nothing is to be hidden."""
         written_out = [substitute(index, self._values) for index in indices]
+        if all(map(_is_plain, written_out)):
+            return None
         if any(map(_cancels, written_out)):
             return [self.analyzer.canonical_simplify(index) for index in written_out]
         divisions = _divisions(written_out)
@@ -124,6 +126,16 @@ class _Keeper(ScopedRewriter):
         return any(
             not self.analyzer.can_prove_equal(tirx.floormod(t, division.b), 0) for t in terms
         )
+
+
+def _is_plain(index: Any) -> bool:
+    """Tell whether an index is made of sums and products of names and of numbers from 0 on."""
+    kind = type(index)
+    if kind is tirx.Add or kind is tirx.Mul:
+        return _is_plain(index.a) and _is_plain(index.b)
+    if kind is tirx.IntImm:
+        return bool(index.value >= 0)
+    return kind is ir.Var
 
 
 def _cancels(index: ir.Expr) -> bool:
