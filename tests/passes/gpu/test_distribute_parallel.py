@@ -261,6 +261,42 @@ def test_threads_that_repeat_an_iteration_see_what_one_of_them_stores(
     assert torch.equal(B, f)
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_what_an_iteration_computes_by_itself_is_there_when_one_thread_stores_it(arch):
+    """Three threads hold each sum; all read the tile before one of them stores to it."""
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((64, 32), "float16"),
+        B: T.Tensor((32, 64), "float16"),
+        C: T.Tensor((64, 64), "float32"),
+    ):
+        with T.Kernel(1, threads=384):
+            a, b = T.alloc_shared((64, 32), "float16"), T.alloc_shared((32, 64), "float16")
+            s = T.alloc_shared((64, 64), "float32")
+            f = T.alloc_fragment((64, 64), "float32")
+            own = T.alloc_local((1,), "float32")
+            T.copy(A, a)
+            T.copy(B, b)
+            T.copy(C, s)
+            T.gemm(a, b, f, clear_accum=True)
+            for i, j in T.Parallel(64, 64):
+                own[0] = 0
+                for q in T.serial(2):
+                    own[0] += s[i, j] * f[i, j]
+                s[i, j] = own[0]
+            T.copy(s, C)
+
+    kernel = tvmtile.compile(
+        main, target={"kind": "cuda", "arch": arch}, execution_backend="emulator"
+    )
+    A, B = torch.randint(-3, 4, (64, 32)).half(), torch.randint(-3, 4, (32, 64)).half()
+    C = torch.randint(-3, 4, (64, 64)).float()
+    expected = 2 * C * (A.float() @ B.float())
+    kernel(A, B, C)
+    assert torch.equal(C, expected)
+
+
 def test_neighbours_that_are_computed_are_loaded_and_stored_at_once():
     @T.prim_func
     def main(

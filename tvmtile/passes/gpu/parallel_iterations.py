@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import walk
+from tvmtile._tvm import Mutator, mutated, walk
 from tvmtile.analysis.nests import Nest
 from tvmtile.errors import VerifyError
 from tvmtile.ir.kernels import flattened, written_out
@@ -21,6 +22,7 @@ from tvmtile.ir.rewriting import (
     has_effect,
     mentions,
     reads_no_memory,
+    retyped,
     seq,
     substitute,
     with_fresh_variables,
@@ -113,13 +115,14 @@ class Iterations:
         if not repeated:
             return self._looped(loops, conditions, body)
         owner = tirx.all(*(self._thread_digit(digit) == 0 for digit in repeated))
+        arrays, apart = _with_own_arrays(_steps(body), loops)
         steps = [
             self._looped(loops, [*conditions, owner], step)
             if _is_for_others(step)
             else self._looped(loops, conditions, _done_by(owner, step))
-            for step in _steps(body)
+            for step in apart
         ]
-        return seq([steps[0], *map(with_fresh_variables, steps[1:])])
+        return seq([*arrays, steps[0], *map(with_fresh_variables, steps[1:])])
 
     def _thread_digit(self, digit: Digit) -> ir.Expr:
         return digit.value_in(self._thread, self._threads)
@@ -234,6 +237,69 @@ def _steps(body: tirx.Stmt) -> list[tirx.Stmt]:
     if not any(mentions(each, buffer) for each in kept for buffer in written):
         return [body]
     return [seq(list(some)) for _, some in groupby(statements, _is_for_others)]
+
+
+def _with_own_arrays(
+    steps: list[tirx.Stmt], loops: list[tuple[ir.Var, Digit]]
+) -> tuple[list[tirx.Stmt], list[tirx.Stmt]]:
+    """Steps in which each iteration has private arrays of its own, and the arrays' allocations.
+
+    All iterations do one step before the next. What an iteration computes in a private array for a
+    later step would be what the last one did.
+    """
+    mine: dict[ir.Var, ir.Var] = {}
+    for place, each in enumerate(steps[:-1], 1):
+        for buffer in _private_in(each):
+            used_later = any(mentions(later, buffer) for later in steps[place:])
+            if used_later and buffer not in mine and _begins(steps, buffer):
+                shape = [*(digit.extent for _, digit in loops), *buffer.ty.shape]
+                mine[buffer] = retyped(buffer, shape=shape)
+    numbers = [number for number, _ in loops]
+
+    def load(node: ir.TensorLoad, mutator: Mutator) -> ir.Expr:
+        own = mine.get(node.source)
+        indices = [mutator.mutate(index) for index in node.indices]
+        return (
+            mutator.default_mutate(node)
+            if own is None
+            else tirx.BufferLoad(own, [*numbers, *indices], node.span)
+        )
+
+    def store(node: tirx.BufferStore, mutator: Mutator) -> tirx.Stmt:
+        own = mine.get(node.buffer)
+        if own is None:
+            return mutator.default_mutate(node)
+        indices = [*numbers, *(mutator.mutate(index) for index in node.indices)]
+        return tirx.BufferStore(own, mutator.mutate(node.value), indices, span=node.span)
+
+    if not mine:
+        return [], steps
+    apart = [mutated(step, (ir.TensorLoad, load), (tirx.BufferStore, store)) for step in steps]
+    return [tirx.AllocBuffer(own) for own in mine.values()], apart
+
+
+def _private_in(stmt: tirx.Stmt) -> list[ir.Var]:
+    """The private arrays that a statement stores to and does not allocate."""
+    found: dict[ir.Var, None] = {}
+    walk(stmt, (tirx.BufferStore, lambda node: found.setdefault(node.buffer)))
+    walk(stmt, (tirx.AllocBuffer, lambda node: found.pop(node.buffer, None)))
+    return [buffer for buffer in found if is_private(buffer) and not is_fragment(buffer)]
+
+
+def _begins(steps: list[tirx.Stmt], buffer: ir.Var) -> bool:
+    """Tell whether an iteration sets an array before it uses it."""
+    first = next(stmt for step in steps for stmt in _inside(step) if mentions(stmt, buffer))
+    is_set = isinstance(first, tirx.BufferStore) and first.buffer.same_as(buffer)
+    return is_set and not any(mentions(part, buffer) for part in (first.value, *first.indices))
+
+
+def _inside(stmt: tirx.Stmt) -> Iterator[tirx.Stmt]:
+    """The statements of an iteration, in order, without the conditions around them."""
+    for each in flattened(stmt):
+        if isinstance(each, tirx.IfThenElse) and each.else_case is None:
+            yield from _inside(each.then_case)
+        else:
+            yield each
 
 
 def _done_by(owner: Any, body: tirx.Stmt) -> tirx.Stmt:
