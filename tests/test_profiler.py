@@ -104,6 +104,14 @@ def test_do_bench_calls_as_often_as_it_is_told_and_measures_milliseconds():
         do_bench(count, return_mode="best")
 
 
+def test_one_call_with_inputs_of_the_profiler():
+    kernel = doubled((8,))
+    (a,), seen = kernel.get_profiler().inputs(), []
+    assert kernel.run_once().shape == a.shape
+    assert kernel.run_once(lambda *inputs: seen.append(inputs)) is None
+    assert [x.shape for x in seen[0]] == [a.shape]
+
+
 WITHOUT_TORCH = """
 import sys
 sys.modules["torch"] = None

@@ -8,6 +8,7 @@ import torch
 import tvmtile
 import tvmtile.language as T
 from tests.gpu.machine import DEVICE, on_gpu
+from tests.language.test_source_kernel import program as external_copy
 from tvmtile.errors import ArgumentError, InvalidValue
 
 pytestmark = pytest.mark.gpu
@@ -148,3 +149,11 @@ def test_more_blocks_than_fit_at_once_can_not_wait_for_each_other():
     with pytest.raises(InvalidValue, match="the GPU has no room") as caught:
         kernel(torch.zeros(1 << 20, device=DEVICE, dtype=torch.int32))
     assert caught.value.location.text == "T.sync_grid()"
+
+
+@pytest.mark.parametrize("n", [1, 128, 1000])
+def test_a_kernel_that_is_written_in_cuda(n):
+    kernel = on_gpu(external_copy())
+    x, y = torch.rand(n, device=DEVICE), torch.zeros(n, device=DEVICE)
+    kernel(x, y)
+    assert torch.equal(y, 2 * x)
