@@ -1550,6 +1550,19 @@ def integers_of_four_bits_on_metal():
     check(kernel, "metal")
 
 
+def step_of_a_pipelined_loop():
+    """
+    InvalidOperand: T.Pipelined: order=2 is no list of numbers
+      help: the arguments are start, stop and num_stages; a pipelined loop has no step
+    """
+
+    @T.prim_func
+    def kernel(A: T.Tensor((64,), T.float32)):
+        with T.Kernel(1, threads=32):
+            for k in T.Pipelined(0, 8, 2, 2):  # <--
+                A[k] = 0
+
+
 def argument_of_a_kernel():
     """
     ArgumentError: double: A is a tensor [64] of float32; it got float64

@@ -168,6 +168,12 @@ def Pipelined(
         raise InvalidOperand(
             f"T.Pipelined: num_stages={num_stages!r}", help="num_stages is an integer of 0 or more"
         )
+    for name, entries in (("order", order), ("stage", stage)):
+        if entries is not None and not isinstance(entries, Sequence):
+            raise InvalidOperand(
+                f"T.Pipelined: {name}={entries!r} is no list of numbers",
+                help="the arguments are start, stop and num_stages; a pipelined loop has no step",
+            )
     orders = [] if order is None else list(order)
     stages = [] if stage is None else list(stage)
     if len(orders) != len(stages):
