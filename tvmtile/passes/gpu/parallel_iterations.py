@@ -258,12 +258,10 @@ def _with_own_arrays(
 
     def load(node: ir.TensorLoad, mutator: Mutator) -> ir.Expr:
         own = mine.get(node.source)
-        indices = [mutator.mutate(index) for index in node.indices]
-        return (
-            mutator.default_mutate(node)
-            if own is None
-            else tirx.BufferLoad(own, [*numbers, *indices], node.span)
-        )
+        if own is None:
+            return mutator.default_mutate(node)
+        indices = [*numbers, *(mutator.mutate(index) for index in node.indices)]
+        return tirx.BufferLoad(own, indices, node.span)
 
     def store(node: tirx.BufferStore, mutator: Mutator) -> tirx.Stmt:
         own = mine.get(node.buffer)
@@ -289,8 +287,9 @@ def _private_in(stmt: tirx.Stmt) -> list[ir.Var]:
 def _begins(steps: list[tirx.Stmt], buffer: ir.Var) -> bool:
     """Tell whether an iteration sets an array before it uses it."""
     first = next(stmt for step in steps for stmt in _inside(step) if mentions(stmt, buffer))
-    is_set = isinstance(first, tirx.BufferStore) and first.buffer.same_as(buffer)
-    return is_set and not any(mentions(part, buffer) for part in (first.value, *first.indices))
+    if not isinstance(first, tirx.BufferStore) or not first.buffer.same_as(buffer):
+        return False
+    return not any(mentions(part, buffer) for part in (first.value, *first.indices))
 
 
 def _inside(stmt: tirx.Stmt) -> Iterator[tirx.Stmt]:
