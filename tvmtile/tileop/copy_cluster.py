@@ -32,7 +32,8 @@ from tvmtile.tileop.elementwise import converted, element, matching_offsets, ove
 from tvmtile.tileop.eviction import eviction_of
 from tvmtile.tileop.mbarrier import InitMbarriers, Mbarrier, as_mbarrier
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
-from tvmtile.tileop.tma import by_leader, check_fits, check_mask, fence, load_for_blocks
+from tvmtile.tileop.tma import check_mask
+from tvmtile.tileop.tma.copies import by_leader, check_fits, fence, load_for_blocks
 
 __all__ = ["CopyToBlock", "Multicast", "copy_cluster"]
 

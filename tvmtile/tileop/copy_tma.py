@@ -15,7 +15,7 @@ from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.elementwise import moving_axes
 from tvmtile.tileop.mbarrier import InitMbarriers, Mbarrier
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
-from tvmtile.tileop.tma import by_leader, check_fits, fence, load, store
+from tvmtile.tileop.tma.copies import by_leader, check_fits, fence, load, store
 
 __all__: list[str] = []
 

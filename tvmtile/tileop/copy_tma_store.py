@@ -30,8 +30,8 @@ from tvmtile.tileop.elementwise import converted, moving_axes
 from tvmtile.tileop.mbarrier import ProxyFence
 from tvmtile.tileop.registry import Decline, Lacking, LoweringContext, lowering
 from tvmtile.tileop.staging import bytes_taken, name_of
-from tvmtile.tileop.tma import (
-    TmaCopy,
+from tvmtile.tileop.tma import TmaCopy
+from tvmtile.tileop.tma.copies import (
     barrier_of_group,
     barrier_of_warpgroup,
     by_leader,

@@ -17,7 +17,8 @@ from tvmtile.tileop.elementwise import moving_axes
 from tvmtile.tileop.mbarrier import ProxyFence
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 from tvmtile.tileop.staging import bytes_of, bytes_taken, name_of
-from tvmtile.tileop.tma import TmaCopy, barrier_of_group, by_leader, check_fits, store
+from tvmtile.tileop.tma import TmaCopy
+from tvmtile.tileop.tma.copies import barrier_of_group, by_leader, check_fits, store
 
 __all__: list[str] = []
 

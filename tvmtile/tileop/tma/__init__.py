@@ -7,55 +7,33 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import walk
-from tvmtile.analysis.accesses import values_of_names
 from tvmtile.errors import InvalidOperand, warn_ignored
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
-from tvmtile.ir.annotations import APART, ARRIVE_COUNT
-from tvmtile.ir.asynchronous import BULK_STORE, signal
-from tvmtile.ir.barriers import sync
-from tvmtile.ir.operands import (
-    buffer_of,
-    describe,
-    dtype_of,
-    matched_regions,
-    region,
-    static_shape,
-)
-from tvmtile.ir.operators import TileOp, operator_of, tile_operator
-from tvmtile.ir.rewriting import defined_in, retyped, seq
+from tvmtile.ir.operands import buffer_of, describe, dtype_of, matched_regions, region, static_shape
+from tvmtile.ir.operators import TileOp, tile_operator
+from tvmtile.ir.rewriting import retyped, seq
 from tvmtile.ir.scopes import is_shared
-from tvmtile.ir.threads import WARP_SIZE, WARPGROUP
+from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.ir.types import TileOperand
 from tvmtile.layout.shared import SWIZZLES, panel_of, swizzled
-from tvmtile.tileop.cluster import BlockRank, check_rank, join_blocks
+from tvmtile.tileop.cluster import check_rank, join_blocks
 from tvmtile.tileop.eviction import eviction_of
-from tvmtile.tileop.mbarrier import Mbarrier, ProxyFence, as_mbarrier
-from tvmtile.tileop.registry import (
-    Decline,
-    LoweringContext,
-    SharedTile,
-    implementation_of,
-    lowering,
+from tvmtile.tileop.mbarrier import as_mbarrier
+from tvmtile.tileop.registry import Decline, LoweringContext, SharedTile, lowering
+from tvmtile.tileop.tma.boxes import needs_panels
+from tvmtile.tileop.tma.copies import (
+    by_leader,
+    check_fits,
+    fence,
+    load,
+    load_for_blocks,
+    sides,
+    store,
 )
-from tvmtile.tileop.tma.boxes import boxes_of, check_columns, check_tensor, needs_panels
-from tvmtile.tileop.tma.instructions import BulkLoad, BulkStore, has_bulk_copies
-from tvmtile.tileop.tma.maps import map_of
+from tvmtile.tileop.tma.instructions import has_bulk_copies
 
-__all__ = [
-    "TmaCopy",
-    "barrier_of_group",
-    "barrier_of_warpgroup",
-    "by_leader",
-    "check_fits",
-    "check_mask",
-    "fence",
-    "load",
-    "load_for_blocks",
-    "store",
-    "tma_copy",
-]
+__all__ = ["TmaCopy", "check_mask", "tma_copy"]
 
 
 def tma_copy(
@@ -214,174 +192,15 @@ class TmaCopy(TileOp):
 # Code ----------------------------------------------------------------------------------------------
 
 
-def check_fits(op: Any, context: LoweringContext) -> None:
-    """Raise `Decline` where a copy between global and shared memory can't go by tensor maps."""
-    has_bulk_copies(op, context)
-    tile, tensor = _sides(op)
-    check_tensor(tensor.source, context.analyzer)
-    if tensor.source in defined_in(context.launch.body):
-        raise Decline(f"the address of {describe(tensor.source)} is computed by the kernel")
-    boxes = boxes_of(tile, tensor, context.analyzer)
-    check_columns(boxes, tensor, values_of_names(context.launch.body), context.analyzer)
-
-
-def _sides(op: TmaCopy) -> tuple[ir.TensorRegion, ir.TensorRegion]:
-    """The tile and the tensor."""
-    return (op.dst, op.src) if is_shared(buffer_of(op.dst)) else (op.src, op.dst)
-
-
-def load(
-    op: TileOp, barrier: ir.TensorLoad, context: LoweringContext, *, arrives: bool = False
-) -> list[tirx.Stmt]:
-    """What the thread that begins a load does: more bytes are expected, and the copies begin.
-
-    `barrier` counts the bytes; with `arrives` the thread arrives there too.
-    """
-    return [
-        _expected(op, barrier, context, arrives=arrives),
-        *_loads(op, barrier, context),
-    ]
-
-
-def load_for_blocks(
-    op: Any,
-    barrier: Any,
-    mask: int,
-    context: LoweringContext,
-    *,
-    arrives: bool = False,
-    before: tuple[tirx.Stmt, tirx.Stmt] | None = None,
-) -> list[tirx.Stmt]:
-    """The same where the first block of a mask loads for all of them, and the others for themselves.
-
-    All blocks of the mask, bit `i` for block `i` of the cluster, use the same mbarrier. `before` is
-    what each of them does first, and what the one that loads does before it.
-    """
-    rank = BlockRank().to_call()
-    first = (mask & -mask).bit_length() - 1
-    is_one = tirx.bitwise_and(tirx.shift_right(tirx.const(mask, "int32"), rank), 1) == 1
-    says, awaits = ([before[0]], [before[1]]) if before else ([], [])
-    begins = seq([*awaits, *_loads(op, barrier, context, mask)])
-    of_mask = seq([*says, tirx.IfThenElse(rank == first, begins, None)])
-    alone = seq(_loads(op, barrier, context))
-    expected = _expected(op, barrier, context, arrives=arrives)
-    return [expected, tirx.IfThenElse(is_one, of_mask, alone)]
-
-
-def _expected(
-    op: Any, barrier: ir.TensorLoad, context: LoweringContext, *, arrives: bool
-) -> tirx.Stmt:
-    boxes = boxes_of(*_sides(op), context.analyzer)
-    action = "arrive_expect_tx" if arrives else "expect_tx"
-    return tirx.Evaluate(Mbarrier(barrier, tirx.const(boxes.bytes, "int32"), action).to_call())
-
-
-def _loads(
-    op: Any, barrier: ir.TensorLoad, context: LoweringContext, blocks: int = 0
-) -> list[tirx.Stmt]:
-    tile, tensor = _sides(op)
-    boxes = boxes_of(tile, tensor, context.analyzer)
-    context.align(tile.source, boxes.alignment)
-    address = map_of(tensor.source, boxes)
-    copies = [
-        BulkLoad(
-            address,
-            tirx.BufferLoad(tile.source, box.tile),
-            barrier,
-            tuple(box.tensor),
-            list(boxes.in_tile),
-            blocks=blocks,
-            eviction=op.eviction,
-        )
-        for box in boxes.boxes
-    ]
-    return [tirx.Evaluate(each.to_call()) for each in copies]
-
-
-def store(op: Any, context: LoweringContext, combining: str = "") -> list[tirx.Stmt]:
-    """What the thread that begins a store does: the copies begin, and their group is ended.
-
-    `combining` is how elements are combined with those of the tensor, such as "add"; by default they
-    replace them.
-    """
-    tile, tensor = _sides(op)
-    boxes = boxes_of(tile, tensor, context.analyzer)
-    context.align(tile.source, boxes.alignment)
-    address = map_of(tensor.source, boxes)
-    copies = [
-        BulkStore(
-            address,
-            tirx.BufferLoad(tile.source, box.tile),
-            tuple(box.tensor),
-            list(boxes.in_tile),
-            eviction=op.eviction,
-            combining=combining,
-        )
-        for box in boxes.boxes
-    ]
-    return [*(tirx.Evaluate(each.to_call()) for each in copies), signal(BULK_STORE.name)]
-
-
-def barrier_of_group(context: LoweringContext) -> tirx.Stmt:
-    """All threads that do an operator wait for each other; InsertBarriers need not look for it."""
-    group = context.group
-    if group is None or group.count == context.launch.num_threads:
-        return sync()
-    return sync("shared", {ARRIVE_COUNT: group.count})
-
-
-def barrier_of_warpgroup() -> tirx.Stmt:
-    """The threads of each warpgroup wait for each other, where all that do an operator come."""
-    return sync("shared", {ARRIVE_COUNT: WARPGROUP, APART: True})
-
-
-def by_leader(statements: list[tirx.Stmt], context: LoweringContext, leaders: int = 0) -> tirx.Stmt:
-    """Statements of one thread of the group that does the operator.
-
-    One thread of `leaders` does them, the first; with 0 the first of all.
-    """
-    index = context.thread_index
-    is_leader = (tirx.floormod(index, leaders) if leaders else index) == 0
-    return tirx.IfThenElse(is_leader, seq(statements), None)
-
-
-def fence(tile: ir.Var, context: LoweringContext) -> list[tirx.Stmt]:
-    """What orders writes of threads to a shared tile before asynchronous copies from it.
-
-    It is a fence that each thread does; nothing where only asynchronous copies write the tile.
-    """
-    is_written = _is_written_by_threads(tile, context)
-    return [tirx.Evaluate(ProxyFence().to_call())] if is_written else []
-
-
-def _is_written_by_threads(tile: ir.Var, context: LoweringContext) -> bool:
-    written: list[ir.Var] = []
-
-    def call(node: ir.Call) -> None:
-        op = operator_of(node)
-        if op is None or op.completes_on() is not None:
-            return
-        chosen = implementation_of(op, context.kind) if op.is_tile else None
-        if chosen is None or chosen.variant != "tma":
-            written.extend(map(buffer_of, op.writes()))
-
-    walk(
-        context.launch.body,
-        (ir.Call, call),
-        (tirx.BufferStore, lambda node: written.append(node.buffer)),
-    )
-    return any(tile.same_as(other) for other in written)
-
-
 def _fits(op: TmaCopy, context: LoweringContext) -> None:
     has_bulk_copies(op, context)
-    tile, _ = _sides(op)
+    tile, _ = sides(op)
     check_fits(_in_panels(op, context) if needs_panels(tile) else op, context)
 
 
 def _in_panels(op: TmaCopy, context: LoweringContext) -> TmaCopy:
     """The copy with its tile as it will lie: in panels, of which each is a few boxes."""
-    tile, _ = _sides(op)
+    tile, _ = sides(op)
     layout = swizzled(static_shape(tile.source), dtype_of(tile))
     panels = [] if layout is None else [panel_of(layout, dtype_of(tile))]
     reason = context.why_plain(tile.source, panels)
@@ -398,7 +217,7 @@ def _in_panels(op: TmaCopy, context: LoweringContext) -> TmaCopy:
 
 def _wanted(op: TmaCopy, context: LoweringContext) -> dict[ir.Var, SharedTile]:
     del context
-    tile, _ = _sides(op)
+    tile, _ = sides(op)
     return {tile.source: _PANELS} if needs_panels(tile) else {}
 
 
@@ -408,7 +227,7 @@ _PANELS = SharedTile(max(SWIZZLES.values()), required=True)
 @lowering(TmaCopy, target="cuda", variant="tma", fits=_fits, shared=_wanted)
 def _(op: TmaCopy, context: LoweringContext) -> tirx.Stmt:
     """One thread begins the copies of all boxes."""
-    tile, _ = _sides(op)
+    tile, _ = sides(op)
     if op.blocks:
         join_blocks(context)
         statements = load_for_blocks(op, op.barrier[0], op.blocks, context)
