@@ -146,6 +146,30 @@ def test_terms_that_are_taken_off_again(target):
     np.testing.assert_array_equal(b.numpy(), a[np.stack(places)])
 
 
+@pytest.mark.parametrize("target", ["llvm", "metal", {"kind": "cuda", "arch": "sm_80"}])
+def test_terms_that_are_taken_off_again_in_conditions(target):
+    """Those of guards, of indices that may lie outside, and a user's own."""
+
+    @T.prim_func
+    def program(A: T.Tensor((38,), "int32"), B: T.Tensor((3, 512), "int32")):
+        with T.Kernel(1, threads=128):
+            for q in T.Parallel(512):
+                x = q // 4 + (q + q - q) - q // 4
+                B[0, q] = A[q // 4 + q - q // 4]
+                B[1, q] = A[x]
+                if q // 4 + q < q // 4 + 200:
+                    B[2, q] = x
+
+    options = {} if target == "llvm" else {"execution_backend": "emulator"}
+    kernel = tvmtile.compile(program, target=target, **options)
+    a, b = torch.arange(1, 39, dtype=torch.int32), torch.zeros(3, 512, dtype=torch.int32)
+    kernel(a, b)
+    expected = torch.zeros_like(b)
+    expected[0, :38] = expected[1, :38] = a
+    expected[2, :200] = torch.arange(200)
+    assert torch.equal(b, expected)
+
+
 def test_indices_with_one_offset_are_left_alone():
     @S.prim_func
     def program(A: S.Buffer((16, 16), "float32"), B: S.Buffer((64,), "float32")):

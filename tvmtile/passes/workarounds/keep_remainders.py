@@ -8,7 +8,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvmtile._tvm import walk
+from tvmtile._tvm import Replacement, walk
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import prim_func_pass
@@ -25,6 +25,7 @@ __all__ = ["KeepRemainders"]
 
 _DIVISIONS = (tirx.FloorDiv, tirx.FloorMod)
 _BITWISE = (tirx.BitwiseAnd, tirx.BitwiseOr, tirx.BitwiseXor)
+_COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
 
 
 @prim_func_pass("KeepRemainders")
@@ -36,7 +37,8 @@ def KeepRemainders(func: tirx.PrimFunc) -> tirx.PrimFunc:
     takes out of a division, which rounds the other way: `A[(159 - i) // 32]` becomes
     `A_1[i // -32 + 4]`. It leaves an index alone that holds a bitwise operator, and the code
     generators' compilers fold this one. Where a term is taken off again, `A[i - j + j]`, it divides by
-    its factor of 0: such an index is simplified.
+    its factor of 0: such an index is simplified, and such a condition, which it looks into for
+    what the indices may be.
 
     Before
     ------
@@ -64,6 +66,19 @@ class _Keeper(ScopedRewriter):
         super().__init__()
         self._loops: set[ir.Var] = set()
         self._values: dict[ir.Var, ir.Expr] = {}  # of names, which TVM writes out
+
+    def others(self) -> list[Replacement]:
+        return [(_COMPARISONS, self.visit_comparison)]
+
+    def visit_comparison(self, node: Binary) -> ir.Expr:
+        """`i - j + j < n`, as a guard has it of an index."""
+        result: Any = self.descend(node)
+        if "int" not in str(result.a.ty.dtype):
+            return result
+        a, b = (substitute(side, self._values) for side in (result.a, result.b))
+        if not _cancels(a - b):
+            return result
+        return self.analyzer.canonical_simplify(type(result)(a, b))
 
     def visit_for(self, loop: tirx.For) -> tirx.Stmt:
         self._loops.add(loop.loop_var)
