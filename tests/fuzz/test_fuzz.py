@@ -22,6 +22,7 @@ from tests.fuzz.run import run
 from tests.fuzz.shrink import shrink
 from tvmtile.errors import DataRace
 from tvmtile.passes.tile.specialization import Ring
+from tvmtile.passes.tile.specialization.trips import KeptTrips
 from tvmtile.pipeline import LOWERING
 from tvmtile.tileop.fill import Fill
 
@@ -207,6 +208,16 @@ def test_a_producer_that_does_not_wait_is_found(monkeypatch, tmp_path):
     assert run(program, "hopper", tmp_path).is_split
     monkeypatch.setattr(Ring, "wait_until_empty", Ring.wait_until_full)
     assert "DataRace" in run(program, "hopper", tmp_path).detail
+
+
+@emulated
+def test_roles_that_do_not_count_what_they_have_done_are_found(monkeypatch, tmp_path):
+    """An iteration that a mask leaves in would have the tiles of the one before."""
+    program = generate_pipelined(14, 2)
+    assert run(program, "hopper", tmp_path).is_split
+    passed = KeptTrips.passed
+    monkeypatch.setattr(KeptTrips, "passed", lambda trips: passed(trips)[1:])
+    assert run(program, "hopper", tmp_path).is_failure
 
 
 def test_a_race_in_a_right_program_is_a_failure(monkeypatch, tmp_path):
