@@ -21,10 +21,12 @@ from tvmtile.codegen.intrinsics import LowerIntrinsics
 from tvmtile.codegen.metal_source import complete_what_tvm_builds
 from tvmtile.codegen.names import without_keywords
 from tvmtile.codegen.once import ShowNames
+from tvmtile.codegen.unrolled_loops import MarkUnrolled
 from tvmtile.errors import hide_internal_frames
 from tvmtile.ir.kernels import is_tile_program
 from tvmtile.ir.passes import check_order
 from tvmtile.passes.checks.check_buffers import CheckBuffers
+from tvmtile.passes.cpu.outline_blocks import OutlineBlocks
 from tvmtile.passes.gpu.kernel_attributes import SetKernelAttributes
 from tvmtile.passes.workarounds.keep_comparisons import ShowComparisons
 from tvmtile.passes.workarounds.keep_elements import KeepElements
@@ -159,6 +161,7 @@ _GPU: tuple[Any, ...] = (
     _Only("cuda", P.LowerWaitsOnCuda),  # barriers of warps, or of some threads, are instructions
     _Only("cuda", P.LowerAssertionsOnCuda),  # assertions print what fails, and stop the kernel
     P.InlineSingleTripLoops,  # loops of one iteration become their body
+    P.LeaveUnrolling,  # the compiler of the source unrolls what stands under guards
     P.WidenIndices,  # elements of large tensors are numbered in 64 bits
     P.KeepRemainders,  # remainders that TVM would wrongly merge stay two
     P.LaunchClusters,  # blocks of a cluster are launched together
@@ -185,6 +188,7 @@ SOURCE: tuple[Any, ...] = (
     KeepNegations,  # ptxas does not lose the sign of a negation
     WriteConstants,  # constants and narrow dtypes are printed right
     KeepElements,  # arrays that are read by elements are declared as such
+    MarkUnrolled,  # loops that are left for Metal's compiler to unroll say so
 )
 """The passes over a GPU's kernels when nothing simplifies any more: their source is printed next."""
 
@@ -278,9 +282,9 @@ def _cpu_rest(config: Mapping[str, object]) -> Any:
     profile = config.get("tirx.instrument_lwp", False)
     return ir.transform.Sequential(
         [
+            OutlineBlocks,  # what stands in two loops over the blocks is compiled once
             s_tir.transform.CanonicalizeLoop(),
             s_tir.transform.ConvertBlocksToOpaque(),
-            s_tir.transform.CompactBufferAllocation(),
             s_tir.transform.LowerMatchBuffer(),
             s_tir.transform.StmtSimplify(),
             s_tir.transform.AnnotateIrregularLoop(),

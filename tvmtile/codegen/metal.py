@@ -137,7 +137,7 @@ def element_of(matrices: ir.Var, register: ir.Expr) -> ir.Expr:
     `register` is the number of the element among those of the thread: two a matrix.
     """
     matrix, element = _split(matrices, register)
-    return T.call_extern(str(matrices.ty.dtype), "tvmtile_element", matrix, element)
+    return T.call_pure_extern(str(matrices.ty.dtype), "tvmtile_element", matrix, element)
 
 
 def set_element(matrices: ir.Var, register: ir.Expr, value: ir.Expr) -> tirx.Stmt:

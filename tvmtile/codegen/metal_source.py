@@ -13,6 +13,7 @@ from tvm.target import Target
 
 from tvmtile._tvm import codegen_build
 from tvmtile.codegen.metal import with_functions
+from tvmtile.codegen.unrolled_loops import UNROLL_NEXT
 
 __all__ = ["complete", "complete_what_tvm_builds", "kernel_source", "needed_alignment"]
 
@@ -39,6 +40,7 @@ _LONG_LONG = re.compile(r"\b(\d+)(U?)LL\b")
 
 def complete(source: str) -> str:
     """Make what TVM's generator printed for one kernel a text that compiles by itself."""
+    source = source.replace(UNROLL_NEXT + "();", '_Pragma("clang loop unroll(full)")')
     # Metal has no long long; its long has 64 bits.
     source = _LONG_LONG.sub(r"\1\2L", _aligned(with_functions(source)))
     uses_members = "__TVMArgUnion" in source.replace(_UNION, "")

@@ -18,6 +18,7 @@ from tvmtile.ir.annotations import (
     ORDER_ANNOTATION,
     STAGE_ANNOTATION,
     STAGES_ANNOTATION,
+    UNROLL_BY_TVM,
     UNROLL_FACTOR,
 )
 from tvmtile.ir.kernels import is_parallel
@@ -283,7 +284,7 @@ def unroll(
         raise InvalidOperand("T.unroll: explicit and unroll_factor exclude each other")
     merged = dict(annotations or {})
     if explicit:
-        merged["pragma_unroll_explicit"] = True
+        merged[UNROLL_BY_TVM] = True
     if unroll_factor is not None:
         _check_factor(unroll_factor)
         merged[UNROLL_FACTOR] = unroll_factor
@@ -353,6 +354,8 @@ class _PersistentNest(LoopNest):
             group_tiles = self._group * rest
             first = tirx.floordiv(tile, group_tiles) * self._group
             rows = tirx.min(self._domain[0] - first, self._group)
+            if constant(self._domain[0]) is None:
+                rows = tirx.max(rows, 1)  # of a tile that there is: what divides by it is positive
             within = tirx.floormod(tile, group_tiles)
         coordinates = [first + tirx.floormod(within, rows)]
         remainder = tirx.floordiv(within, rows)

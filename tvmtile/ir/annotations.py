@@ -20,6 +20,7 @@ __all__ = [
     "OVERLAPPED_LAUNCH",
     "STAGES_ANNOTATION",
     "STAGE_ANNOTATION",
+    "UNROLL_BY_TVM",
     "UNROLL_FACTOR",
 ]
 
@@ -37,6 +38,8 @@ IN_FLIGHT_ANNOTATION = "tvmtile.in_flight"
 """Annotation of a pipelined loop: after how many iterations each of its statements is waited for."""
 NO_UNROLLING = "disable_unroll"
 """TVM's annotation of a loop that the compiler of the generated source does not unroll."""
+UNROLL_BY_TVM = "pragma_unroll_explicit"
+"""TVM's annotation of an unrolled loop: false where the compiler of the generated source unrolls it."""
 UNROLL_FACTOR = "pragma_unroll_factor"
 """Annotation of a loop: how many of its iterations to unroll."""
 BARRIER_ID = "tvmtile.barrier_id"

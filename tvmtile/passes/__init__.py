@@ -31,6 +31,7 @@ from tvmtile.passes.gpu.infer_layout import InferLayout
 from tvmtile.passes.gpu.insert_barriers import InsertBarriers
 from tvmtile.passes.gpu.keep_tensor_maps import KeepTensorMaps
 from tvmtile.passes.gpu.launch_clusters import LaunchClusters
+from tvmtile.passes.gpu.leave_unrolling import LeaveUnrolling
 from tvmtile.passes.gpu.limit_unrolling import LimitUnrolling
 from tvmtile.passes.gpu.lower_async_work import LowerAsyncWork
 from tvmtile.passes.gpu.place_fragments import PlaceFragments
@@ -138,6 +139,7 @@ __all__ = [
     "KeepTruncations",
     "LaunchBlocksOnCpu",
     "LaunchClusters",
+    "LeaveUnrolling",
     "Legalize",
     "LimitUnrolling",
     "LocateAssertionsOnCpu",
