@@ -272,3 +272,24 @@ def test_vectors_in_private_arrays_and_views_of_them():
     b = torch.zeros(8, dtype=BFLOAT16)
     tvmtile.compile(main)(a, b)
     assert torch.equal(b, a.abs())
+
+
+def test_registers_of_two_tiles_are_decoded_before_one_loop():
+    """Each by a loop with a variable of its own."""
+
+    @T.prim_func
+    def main(A: T.Tensor((16, 16), "float8_e4m3fn"), B: T.Tensor((16, 16), "float32")):
+        with T.Kernel(1, threads=64):
+            a, b, c = (T.alloc_shared((16, 16), "float8_e4m3fn") for _ in range(3))
+            T.copy(A, a)
+            T.copy(A, b)
+            for i, j in T.Parallel(16, 16):
+                c[i, j] = T.cast(a[i, j], "float32") - T.cast(b[i, j], "float32") * 2
+            T.copy(c, B)
+
+    target = {"kind": "cuda", "arch": "sm_90a"}
+    with tvm.transform.PassContext(instruments=[Verifier()]):
+        kernel = tvmtile.compile(main, target=target, execution_backend="emulator")
+    a, b = (torch.arange(-8.0, 8).repeat(16, 1)).to(torch.float8_e4m3fn), torch.zeros(16, 16)
+    kernel(a, b)
+    assert torch.equal(b, -a.float())

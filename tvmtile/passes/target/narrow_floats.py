@@ -228,7 +228,7 @@ class _Lowering:
     def _decode_before(self, loop: tirx.For) -> list[tirx.Stmt]:
         """Decode registers that an unrolled loop converts one by one, four at a time."""
         assert self._target.decode_halves is not None
-        extent, four = constant(loop.extent), tirx.Var("four", "int32")
+        extent = constant(loop.extent)
         if loop.kind != tirx.ForKind.UNROLLED or extent is None or extent % _TOGETHER:
             return []
         statements: list[tirx.Stmt] = []
@@ -240,7 +240,7 @@ class _Lowering:
                 (extent,), "float16", name="halves", scope=codes.ty.storage_scope
             )
             self._halves = {**self._halves, codes: (loop.loop_var, halves)}
-            bits = self.storage(codes, codes.name)
+            bits, four = self.storage(codes, codes.name), tirx.Var("four", "int32")
             places = (tirx.BufferLoad(b, [four * _TOGETHER]) for b in (halves, bits))
             call = self._target.decode_halves(narrow, *map(tirx.address_of, places))
             decode = for_loop(four, extent // _TOGETHER, tirx.Evaluate(call), tirx.ForKind.UNROLLED)
