@@ -603,6 +603,35 @@ def test_groups_wait_for_each_other_where_they_can_not(kind):
     assert is_here(error)
 
 
+@pytest.mark.parametrize("threads", [256, 128])
+def test_two_of_three_groups_meet_at_a_barrier(threads):
+    """Its number says that threads of the first group come, too; one of their own is none."""
+
+    @T.prim_func
+    def program(A: T.Tensor((128,), "float32"), C: T.Tensor((128,), "float32")):
+        with T.Kernel(1, threads=384):
+            tile = T.alloc_shared((128,), "float32")
+            own = T.alloc_fragment((128,), "float32")
+            tx = T.get_thread_binding()
+            if tx < 128:
+                T.copy(A, own)
+                for i in T.Parallel(128):
+                    tile[i] = own[i] * 2
+                T.sync_threads(5, threads)
+            elif tx < 256:
+                T.sync_threads(5, threads)
+                for i in T.Parallel(128):
+                    C[i] = tile[127 - i]
+
+    if threads == 128:
+        with pytest.raises(DataRace, match="are read by threads 128 to 255 of the block and"):
+            on_cuda(program)
+        return
+    a, c = torch.randn(128), torch.zeros(128)
+    on_cuda(program)(a, c)
+    assert torch.equal(c, 2 * a.flip(0))
+
+
 def test_what_one_case_writes_and_the_other_reads():
     @T.prim_func
     def program(A: T.Tensor((64,), "float32"), C: T.Tensor((64,), "float32")):

@@ -10,7 +10,8 @@ from tvmtile.errors import NestingError, SourceLocation
 from tvmtile.ir.annotations import APART, ARRIVE_COUNT, ARRIVES_ONLY, BARRIER_ID
 from tvmtile.ir.barriers import arrivals, attributes_of, is_barrier, scope_of, sync
 from tvmtile.ir.kernels import Launch, statements_of
-from tvmtile.ir.rewriting import contains, seq
+from tvmtile.ir.operands import constant
+from tvmtile.ir.rewriting import seq
 from tvmtile.ir.spans import first_location
 from tvmtile.ir.threads import WARP_SIZE, WARPGROUP, Group, Regions, group_of_region
 
@@ -79,13 +80,34 @@ def waits_apart(barrier: tirx.Evaluate) -> bool:
 
 
 def hands_over(body: tirx.Stmt, group: Group) -> bool:
-    """Tell whether threads of a group come to barriers, in a region, that others come to as well."""
+    """Tell whether threads of a group come to barriers, in a region, that others come to as well.
 
-    def is_of_others(node: tirx.Evaluate) -> bool:
-        awaited = arrivals(node) if is_barrier(node) else 0
-        return awaited is None or awaited > group.count
+    Of a barrier with a number that is known, those come in whose regions it stands.
+    """
+    regions = Regions()
+    comers: dict[object, set[Group]] = {}
+    awaited: list[tuple[object, int | None]] = []
 
-    return contains(body, tirx.Evaluate, is_of_others)
+    def note(node: tirx.Evaluate, mutator: Mutator) -> tirx.Stmt:
+        if is_barrier(node):
+            given = attributes_of(node).get(BARRIER_ID)
+            number = None if given is None else constant(given)
+            comers.setdefault(number, set()).add(regions.group or group)
+            awaited.append((number, arrivals(node)))
+        return mutator.default_mutate(node)
+
+    mutated(body, (tirx.AttrStmt, regions.visit), (tirx.Evaluate, note))
+
+    def count(number: object) -> int:
+        inside = comers[number]
+        return sum(
+            each.count for each in inside if not any(each != o and each in o for o in inside)
+        )
+
+    return any(
+        threads is None or threads > (group.count if number is None else count(number))
+        for number, threads in awaited
+    )
 
 
 class NamedBarriers:
