@@ -205,13 +205,10 @@ def decoding_cases() -> Iterator[Case]:
 
 INT4 = configurations(
     "block_N block_K stages groups threads pack",
-    (64, 256, 3, 4, 128, 4),
-    (64, 256, 2, 4, 128, 4),
-    (32, 256, 2, 4, 64, 4),
-    (32, 256, 4, 2, 64, 4),
-    (64, 256, 3, 2, 128, 4),
-    (64, 256, 2, 4, 128, 8),
-    (64, 128, 3, 4, 64, 8),
+    (64, 256, 3, 4, 128, 0),
+    (64, 256, 2, 4, 128, 0),
+    (64, 512, 3, 2, 128, 0),
+    (64, 256, 6, 2, 128, 0),
 )
 INT4_MANY_ROWS = configurations(
     "block_M block_N stages threads panel",
@@ -266,9 +263,11 @@ def int4_case(M: int, N: int, K: int, configurations: list[dict[str, Any]], goal
         return matrix(M, K), words.to(torch.uint32), scales if M < 64 else scales.T.contiguous()
 
     def decoded(words: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-        """Neighbours 2 i and 2 i + 1 are in the bits from 4 i and from 16 + 4 i on."""
+        """Pair i is in the bits from 4 i and from 16 + 4 i on."""
         firsts = torch.tensor([0, 16, 4, 20, 8, 24, 12, 28], device=words.device)
         nibbles = ((words.to(torch.int64)[..., None] >> firsts) & 0xF).flatten(1)
+        if M < 64:  # in the order of threads: thread, word of it, pair, element
+            nibbles = nibbles.view(N, -1, 4, 8, 4, 2).permute(0, 1, 3, 4, 2, 5).flatten(1)
         by_rows = scales if len(scales) == N else scales.T
         return (nibbles.to(scales.dtype) - 8) * by_rows.repeat_interleave(GROUP, dim=1)
 

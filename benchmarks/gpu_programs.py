@@ -198,17 +198,24 @@ __device__ __forceinline__ unsigned short half_of(unsigned int pair, unsigned in
   return which ? high : low;
 }
 """
-# Two nibbles become the last bits of two float16 from 1024 on, in one instruction. The asm keeps the
-# compiler from doing each half by itself.
+# Two nibbles become bits of two float16 from 1024 on, the last ones or those before them, in one
+# instruction; another takes away what is too much. The asm keeps the compiler from doing each half by itself.
 _DECODED_INT4 = """\
 __device__ __forceinline__ unsigned int decoded(
     unsigned int word, unsigned int place, half scale) {
-  unsigned int pair, result;
-  asm("lop3.b32 %0, %1, 0x000f000f, 0x64006400, 0xea;" : "=r"(pair) : "r"(word >> (place * 4)));
-  half2 weights = __hsub2(*(half2*)&pair, __half2half2(__ushort_as_half(0x6408)));
+  unsigned int moved = place < 2 ? word : word >> 8;
+  unsigned int pair, weights, result;
   half2 both = __half2half2(scale);
+  if (place % 2) {
+    asm("lop3.b32 %0, %1, 0x00f000f0, 0x64006400, 0xea;" : "=r"(pair) : "r"(moved));
+    asm("fma.rn.f16x2 %0, %1, %2, %3;"
+        : "=r"(weights) : "r"(pair), "r"(0x2c002c00), "r"(0xd480d480));
+  } else {
+    asm("lop3.b32 %0, %1, 0x000f000f, 0x64006400, 0xea;" : "=r"(pair) : "r"(moved));
+    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(weights) : "r"(pair), "r"(0x64086408));
+  }
   asm("mul.rn.f16x2 %0, %1, %2;"
-      : "=r"(result) : "r"(*(unsigned int*)&weights), "r"(*(unsigned int*)&both));
+      : "=r"(result) : "r"(weights), "r"(*(unsigned int*)&both));
   return result;
 }
 """
@@ -245,8 +252,10 @@ def _four_bit_gemm(
 ) -> Any:  # fmt: skip
     """C = A @ W.T for weights of 4 bits, which become as wide as A in registers.
 
-    A word of W holds eight neighbours along K, and `scaled` of them have a scale; `decoded` is given a
-    word and which pair of it. Each group of threads has a part of K; their sums are added in the end.
+    A word of W holds eight weights along K, `scaled` neighbours have a scale, and `decoded` is given a word
+    and which pair of it. With `pack`, for `mma`, the eight are neighbours. With 0 they are what a thread
+    holds of two instructions `wgmma`, and of 256 weights a thread's words lie side by side. Each group of
+    threads has a part of K; their sums are added in the end.
     """
     block_M, part = 16, K // groups
     numbers = list(range(groups))
@@ -277,15 +286,19 @@ def _four_bit_gemm(
                         T.copy(W[bx * block_N, k // 8], W_shared)
                         T.copy(W_scale[bx * block_N, k // scaled], scales)
                         for i, j in T.Parallel(block_N, block_K):
-                            word, scale = W_shared[i, j // 8], scales[i, j // scaled]
-                            place = T.cast(j % 8 // 2, "uint32")
+                            if pack:
+                                number, place = j // 8, T.cast(j % 8 // 2, "uint32")
+                            else:
+                                number = j // 256 * 32 + j % 8 // 2 * 8 + j % 256 // 32
+                                place = T.cast(j % 32 // 8, "uint32")
+                            word, scale = W_shared[i, number], scales[i, j // scaled]
                             pair = T.call_pure_extern("uint32", "decoded", word, place, scale)
                             which = T.cast(j % 2, "uint32")
                             half = T.call_pure_extern("uint16", "half_of", pair, which)
                             W_local[i, j] = T.reinterpret(half, dtype)
                         # The transposed product: an instruction has more rows than columns, as W has.
                         T.gemm(
-                            W_local, A_shared, C_local, transpose_B=True, k_pack=pack,
+                            W_local, A_shared, C_local, transpose_B=True, k_pack=max(pack, 1),
                             policy=T.GemmWarpPolicy.FullRow,
                         )  # fmt: skip
                     for i, j in T.Parallel(block_N, block_M):
@@ -300,7 +313,7 @@ def _four_bit_gemm(
 
 
 def int4_gemm(M: int, N: int, K: int, **configuration: int) -> Any:
-    """Float16 A; elements 2 i and 2 i + 1 of a word of W in its bits from 4 i and from 16 + 4 i on."""
+    """Float16 A; pair i of a word of W in its bits from 4 i and from 16 + 4 i on."""
     kind = {"dtype": "float16", "scale_dtype": "float16", "scaled": GROUP}
     return _four_bit_gemm(M, N, K, **configuration, **kind, decoded=_DECODED_INT4)
 
