@@ -198,17 +198,17 @@ def block_sparse_case(M: int, N: int, K: int) -> Case:
 
 def decoding_cases() -> Iterator[Case]:
     """Products with weights of 4 bits."""
-    yield int4_case(16, 8192, 8192, INT4, 2.0)
+    yield int4_case(16, 8192, 8192, FOUR_BITS, 2.0)
     yield int4_case(4096, 8192, 8192, INT4_MANY_ROWS, 0.9)
     yield mxfp4_case(16, 8192, 8192)
 
 
-INT4 = configurations(
-    "block_N block_K stages groups threads pack",
-    (64, 256, 3, 4, 128, 0),
-    (64, 256, 2, 4, 128, 0),
-    (64, 512, 3, 2, 128, 0),
-    (64, 256, 6, 2, 128, 0),
+FOUR_BITS = configurations(
+    "block_N block_K stages groups threads",
+    (64, 256, 3, 4, 128),
+    (64, 256, 2, 4, 128),
+    (64, 512, 3, 2, 128),
+    (64, 256, 6, 2, 128),
 )
 INT4_MANY_ROWS = configurations(
     "block_M block_N stages threads panel",
@@ -256,6 +256,18 @@ def _decoded_case(
     )
 
 
+def _half_bytes(words: torch.Tensor, *, by_thread: bool) -> torch.Tensor:
+    """Those of words of four pairs, pair i in the bits from 4 i and from 16 + 4 i on, along K.
+
+    A word holds eight neighbours, or what a thread multiplies: of 256 columns those of eight words.
+    """
+    firsts = torch.tensor([0, 16, 4, 20, 8, 24, 12, 28], device=words.device)
+    found = (words.to(torch.int64)[..., None] >> firsts) & 0xF
+    if by_thread:  # thread, word of it, pair, element
+        found = found.view(len(words), -1, 4, 8, 4, 2).permute(0, 1, 3, 4, 2, 5)
+    return found.flatten(1)
+
+
 def int4_case(M: int, N: int, K: int, configurations: list[dict[str, Any]], goal: float) -> Case:
     def inputs() -> Tensors:
         words = torch.randint(1 << 32, (N, K // 8), dtype=torch.int64, device="cuda")
@@ -263,26 +275,13 @@ def int4_case(M: int, N: int, K: int, configurations: list[dict[str, Any]], goal
         return matrix(M, K), words.to(torch.uint32), scales if M < 64 else scales.T.contiguous()
 
     def decoded(words: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-        """Pair i is in the bits from 4 i and from 16 + 4 i on."""
-        firsts = torch.tensor([0, 16, 4, 20, 8, 24, 12, 28], device=words.device)
-        nibbles = ((words.to(torch.int64)[..., None] >> firsts) & 0xF).flatten(1)
-        if M < 64:  # in the order of threads: thread, word of it, pair, element
-            nibbles = nibbles.view(N, -1, 4, 8, 4, 2).permute(0, 1, 3, 4, 2, 5).flatten(1)
+        nibbles = _half_bytes(words, by_thread=M < 64)
         by_rows = scales if len(scales) == N else scales.T
         return (nibbles.to(scales.dtype) - 8) * by_rows.repeat_interleave(GROUP, dim=1)
 
     return _decoded_case("int4", (M, N, K), configurations, inputs, decoded, "float16", 2e-3, goal)
 
 
-MXFP4 = configurations(
-    "block_N block_K stages groups threads pack",
-    (64, 256, 3, 4, 128, 8),
-    (64, 256, 2, 4, 128, 8),
-    (32, 256, 4, 2, 64, 4),
-    (32, 512, 2, 2, 64, 8),
-    (32, 128, 4, 4, 64, 8),
-    (64, 256, 3, 2, 128, 4),
-)
 E2M1 = (0, 0.5, 1, 1.5, 2, 3, 4, 6)
 
 
@@ -290,13 +289,12 @@ def mxfp4_case(M: int, N: int, K: int) -> Case:
     def inputs() -> Tensors:
         words = torch.randint(1 << 32, (N, K // 8), dtype=torch.int64, device="cuda")
         codes = torch.randint(118, 128, (N, K // 32), dtype=torch.uint8, device="cuda")
-        return matrix(M, K, dtype="bfloat16"), words.to(torch.uint32), codes
+        return matrix(M, K, dtype="bfloat16"), words.to(torch.uint32), codes.view(torch.uint32)
 
     def decoded(words: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
-        pairs = words.view(torch.uint8)
-        nibbles = torch.stack([pairs & 0xF, pairs >> 4], dim=-1).flatten(1)
+        nibbles = _half_bytes(words, by_thread=True)
         values = torch.tensor([*E2M1, *(-x for x in E2M1)], device=words.device)
-        scales = torch.exp2(codes.float() - 127)
-        return (values[nibbles.int()] * scales.repeat_interleave(32, dim=1)).bfloat16()
+        scales = torch.exp2(codes.view(torch.uint8).float() - 127)
+        return (values[nibbles] * scales.repeat_interleave(32, dim=1)).bfloat16()
 
-    return _decoded_case("mxfp4", (M, N, K), MXFP4, inputs, decoded, "bfloat16", 1e-2)
+    return _decoded_case("mxfp4", (M, N, K), FOUR_BITS, inputs, decoded, "bfloat16", 1e-2)

@@ -198,11 +198,24 @@ __device__ __forceinline__ unsigned short half_of(unsigned int pair, unsigned in
   return which ? high : low;
 }
 """
-# Two nibbles become bits of two float16 from 1024 on, the last ones or those before them, in one
-# instruction; another takes away what is too much. The asm keeps the compiler from doing each half by itself.
-_DECODED_INT4 = """\
+# Two nibbles become the last bits of two float16 from 1024 on, in one instruction. The asm keeps the
+# compiler from doing each half by itself. Here which pair of a word it is depends on the thread.
+_DECODED_INT4_OF_LANE = """\
 __device__ __forceinline__ unsigned int decoded(
     unsigned int word, unsigned int place, half scale) {
+  unsigned int pair, result;
+  asm("lop3.b32 %0, %1, 0x000f000f, 0x64006400, 0xea;" : "=r"(pair) : "r"(word >> (place * 4)));
+  half2 weights = __hsub2(*(half2*)&pair, __half2half2(__ushort_as_half(0x6408)));
+  half2 both = __half2half2(scale);
+  asm("mul.rn.f16x2 %0, %1, %2;"
+      : "=r"(result) : "r"(*(unsigned int*)&weights), "r"(*(unsigned int*)&both));
+  return result;
+}
+"""
+# Here it is known: every other pair stays where it is, and is 16 times as large.
+_DECODED_INT4 = """\
+__device__ __forceinline__ unsigned int decoded(
+    unsigned int word, unsigned int place, half scale, unsigned int) {
   unsigned int moved = place < 2 ? word : word >> 8;
   unsigned int pair, weights, result;
   half2 both = __half2half2(scale);
@@ -219,27 +232,24 @@ __device__ __forceinline__ unsigned int decoded(
   return result;
 }
 """
-# Byte permutations look up the two bytes of four magnitudes as bfloat16 at once, bring their signs, the
-# top bits of half bytes, to whole ones, and collect two numbers. ptxas would move their constants into
-# registers again for each use; of what depends on the lane it does not know that it is one.
+# A product brings sign and magnitude of two half bytes to their places in two bfloat16, which are by
+# 2^126 too small. A factor is the bits of a power of two, with one more where it is the least one or no
+# number, as it is found for four at once.
 _DECODED_MXFP4 = """\
-__device__ __forceinline__ unsigned int kept(unsigned int constant) {
-  unsigned int lower_lanes;
-  asm("mov.u32 %0, %%lanemask_lt;" : "=r"(lower_lanes));
-  return (lower_lanes >> 31) | constant;
-}
 __device__ __forceinline__ unsigned int decoded(
-    unsigned int word, unsigned int place, unsigned char scale) {
-  unsigned int signs = __byte_perm(word << 4, word, place < 2 ? 0x5140u : 0x7362u);
-  unsigned int magnitudes = (word & 0x77777777u) >> (place < 2 ? 0 : 16);
-  unsigned int upper = __byte_perm(kept(0x3f3f3f00u), 0x40404040u, magnitudes);
-  unsigned int lower = __byte_perm(kept(0xc0800000u), 0xc0804000u, magnitudes);
-  upper |= signs & 0x80808080u;
-  unsigned int bits = __byte_perm(lower, upper, place % 2 ? 0x7362u : 0x5140u);
-  unsigned int factor = scale == 0 ? 0x40u : scale == 0xff ? 0x7fc0u : (unsigned int)scale << 7;
+    unsigned int word, unsigned int place, unsigned int scales, unsigned int which) {
+  unsigned int moved = place < 2 ? word : word >> 8;
+  unsigned int nibbles = moved & (place % 2 ? 0x00f000f0u : 0x000f000fu);
+  unsigned int bits = nibbles * (place % 2 ? 0x104u : 0x1040u) & 0x81c081c0u;
+  unsigned int nonzero = ((scales & 0x7f7f7f7fu) + 0x7f7f7f7fu) | scales;
+  unsigned int finite = ((~scales & 0x7f7f7f7fu) + 0x7f7f7f7fu) | ~scales;
+  unsigned int more = ~(nonzero & finite) & 0x80808080u;
+  unsigned int factor = __byte_perm(scales, more, (which << 4 | (4 + which)) * 0x101u) >> 1;
   unsigned int result;
   asm("fma.rn.bf16x2 %0, %1, %2, %3;"
-      : "=r"(result) : "r"(bits), "r"(factor * 0x10001u), "r"(0x80008000u));
+      : "=r"(result) : "r"(bits), "r"(0x7e807e80u), "r"(0x80008000u));
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;"
+      : "=r"(result) : "r"(result), "r"(factor), "r"(0x80008000u));
   return result;
 }
 """
@@ -247,15 +257,16 @@ __device__ __forceinline__ unsigned int decoded(
 
 def _four_bit_gemm(
     M: int, N: int, K: int,
-    block_N: int, block_K: int, stages: int, groups: int, threads: int, pack: int,
+    block_N: int, block_K: int, stages: int, groups: int, threads: int,
     *, dtype: str, scale_dtype: str, scaled: int, decoded: str,
 ) -> Any:  # fmt: skip
     """C = A @ W.T for weights of 4 bits, which become as wide as A in registers.
 
-    A word of W holds eight weights along K, `scaled` neighbours have a scale, and `decoded` is given a word
-    and which pair of it. With `pack`, for `mma`, the eight are neighbours. With 0 they are what a thread
-    holds of two instructions `wgmma`, and of 256 weights a thread's words lie side by side. Each group of
-    threads has a part of K; their sums are added in the end.
+    A word of W holds what a thread has of two instructions `wgmma`: four pairs of weights, pair i in
+    the bits from 4 i and from 16 + 4 i on. Of 256 weights along K a thread's words lie side by side. An
+    element of W_scale is of `scaled` weights; `decoded` is given a word, which pair of it, such an
+    element, and which 32 of its weights. Each group of threads has a part of K; their sums are added in
+    the end.
     """
     block_M, part = 16, K // groups
     numbers = list(range(groups))
@@ -286,19 +297,19 @@ def _four_bit_gemm(
                         T.copy(W[bx * block_N, k // 8], W_shared)
                         T.copy(W_scale[bx * block_N, k // scaled], scales)
                         for i, j in T.Parallel(block_N, block_K):
-                            if pack:
-                                number, place = j // 8, T.cast(j % 8 // 2, "uint32")
-                            else:
-                                number = j // 256 * 32 + j % 8 // 2 * 8 + j % 256 // 32
-                                place = T.cast(j % 32 // 8, "uint32")
+                            number = j // 256 * 32 + j % 8 // 2 * 8 + j % 256 // 32
                             word, scale = W_shared[i, number], scales[i, j // scaled]
-                            pair = T.call_pure_extern("uint32", "decoded", word, place, scale)
+                            place = T.cast(j % 32 // 8, "uint32")
+                            of_scale = T.cast(j % scaled // 32, "uint32")
+                            pair = T.call_pure_extern(
+                                "uint32", "decoded", word, place, scale, of_scale
+                            )
                             which = T.cast(j % 2, "uint32")
                             half = T.call_pure_extern("uint16", "half_of", pair, which)
                             W_local[i, j] = T.reinterpret(half, dtype)
                         # The transposed product: an instruction has more rows than columns, as W has.
                         T.gemm(
-                            W_local, A_shared, C_local, transpose_B=True, k_pack=max(pack, 1),
+                            W_local, A_shared, C_local, transpose_B=True,
                             policy=T.GemmWarpPolicy.FullRow,
                         )  # fmt: skip
                     for i, j in T.Parallel(block_N, block_M):
@@ -313,7 +324,7 @@ def _four_bit_gemm(
 
 
 def int4_gemm(M: int, N: int, K: int, **configuration: int) -> Any:
-    """Float16 A; pair i of a word of W in its bits from 4 i and from 16 + 4 i on."""
+    """Float16 A; a weight is its half byte less 8, times the scale of 64."""
     kind = {"dtype": "float16", "scale_dtype": "float16", "scaled": GROUP}
     return _four_bit_gemm(M, N, K, **configuration, **kind, decoded=_DECODED_INT4)
 
@@ -333,7 +344,7 @@ def int4_gemm_many_rows(
         C: T.Tensor((M, N), dtype),
     ):
         with T.Kernel(N // block_N, T.ceildiv(M, block_M), threads=threads) as (bx, by):
-            T.import_source(_HALF_OF + _DECODED_INT4)
+            T.import_source(_HALF_OF + _DECODED_INT4_OF_LANE)
             A_shared = T.alloc_shared((block_M, block_K), dtype)
             W_shared = T.alloc_shared((block_N, block_K // 8), "uint32")
             scales = T.alloc_shared((block_N,), dtype)
@@ -363,8 +374,8 @@ def int4_gemm_many_rows(
 
 
 def mxfp4_gemm(M: int, N: int, K: int, **configuration: int) -> Any:
-    """Bfloat16 A; W as it is stored, with the codes of powers of two in W_scale."""
-    kind = {"dtype": "bfloat16", "scale_dtype": "uint8", "scaled": 32}
+    """Bfloat16 A; in W_scale the codes of four powers of two in a word, each of 32 weights."""
+    kind = {"dtype": "bfloat16", "scale_dtype": "uint32", "scaled": 128}
     return _four_bit_gemm(M, N, K, **configuration, **kind, decoded=_DECODED_MXFP4)
 
 
