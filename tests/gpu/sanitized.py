@@ -249,12 +249,14 @@ _int4_product("product_of_int4_decoded_in_registers", 2, True)
 @sample
 def product_of_int4_by_words() -> Sample:
     """The benchmark's, with a function in CUDA C++."""
-    m, n, k = 16, 128, 384
+    m, n, k = 16, 128, 768
     a, scales = random(m, k, dtype="float16"), random(n, k // GROUP, dtype="float16")
     words = torch.randint(1 << 32, (n, k // 8))
     firsts = torch.tensor([0, 16, 4, 20, 8, 24, 12, 28])
-    expected = _product_of_nibbles(a, ((words[..., None] >> firsts) & 0xF).flatten(1), scales)
-    program = int4_gemm(m, n, k, block_N=64, block_K=64, stages=3, groups=1, threads=128, pack=4)
+    by_thread = ((words[..., None] >> firsts) & 0xF).view(n, -1, 4, 8, 4, 2)
+    nibbles = by_thread.permute(0, 1, 3, 4, 2, 5).flatten(1)
+    expected = _product_of_nibbles(a, nibbles, scales)
+    program = int4_gemm(m, n, k, block_N=64, block_K=256, stages=3, groups=1, threads=128)
     result = _empty(m, n, dtype="float16")
     return Sample(program, (a, words.to(torch.uint32), scales, result), expected)
 
