@@ -213,7 +213,7 @@ class PipelinedLoops(Collectives, Nests):
             self._plain(tile)  # computed from tensors, element by element
             return
         dims = tuple(self.axes[role].size for role in tile.roles)
-        converts = kind > 0.85 and not self._splits and tile.dtype != "int8"
+        converts = kind > 0.85 and tile.dtype != "int8"
         dtype = "float32" if converts else tile.dtype
         known = [
             t for t in self.module.tensors if (t.dims, t.dtype, t.use) == (dims, dtype, "read")

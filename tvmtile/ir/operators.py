@@ -15,6 +15,7 @@ from tvm.target import Target
 from typing_extensions import dataclass_transform
 
 from tvmtile._plugin import OPERATORS, add_operator, register
+from tvmtile._tvm import walk
 from tvmtile.errors import InvalidValue
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.nodes import once_per_node
@@ -27,6 +28,7 @@ __all__ = [
     "all_operators",
     "operator_for",
     "operator_of",
+    "operators_in",
     "python_value",
     "tile_operator",
     "with_tile",
@@ -357,6 +359,13 @@ def operator_of(call: ir.Expr) -> TileOp | None:
     return _read(call) if prefix == "tvmtile" and name in _OPERATORS else None
 
 
+def operators_in(stmt: ir.Node) -> list[TileOp]:
+    """The operators in a statement, in order."""
+    found: list[TileOp] = []
+    walk(stmt, (ir.Call, lambda call: found.extend(filter(None, [operator_of(call)]))))
+    return found
+
+
 @once_per_node
 def _read(call: ir.Call) -> TileOp:
     return _OPERATORS[op_name(call).partition(".")[2]].from_call(call)
@@ -373,8 +382,9 @@ def operator_for(role: str) -> Callable[..., TileOp]:
         rounding, from `(operands, operation, rounding)`; or such a `cast`, from
         `((value,), dtype, rounding)`. `kind` is the name of a combiner. Of mbarriers: `mbarriers`,
         from `(buffer, counts)`; `end of phase`, from an element of it; `wait for phase`, from
-        `(element, parity)`; `mbarrier`, from `(element, value, action)`. `registers`, from
-        `(count, more)`, moves registers between warpgroups.
+        `(element, parity)`; `mbarrier`, from `(element, value, action)`. `proxy fence`, from nothing,
+        orders stores before asynchronous reads. `registers`, from `(count, more)`, moves registers
+        between warpgroups.
     """
     return next(each for each in _OPERATORS.values() if each.role == role)
 

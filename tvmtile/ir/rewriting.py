@@ -161,6 +161,8 @@ class ScopedRewriter:
 
     def _tell_condition(self, condition: ir.Expr, told: ExitStack) -> None:
         if reads_no_memory(condition):
+            if isinstance(condition, tirx.Not):  # of which the analyzer learns no bounds
+                condition = self._analyzer.simplify(condition)
             told.enter_context(self._analyzer.constraint_scope(condition))
 
     def visit_bind(self, bind: tirx.Bind) -> tirx.Stmt:

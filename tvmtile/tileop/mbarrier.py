@@ -356,6 +356,7 @@ class ProxyFence(ValueOp):
     """Order what the thread wrote to shared memory before asynchronous copies of it."""
 
     name = "fence_proxy"
+    role = "proxy fence"
     by_thread = True
 
 

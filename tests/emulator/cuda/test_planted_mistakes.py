@@ -17,9 +17,11 @@ import tvmtile.language as T
 from benchmarks.gpu_programs import PROGRAMS
 from tests.emulator.cuda.planted import Subject, subject, survivors
 from tests.metal.programs import flash_attention, gemm, operands, random
+from tests.passes.tile.specialization.computed_kernels import COMPUTED
 from tests.passes.tile.specialization.masked_kernels import MASKED
 from tests.passes.tile.specialization.test_skew import products
 from tests.passes.tile.test_persistent_blocks import matmul
+from tests.pipelines import Run
 from tvmtile import target as targets
 from tvmtile.emulator.cuda import compile_cuda
 from tvmtile.errors import CudaEmulationError
@@ -69,16 +71,25 @@ def skewed_attention() -> Subject:
 
 def masked_product() -> Subject:
     """A product in flight over iterations that both roles leave out."""
-    return _masked("in_flight_over_what_is_left_out")
+    return _subject(MASKED["in_flight_over_what_is_left_out"]())
 
 
 def masked_attention() -> Subject:
     """Two products skewed over such iterations, in a serial loop."""
-    return _masked("two_products_of_the_blocks_of_a_mask")
+    return _subject(MASKED["two_products_of_the_blocks_of_a_mask"]())
 
 
-def _masked(name: str) -> Subject:
-    run = MASKED[name]()
+def converted() -> Subject:
+    """A warpgroup converts a tile, beside one that comes by a tensor map."""
+    return _subject(COMPUTED["converted_beside_tiles"]())
+
+
+def unpacked_weights() -> Subject:
+    """A warpgroup loads a tile, computes it in registers and stores it."""
+    return _subject(COMPUTED["packed_weights_by_way_of_fragments"]())
+
+
+def _subject(run: Run) -> Subject:
     result = torch.empty(run.expected.shape)
     return subject(run.program, (*run.arguments, result), run.expected.double())
 
@@ -146,7 +157,7 @@ def added_gradients() -> Subject:
 
 PROGRAMS_WITH_ROLES = (
     *(three_stages, persistent, attention, skewed_attention, masked_product, masked_attention),
-    *(gathered_rows, block_scaled_fp8, added_gradients),
+    *(converted, unpacked_weights, gathered_rows, block_scaled_fp8, added_gradients),
 )
 SUBJECTS = {f.__name__: f for f in PROGRAMS_WITH_ROLES}
 MEET = "the lanes have met at the wait for a product in front of it"
@@ -223,6 +234,21 @@ LET_THROUGH: dict[str, dict[tuple[str, str], tuple[int, str]]] = {
         (LEFT_OUT, ALL_READ): (1, TWICE),
         (MORE, ALL_DONE): (1, TWICE),
         (LEFT_OUT, ALL_DONE): (1, TWICE),
+        (LEFT_OUT, "cp.async.bulk.commit_group"): (1, JOINS),
+    },
+    "converted": {
+        ("an arrival more", "mbarrier.init.shared.b64"): (1, FREE),
+        ("an arrival less", "mbarrier.init.shared.b64"): (1, FREE),
+        ("the next narrower swizzle", DESCRIPTOR): (1, STORED),
+        ("half the leading dimension's offset", DESCRIPTOR): (1, PANEL),
+        (LEFT_OUT, "__syncwarp"): (1, MEET),
+        **STORED_ONCE,
+        (LEFT_OUT, "cp.async.bulk.commit_group"): (1, JOINS),
+    },
+    "unpacked_weights": {
+        ("the next narrower swizzle", DESCRIPTOR): (1, STORED),
+        (LEFT_OUT, "__syncwarp"): (1, MEET),
+        **STORED_ONCE,
         (LEFT_OUT, "cp.async.bulk.commit_group"): (1, JOINS),
     },
     "gathered_rows": {

@@ -745,7 +745,7 @@ def test_rows_of_few_bytes_have_one_buffer_copy(columns, stages, split):
     check(program, (a, torch.zeros(columns)), a.reshape(4, columns).double().sum(0))
 
 
-def test_copies_that_convert():
+def test_copies_that_convert_and_ask_for_one_role():
     @T.prim_func
     def program(A: T.Tensor((64, 256), "float32"), C: T.Tensor((64, 64), "float32")):
         with T.Kernel(1, threads=128):
@@ -754,7 +754,7 @@ def test_copies_that_convert():
             c = T.alloc_fragment((64, 64), "float32")
             T.clear(c)
             for k in T.Pipelined(4, num_stages=2):
-                T.copy(A[0, k * 64], a)
+                T.copy(A[0, k * 64], a, disable_tma=True)
                 T.gemm(a, a, c)
             T.copy(c, C)
 

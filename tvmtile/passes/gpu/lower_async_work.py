@@ -28,6 +28,7 @@ from tvmtile.ir.asynchronous import (
 )
 from tvmtile.ir.kernels import Launch, flattened, statements_of, with_kernels, with_launch_body
 from tvmtile.ir.operands import constant
+from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, contains, mentions, seq, substitute
 from tvmtile.ir.scopes import is_private, is_shared
@@ -103,9 +104,9 @@ def LowerAsyncWork(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _lowered(kernel: tirx.For) -> tirx.For:
     waits, fences = _Waits(), _Fences(kernel)
-    waits.follow(kernel.body, {})
-    fences.follow(kernel.body, frozenset())
     launch = Launch(kernel)
+    waits.follow(kernel.body, {})
+    fences.follow(launch.body, frozenset())  # a block's and a thread's loop have one iteration
     has_whole_warps = launch.num_threads % WARP_SIZE == 0  # all lanes have to come to an exchange
     indices = [loop.loop_var for loop in launch.threads] if has_whole_warps else []
     firsts = {index: ir.Var(f"first_{index.name}", index.ty) for index in indices}
@@ -194,7 +195,8 @@ class _Fences(Forward[frozenset[ir.Var]]):
 
     A matrix unit reads shared memory by another way than threads write it. The state is the tiles that
     they have written since. What is written in a branch beside the product's may be written at any
-    time, by other threads.
+    time, by other threads: these may have a fence of their own behind it, before they do anything that
+    could let the product's threads go on.
     """
 
     def __init__(self, kernel: tirx.For) -> None:
@@ -205,7 +207,9 @@ class _Fences(Forward[frozenset[ir.Var]]):
         self._writes: dict[tirx.Stmt, set[ir.Var]] = {}
         self._places: dict[ir.Var, set[_Path]] = {}
         self._branches = 0
+        self._unfenced: list[tuple[ir.Var, _Path]] = []
         self._note(kernel.body, ())
+        self._let_go()
 
     def _note(self, stmt: tirx.Stmt, path: _Path) -> None:
         """Find products and what is written, with the branches around them."""
@@ -214,15 +218,26 @@ class _Fences(Forward[frozenset[ir.Var]]):
             self._branches += 1
             in_branch = isinstance(stmt, tirx.IfThenElse)
             self._note(each, (*path, self._branches) if in_branch else path)
+        if isinstance(stmt, tirx.For | tirx.While) and contains(stmt, tirx.Evaluate, _lets_go):
+            self._let_go()  # in the next iteration
         if inside or (isinstance(stmt, tirx.BufferStore) and is_private(stmt.buffer)):
             return
         if _product_in(stmt) is not None:
             self._products[stmt] = path
             return
-        uses = (use for use in uses_in(stmt) if use.writes and use.completes_on is None)
+        uses = [use for use in uses_in(stmt) if use.writes and use.completes_on is None]
         self._writes[stmt] = {root for u in uses if is_shared(root := self._root(u.buffer))}
-        for tile in self._writes[stmt]:
+        self._unfenced += [(tile, path) for tile in self._writes[stmt]]
+        if _is_proxy_fence(stmt):
+            self._unfenced = [each for each in self._unfenced if each[1][: len(path)] != path]
+        elif isinstance(stmt, tirx.Evaluate) and _lets_go(stmt):
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Note the writes that no fence has followed when others may go on."""
+        for tile, path in self._unfenced:
             self._places.setdefault(tile, set()).add(path)
+        self._unfenced = []
 
     def changes(self, stmt: tirx.Stmt) -> bool:
         return stmt in self._products or bool(self._writes.get(stmt))
@@ -246,6 +261,16 @@ class _Fences(Forward[frozenset[ir.Var]]):
         own = self._products[product]
         places = self._places.get(tile, set())
         return any(own != p[: len(own)] and p != own[: len(p)] for p in places)
+
+
+def _is_proxy_fence(stmt: tirx.Stmt) -> bool:
+    op = operator_of(stmt.value) if isinstance(stmt, tirx.Evaluate) else None
+    return op is not None and op.role == "proxy fence"
+
+
+def _lets_go(stmt: tirx.Evaluate) -> bool:
+    """Tell whether other threads may go on by what a statement does."""
+    return constant(stmt.value) is None and not _is_proxy_fence(stmt)
 
 
 def _product_in(stmt: tirx.Stmt) -> Product | None:

@@ -123,9 +123,11 @@ class _Place(ScopedRewriter):
         register = self.analyzer.simplify(layout.register_of(indices))
         if type(register) is tirx.IntImm:
             return register
-        first = {t.loop_var: tirx.const(0, "int32") for t in self._launch.threads}
-        if not any(mentions(register, thread) for thread in first):
+        threads = [loop.loop_var for loop in self._launch.threads]
+        if not any(mentions(register, thread) for thread in threads):
             return register
+        bounds = self.analyzer.const_int_bound
+        first = {t: tirx.const(bounds(t).min_value, "int32") for t in threads}  # of those that come
         in_first = self.analyzer.simplify(substitute(register, first))
         # A thread may look for what all of them hold in a register that depends on the thread.
         return in_first if self.analyzer.can_prove_equal(register, in_first) else register

@@ -47,7 +47,10 @@ def WarpSpecialize(func: tirx.PrimFunc) -> tirx.PrimFunc:
     all the rest. So no thread computes addresses, or waits for copies, while it could multiply. A
     product stays in flight over the iteration where enough bytes are on their way meanwhile; others go
     on until a statement needs them to be done. Copies that are loops, as those of gathered rows, the
-    producer does by the threads of a whole warpgroup.
+    producer does by the threads of a whole warpgroup. These also compute tiles from global memory that
+    products read, by way of fragments of their own: conversions, dequantised weights. They do where
+    that pays, as where a multiprocessor has room for one block only, or `T.annotate_warp_specialize()`
+    asks for it; where it has room for several, one of them multiplies while another computes.
 
     Iterations of which one condition says whether anything is done, as a mask of blocks does, are left
     out by both roles where it does not hold: nobody waits for a tile that nobody copies.
@@ -179,10 +182,13 @@ def roles_of(func: tirx.PrimFunc) -> list[Choice]:
             if is_off:
                 raise Unsuitable("tl.disable_warp_specialized is set")
             obstacle = _split(kernel, target, capability).one_block_each
-            specializer = Specializer(kernel, target, capability, is_wanted=True)
+            wish = wish_of(kernel, lambda op: op.splits_roles())
+            split = Specializer(kernel, target, capability, is_wanted=wish is True)
             outcomes = [
-                _outcome(obstacle, skew, skips=skips)
-                for skew, skips in zip(specializer.skews(), specializer.skips(), strict=True)
+                _outcome(obstacle, skew, computing, skips=skips)
+                for skew, computing, skips in zip(
+                    split.skews(), split.computing(), split.skips(), strict=True
+                )
             ]
         except Unsuitable as why:
             outcomes = [("one role", (("two roles", str(why)),))] * len(loops)
@@ -194,12 +200,20 @@ def roles_of(func: tirx.PrimFunc) -> list[Choice]:
 
 
 def _outcome(
-    one_block_each: str | None, skew: Skew | Unskewed | None, *, skips: bool
+    one_block_each: str | None,
+    skew: Skew | Unskewed | None,
+    computing: bool | str,
+    *,
+    skips: bool,
 ) -> tuple[str, tuple[tuple[str, str], ...]]:
     """What became of a loop, and why it is nothing better."""
     chosen, declined = ["two roles"], list[tuple[str, str]]()
     if skips:
         chosen.append("skipped iterations")
+    if computing is True:
+        chosen.append("computing producer")
+    elif computing:
+        declined.append(("computing producer", computing))
     if isinstance(skew, Skew):
         chosen.append("skewed")
     elif skew is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import tvmtile
+from tests.passes.tile.specialization.computed_kernels import COMPUTED
 from tests.passes.tile.specialization.kernels import KERNELS as WHOLE
 from tests.passes.tile.specialization.kernels import WITH_ONE_ROLE
 from tests.passes.tile.specialization.masked_kernels import MASKED
@@ -16,7 +17,7 @@ from tests.passes.tile.test_warp_specialize import specialised
 
 HOPPER = {"target": {"kind": "cuda", "arch": "sm_90a"}, "execution_backend": "emulator"}
 OUTLINES = Path(__file__).with_name("outlines.txt")
-KERNELS = {**WHOLE, **MASKED}
+KERNELS = {**WHOLE, **MASKED, **COMPUTED}
 SEEDS = range(3)
 ONE_ROLE = {"tl.disable_warp_specialized": True}
 
@@ -80,6 +81,7 @@ def test_the_numbers_are_those_of_one_role_and_of_a_cpu(name):
     split = tvmtile.compile(run.program, **HOPPER)
     (loops, *more) = [choice.chosen for choice in split.choices if choice.operator == "Pipelined"]
     assert all("two roles" in chosen for chosen in (loops, *more))
+    assert all(("computing producer" in chosen) == (name in COMPUTED) for chosen in (loops, *more))
     for seed in SEEDS:
         split.adapter.seed = seed
         run.check(split)

@@ -12,7 +12,7 @@ iteration finds in its copy what it wrote itself and nothing else, so every elem
 have been written in the same iteration.
 """
 
-from tvmtile.passes.tile.pipelining.async_units import async_units
+from tvmtile.passes.tile.pipelining.async_units import async_units, later_units
 from tvmtile.passes.tile.pipelining.block_memory import BlockMemory, warn_of_fewer_stages
 from tvmtile.passes.tile.pipelining.body import (
     Body,
@@ -56,6 +56,7 @@ __all__ = [
     "body_of",
     "buffer_copies_of",
     "has_effects",
+    "later_units",
     "other_annotations",
     "plan_of",
     "replayable_in",

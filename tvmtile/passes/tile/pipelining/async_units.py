@@ -14,7 +14,7 @@ from tvmtile.passes.tile.pipelining.body import Unit
 from tvmtile.passes.tile.pipelining.plan import Plan
 from tvmtile.passes.tile.pipelining.tiles import KernelTiles
 
-__all__ = ["async_units"]
+__all__ = ["async_units", "later_units"]
 
 
 def async_units(units: Sequence[Unit], plan: Plan, tiles: KernelTiles) -> list[bool]:
@@ -24,10 +24,15 @@ def async_units(units: Sequence[Unit], plan: Plan, tiles: KernelTiles) -> list[b
     only. An element is not moved twice in a group, since the copies of a thread arrive in any order;
     nor is it moved from a tensor that the kernel writes.
     """
+    later = later_units(units, plan, tiles)
+    return [is_later and _is_move(unit.inner) for is_later, unit in zip(later, units, strict=True)]
+
+
+def later_units(units: Sequence[Unit], plan: Plan, tiles: KernelTiles) -> list[bool]:
+    """The same of units that may compute what they write."""
     written = {tiles.root(access.buffer) for access in tiles.accesses if access.writes}
     return [
-        _is_move(unit.inner)
-        and unit.writes.keys().isdisjoint(unit.reads)
+        unit.writes.keys().isdisjoint(unit.reads)
         and all(is_buffer_var(var) and is_shared(var) for var in unit.writes)
         and not any(_is_global(var) and var in written for var in unit.reads)
         and _is_used_later(number, units, plan)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,6 +54,13 @@ class Plan:
     stage: tuple[int, ...]
     order: tuple[int, ...]
     in_flight: frozenset[int] = frozenset()
+
+    @classmethod
+    def of_producers(cls, producers: Collection[int], count: int, last: int) -> Plan:
+        """Of so many units: some of them in stage 0, and first in an iteration."""
+        issued = sorted(range(count), key=lambda i: (i not in producers, i))
+        stage = tuple(0 if i in producers else last for i in range(count))
+        return cls(stage, tuple(issued.index(i) for i in range(count)))
 
     @property
     def distance(self) -> int:

@@ -46,10 +46,7 @@ class Producers:
         producers = self._closed()
         if not producers:
             raise Obstacle(self._why_none())
-        count = len(self._units)
-        issued = sorted(range(count), key=lambda i: (i not in producers, i))
-        stage = tuple(0 if i in producers else last for i in range(count))
-        return Plan(stage, tuple(issued.index(i) for i in range(count)))
+        return Plan.of_producers(producers, len(self._units), last)
 
     def _why_none(self) -> str:
         reasons = list(dict.fromkeys(reason for _, reason in self.refused))

@@ -24,6 +24,8 @@ class KernelTiles(Aliases):
         All uses, views resolved.
     bound_loops : list of For
         The loops that are bound to blocks and threads.
+    threads : set of Var
+        The variables of those that are bound to threads.
     """
 
     def __init__(self, kernel: tirx.For) -> None:
@@ -31,6 +33,7 @@ class KernelTiles(Aliases):
         self.allocated = {each.buffer: each for each in allocations_in(kernel)}
         launch = Launch(kernel)
         self.bound_loops = [*launch.blocks, *launch.threads]
+        self.threads = {loop.loop_var for loop in launch.threads}
         self.accesses = accesses_of(kernel)
 
     def escapes(self, buffer: ir.Var) -> bool:

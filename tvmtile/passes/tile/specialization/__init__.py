@@ -8,7 +8,6 @@ them any more. Iteration `i` works on copy `i % stages`, for the `i // stages`-t
 
 from tvmtile.passes.tile.specialization.candidates import (
     Unsuitable,
-    operators_in,
     pipelined_loops_in,
     wish_of,
 )
@@ -25,7 +24,6 @@ __all__ = [
     "Unskewed",
     "Unsuitable",
     "moves_registers",
-    "operators_in",
     "persistent",
     "pipelined_loops_in",
     "wish_of",

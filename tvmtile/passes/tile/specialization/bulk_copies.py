@@ -11,13 +11,12 @@ from tvm.tirx.layout import ComposeLayout, Layout
 from tvmtile._tvm import mapped
 from tvmtile.errors import NoLowering
 from tvmtile.ir.operands import buffer_of, constant, describe
-from tvmtile.ir.operators import TileOp, operator_of
+from tvmtile.ir.operators import TileOp, operator_of, operators_in
 from tvmtile.ir.rewriting import retyped, substitute
 from tvmtile.ir.scopes import is_shared
 from tvmtile.layout.shared import SWIZZLES, period_of, swizzled
 from tvmtile.passes.memory.user_layouts import layout_of_map
-from tvmtile.passes.tile.pipelining import Mbarriers
-from tvmtile.passes.tile.specialization.candidates import operators_in
+from tvmtile.passes.tile.specialization.computed import ANY_MBARRIER
 from tvmtile.tileop.registry import LoweringContext
 from tvmtile.tileop.selection import declined_before, select
 
@@ -38,7 +37,7 @@ class BulkCopies:
 
     def why_not(self, op: TileOp, stages: int) -> str | None:
         """Why a copy can't go on by itself, in whichever way the copies of its tile will lie."""
-        begun = op.begun_on(_ANY_MBARRIER.of(tirx.const(0, "int32")))
+        begun = op.begun_on(ANY_MBARRIER)
         if begun is None:
             return f"{op.name} can't go on by itself"
         call = begun.to_call()
@@ -55,9 +54,6 @@ class BulkCopies:
                     said = said.replace(describe(copies), describe(written))
                     return said.replace(describe(tile), describe(buffer_of(written)))
         return None
-
-
-_ANY_MBARRIER = Mbarriers.named("any", 1)
 
 
 def _layouts_of(tile: ir.Var, stages: int, fixed: Mapping[ir.Var, TileOp]) -> Iterator[ir.Var]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, TypeAlias
@@ -15,7 +15,7 @@ from tvmtile.analysis.accesses import values_of_names
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.ir.annotations import STAGE_ANNOTATION, STAGES_ANNOTATION
 from tvmtile.ir.kernels import Launch
-from tvmtile.ir.operators import TileOp, operator_of
+from tvmtile.ir.operators import TileOp, operator_of, operators_in
 from tvmtile.ir.rewriting import substitute
 from tvmtile.ir.scopes import is_shared
 from tvmtile.layout.shared import bytes_of
@@ -23,13 +23,16 @@ from tvmtile.passes.tile.pipelining import (
     Body,
     KernelTiles,
     Obstacle,
+    Plan,
     Producers,
     Unit,
     async_units,
     body_of,
     buffer_copies_of,
+    later_units,
     with_work_in_flight,
 )
+from tvmtile.passes.tile.specialization.computed import computed_ahead, is_computed
 from tvmtile.passes.tile.specialization.guards import guard_of, without_guard
 from tvmtile.passes.tile.specialization.skew import Skew
 
@@ -37,7 +40,6 @@ __all__ = [
     "Candidate",
     "Unsuitable",
     "candidates_in",
-    "operators_in",
     "pipelined_loops_in",
     "wish_of",
 ]
@@ -64,7 +66,11 @@ class Candidate:
     in_flight: frozenset[int]
     """The units whose work may go on until the next iteration has issued its own."""
     by_threads: frozenset[int]
-    """The producers that are loops over elements, which threads copy; the others go by tensor maps."""
+    """The producers that are loops over elements, which threads do; the others go by tensor maps."""
+    computed: frozenset[int]
+    """Of these, those whose elements threads compute, or load to compute with, and do not just move."""
+    not_computed: str | None = None
+    """Why consumers compute operands of products that the producer could compute, if they do."""
     condition: ir.Expr | None = None
     """Whether an iteration is done, in terms of the loop's variable; None where all are."""
     skew: Skew | None = None
@@ -88,7 +94,16 @@ class Candidate:
     def tiles(self) -> list[ir.Var]:
         """What the producer fills, in order."""
         written = (var for number in self.producers for var in self.units[number].writes)
-        return list(dict.fromkeys(written))
+        return list(dict.fromkeys(filter(is_shared, written)))
+
+    def needed_by(self, units: Sequence[int]) -> list[int]:
+        """The producers that fill fragments for others, in order."""
+        found = set(units)
+        for number in sorted(self.computed, reverse=True):
+            unit = self.units[number]
+            if any(unit.writes.keys() & self.units[other].reads.keys() for other in found):
+                found.add(number)
+        return sorted(found.difference(units))
 
     def shares_tiles_with(self, other: Candidate) -> bool:
         """Tell whether two loops copy into one of their tiles both."""
@@ -102,6 +117,8 @@ class Candidate:
         """
         used: dict[_Between, list[int]] = {}
         for number in self.producers:
+            if not any(map(is_shared, self.units[number].writes)):
+                continue
             users = [
                 other
                 for other in self.order
@@ -143,12 +160,17 @@ def pipelined_loops_in(body: tirx.Stmt) -> list[tirx.For]:
 
 
 def candidates_in(
-    kernel: tirx.For, tiles: KernelTiles, kind: str, why_not: Callable[[TileOp, int], str | None]
+    kernel: tirx.For,
+    tiles: KernelTiles,
+    kind: str,
+    why_not: Callable[[TileOp, int], str | None],
+    why_not_compute: Callable[[Candidate], str | None],
 ) -> list[Candidate]:
     """The pipelined loops of a kernel, if all of them can be split.
 
     `why_not(op, stages)` says why a copy can't go on by itself until an mbarrier says that it is done,
-    where its tile has so many buffer copies; None where it can.
+    where its tile has so many buffer copies; None where it can. `why_not_compute(candidate)` says why
+    threads of the producer should not compute tiles.
 
     Raises
     ------
@@ -161,10 +183,9 @@ def candidates_in(
     def variance() -> ThreadVariance:
         return ThreadVariance(launch.body, [thread.loop_var for thread in launch.threads])
 
-    candidates = [
-        _candidate(loop, guard_of(loop, tiles, variance), tiles, kind, why_not)
-        for loop in pipelined_loops_in(kernel)
-    ]
+    find = _Finder(tiles, kind, why_not, why_not_compute).candidate
+    loops = pipelined_loops_in(kernel)
+    candidates = [find(loop, guard_of(loop, tiles, variance)) for loop in loops]
     for tile in dict.fromkeys(tile for each in candidates for tile in each.tiles):
         inside = sum(_uses(tile, each) for each in candidates)
         if inside < sum(access.buffer.same_as(tile) for access in tiles.accesses):
@@ -172,51 +193,107 @@ def candidates_in(
     return candidates
 
 
-def _candidate(
-    loop: tirx.For,
-    guard: ir.Expr | None,
-    tiles: KernelTiles,
-    kind: str,
-    why_not: Callable[[TileOp, int], str | None],
-) -> Candidate:
-    if STAGE_ANNOTATION in loop.annotations:
-        raise Unsuitable("its stages and its order are given")
-    if len(pipelined_loops_in(loop)) > 1:
-        raise Unsuitable("a pipelined loop is inside of it")
-    try:
-        body = body_of(loop if guard is None else without_guard(loop), tiles, split=True)
-        plan = Producers(body.units, tiles).plan(1)
-        buffer_copies_of(loop, body, plan, tiles)  # or an obstacle
-    except Obstacle as obstacle:
-        raise Unsuitable(str(obstacle)) from None
-    stages = int(loop.annotations[STAGES_ANNOTATION])
-    producers = tuple(i for i, stage in enumerate(plan.stage) if stage == 0)
-    are_async = async_units(body.units, plan, tiles)
-    by_threads: set[int] = set()
-    for number in producers:
-        unit = body.units[number]
-        if not are_async[number]:
-            raise Unsuitable(f"{unit.describe()} is no copy that can go on by itself")
-        copies_of_unit = [op for op in operators_in(unit.stmt) if op.is_tile]
-        if not copies_of_unit:
-            by_threads.add(number)
-        for op in copies_of_unit:
-            reason = why_not(_by_values(op, unit.stmt), stages)
-            if reason is not None:
-                raise Unsuitable(reason)
-    longer = with_work_in_flight(Producers(body.units, tiles).plan(2), body.units, kind)
-    found = Candidate(
-        loop,
-        stages,
-        producers,
-        body.units,
-        longer.in_flight,
-        frozenset(by_threads),
-        guard,
-    )
-    for tile in found.tiles:
-        _check_tile(tile, found, body, tiles)
-    return found.with_stages(stages)
+class _Finder:
+    """Finds out which units of a loop a producer can do; what it asks is as of `candidates_in`."""
+
+    def __init__(
+        self,
+        tiles: KernelTiles,
+        kind: str,
+        why_not: Callable[[TileOp, int], str | None],
+        why_not_compute: Callable[[Candidate], str | None],
+    ) -> None:
+        self._tiles = tiles
+        self._kind = kind
+        self._why_not = why_not
+        self._why_not_compute = why_not_compute
+
+    def candidate(self, loop: tirx.For, guard: ir.Expr | None) -> Candidate:
+        """A loop whose iterations are done where a guard holds."""
+        if STAGE_ANNOTATION in loop.annotations:
+            raise Unsuitable("its stages and its order are given")
+        if len(pipelined_loops_in(loop)) > 1:
+            raise Unsuitable("a pipelined loop is inside of it")
+        try:
+            body = body_of(loop if guard is None else without_guard(loop), self._tiles, split=True)
+        except Obstacle as obstacle:
+            raise Unsuitable(str(obstacle)) from None
+        copied, none = self._copied(body.units)
+        chain = computed_ahead(body.units, self._tiles, copied)
+        reason = None
+        if chain:
+            try:
+                found = self._planned(loop, guard, body, copied, chain)
+                reason = self._why_not_compute(found)
+            except Unsuitable as obstacle:
+                reason = str(obstacle)
+            if reason is None:
+                return found
+        if not copied:
+            raise Unsuitable(reason or none)
+        found = self._planned(loop, guard, body, copied)
+        if found.computed and (why := self._why_not_compute(found)) is not None:
+            raise Unsuitable(why)
+        return replace(found, not_computed=reason)
+
+    def _copied(self, units: Sequence[Unit]) -> tuple[frozenset[int], str]:
+        """What copies from global memory into shared tiles, with what it needs, or why nothing does."""
+        try:
+            plan = Producers(units, self._tiles).plan(1)
+        except Obstacle as obstacle:
+            return frozenset(), str(obstacle)
+        return frozenset(number for number, stage in enumerate(plan.stage) if stage == 0), ""
+
+    def _planned(
+        self,
+        loop: tirx.For,
+        guard: ir.Expr | None,
+        body: Body,
+        copied: frozenset[int],
+        chain: frozenset[int] = frozenset(),
+    ) -> Candidate:
+        """A loop of which a producer copies what some units do, and computes what others do."""
+        producers = copied | chain
+        units, count, tiles = body.units, len(body.units), self._tiles
+        plan = Plan.of_producers(producers, count, 1)
+        try:
+            buffer_copies_of(loop, body, plan, tiles)
+        except Obstacle as obstacle:
+            raise Unsuitable(str(obstacle)) from None
+        stages = int(loop.annotations[STAGES_ANNOTATION])
+        are_async, are_later = async_units(units, plan, tiles), later_units(units, plan, tiles)
+        by_threads: set[int] = set()
+        computed: set[int] = set()
+        for number in sorted(producers):
+            unit = units[number]
+            operators = [op for op in operators_in(unit.stmt) if op.is_tile]
+            if number in chain or (are_later[number] and is_computed(unit)):
+                computed.add(number)
+            elif not are_async[number]:
+                raise Unsuitable(f"{unit.describe()} is no copy that can go on by itself")
+            if number in computed or not operators:
+                by_threads.add(number)
+                if not tiles.threads.isdisjoint(unit.reads):
+                    raise Unsuitable(f"{unit.describe()} asks which thread does it")
+                continue
+            for op in operators:
+                reason = self._why_not(_by_values(op, unit.stmt), stages)
+                if reason is not None:
+                    raise Unsuitable(reason)
+        longer = with_work_in_flight(Plan.of_producers(producers, count, 2), units, self._kind)
+        found = Candidate(
+            loop,
+            stages,
+            tuple(sorted(producers)),
+            units,
+            longer.in_flight,
+            frozenset(by_threads),
+            frozenset(computed),
+            condition=guard,
+        )
+        for tile in found.tiles:
+            _check_tile(tile, found, body, tiles)
+        return found.with_stages(stages)
 
 
 def _uses(tile: ir.Var, candidate: Candidate) -> int:
@@ -243,13 +320,6 @@ def _by_values(op: TileOp, stmt: tirx.Stmt) -> TileOp:
         return op
     found = operator_of(substitute(op.to_call(), values))
     assert found is not None, "it was one"
-    return found
-
-
-def operators_in(stmt: tirx.Stmt) -> list[TileOp]:
-    """The operators in a statement, in order."""
-    found: list[TileOp] = []
-    walk(stmt, (ir.Call, lambda call: found.extend(filter(None, [operator_of(call)]))))
     return found
 
 

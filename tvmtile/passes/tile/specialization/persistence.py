@@ -15,7 +15,7 @@ from tvmtile.ir.barriers import is_grid_barrier
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.kernels import Launch, flattened, is_thread_return
 from tvmtile.ir.operands import constant
-from tvmtile.ir.operators import TileOp, operator_of
+from tvmtile.ir.operators import TileOp, operator_of, operators_in
 from tvmtile.ir.rewriting import (
     contains,
     defined_in,
@@ -28,7 +28,6 @@ from tvmtile.ir.rewriting import (
 from tvmtile.ir.threads import WARPGROUP
 from tvmtile.passes.tile.specialization.candidates import (
     Unsuitable,
-    operators_in,
     pipelined_loops_in,
     wish_of,
 )

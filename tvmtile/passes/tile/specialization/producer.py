@@ -25,8 +25,8 @@ from tvmtile.ir.rewriting import (
     with_fresh_variables,
 )
 from tvmtile.ir.scopes import is_shared
-from tvmtile.passes.tile.pipelining import KernelTiles, has_effects
-from tvmtile.passes.tile.specialization.candidates import Unsuitable
+from tvmtile.passes.tile.pipelining import Body, KernelTiles, has_effects
+from tvmtile.passes.tile.specialization.candidates import Candidate, Unsuitable
 from tvmtile.passes.tile.specialization.preloads import Preload
 from tvmtile.passes.tile.specialization.ring import Ring
 from tvmtile.passes.tile.specialization.split import Split, Splits, counters_of, parts_of
@@ -184,21 +184,29 @@ class _Slicer:
             self._filled.update(body.units[number].writes)
         statements: list[tirx.Stmt] = []
         for ring in split.rings:
-            by_threads = split.candidate.by_threads.intersection(ring.units)
-            loops = [
-                asynchronously(CP_ASYNC.name, body.units[number].stmt)
-                for number in ring.units
-                if number in by_threads
-            ]
-            copies = [
-                _arriving(body.units[number].stmt, ring)
-                for number in ring.units
-                if number not in by_threads
-            ]
-            statements += ring.fill(loops, copies, self._thread)
+            statements += _filled(ring, split.candidate, body, self._thread)
         used = body.bindings_for(statements)
         trips = split.trips.of(loop)
         return [*trips.begun([trips.each([*used, *statements])]), *trips.counted()]
+
+
+def _filled(ring: Ring, candidate: Candidate, body: Body, thread: ir.Expr) -> list[tirx.Stmt]:
+    """What fills the tiles of a ring: loads of what threads compute with begin before they are free."""
+    by_threads, computed = candidate.by_threads, candidate.computed
+    loops = [
+        asynchronously(CP_ASYNC.name, body.units[number].stmt)
+        for number in ring.units
+        if number in by_threads - computed
+    ]
+    copies = [
+        _arriving(body.units[number].stmt, ring)
+        for number in ring.units
+        if number not in by_threads
+    ]
+    own = sorted({*candidate.needed_by(ring.units), *computed.intersection(ring.units)})
+    first = next((place for place, n in enumerate(own) if n in ring.units), 0)
+    early, late = ([body.units[n].stmt for n in part] for part in (own[:first], own[first:]))
+    return [*early, *ring.fill(loops, copies, thread, late)]
 
 
 def _written_in(statements: Sequence[tirx.Stmt]) -> list[ir.Var]:

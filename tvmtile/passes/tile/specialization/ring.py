@@ -73,25 +73,33 @@ class Ring:
         return self.full.of(self.iteration)
 
     def fill(
-        self, by_threads: Sequence[tirx.Stmt], copies: Sequence[tirx.Stmt], thread: ir.Expr
+        self,
+        by_threads: Sequence[tirx.Stmt],
+        copies: Sequence[tirx.Stmt],
+        thread: ir.Expr,
+        computed: Sequence[tirx.Stmt] = (),
     ) -> list[tirx.Stmt]:
         """Begin copies that arrive on the mbarrier, and say that there are no more.
 
         One thread says so where it begins them all. Where all threads copy, each arrives as soon as its
-        asynchronous copies have, and a thread of each warp for what the warp has stored.
+        asynchronous copies have, and a thread of each warp for what the warp has stored. What they
+        have `computed` they store while the copies are under way, and each thread orders its stores
+        before asynchronous reads, as those of `wgmma` are.
 
         `thread` is a number among the producer's. A condition may leave out any of the copies by
         threads.
         """
         one = tirx.const(1, "int32")
         arrive = _act(self.arrives_on, one, "arrive")
-        if not by_threads:
+        if not by_threads and not computed:
             return [self.wait_until_empty(), *copies, tirx.IfThenElse(thread == 0, arrive, None)]
+        moved = [*by_threads, _act(self.arrives_on, one, "arrive_when_copied")]
+        fence = tirx.Evaluate(operator_for("proxy fence")().to_call())
         return [
             self.wait_until_empty(),
-            *by_threads,
-            _act(self.arrives_on, one, "arrive_when_copied"),
+            *(moved if by_threads else ()),
             *copies,
+            *((*computed, fence) if computed else ()),
             *_of_warps(thread, arrive),
         ]
 

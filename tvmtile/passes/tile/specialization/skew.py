@@ -33,7 +33,7 @@ from tvmtile.passes.tile.pipelining import Body, Unit, work_of
 from tvmtile.passes.tile.specialization.ring import Ring
 from tvmtile.passes.tile.specialization.trips import Trips
 
-__all__ = ["Skew", "Unskewed", "skew_of", "skewed"]
+__all__ = ["Skew", "Unskewed", "registers_held", "skew_of", "skewed"]
 
 
 class Unskewed(Exception):
@@ -97,7 +97,7 @@ def skew_of(
         raise Unskewed("all statements between the products wait for the second one")
     if threads > _MOST_THREADS:
         raise Unskewed(f"{threads // WARPGROUP} warpgroups take turns with the matrix unit")
-    held = sum(_registers_of(var, threads) for var in _fragments(units, own))
+    held = registers_held(units, own, threads)
     if held + _SPARE > registers:
         raise Unskewed(
             f"the fragments take {held} registers of a thread, of which it has {registers}; "
@@ -124,6 +124,11 @@ def _behind(second: int, others: Sequence[int], units: Sequence[Unit]) -> tuple[
         if any(units[number].conflicts(units[other]) for other in late):
             late.append(number)
     return tuple(late[1:])
+
+
+def registers_held(units: Sequence[Unit], own: Sequence[int], threads: int) -> int:
+    """What the fragments of some statements take of each thread's registers."""
+    return sum(_registers_of(var, threads) for var in _fragments(units, own))
 
 
 def _fragments(units: Sequence[Unit], own: Sequence[int]) -> list[ir.Var]:

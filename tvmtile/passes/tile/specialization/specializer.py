@@ -9,21 +9,30 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import mapped
 from tvmtile.ir.kernels import Launch, with_launch_body
+from tvmtile.ir.operators import operators_in
 from tvmtile.ir.rewriting import replace_loop, seq
 from tvmtile.ir.threads import WARP_SIZE, WARPGROUP, Group, group_region, let_in
 from tvmtile.passes.tile.pipelining import BlockMemory, KernelTiles, StageAxis, with_stage_axes
 from tvmtile.passes.tile.specialization.bulk_copies import BulkCopies
 from tvmtile.passes.tile.specialization.candidates import (
+    Candidate,
     Unsuitable,
     candidates_in,
-    operators_in,
     pipelined_loops_in,
 )
+from tvmtile.passes.tile.specialization.computed import computes_as_it_loads
 from tvmtile.passes.tile.specialization.consumers import consumers_of
 from tvmtile.passes.tile.specialization.preloads import Preload, preloaded_in
 from tvmtile.passes.tile.specialization.producer import Producer, producer_of
-from tvmtile.passes.tile.specialization.registers import registers_moved
-from tvmtile.passes.tile.specialization.skew import Skew, Unskewed
+from tvmtile.passes.tile.specialization.registers import (
+    LEAST_BESIDE_SUMS,
+    LEAST_LOADED,
+    blocks_at_once,
+    consumer_registers,
+    registers_loaded,
+    registers_moved,
+)
+from tvmtile.passes.tile.specialization.skew import Skew, Unskewed, registers_held
 from tvmtile.passes.tile.specialization.split import Splits
 from tvmtile.passes.tile.specialization.splitter import Splitter
 from tvmtile.target import GpuCapability
@@ -45,6 +54,7 @@ class Specializer:
         self, kernel: tirx.For, target: Target, capability: GpuCapability, *, is_wanted: bool
     ) -> None:
         self._kernel = kernel
+        self._is_wanted = is_wanted
         self._launch = Launch(kernel)
         self._context = LoweringContext(target, Analyzer(), launch=self._launch)
         self._tiles = KernelTiles(kernel)
@@ -52,11 +62,45 @@ class Specializer:
             raise Unsuitable("no product is asynchronous work of warpgroups")
         why_not = BulkCopies(kernel, self._context).why_not
         kind = self._context.kind
-        candidates = candidates_in(kernel, self._tiles, kind, why_not)
+        self._candidates = candidates_in(kernel, self._tiles, kind, why_not, self._why_not_compute)
+        candidates = self._candidates
         self._preloaded = preloaded_in(self._launch.body, candidates, self._tiles, why_not)
         self._by_threads = any(each.by_threads for each in candidates)
         memory = BlockMemory(kernel, capability)
         self._splitter = Splitter(self._launch, candidates, memory, kind)
+
+    def _why_not_compute(self, candidate: Candidate) -> str | None:
+        """Why threads of the producer should not compute tiles; the kernel may ask for it anyway.
+
+        Where a multiprocessor runs several blocks, one of them multiplies while another computes. Of
+        float32 that becomes float16 on the way to a product of 4096 cubed on an H200, blocks of 128 x
+        128 take 361 us with one role, two at once, and 542 with a producer; blocks of 128 x 256 take
+        411 and 317, and 246 in steps of 128. An iteration takes as long as the loads of a tile, so few
+        of them do not pay (829 in steps of 32), nor loads that wait for each other: `T.Parallel` over
+        bytes of a tensor, times scales, takes 423 with one role and 538 with a producer.
+        """
+        threads = self._launch.num_threads
+        held = registers_held(candidate.units, candidate.order, threads)
+        most = consumer_registers(threads, [candidate])
+        if held + LEAST_BESIDE_SUMS > most:
+            return (
+                f"fragments take {held} registers of a thread that multiplies, of {most} that threads "
+                "which compute tiles leave it"
+            )
+        blocks = blocks_at_once(threads, held)
+        if self._is_wanted:
+            return None
+        asks = "T.annotate_warp_specialize() asks for threads that compute ahead"
+        if blocks > 1:
+            return (
+                f"{blocks} blocks fit on a multiprocessor, each under the others' products; {asks}"
+            )
+        if any(computes_as_it_loads(candidate.units[number]) for number in candidate.computed):
+            return f"a loop that loads and computes would wait for each load; {asks}"
+        loaded = registers_loaded(candidate)
+        if loaded < LEAST_LOADED:
+            return f"a thread would load {loaded} registers in an iteration; {asks}"
+        return None
 
     def _multiplies_asynchronously(self) -> bool:
         """Tell whether an operator of the loops issues work that is waited for by a token."""
@@ -96,7 +140,7 @@ class Specializer:
         rings = {ring.full: ring for split in splits.values() for ring in split.rings}
         rings |= {each.ring.full: each.ring for each in preloads}
         ready = [statement for ring in rings.values() for statement in ring.declared()]
-        few, many = registers_moved(consumers.count, by_threads=self._by_threads)
+        few, many = registers_moved(consumers.count, self._candidates)
         roles = tirx.IfThenElse(
             consumers.admits(thread, launch.num_threads),
             group_region(consumers, seq([*many, using])),
@@ -112,6 +156,10 @@ class Specializer:
     def skips(self) -> list[bool]:
         """Whether iterations of each loop may be left out."""
         return self._splitter.skips()
+
+    def computing(self) -> list[bool | str]:
+        """Whether the producer computes tiles of each loop; why it does not, where it could."""
+        return [each.not_computed or bool(each.computed) for each in self._candidates]
 
     def _consuming(
         self,

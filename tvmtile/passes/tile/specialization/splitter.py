@@ -13,7 +13,7 @@ from tvmtile.ir.threads import WARP_SIZE, WARPGROUP
 from tvmtile.passes.tile.pipelining import BlockMemory, Mbarriers
 from tvmtile.passes.tile.specialization.candidates import Candidate, Unsuitable
 from tvmtile.passes.tile.specialization.preloads import Preload, Preloaded
-from tvmtile.passes.tile.specialization.registers import registers_of
+from tvmtile.passes.tile.specialization.registers import consumer_registers
 from tvmtile.passes.tile.specialization.ring import Ring
 from tvmtile.passes.tile.specialization.skew import Skew, Unskewed, skew_of
 from tvmtile.passes.tile.specialization.split import Split, Splits
@@ -69,6 +69,7 @@ class Splitter:
             )
             for between, units in candidate.uses().items()
         ]
+        _check_own(candidate, rings)
         split = Split(candidate, rings, trips)
         return split if former is None else _going_on(split, former)
 
@@ -121,8 +122,7 @@ class Splitter:
 
     def _skew_of(self, candidate: Candidate) -> Skew | None:
         threads = self._launch.num_threads
-        by_threads = any(each.by_threads for each in self._candidates)
-        held = registers_of(threads, by_threads=by_threads)
+        held = consumer_registers(threads, self._candidates)
         skew = skew_of(candidate.units, candidate.producers, self._kind, threads, held)
         if skew is not None and candidate.stages == 1:
             raise Unskewed("its tiles have one buffer copy")
@@ -165,6 +165,13 @@ def _check_names(candidate: Candidate, second: int) -> None:
         )
 
 
+def _check_own(candidate: Candidate, rings: Sequence[Ring]) -> None:
+    """Make sure that fragments on the way to tiles are those of one ring, which is filled in order."""
+    needed = [number for ring in rings for number in candidate.needed_by(ring.units)]
+    if len(set(needed)) < len(needed):
+        raise Unsuitable("tiles are computed from the same fragments, and used at different places")
+
+
 def _going_on(split: Split, former: Split) -> Split:
     """A loop whose rings are those of one before it."""
     known = {frozenset(former.filled(ring)): ring for ring in former.rings}
@@ -187,6 +194,8 @@ def _going_on(split: Split, former: Split) -> Split:
 
 def _arrivals(candidate: Candidate, units: Sequence[int]) -> int:
     """How often a phase of a ring is arrived at by who fills it (see `Ring.fill`)."""
-    if candidate.by_threads.isdisjoint(units):
+    by_threads = candidate.by_threads.intersection(units)
+    if not by_threads:
         return 1
-    return WARPGROUP + WARPGROUP // WARP_SIZE
+    copying = 0 if by_threads <= candidate.computed else WARPGROUP
+    return copying + WARPGROUP // WARP_SIZE

@@ -1,0 +1,149 @@
+"""Tiles whose elements threads compute on the way from global memory: conversions, dequantisation.
+
+A warpgroup of the producer's computes them ahead, in registers, and stores them where a product reads
+them. What it has in fragments on the way is its own: no consumer touches these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from tvm import ir, tirx
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.ir.calls import is_if_then_else
+from tvmtile.ir.kernels import is_parallel
+from tvmtile.ir.operators import TileOp, operators_in
+from tvmtile.ir.rewriting import contains
+from tvmtile.ir.scopes import is_fragment, is_shared
+from tvmtile.passes.tile.pipelining import KernelTiles, Mbarriers, Unit
+
+__all__ = ["ANY_MBARRIER", "computed_ahead", "computes_as_it_loads", "is_computed"]
+
+
+def is_computed(unit: Unit) -> bool:
+    """Tell whether the elements that a statement writes are more than moved, one by one."""
+    operators = [op for op in operators_in(unit.stmt) if op.is_tile]
+    if operators:
+        return all(_is_elementwise(op) and op.copied() is None for op in operators)
+    return contains(unit.stmt, tirx.BufferStore, lambda store: not _is_move(store))
+
+
+def computes_as_it_loads(unit: Unit) -> bool:
+    """Tell whether a statement is a loop that computes from global memory, and no copy."""
+    operators = [op for op in operators_in(unit.stmt) if op.is_tile]
+    reads = (var for var in unit.reads if is_buffer_var(var))
+    return not operators and any(var.ty.storage_scope == "global" for var in reads)
+
+
+def _is_elementwise(op: TileOp) -> bool:
+    """Tell whether threads may do an operator; a copy may say that its loop has one role."""
+    return op.is_copy and op.as_loops() is not None and op.begun_on(ANY_MBARRIER) is not None
+
+
+ANY_MBARRIER = Mbarriers.named("any", 1).of(tirx.const(0, "int32"))
+"""To ask an operator whether it can arrive on one."""
+
+
+def _is_move(store: tirx.BufferStore) -> bool:
+    """Tell whether an element is stored as it is, or a constant where there is none."""
+    value = store.value
+    if isinstance(value, ir.Call) and is_if_then_else(value):
+        _, value, other = value.args
+        if not isinstance(other, tirx.IntImm | tirx.FloatImm):
+            return False
+    return isinstance(value, ir.TensorLoad)
+
+
+def computed_ahead(
+    units: Sequence[Unit], tiles: KernelTiles, ahead: Collection[int]
+) -> frozenset[int]:
+    """The statements that compute operands of products from global memory, by way of fragments.
+
+    `ahead` are those that run ahead without them. A fragment on the way is touched by nothing else.
+    """
+    found = {i for i in range(len(units)) if i not in ahead and _may_compute(units[i], tiles)}
+    operands = {
+        var
+        for unit in units
+        if any(op.is_product for op in operators_in(unit.stmt))
+        for var in unit.reads
+    }
+    chain = _Chain(units, tiles, operands)
+    while True:
+        without = {i for i in found if not chain.is_closed(i, found, ahead)}
+        if not without:
+            return frozenset(found)
+        found -= without
+
+
+def _may_compute(unit: Unit, tiles: KernelTiles) -> bool:
+    """Tell whether a statement stores elements in fragments or shared tiles, and does nothing else."""
+    operators = [op for op in operators_in(unit.stmt) if op.is_tile]
+    is_elementwise = all(map(_is_elementwise, operators)) if operators else is_parallel(unit.inner)
+    return (
+        is_elementwise
+        and not unit.binds
+        and not unit.has_effects
+        and bool(unit.writes)
+        and unit.writes.keys().isdisjoint(unit.reads)
+        and len({is_shared(var) for var in unit.writes}) == 1
+        and all(
+            var in tiles.allocated
+            and (is_shared(var) or is_fragment(var))
+            and not tiles.views_of(var)
+            and not tiles.escapes(var)
+            for var in unit.writes
+        )
+    )
+
+
+class _Chain:
+    """Statements that compute ahead, as long as all that they need is theirs."""
+
+    def __init__(
+        self, units: Sequence[Unit], tiles: KernelTiles, operands: Collection[ir.Var]
+    ) -> None:
+        self._units = units
+        self._operands = operands
+        self._written = {tiles.root(access.buffer) for access in tiles.accesses if access.writes}
+        self._uses = {var: _uses(var, tiles) for unit in units for var in unit.touches}
+
+    def is_closed(self, number: int, found: Collection[int], ahead: Collection[int]) -> bool:
+        unit = self._units[number]
+        inputs = all(self._is_known(var, found, ahead) for var in unit.reads)
+        return inputs and all(self._is_own(var, number, found) for var in unit.writes)
+
+    def _is_known(self, var: ir.Var, found: Collection[int], ahead: Collection[int]) -> bool:
+        if not is_buffer_var(var):
+            return all(other in ahead for other in self._writers(var))
+        if is_fragment(var):
+            return self._is_theirs(var, found)
+        return var.ty.storage_scope == "global" and var not in self._written
+
+    def _is_own(self, var: ir.Var, number: int, found: Collection[int]) -> bool:
+        """Tell whether only such statements write a tile, and touch a fragment."""
+        if is_shared(var):
+            readers = [i for i, unit in enumerate(self._units) if var in unit.reads]
+            writers = self._writers(var)
+            return (
+                var in self._operands
+                and all(other in found for other in writers)
+                and all(other > number and other not in found for other in readers)
+            )
+        return self._is_theirs(var, found)
+
+    def _is_theirs(self, var: ir.Var, found: Collection[int]) -> bool:
+        inside = [i for i, unit in enumerate(self._units) if var in unit.touches]
+        is_inside = sum(self._count(var, i) for i in inside) == self._uses[var]
+        return is_inside and all(other in found for other in inside)
+
+    def _writers(self, var: ir.Var) -> list[int]:
+        return [i for i, unit in enumerate(self._units) if var in unit.writes]
+
+    def _count(self, var: ir.Var, number: int) -> int:
+        return sum(access.buffer.same_as(var) for access in self._units[number].accesses)
+
+
+def _uses(var: ir.Var, tiles: KernelTiles) -> int:
+    return sum(tiles.root(access.buffer).same_as(var) for access in tiles.accesses)
