@@ -157,3 +157,28 @@ def test_a_kernel_that_is_written_in_cuda(n):
     x, y = torch.rand(n, device=DEVICE), torch.zeros(n, device=DEVICE)
     kernel(x, y)
     assert torch.equal(y, 2 * x)
+
+
+def test_a_grid_without_blocks_is_not_launched():
+    n = T.dynamic("n")
+
+    @T.prim_func
+    def main(N: T.Tensor((n,), "float32"), A: T.Tensor((4,), "float32")):
+        with T.Kernel(n, threads=32) as bx:
+            A[bx % 4] = 1
+
+    kernel, result = on_gpu(main), torch.zeros(4, device=DEVICE)
+    kernel(torch.zeros(0, device=DEVICE), result)
+    assert result.tolist() == [0, 0, 0, 0]
+    kernel(torch.zeros(2, device=DEVICE), result)
+    assert result.tolist() == [1, 1, 0, 0]
+
+
+def test_a_kernel_without_arguments():
+    @T.prim_func
+    def main():
+        with T.Kernel(1, threads=32):
+            T.device_assert(True)
+
+    on_gpu(main)()
+    torch.cuda.synchronize()

@@ -363,3 +363,13 @@ def test_keywords_after_the_first_calls(a, b):
     assert isinstance(kernel, tvmtile.Kernel)
     assert str(type(kernel)) == str(tvmtile.Kernel)
     assert kernel.__call__.__doc__ == tvmtile.Kernel.__call__.__doc__
+
+
+def test_a_launch_without_arguments():
+    from tvmtile.jit.torch_calls import as_torch_operator
+
+    launched = []
+    calls = as_torch_operator(lambda: launched.append(True), "nothing", 0, (), (), ())
+    calls.function()
+    assert calls.method(None) is None
+    assert launched == [True, True]

@@ -65,7 +65,7 @@ def call({args}):
 
 def __call__(self, /, {optional}*more, **named):
     if {is_partial}:
-        problem, results = self._called(given(({args}*more)), named)
+        problem, results = self._called(given(({args}*more,)), named)
     else:
         try:
 {called}
