@@ -22,9 +22,9 @@ from tests.passes.tile.specialization.masked_kernels import MASKED
 from tests.passes.tile.specialization.test_skew import products
 from tests.passes.tile.test_persistent_blocks import matmul
 from tests.pipelines import Run
-from tvmtile import target as targets
 from tvmtile.emulator.cuda import compile_cuda
 from tvmtile.errors import CudaEmulationError
+from tvmtile.target import capabilities as targets
 
 SEEDS = 20
 # By default the emulator is shown one mistake in so many of one program, with -m slow all of all.

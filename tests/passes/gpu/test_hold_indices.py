@@ -12,8 +12,8 @@ from tvm.script import from_source
 import tvmtile
 import tvmtile.language as T
 from tests.metal.programs import assert_close, random
-from tvmtile import target as targets
 from tvmtile.passes import HoldIndices
+from tvmtile.target import capabilities as targets
 
 HOPPER = {"kind": "cuda", "arch": "sm_90a"}
 KERNEL = """

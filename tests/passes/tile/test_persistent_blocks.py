@@ -14,11 +14,11 @@ from tvm.sym import Analyzer
 import tvmtile
 import tvmtile.language as T
 from tests.metal.programs import assert_close, random
-from tvmtile import target as targets
 from tvmtile.ir.rewriting import substitute
 from tvmtile.passes.tile.specialization import Unsuitable, persistent
 from tvmtile.passes.tile.specialization.persistence import _place_and_turns
 from tvmtile.pipeline import lowering_passes
+from tvmtile.target import capabilities as targets
 from tvmtile.target import parse
 
 HOPPER = {"kind": "cuda", "arch": "sm_90a"}
