@@ -8,7 +8,7 @@ from tvmtile import carver
 from tvmtile.carver.arch import driver, is_cpu_arch, is_cuda_arch, is_metal_arch
 from tvmtile.cuda_runtime import has_gpu
 from tvmtile.errors import MissingDependency, UnknownTarget
-from tvmtile.target import _CUDA_SHARED_KB
+from tvmtile.target.capabilities import _CUDA_SHARED_KB
 
 CUDA_TARGETS = [{"kind": "cuda", "arch": arch} for arch in _CUDA_SHARED_KB if arch != "sm_72"]
 
