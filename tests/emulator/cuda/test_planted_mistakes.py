@@ -24,7 +24,7 @@ from tests.passes.tile.test_persistent_blocks import matmul
 from tests.pipelines import Run
 from tvmtile.emulator.cuda import compile_cuda
 from tvmtile.errors import CudaEmulationError
-from tvmtile.target import capabilities as targets
+from tvmtile.target import capabilities
 
 SEEDS = 20
 # By default the emulator is shown one mistake in so many of one program, with -m slow all of all.
@@ -41,7 +41,7 @@ def three_stages() -> Subject:
 def persistent() -> Subject:
     """Blocks of several tiles, which go through shared memory."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setitem(targets._MULTIPROCESSORS, 90, 3)
+        patched.setitem(capabilities._MULTIPROCESSORS, 90, 3)
         a, b = random(256, 64, dtype="float16"), random(64, 320, dtype="float16")
         program = matmul(256, 320, 64, stages=2)
         return subject(program, (a, b, torch.empty(256, 320).half()), a.double() @ b.double())

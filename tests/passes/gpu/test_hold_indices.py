@@ -13,7 +13,7 @@ import tvmtile
 import tvmtile.language as T
 from tests.metal.programs import assert_close, random
 from tvmtile.passes import HoldIndices
-from tvmtile.target import capabilities as targets
+from tvmtile.target import capabilities
 
 HOPPER = {"kind": "cuda", "arch": "sm_90a"}
 KERNEL = """
@@ -101,7 +101,7 @@ def gathered(tiles):
 
 
 def test_gathered_rows_of_blocks_that_stay(monkeypatch):
-    monkeypatch.setitem(targets._MULTIPROCESSORS, 90, 2)
+    monkeypatch.setitem(capabilities._MULTIPROCESSORS, 90, 2)
     kernel = tvmtile.compile(gathered(5), target=HOPPER, execution_backend="emulator")
     source = kernel.get_kernel_source()
     assert "rows_held" in source

@@ -18,8 +18,7 @@ from tvmtile.ir.rewriting import substitute
 from tvmtile.passes.tile.specialization import Unsuitable, persistent
 from tvmtile.passes.tile.specialization.persistence import _place_and_turns
 from tvmtile.pipeline import lowering_passes
-from tvmtile.target import capabilities as targets
-from tvmtile.target import parse
+from tvmtile.target import capabilities, parse
 
 HOPPER = {"kind": "cuda", "arch": "sm_90a"}
 SEEDS = range(2)
@@ -32,7 +31,7 @@ def slow(value):
 @pytest.fixture
 def few_multiprocessors(monkeypatch):
     """A GPU that runs three blocks at once, so that small grids take several turns."""
-    monkeypatch.setitem(targets._MULTIPROCESSORS, 90, 3)
+    monkeypatch.setitem(capabilities._MULTIPROCESSORS, 90, 3)
 
 
 def matmul(
@@ -313,6 +312,35 @@ def why_not(program):
 
 def test_a_grid_that_runs_at_once():
     assert why_not(matmul(256, 256, 256)) == "8 blocks run at once"
+
+
+def test_two_products_of_a_grid_that_is_not_known():
+    rows = T.dynamic("rows")
+
+    @T.prim_func
+    def main(
+        Q: T.Tensor((rows, 64), "float16"),
+        K: T.Tensor((256, 64), "float16"),
+        C: T.Tensor((rows, 64), "float32"),
+    ):
+        with T.Kernel(T.ceildiv(rows, 128), threads=256) as bx:
+            T.annotate_warp_specialize()
+            q, k = T.alloc_shared((128, 64), "float16"), T.alloc_shared((64, 64), "float16")
+            s = T.alloc_fragment((128, 64), "float32")
+            p = T.alloc_fragment((128, 64), "float16")
+            c = T.alloc_fragment((128, 64), "float32")
+            T.copy(Q[bx * 128, 0], q)
+            T.clear(c)
+            for i in T.Pipelined(4, num_stages=2):
+                T.copy(K[i * 64, 0], k)
+                T.gemm(q, k, s, transpose_B=True, clear_accum=True)
+                T.copy(s, p)
+                T.gemm(p, k, c)
+            T.copy(c, C[bx * 128, 0])
+
+    (choice,) = (c for c in tvmtile.compile(main, target=HOPPER).choices if "Pipelined" in str(c))
+    reason = dict(choice.declined)["persistent blocks"]
+    assert reason == "the extents of the grid are not constant"
 
 
 def test_a_kernel_that_does_not_want_to():

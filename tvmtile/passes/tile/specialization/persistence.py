@@ -154,12 +154,15 @@ _PRODUCTS = 2
 def _check_balance(loop: tirx.For, launch: Launch, multiprocessors: int) -> None:
     """Decline where blocks that take turns would have unequal work, or nothing to hide."""
     loops = sorted(launch.blocks, key=_tag)
+    grid = [constant(each.extent) or 0 for each in loops]
+    total = math.prod(grid)
+    if not total:
+        raise Unsuitable("the extents of the grid are not constant")
     axis, trips = _trips(loop, loops, launch.body)
     mean = sum(trips) / len(trips)
     if mean > _LONG:
         raise Unsuitable(f"its loop has {mean:.0f} iterations, beside which little is to be won")
-    grid = [constant(each.extent) or 0 for each in loops]
-    total, stride = math.prod(grid), math.prod(grid[:axis])
+    stride = math.prod(grid[:axis])
     work = [0] * multiprocessors
     for tile in range(total):
         turn, place = divmod(tile, multiprocessors)
