@@ -78,3 +78,9 @@ def test_atomic_updates_are_written_out(target):
     a, c = torch.arange(1500, dtype=torch.int32), torch.ones(1500, dtype=torch.int32)
     kernel(a, c)
     assert torch.equal(c, a + 1)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_guards_of_known_extents_are_written_out(target):
+    source = tvmtile.compile(copies(70, 45), **TARGETS[target]).get_kernel_source()
+    assert PRAGMAS[target] not in source.partition("tile")[2]

@@ -6,12 +6,12 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, mutated
+from tvmtile._tvm import Mutator, is_buffer_var, mutated
 from tvmtile.ir.annotations import UNROLL_BY_TVM
 from tvmtile.ir.calls import is_if_then_else
 from tvmtile.ir.kernels import with_kernels, written_out
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import contains, defined_in, has_effect, replace_loop
+from tvmtile.ir.rewriting import contains, defined_in, has_effect, replace_loop, variables_of
 
 __all__ = ["LeaveUnrolling"]
 
@@ -21,7 +21,7 @@ _FEW_STATEMENTS = 16
 
 @prim_func_pass("LeaveUnrolling", requires=(Property.NO_PARALLEL, Property.NO_FRAGMENTS))
 def LeaveUnrolling(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Leave the unrolling of nests whose accesses are guarded to the compiler of the source.
+    """Leave the unrolling of nests whose accesses dynamic extents guard to the compiler of the source.
 
     A guard per element makes a branch of each, and TVM simplifies every one of them several times. As
     a loop that the source asks to be unrolled, a nest costs as much as one iteration until it comes to
@@ -47,23 +47,30 @@ def LeaveUnrolling(func: tirx.PrimFunc) -> tirx.PrimFunc:
                     C[i, tx] = T.if_then_else(i * 128 + tx < n, A[i * 128 + tx], T.float32(0))
     ```
     """
+    extents = _dynamic_extents(func)
 
     def visit(loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
-        if not _is_long_and_guarded(loop):
+        if not _is_long_and_guarded(loop, extents):
             return mutator.default_mutate(loop)
         return replace_loop(loop, annotations={**loop.annotations, UNROLL_BY_TVM: False})
 
     return with_kernels(func, lambda kernel: mutated(kernel, (tirx.For, visit)))
 
 
-def _is_long_and_guarded(loop: tirx.For) -> bool:
+def _dynamic_extents(func: tirx.PrimFunc) -> set[ir.Var]:
+    """What a call's tensors say of their shapes."""
+    shapes = [param.ty.shape for param in func.params if is_buffer_var(param)]
+    return {var for shape in shapes for extent in shape for var in variables_of(extent)}
+
+
+def _is_long_and_guarded(loop: tirx.For, extents: set[ir.Var]) -> bool:
     is_unrolled = loop.kind == tirx.ForKind.UNROLLED
     is_long = is_unrolled and written_out(loop) > _FEW_STATEMENTS
-    return is_long and _has_guards(loop) and not has_effect(loop.body)
+    return is_long and _has_guards(loop, extents) and not has_effect(loop.body)
 
 
-def _has_guards(loop: tirx.For) -> bool:
-    """Tell whether accesses to tensors depend on conditions that differ between iterations."""
+def _has_guards(loop: tirx.For, extents: set[ir.Var]) -> bool:
+    """Tell whether iterations compare what differs between them with extents, to access tensors."""
     inside = defined_in(loop)
 
     def guards(node: tirx.IfThenElse | ir.Call) -> bool:
@@ -73,9 +80,9 @@ def _has_guards(loop: tirx.For) -> bool:
             condition, guarded = node.args[:2]
         else:
             return False
-        return contains(condition, ir.Var, inside.__contains__) and contains(
-            guarded, ir.Var, _is_tensor
-        )
+        names = variables_of(condition)
+        differs = any(name in inside for name in names) and any(name in extents for name in names)
+        return differs and contains(guarded, ir.Var, _is_tensor)
 
     return contains(loop.body, (tirx.IfThenElse, ir.Call), guards)
 
