@@ -146,6 +146,27 @@ def test_terms_that_are_taken_off_again(target):
     np.testing.assert_array_equal(b.numpy(), a[np.stack(places)])
 
 
+@pytest.mark.parametrize("target", ["llvm", "metal"])
+def test_what_is_left_of_terms_is_divided_as_it_is_written(target):
+    @T.prim_func
+    def program(A: T.Tensor((8, 8), "int32"), B: T.Tensor((3, 8, 8), "int32")):
+        with T.Kernel(1, threads=32):
+            tile = T.alloc_shared((8, 8), "int32")
+            T.copy(A, tile)
+            for i in T.serial(7, -1, -1):
+                for j in T.serial(8):
+                    B[0, i, j] = tile[i - (i - i // 3), j]
+                    B[1, i, j] = A[i // 2 - (i // 2 - (i + 1) % 4), j]
+                    B[2, i, j] = tile[j, (i + j) // 3 + j - j]
+
+    backend = {"execution_backend": "emulator"} if target == "metal" else {}
+    a, (i, j) = np.arange(64, dtype="int32").reshape(8, 8), np.mgrid[0:8, 0:8]
+    b = torch.zeros((3, 8, 8), dtype=torch.int32)
+    tvmtile.compile(program, target=target, **backend)(torch.from_numpy(a), b)
+    expected = [a[i // 3, j], a[(i + 1) % 4, j], a[j, (i + j) // 3]]
+    np.testing.assert_array_equal(b.numpy(), np.stack(expected))
+
+
 @pytest.mark.parametrize("target", ["llvm", "metal", {"kind": "cuda", "arch": "sm_80"}])
 def test_terms_that_are_taken_off_again_in_conditions(target):
     """Those of guards, of indices that may lie outside, and a user's own."""

@@ -18,6 +18,7 @@ from tvmtile.passes.workarounds.keep_negations import KeepNegations
 from tvmtile.passes.workarounds.keep_remainders import KeepRemainders
 from tvmtile.passes.workarounds.keep_truncations import KeepTruncations
 from tvmtile.passes.workarounds.narrow_sums import NarrowSums
+from tvmtile.passes.workarounds.predicate_arrivals import PredicateArrivals
 from tvmtile.passes.workarounds.short_circuit import ShortCircuitOnCpu
 from tvmtile.passes.workarounds.store_names import StoreNamesOnCpu
 from tvmtile.passes.workarounds.wrap_unsigned import WrapUnsignedOnCpu
@@ -112,6 +113,12 @@ WORKAROUNDS = (
         "negations of signed integers beside minima and maxima",
         "ptxas of CUDA 12.8 to 13.3",
         "it makes one instruction of both that leaves the sign out",
+    ),
+    Workaround(
+        PredicateArrivals,
+        "arrivals at mbarriers under a condition on the iteration",
+        "ptxas",
+        "products of wgmma wait for each other beside such a branch (C7514)",
     ),
     Workaround(
         WriteConstants,

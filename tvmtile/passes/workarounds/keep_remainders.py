@@ -103,18 +103,21 @@ class _Keeper(ScopedRewriter):
         return tirx.BufferStore(store.buffer, store.value, kept, span=store.span)
 
     def _kept(self, indices: Sequence[ir.Expr]) -> list[Any] | None:
-        """The indices with one of them hidden; None where nothing is to be hidden."""
+        """The indices simplified where terms cancel, and one of them hidden; None as they are."""
         written_out = [substitute(index, self._values) for index in indices]
         if all(map(_is_plain, written_out)):
             return None
+        kept = None
         if any(map(_cancels, written_out)):
-            return [self.analyzer.canonical_simplify(index) for index in written_out]
+            kept = indices = written_out = [
+                self.analyzer.canonical_simplify(index) for index in written_out
+            ]
         divisions = _divisions(written_out)
         if not self._differ(divisions) and not (
             any(self._counts_down(division.a) for division in divisions)
             and not contains(written_out, _BITWISE)  # it is left alone already
         ):
-            return None
+            return kept
         first = next(n for n, index in enumerate(written_out) if _divisions(index))
         return [_hidden(index) if n == first else index for n, index in enumerate(indices)]
 

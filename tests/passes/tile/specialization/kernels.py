@@ -715,7 +715,7 @@ def a_tile_that_is_read_before_it_is_copied() -> Run:
     return Run(program, (a, b), _product(read, b))
 
 
-@with_one_role("is no copy that can go on by itself")
+@with_one_role("blocks fit on a multiprocessor, each under the others' products")
 def copies_that_need_arithmetic() -> Run:
     """One converts, one decodes two numbers of a byte."""
 
