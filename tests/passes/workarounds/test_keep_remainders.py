@@ -113,6 +113,43 @@ def test_names_of_what_is_divided(target):
     np.testing.assert_array_equal(b.numpy(), np.stack(expected))
 
 
+@pytest.mark.parametrize("target", ["llvm", "metal", "cuda"])
+def test_indices_that_tvm_takes_for_constants_hide_nothing(target):
+    """The index that is hidden is one that a loop changes, and by an expression that TVM sees."""
+
+    @T.prim_func
+    def program(A: T.Tensor((4, 16), "int32"), B: T.Tensor((7, 16), "int32"), n: T.int32):
+        with T.Kernel(1, threads=32) as bx:
+            tile = T.alloc_shared((4, 16), "int32")
+            T.copy(A, tile)
+            for k in T.serial(1):
+                for i in T.serial(16):
+                    narrow = T.cast(T.cast(i, "int8"), "int32")
+                    parity = narrow % 2
+                    down = (15 - i) // 4
+                    B[0, i] = A[k % 2, 15 - (13 - i) % 16]
+                    B[1, i] = A[n % 4, (15 - i) // 4]
+                    B[2, i] = A[n ^ 1, (15 - i) // 4]
+                    B[3, i] = A[narrow % 2, (15 - i) // 4]
+                    B[4, i] = A[parity, down]
+                    B[5, i] = A[bx % 2, (15 - i) // 4]
+            for i in T.Parallel(16):
+                B[6, i] = tile[n % 4, (15 - i) // 4] + tile[bx ^ 1, (13 - i) % 16]
+
+    compiled = {"target": target}
+    if target != "llvm":
+        compiled["execution_backend"] = "emulator"
+    if target == "cuda":
+        compiled["target"] = {"kind": "cuda", "arch": "sm_80"}
+    a, i = np.arange(64, dtype="int32").reshape(4, 16), np.arange(16)
+    b = torch.zeros((7, 16), dtype=torch.int32)
+    tvmtile.compile(program, **compiled)(torch.from_numpy(a), b, 3)
+    down, turned = (15 - i) // 4, (13 - i) % 16
+    expected = [a[0, 15 - turned], a[3, down], a[2, down], a[i % 2, down], a[i % 2, down]]
+    expected += [a[0, down], a[3, down] + a[1, turned]]
+    np.testing.assert_array_equal(b.numpy(), np.stack(expected))
+
+
 @pytest.mark.parametrize("target", ["llvm", "metal"])
 def test_terms_that_are_taken_off_again(target):
     @T.prim_func

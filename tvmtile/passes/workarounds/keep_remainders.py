@@ -14,7 +14,6 @@ from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import (
     ScopedRewriter,
-    contains,
     reads_no_memory,
     substitute,
     variables_of,
@@ -81,7 +80,8 @@ class _Keeper(ScopedRewriter):
         return self.analyzer.canonical_simplify(type(result)(a, b))
 
     def visit_for(self, loop: tirx.For) -> tirx.Stmt:
-        self._loops.add(loop.loop_var)
+        if constant(loop.extent) != 1:  # one that stands still is a constant to TVM too
+            self._loops.add(loop.loop_var)
         return super().visit_for(loop)
 
     def visit_bind(self, bind: tirx.Bind) -> tirx.Stmt:
@@ -115,11 +115,26 @@ class _Keeper(ScopedRewriter):
         divisions = _divisions(written_out)
         if not self._differ(divisions) and not (
             any(self._counts_down(division.a) for division in divisions)
-            and not contains(written_out, _BITWISE)  # it is left alone already
+            and not self._is_left_alone(indices)
         ):
             return kept
-        first = next(n for n, index in enumerate(written_out) if _divisions(index))
-        return [_hidden(index) if n == first else index for n, index in enumerate(indices)]
+        # What no loop changes TVM takes for a constant, hidden or not, and so a name that it
+        # does not write out, such as one of a value with a cast.
+        chosen = self._dividing(indices)[:1] or self._dividing(written_out)
+        return [_hidden(index) if n in chosen else index for n, index in enumerate(indices)]
+
+    def _dividing(self, indices: Sequence[ir.Expr]) -> list[int]:
+        """Which of the indices divide what loops change."""
+        return [n for n, index in enumerate(indices) if any(map(self._varies, _divisions(index)))]
+
+    def _is_left_alone(self, indices: Sequence[ir.Expr]) -> bool:
+        """Tell whether a bitwise operator is there already, of what loops change."""
+        found: list[Any] = []
+        walk(indices, (_BITWISE, found.append))
+        return any(map(self._varies, found))
+
+    def _varies(self, node: Any) -> bool:
+        return not self._loops.isdisjoint(variables_of(node))
 
     def _differ(self, divisions: list[Any]) -> bool:
         """Tell whether two divisions share a loop variable, and one has an offset of its own."""
