@@ -228,6 +228,36 @@ def test_terms_that_are_taken_off_again_in_conditions(target):
     assert torch.equal(b, expected)
 
 
+@pytest.mark.parametrize("target", ["llvm", "metal", {"kind": "cuda", "arch": "sm_80"}])
+def test_a_variable_that_is_counted_down_beside_what_no_loop_changes(target):
+    """Neither a division nor a bitwise operator of an element hides the division beside it."""
+
+    @T.prim_func
+    def program(
+        A: T.Tensor((16, 32), "int32"),
+        rows: T.Tensor((32,), "int32"),
+        B: T.Tensor((3, 32), "int32"),
+    ):
+        with T.Kernel(1, threads=32):
+            for i in T.serial(32):
+                row = rows[i]
+                B[0, i] = A[(18 - row) // 2, (35 - i) // 2]
+                B[1, i] = A[row ^ 3, (35 - i) // 2]
+                B[2, i] = A[row // 3, (i % 8 + 1) % 8 + i % 4]
+
+    options = {} if target == "llvm" else {"execution_backend": "emulator"}
+    a, i = np.arange(512, dtype="int32").reshape(16, 32), np.arange(32)
+    rows, b = i % 12, torch.zeros((3, 32), dtype=torch.int32)
+    kernel = tvmtile.compile(program, target=target, **options)
+    kernel(torch.from_numpy(a), torch.from_numpy(rows.astype("int32")), b)
+    expected = [
+        a[(18 - rows) // 2, (35 - i) // 2],
+        a[rows ^ 3, (35 - i) // 2],
+        a[rows // 3, (i % 8 + 1) % 8 + i % 4],
+    ]
+    np.testing.assert_array_equal(b.numpy(), np.stack(expected))
+
+
 def test_indices_with_one_offset_are_left_alone():
     @S.prim_func
     def program(A: S.Buffer((16, 16), "float32"), B: S.Buffer((64,), "float32")):

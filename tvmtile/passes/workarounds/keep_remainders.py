@@ -34,10 +34,10 @@ def KeepRemainders(func: tirx.PrimFunc) -> tirx.PrimFunc:
     TVM's FlattenBuffer pads a loop variable for the offset of one division, and takes the padded one
     in the other divisions too: `A[i % 16, (i + 2) % 16]` becomes `A_1[(i + 2) % 16 * 17]`. A sign it
     takes out of a division, which rounds the other way: `A[(159 - i) // 32]` becomes
-    `A_1[i // -32 + 4]`. It leaves an index alone that holds a bitwise operator, and the code
-    generators' compilers fold this one. Where a term is taken off again, `A[i - j + j]`, it divides by
-    its factor of 0: such an index is simplified, and such a condition, which it looks into for
-    what the indices may be.
+    `A_1[i // -32 + 4]`. It leaves an index alone that holds a bitwise operator of what a loop changes,
+    and the code generators' compilers fold this one. Where a term is taken off again, `A[i - j + j]`,
+    it divides by its factor of 0: such an index is simplified, and such a condition, which it looks
+    into for what the indices may be.
 
     Before
     ------
