@@ -5,11 +5,12 @@ from __future__ import annotations
 import tvm
 from tvm import ir, tirx
 from tvm.ir.transform import PassContext
+from tvm.tirx.analysis import undefined_vars
 from tvm_ffi import structural_equal
 
 from tvmtile._tvm import is_buffer_var, mapped, walk
 from tvmtile.ir.kernels import with_body
-from tvmtile.ir.rewriting import defined_in, replace_loop, seq, variables_of
+from tvmtile.ir.rewriting import replace_loop, seq
 
 __all__ = ["OutlineBlocks"]
 
@@ -65,12 +66,12 @@ class _Outlined:
     def _outline(self, loop: tirx.For) -> tuple[ir.GlobalVar, list[ir.Expr]]:
         """A function of a loop's body, and its arguments besides the loop's variable."""
         body = loop.body
-        while used := self._views.keys() & set(_free_in(body)):
+        while used := self._views.keys() & set(undefined_vars(body)):
             body = seq([*(view for buffer, view in self._views.items() if buffer in used), body])
         arguments: list[ir.Expr] = []
         parameters: list[ir.Var] = [loop.loop_var]
         declarations: list[tirx.Stmt] = []
-        for var in _free_in(replace_loop(loop, body=body)):
+        for var in undefined_vars(replace_loop(loop, body=body)):
             if is_buffer_var(var):
                 address = var.data
                 parameter = ir.Var(f"{var.name}_ptr", address.ty)
@@ -96,14 +97,3 @@ def _or_fail(callee: ir.GlobalVar, arguments: list[ir.Expr]) -> tirx.Stmt:
     failed = ir.Call(callee, arguments, ret_ty="int32") != 0
     raised = ir.Call("tirx.tvm_throw_last_error", [], ret_ty="void")
     return tirx.IfThenElse(failed, tirx.Evaluate(raised), None)
-
-
-def _free_in(body: tirx.Stmt) -> list[ir.Var]:
-    """The variables that a statement uses and does not define; what types of its buffers name, too."""
-    used = variables_of(body)
-    types = [var.ty for var in used if is_buffer_var(var)]
-    for ty in types:
-        for part in (*ty.shape, *(ty.strides or ()), ty.elem_offset):
-            used += variables_of(part)
-    defined = defined_in(body)
-    return list({hash(var): var for var in used if var not in defined}.values())
