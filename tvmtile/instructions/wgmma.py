@@ -13,14 +13,23 @@ from tvmtile.instructions.mma import ATOMS, PAIRS_OF_BYTES, Axis
 from tvmtile.ir.threads import WARP_SIZE, WARPGROUP, registers_of_each
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, with_weights
 
-__all__ = ["FAMILIES", "OPERAND_BYTES", "ROWS", "WARPGROUP", "Family", "Wgmma", "sum_map"]
+__all__ = [
+    "FAMILIES",
+    "LEAST_BESIDE_SUMS",
+    "OPERAND_BYTES",
+    "ROWS",
+    "WARPGROUP",
+    "Family",
+    "Wgmma",
+    "sum_map",
+]
 
 ROWS = 64
 _MAX_COLUMNS = 256
 OPERAND_BYTES = 32
 """Bytes along K of an instruction's operands."""
-_OTHER_REGISTERS = 26
-"""Of a thread beside its sums; with fewer ptxas refuses an instruction (C7602)."""
+LEAST_BESIDE_SUMS = 26
+"""Registers of a thread beside its sums; with fewer ptxas refuses an instruction (C7602)."""
 _PTX = {
     "float16": "f16",
     "bfloat16": "bf16",
@@ -121,7 +130,7 @@ class Family:
         ValueError
             If there is none.
         """
-        most = registers_of_each(threads) - _OTHER_REGISTERS
+        most = registers_of_each(threads) - LEAST_BESIDE_SUMS
         fitting = (row for row in self if row.registers <= most)
         return max((row for row in fitting if n % row.n == 0), key=lambda row: row.n)
 

@@ -16,7 +16,7 @@ from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import UnsupportedDtype
 from tvmtile.ir.operands import describe
 from tvmtile.ir.rewriting import retyped, substitute
-from tvmtile.ir.scopes import is_shared
+from tvmtile.ir.scopes import is_global, is_shared
 
 __all__ = ["FLOAT4", "has_float4", "in_bytes", "is_packed", "params_in_bytes"]
 
@@ -30,7 +30,7 @@ def has_float4(buffer: ir.Expr) -> bool:
 
 def is_packed(buffer: ir.Var) -> bool:
     """Tell whether the elements of a buffer share bytes."""
-    return has_float4(buffer) and (is_shared(buffer) or buffer.ty.storage_scope == "global")
+    return has_float4(buffer) and (is_shared(buffer) or is_global(buffer))
 
 
 def in_bytes(buffer: ir.Var) -> ir.Var:

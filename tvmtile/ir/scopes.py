@@ -13,6 +13,7 @@ __all__ = [
     "SIMDGROUP_SCOPE",
     "is_cluster_mbarrier",
     "is_fragment",
+    "is_global",
     "is_mbarrier",
     "is_of_block",
     "is_private",
@@ -38,6 +39,11 @@ def is_fragment(buffer: ir.Var) -> bool:
     return buffer.ty.storage_scope in (FRAGMENT_SCOPE, SIMDGROUP_SCOPE)
 
 
+def is_global(buffer: ir.Var) -> bool:
+    """Tell whether a buffer lies in global memory: tensors, and `T.alloc_global`."""
+    return bool(buffer.ty.storage_scope == "global")
+
+
 def is_shared(buffer: ir.Var) -> bool:
     """Tell whether a buffer lies in memory that the threads of a block share."""
     return buffer.ty.storage_scope in (SHARED_SCOPE, "shared") or is_mbarrier(buffer)
@@ -60,4 +66,4 @@ def is_private(buffer: ir.Var) -> bool:
 
 def is_of_block(buffer: ir.Var) -> bool:
     """Tell whether a block has one of a tile: in shared memory, in fragments, of reducers."""
-    return buffer.ty.storage_scope != "global" and not is_private(buffer)
+    return not is_global(buffer) and not is_private(buffer)

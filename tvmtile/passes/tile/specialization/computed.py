@@ -15,7 +15,7 @@ from tvmtile.ir.calls import is_if_then_else
 from tvmtile.ir.kernels import is_parallel
 from tvmtile.ir.operators import TileOp, operators_in
 from tvmtile.ir.rewriting import contains
-from tvmtile.ir.scopes import is_fragment, is_shared
+from tvmtile.ir.scopes import is_fragment, is_global, is_shared
 from tvmtile.passes.tile.pipelining import KernelTiles, Mbarriers, Unit
 
 __all__ = ["ANY_MBARRIER", "computed_ahead", "computes_as_it_loads", "is_computed"]
@@ -33,7 +33,7 @@ def computes_as_it_loads(unit: Unit) -> bool:
     """Tell whether a statement is a loop that computes from global memory, and no copy."""
     operators = [op for op in operators_in(unit.stmt) if op.is_tile]
     reads = (var for var in unit.reads if is_buffer_var(var))
-    return not operators and any(var.ty.storage_scope == "global" for var in reads)
+    return not operators and any(map(is_global, reads))
 
 
 def _is_elementwise(op: TileOp) -> bool:
@@ -119,7 +119,7 @@ class _Chain:
             return all(other in ahead for other in self._writers(var))
         if is_fragment(var):
             return self._is_theirs(var, found)
-        return var.ty.storage_scope == "global" and var not in self._written
+        return is_global(var) and var not in self._written
 
     def _is_own(self, var: ir.Var, number: int, found: Collection[int]) -> bool:
         """Tell whether only such statements write a tile, and touch a fragment."""

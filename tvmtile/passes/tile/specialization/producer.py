@@ -162,7 +162,7 @@ class _Slicer:
         """Make sure that what is used is computed by the producer, and that it may compute it."""
         own = self._roots_written(*self.replayed)
         for root in dict.fromkeys(own):
-            if root not in self._tiles.allocated or not _is_private(root):
+            if root not in self._tiles.allocated or not _may_be_each_roles(root):
                 raise Unsuitable(f"the copies depend on {root.name}, which only consumers know")
             if self._tiles.views_of(root):
                 raise Unsuitable(f"the copies depend on {root.name}, which has views")
@@ -214,7 +214,7 @@ def _written_in(statements: Sequence[tirx.Stmt]) -> list[ir.Var]:
     return [a.buffer for stmt in statements for a in accesses_of(stmt) if a.writes]
 
 
-def _is_private(buffer: ir.Var) -> bool:
+def _may_be_each_roles(buffer: ir.Var) -> bool:
     """Tell whether each of two roles may have such a buffer for itself."""
     return is_shared(buffer) or buffer.ty.storage_scope == "local"
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from tvm import DataType, ir, tirx
+from tvm import tirx
 
 from tvmtile._tvm import is_buffer_var
-from tvmtile.ir.operands import constant
+from tvmtile.ir.operands import bits_of, static_shape
 from tvmtile.ir.operators import operator_for
 from tvmtile.ir.threads import REGISTER_FILE, WARPGROUP, registers_of_each
 from tvmtile.passes.tile.pipelining import Unit
@@ -15,7 +16,6 @@ from tvmtile.passes.tile.specialization.candidates import Candidate
 from tvmtile.passes.tile.specialization.skew import registers_held
 
 __all__ = [
-    "LEAST_BESIDE_SUMS",
     "LEAST_LOADED",
     "blocks_at_once",
     "consumer_registers",
@@ -43,8 +43,6 @@ _BESIDE_OPERANDS = 40
 """Of a thread that computes a tile: addresses, counters, what it computes with."""
 _BESIDE_SUMS = 48
 """Of a thread that multiplies, so that it need not save any."""
-LEAST_BESIDE_SUMS = 26
-"""With fewer ptxas refuses a product of `wgmma` of 128 registers of sums (C7602)."""
 
 LEAST_LOADED = 64
 """Registers that a thread loads at once, so that it pays to have threads for it."""
@@ -109,17 +107,6 @@ def registers_loaded(candidate: Candidate) -> int:
 
 
 def _loaded(unit: Unit) -> int:
-    bits = [_bits(var) for var in unit.reads if is_buffer_var(var)]
-    elements = max(map(_elements, unit.writes))
+    bits = [bits_of(var) for var in unit.reads if is_buffer_var(var)]
+    elements = max(math.prod(static_shape(var)) for var in unit.writes)
     return -(-elements * max(bits, default=0) // _REGISTER_BITS // WARPGROUP)
-
-
-def _bits(var: ir.Var) -> int:
-    return int(DataType(str(var.ty.dtype)).bits)
-
-
-def _elements(var: ir.Var) -> int:
-    count = 1
-    for extent in var.ty.shape:
-        count *= constant(extent) or 1
-    return count

@@ -17,15 +17,16 @@ for the second product is one piece of code then, in which exponentials hide the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from tvm import DataType, ir, tirx
+from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.ir.asynchronous import asynchronously, signal, wait
 from tvmtile.ir.kernels import flattened
-from tvmtile.ir.operands import constant
+from tvmtile.ir.operands import bits_of, static_shape
 from tvmtile.ir.rewriting import seq, substitute, with_fresh_variables
 from tvmtile.ir.scopes import is_fragment
 from tvmtile.ir.threads import WARPGROUP
@@ -137,9 +138,7 @@ def _fragments(units: Sequence[Unit], own: Sequence[int]) -> list[ir.Var]:
 
 
 def _registers_of(fragment: ir.Var, threads: int) -> int:
-    bits = int(DataType(str(fragment.ty.dtype)).bits)
-    for extent in fragment.ty.shape:
-        bits *= constant(extent) or 1
+    bits = bits_of(fragment) * math.prod(static_shape(fragment))
     return -(-bits // _REGISTER_BITS // threads)
 
 

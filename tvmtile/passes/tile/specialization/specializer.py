@@ -8,6 +8,7 @@ from tvm.target import Target
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import mapped
+from tvmtile.instructions.wgmma import LEAST_BESIDE_SUMS
 from tvmtile.ir.kernels import Launch, with_launch_body
 from tvmtile.ir.operators import operators_in
 from tvmtile.ir.rewriting import replace_loop, seq
@@ -25,7 +26,6 @@ from tvmtile.passes.tile.specialization.consumers import consumers_of
 from tvmtile.passes.tile.specialization.preloads import Preload, preloaded_in
 from tvmtile.passes.tile.specialization.producer import Producer, producer_of
 from tvmtile.passes.tile.specialization.registers import (
-    LEAST_BESIDE_SUMS,
     LEAST_LOADED,
     blocks_at_once,
     consumer_registers,
@@ -87,9 +87,9 @@ class Specializer:
                 f"fragments take {held} registers of a thread that multiplies, of {most} that threads "
                 "which compute tiles leave it"
             )
-        blocks = blocks_at_once(threads, held)
         if self._is_wanted:
             return None
+        blocks = blocks_at_once(threads, held)
         asks = "T.annotate_warp_specialize() asks for threads that compute ahead"
         if blocks > 1:
             return (
@@ -155,7 +155,7 @@ class Specializer:
 
     def skips(self) -> list[bool]:
         """Whether iterations of each loop may be left out."""
-        return self._splitter.skips()
+        return [each.condition is not None for each in self._candidates]
 
     def computing(self) -> list[bool | str]:
         """Whether the producer computes tiles of each loop; why it does not, where it could."""

@@ -109,10 +109,6 @@ class Splitter:
                 found.append(obstacle)
         return found
 
-    def skips(self) -> list[bool]:
-        """Whether iterations of each loop may be left out."""
-        return [candidate.condition is not None for candidate in self._candidates]
-
     def _skewed(self, candidate: Candidate) -> Candidate:
         """A loop, with the order of its statements if the products of two iterations overlap."""
         try:
