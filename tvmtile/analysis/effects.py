@@ -17,7 +17,7 @@ from tvmtile.errors import SourceLocation
 from tvmtile.ir.kernels import statements_of
 from tvmtile.ir.operands import literal
 from tvmtile.ir.rewriting import contains, reads_no_memory, substitute, variables_of
-from tvmtile.ir.scopes import is_private, is_shared
+from tvmtile.ir.scopes import is_global, is_private, is_shared
 from tvmtile.ir.spans import location_of
 from tvmtile.ir.threads import Group
 
@@ -195,7 +195,7 @@ class Effects:
         stores = Counter(self.root(use.buffer) for use in uses if use.writes and not use.is_atomic)
         in_two_places = {root for root, count in stores.items() if count > 1}
         ordered = in_two_ways | in_two_places
-        return frozenset(root for root in ordered if root.ty.storage_scope == "global")
+        return frozenset(root for root in ordered if is_global(root))
 
     def root(self, buffer: ir.Var) -> ir.Var:
         """The buffer that a view looks at: always the same object."""

@@ -8,17 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import DataType, ir, tirx
+from tvm import ir, tirx
 
 from tvmtile.analysis.accesses import Access, accesses_of, values_of_names
 from tvmtile.errors import InvalidValue
-from tvmtile.ir.operands import buffer_of, constant, dtype_of, extents_of
+from tvmtile.ir.operands import bits_of, buffer_of, constant, dtype_of, extents_of
 from tvmtile.ir.operators import TileOp
 from tvmtile.ir.rewriting import mentions, substitute
+from tvmtile.ir.scopes import is_global
 
 __all__ = ["Counts", "counts_of"]
-
-_GLOBAL = ("", "global")
 
 
 @dataclass(frozen=True)
@@ -69,14 +68,14 @@ class _Count:
             if op is not None and op.is_product and id(op) not in counted:
                 counted.add(id(op))
                 products[dtype_of(op.reads()[0])] += self._flops(op) * self._times(access)
-            if access.buffer.ty.storage_scope in _GLOBAL:
+            if is_global(access.buffer):
                 count = self._elements(access) * self._times(access)
                 for writes in {access.writes, not access.reads}:
                     moved[access.buffer, writes] += count
         return Counts(
             dict(products),
-            sum(count * _bits(tensor) for (tensor, _), count in moved.items()) // 8,
-            sum(min(count, self._size(t)) * _bits(t) for (t, _), count in moved.items()) // 8,
+            sum(count * bits_of(tensor) for (tensor, _), count in moved.items()) // 8,
+            sum(min(count, self._size(t)) * bits_of(t) for (t, _), count in moved.items()) // 8,
         )
 
     def _times(self, access: Access) -> int:
@@ -124,10 +123,6 @@ def _is_thread(loop: tirx.For) -> bool:
     return loop.thread_binding is not None and str(loop.thread_binding.thread_tag).startswith(
         "threadIdx"
     )
-
-
-def _bits(tensor: ir.Var) -> int:
-    return int(DataType(str(tensor.ty.dtype)).bits)
 
 
 def _moved(op: TileOp, buffer: ir.Var) -> list[Any]:

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tvm import DataType, ir, tirx
+from tvm import ir, tirx
 
 from tvmtile.errors import InvalidOperand, warn_ignored
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.math import as_expr
 from tvmtile.frontend.operands import check_operand
-from tvmtile.ir.operands import buffer_of, constant, describe, dtype_of, matched_regions
+from tvmtile.ir.operands import bits_of, buffer_of, constant, describe, dtype_of, matched_regions
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import seq
-from tvmtile.ir.scopes import CLUSTER_BARRIER_SCOPE, is_cluster_mbarrier, is_shared
+from tvmtile.ir.scopes import CLUSTER_BARRIER_SCOPE, is_cluster_mbarrier, is_global, is_shared
 from tvmtile.ir.types import Index, TileOperand
 from tvmtile.layout.shared import has_plain_rows
 from tvmtile.tileop.cluster import (
@@ -172,7 +172,7 @@ class Multicast(_CopyInCluster):
     def check(self) -> None:
         super().check()
         src, dst = buffer_of(self.src), buffer_of(self.dst)
-        if src.ty.storage_scope != "global" or dtype_of(self.src) != dtype_of(self.dst):
+        if not is_global(src) or dtype_of(self.src) != dtype_of(self.dst):
             raise InvalidOperand(
                 f"copy_cluster: {describe(src)} {dtype_of(self.src)} can't be copied to several "
                 f"{describe(dst)} {dtype_of(self.dst)} at once",
@@ -228,7 +228,7 @@ def _runs(op: CopyToBlock, context: LoweringContext) -> list[tuple[Any, Any, int
     Decline
         If they are no whole pieces of 16 bytes.
     """
-    item = int(DataType(dtype_of(op.dst)).bits) // 8
+    item = bits_of(op.dst) // 8
     known = [constant(r.extent) for r in op.dst.region]
     if None in known or any(constant(r.extent) is None for r in op.src.region):
         raise Decline(f"{describe(op.dst)} has extents that are not constant")
@@ -287,7 +287,7 @@ def _(op: CopyToBlock, context: LoweringContext) -> tirx.Stmt:
         context.align(tile, _PIECE)
     total = sum(size for _, _, size in runs)
     arrival = RemoteArrival(op.barrier[0], op.rank, bytes=total)
-    item = int(DataType(dtype_of(op.dst)).bits) // 8
+    item = bits_of(op.dst) // 8
     copies = [
         RemoteCopy(target, source, op.barrier[0], op.rank, bytes=size, box=[size // item])
         for target, source, size in runs

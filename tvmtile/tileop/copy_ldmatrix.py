@@ -14,12 +14,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import DataType, ir, tirx
+from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile.instructions.matrices import ALONG_COLUMNS, ALONG_ROWS, MATRICES, MATRIX_ROWS
 from tvmtile.instructions.ptx import ptx
-from tvmtile.ir.operands import constant, describe, dtype_of, is_whole
+from tvmtile.ir.operands import bits_of, constant, describe, dtype_of, is_whole
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import is_fragment, is_shared
 from tvmtile.ir.threads import WARP_SIZE
@@ -76,7 +76,7 @@ def _check_tiles(fragment: ir.TensorRegion, shared: ir.TensorRegion) -> None:
     """Decline tiles that the instructions can't move, wherever the fragment's elements lie."""
     if not is_fragment(fragment.source) or not is_shared(shared.source):
         raise Decline("it is no copy between a fragment and shared memory")
-    if DataType(dtype_of(shared)).bits != 16:
+    if bits_of(shared) != 16:
         raise Decline(f"{describe(shared)} has no elements of 16 bits")
 
 

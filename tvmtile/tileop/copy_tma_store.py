@@ -13,13 +13,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tvm import DataType, ir, tirx
+from tvm import ir, tirx
 
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.ir.asynchronous import BULK_STORE, wait
-from tvmtile.ir.operands import as_region, describe, dtype_of, is_whole, region
+from tvmtile.ir.operands import as_region, bits_of, describe, dtype_of, is_whole, region
 from tvmtile.ir.rewriting import for_loop, retyped, seq
-from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment
+from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment, is_global
 from tvmtile.ir.threads import REGISTER_FILE, WARP_SIZE, WARPGROUP
 from tvmtile.ir.types import Index
 from tvmtile.layout.fragment import THREAD, Digit, FragmentLayout, layout_of, with_weights
@@ -111,13 +111,13 @@ def _counts_groups(digit: Digit) -> bool:
 
 def _fits(op: Copy, context: LoweringContext) -> None:
     source, tensor = op.src.source, op.dst.source
-    if not is_fragment(source) or tensor.ty.storage_scope != "global":
+    if not is_fragment(source) or not is_global(tensor):
         raise Decline("it is no copy from a fragment to a tensor")
     if op.disable_tma:
         raise Decline("it is not to use the tensor memory accelerator")
     if not context.gpu.has_warpgroup_products:
         raise Lacking(f"{context.gpu.name} has no wgmma, whose sums are copied so")
-    if DataType(dtype_of(op.dst)).bits not in _BITS:
+    if bits_of(op.dst) not in _BITS:
         raise Decline(f"{describe(tensor)} has no elements of 16 or 32 bits")
     if not is_whole(op.src) or len(moving_axes(op.dst)) != 2:
         raise Decline(f"{describe(op.src)} is a part of its fragment, or no matrix")
@@ -137,11 +137,11 @@ def _fits_layouts(op: Copy, context: LoweringContext) -> None:
 def _parts(op: Copy, context: LoweringContext) -> _Parts:
     layout = layout_of(op.src.source)
     assert layout is not None, "it is asked for after they are inferred"
-    return _Parts.of(layout, context.threads, int(DataType(dtype_of(op.dst)).bits))
+    return _Parts.of(layout, context.threads, bits_of(op.dst))
 
 
 def _bytes(op: Copy, parts: _Parts) -> int:
-    return math.prod(parts.piece) * int(DataType(dtype_of(op.dst)).bits) // 8
+    return math.prod(parts.piece) * bits_of(op.dst) // 8
 
 
 def _slots(op: Copy, parts: _Parts, context: LoweringContext) -> int:
@@ -241,7 +241,7 @@ class _Piece(Matrices):
 
     def staged(self) -> tirx.Stmt:
         """The statements that write the piece into its slot."""
-        if DataType(dtype_of(self._shared)).bits == _BITS[0]:
+        if bits_of(self._shared) == _BITS[0]:
             return self.stored(self._of_piece())
         return seq([pair for origin in self._of_piece() for pair in self._pairs(origin)])
 

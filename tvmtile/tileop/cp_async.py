@@ -18,7 +18,7 @@ from tvmtile.ir.calls import takes_address
 from tvmtile.ir.operands import bits_of, constant, describe
 from tvmtile.ir.operators import ValueOp, tile_operator
 from tvmtile.ir.rewriting import for_loop, seq
-from tvmtile.ir.scopes import is_shared
+from tvmtile.ir.scopes import is_global, is_shared
 from tvmtile.ir.types import Index, Value
 from tvmtile.target import gpu
 
@@ -115,7 +115,7 @@ def ptx_cp_async(
     """
     target = _element("dst", dst_access_ptr)
     source = _element("src", src_access_ptr)
-    if not is_shared(target.source) or source.source.ty.storage_scope != "global":
+    if not is_shared(target.source) or not is_global(source.source):
         raise InvalidOperand(
             f"T.ptx_cp_async: from {describe(source)} to {describe(target)}",
             help="it copies from a tensor in global memory to a tile of T.alloc_shared",

@@ -20,10 +20,18 @@ from tvmtile.errors import InvalidOperand, ShapeMismatch, UnsupportedDtype
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.math import as_expr
 from tvmtile.frontend.operands import check_operand
-from tvmtile.ir.operands import as_region, constant, describe, dtype_of, extents_of, same_extents
+from tvmtile.ir.operands import (
+    as_region,
+    buffer_of,
+    constant,
+    describe,
+    dtype_of,
+    extents_of,
+    same_extents,
+)
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import for_loop, nest, seq
-from tvmtile.ir.scopes import SHARED_SCOPE
+from tvmtile.ir.scopes import SHARED_SCOPE, is_global
 from tvmtile.ir.types import Index, TileOperand
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.matrices import element_of, oriented
@@ -180,7 +188,7 @@ class MoveRows(TileOp):
     def check(self) -> None:
         if not is_buffer_var(self.tensor) or len(self.tensor.ty.shape) != 2:
             self._refuse(self.tensor, "a whole tensor of two axes")
-        if self.tensor.ty.storage_scope != "global":
+        if not is_global(buffer_of(self.tensor)):
             self._refuse(self.tensor, "a tensor in global memory")
         extents = extents_of(self.tile)
         if extents is None or len(extents) < 2 or any(constant(e) != 1 for e in extents[:-2]):

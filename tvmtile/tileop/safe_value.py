@@ -12,6 +12,7 @@ from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.emit import emit
 from tvmtile.ir.operands import dtype_of
 from tvmtile.ir.operators import TileOp, tile_operator
+from tvmtile.ir.scopes import is_global
 
 __all__ = ["SafeValue", "annotate_safe_value"]
 
@@ -31,7 +32,7 @@ def annotate_safe_value(safe_value_map: Mapping[Any, Any]) -> None:
         If a key is not a tensor in global memory, or a value is not a number.
     """
     for buffer, value in safe_value_map.items():
-        if not is_buffer_var(buffer) or buffer.ty.storage_scope != "global":
+        if not is_buffer_var(buffer) or not is_global(buffer):
             raise InvalidOperand(
                 f"T.annotate_safe_value: {getattr(buffer, 'name', buffer)} is not a tensor in global "
                 "memory",

@@ -10,7 +10,7 @@ from tvmtile._tvm import walk
 from tvmtile.ir.operands import bits_of, buffer_of, static_shape
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.rewriting import seq
-from tvmtile.ir.scopes import is_fragment, is_shared
+from tvmtile.ir.scopes import is_fragment, is_global, is_shared
 from tvmtile.ir.threads import WARPGROUP
 from tvmtile.tileop.registry import LoweringContext
 
@@ -59,9 +59,7 @@ def _may_be_staged(op: TileOp) -> bool:
     if not op.is_tile or len(op.writes()) != 1:
         return False
     target = buffer_of(op.writes()[0])
-    return target.ty.storage_scope == "global" and any(
-        is_fragment(buffer_of(operand)) for operand in op.reads()[:1]
-    )
+    return is_global(target) and any(is_fragment(buffer_of(operand)) for operand in op.reads()[:1])
 
 
 def bytes_of(buffer: ir.Var) -> int:

@@ -18,6 +18,7 @@ from tvm.sym import Analyzer
 
 from tvmtile.ir.operands import as_int32, buffer_of, constant, dtype_of
 from tvmtile.ir.rewriting import for_loop, seq
+from tvmtile.ir.scopes import is_global
 from tvmtile.ir.types import Index
 from tvmtile.target import CpuCapability
 
@@ -53,7 +54,7 @@ def lies_inside(operand: ir.TensorRegion, analyzer: Analyzer) -> bool:
     outside can't be guarded.
     """
     buffer = buffer_of(operand)
-    if buffer.ty.storage_scope != "global":
+    if not is_global(buffer):
         return True
     return all(
         analyzer.can_prove(r.min >= 0) and analyzer.can_prove(r.min + r.extent <= extent)

@@ -13,6 +13,7 @@ from tvmtile.ir.calls import op_name
 from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import contains, substitute
+from tvmtile.ir.scopes import is_global
 from tvmtile.ir.spans import location_of
 
 __all__ = ["CheckBounds"]
@@ -64,7 +65,7 @@ class _Bounds:
         )
 
     def _alloc(self, node: tirx.AllocBuffer, mutator: Mutator) -> tirx.Stmt:
-        if node.buffer.ty.storage_scope != "global":
+        if not is_global(node.buffer):
             self._tiles.add(node.buffer)
         return mutator.default_mutate(node)
 

@@ -22,7 +22,7 @@ from tvmtile.ir.operands import describe
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.passes import Property
 from tvmtile.ir.rewriting import contains
-from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_fragment
+from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_fragment, is_global
 from tvmtile.layout.fragment import layout_of
 from tvmtile.passes.checks.bounds import Bounds
 from tvmtile.passes.memory.shared_memory import all_bytes
@@ -173,7 +173,7 @@ def shared_memory_fits(func: tirx.PrimFunc) -> Iterator[str]:
 def host_memory(func: tirx.PrimFunc) -> Iterator[str]:
     """Every buffer lies in the host's memory."""
     for buffer in dict.fromkeys(_buffers(func)):
-        if buffer.ty.storage_scope != "global":
+        if not is_global(buffer):
             yield f"{describe(buffer)} has the scope {buffer.ty.storage_scope!r}"
 
 

@@ -23,6 +23,7 @@ from tvmtile.ir.rewriting import (
     substitute,
     variables_of,
 )
+from tvmtile.ir.scopes import is_global
 from tvmtile.tileop.registry import Decline, LoweringContext, implementation_of
 
 __all__ = ["AccumulateInPlace"]
@@ -150,7 +151,7 @@ class _InPlace:
     def _is_free(self, goal: ir.TensorRegion, source: Any, node: tirx.SeqStmt) -> bool:
         """Tell whether a block has a region for itself, which is known where its tile begins."""
         buffer = goal.source
-        if buffer.ty.storage_scope != "global" or len(self._uses(buffer)) != 1:
+        if not is_global(buffer) or len(self._uses(buffer)) != 1:
             return False
         shape = [constant(r.extent) for r in source.region]
         outer = [1] * (len(goal.region) - len(shape))

@@ -16,6 +16,7 @@ from tvmtile.ir.kernels import with_body
 from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, contains, has_effect, replace_loop, seq, substitute
+from tvmtile.ir.scopes import is_global
 from tvmtile.ir.spans import location_of
 from tvmtile.ir.types import Binary
 
@@ -232,7 +233,7 @@ class _Accesses:
     def _note(
         self, buffer: ir.Var, low: Iterable[ir.Expr], high: list[ir.Expr], node: ir.Expr
     ) -> None:
-        if buffer.ty.storage_scope != "global":
+        if not is_global(buffer):
             first = [index.base if isinstance(index, tirx.Ramp) else index for index in low]
             location = location_of(node) or self._location
             self.found.append(_Access(buffer, first, high, self._guards, location))

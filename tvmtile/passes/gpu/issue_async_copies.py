@@ -14,7 +14,7 @@ from tvmtile.ir.asynchronous import issue
 from tvmtile.ir.calls import is_if_then_else
 from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import for_loop, mentions, substitute
-from tvmtile.ir.scopes import is_shared
+from tvmtile.ir.scopes import is_global, is_shared
 from tvmtile.passes.gpu.vector_moves import LARGEST, bytes_of, contiguous_base
 
 __all__ = ["as_async_copies"]
@@ -63,7 +63,7 @@ def _move_of(body: tirx.Stmt) -> _Move | None:
         if not is_if_then_else(value) or not _is_zero(value.args[2]):
             return None
         conditions, value = tuple(conjuncts(value.args[0])), value.args[1]
-    if not isinstance(value, ir.TensorLoad) or value.source.ty.storage_scope != "global":
+    if not isinstance(value, ir.TensorLoad) or not is_global(value.source):
         return None
     if value.source.ty.dtype != body.buffer.ty.dtype or not 0 < bytes_of(body.buffer) <= LARGEST:
         return None

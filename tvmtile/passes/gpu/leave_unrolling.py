@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, is_buffer_var, mutated
@@ -12,6 +10,7 @@ from tvmtile.ir.calls import is_if_then_else
 from tvmtile.ir.kernels import with_kernels, written_out
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, defined_in, has_effect, replace_loop, variables_of
+from tvmtile.ir.scopes import is_global
 
 __all__ = ["LeaveUnrolling"]
 
@@ -87,5 +86,5 @@ def _has_guards(loop: tirx.For, extents: set[ir.Var]) -> bool:
     return contains(loop.body, (tirx.IfThenElse, ir.Call), guards)
 
 
-def _is_tensor(var: Any) -> bool:
-    return getattr(var.ty, "storage_scope", None) == "global"
+def _is_tensor(var: ir.Var) -> bool:
+    return is_buffer_var(var) and is_global(var)

@@ -20,6 +20,7 @@ from tvmtile.ir.operands import buffer_of, origin_of
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, contains, has_effect, seq, with_fresh_variables
+from tvmtile.ir.scopes import is_global
 
 __all__ = ["GuardGlobalAccess"]
 
@@ -87,7 +88,7 @@ def _tensors_of(func: tirx.PrimFunc) -> set[ir.Var]:
     tensors = {param for param in func.params if is_buffer_var(param)}
 
     def note(node: Any) -> None:
-        if node.buffer.ty.storage_scope == "global":
+        if is_global(node.buffer):
             tensors.add(node.buffer)
 
     walk(func.body, ((tirx.DeclBuffer, tirx.AllocBuffer), note))

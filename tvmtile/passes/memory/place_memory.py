@@ -12,7 +12,7 @@ from tvmtile.ir.kernels import Launch, target_of, with_body, with_kernels, with_
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, mentions, retyped, seq, substitute
-from tvmtile.ir.scopes import is_mbarrier, is_shared
+from tvmtile.ir.scopes import is_global, is_mbarrier, is_shared
 from tvmtile.passes.memory.shared_memory import (
     alignment_of,
     all_bytes,
@@ -65,7 +65,7 @@ def PlaceMemoryOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     def place(var: ir.Var) -> ir.Var:
         if not is_buffer_var(var):
             return var
-        if var not in placed and var.ty.storage_scope != "global":
+        if var not in placed and not is_global(var):
             placed[var] = retyped(var, scope="global")
         return placed.get(var, var)
 
@@ -119,7 +119,7 @@ def _alignments(func: tirx.PrimFunc) -> dict[ir.Var, int]:
     alignments = {param: _itemsize(param) for param in func.params if is_buffer_var(param)}
 
     def note(view: tirx.DeclBuffer) -> None:
-        if view.buffer.ty.storage_scope != "global":
+        if not is_global(view.buffer):
             return
         alignment = _itemsize(view.buffer)
         for tensor, known in list(alignments.items()):

@@ -8,6 +8,7 @@ from tvmtile.ir.index_width import is_large, widened
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter
+from tvmtile.ir.scopes import is_global
 
 __all__ = ["WidenIndices"]
 
@@ -59,5 +60,5 @@ class _Widen(ScopedRewriter):
 
     def _is_large(self, buffer: ir.Var) -> bool:
         if hash(buffer) not in self._known:
-            self._known[hash(buffer)] = buffer.ty.storage_scope == "global" and is_large(buffer)
+            self._known[hash(buffer)] = is_global(buffer) and is_large(buffer)
         return self._known[hash(buffer)]

@@ -14,7 +14,7 @@ from tvmtile.ir.kernels import Launch, is_parallel, with_kernels, with_launch_bo
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, contains, for_loop, replace_loop, seq
-from tvmtile.ir.scopes import SHARED_SCOPE, is_private
+from tvmtile.ir.scopes import SHARED_SCOPE, is_global, is_private
 
 __all__ = ["DoScalarsOnce"]
 
@@ -77,7 +77,7 @@ def _written_tensors(body: tirx.Stmt) -> set[ir.Var]:
     written = {access.buffer for access in accesses_of(body) if access.writes}
     aliases = Aliases(body)
     written.update(view for view in aliases.views if aliases.root(view) in written)
-    return {buffer for buffer in written if buffer.ty.storage_scope == "global"}
+    return {buffer for buffer in written if is_global(buffer)}
 
 
 class _Once(ScopedRewriter):

@@ -15,7 +15,7 @@ from tvmtile.ir.operands import buffer_of, constant, is_whole
 from tvmtile.ir.operators import TileOp, operator_of, with_tile
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ranges_in, reads_no_memory, replace_loop, seq
-from tvmtile.ir.scopes import is_shared
+from tvmtile.ir.scopes import is_global, is_shared
 from tvmtile.ir.threads import Regions
 from tvmtile.tileop.registry import Decline, Lowering, LoweringContext, implementation_of
 
@@ -149,7 +149,7 @@ class _Direct:
         if op is None or ends is None or getattr(op, "direct", None) is False:
             return None
         source, tile = ends
-        from_global = source.source.ty.storage_scope == "global"
+        from_global = is_global(source.source)
         is_written = self._root(source.source) in self._written
         if not from_global or not is_shared(tile.source) or is_written:
             return None

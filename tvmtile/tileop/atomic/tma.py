@@ -8,7 +8,7 @@ from tvm_ffi import structural_equal
 from tvmtile.ir.asynchronous import BULK_STORE, wait
 from tvmtile.ir.operands import as_region, constant, describe, dtype_of, is_whole
 from tvmtile.ir.rewriting import retyped, seq
-from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment
+from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment, is_global
 from tvmtile.layout.fragment import layout_of
 from tvmtile.layout.shared import swizzled
 from tvmtile.tileop.atomic import AtomicTile, names_tile
@@ -28,7 +28,7 @@ def _fits(op: AtomicTile, context: LoweringContext) -> None:
         raise Decline("what is added is no whole fragment")
     if op.disable_tma:
         raise Decline("it is not to use the tensor memory accelerator")
-    if op.dst.source.ty.storage_scope != "global" or len(moving_axes(op.dst)) != _AXES:
+    if not is_global(op.dst.source) or len(moving_axes(op.dst)) != _AXES:
         raise Decline(f"{describe(op.dst.source)} is not updated by matrices in global memory")
     if (op.kind, op.order) != ("add", "relaxed") or dtype_of(op.dst) != "float32":
         raise Decline("it is no addition of float32 in any order")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
-from tvm import DataType, ir, tirx
+from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile.instructions.matrices import MATRICES, MATRIX_ROWS
@@ -54,7 +54,7 @@ class Operand:
         self._count = count
         self._transposed = transposed
         self._k_axis = k_axis
-        self._bits = int(DataType(dtype_of(operand)).bits)
+        self._bits = bits_of(operand)
         self._size = registers_of(axes)
         self._per_word = max(1, _WORD_BITS // self._bits)
         words, dtype = count * self._size // self._per_word, dtype_of(operand)

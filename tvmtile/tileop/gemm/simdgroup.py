@@ -18,7 +18,7 @@ from tvmtile.codegen.metal import ELEMENTS_PER_LANE
 from tvmtile.errors import VerifyError
 from tvmtile.ir.operands import as_region, buffer_of, constant, describe, dtype_of
 from tvmtile.ir.rewriting import for_loop, seq
-from tvmtile.ir.scopes import SHARED_SCOPE, SIMDGROUP_SCOPE
+from tvmtile.ir.scopes import SHARED_SCOPE, SIMDGROUP_SCOPE, is_global
 from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.ir.types import Index
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout, layout_of
@@ -209,7 +209,7 @@ def unproven_bounds(operands: Sequence[ir.TensorRegion], context: LoweringContex
     """What must hold for operands in device memory to lie inside their tensors."""
     conditions = []
     for operand in operands:
-        if operand.source.ty.storage_scope != "global":
+        if not is_global(operand.source):
             continue
         for r, size in zip(operand.region, operand.source.ty.shape, strict=True):
             conditions += [r.min >= 0, r.min + r.extent <= size]
@@ -221,7 +221,7 @@ def _through_shared_memory(op: Gemm, share: Partition, context: LoweringContext)
     tiles: dict[str, Any] = {}
     for name in ("A", "B", "C"):
         operand = getattr(op, name)
-        if operand.source.ty.storage_scope != "global":
+        if not is_global(operand.source):
             continue
         extents = [constant(r.extent) for r in operand.region]
         tile = tirx.decl_buffer(

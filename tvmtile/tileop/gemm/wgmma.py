@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import DataType, ir, tirx
+from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile.instructions.wgmma import FAMILIES, OPERAND_BYTES, ROWS, WARPGROUP, Family, Wgmma
 from tvmtile.ir.asynchronous import WGMMA, Product, multiply, signal, wait
-from tvmtile.ir.operands import buffer_of, constant, describe, dtype_of
+from tvmtile.ir.operands import bits_of, buffer_of, constant, describe, dtype_of
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import is_fragment, is_shared
 from tvmtile.ir.types import Index
@@ -181,7 +181,7 @@ def _panel(operand: ir.TensorRegion, family: Family, step: int, *, follows_k: bo
 
 
 def _bytes_of(operand: ir.TensorRegion) -> int:
-    return int(DataType(dtype_of(operand)).bits) // 8
+    return bits_of(operand) // 8
 
 
 def _layouts(op: Gemm, context: LoweringContext) -> dict[ir.Var, FragmentLayout]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from tvm import DataType, ir, tirx
+from tvm import ir, tirx
 
 from tvmtile.errors import ShapeMismatch, UnsupportedDtype
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
-from tvmtile.ir.operands import describe, dtype_of, same_extents
+from tvmtile.ir.operands import bits_of, describe, dtype_of, same_extents
 from tvmtile.ir.operators import tile_operator
 from tvmtile.ir.rewriting import for_loop, nest, seq
 from tvmtile.ir.types import TileOperand
@@ -136,7 +136,7 @@ class GemmSp(MatrixProduct):
         self._check_dtypes()
         rows, stored = oriented(self.A, self.transpose_A)
         depth, columns = oriented(self.B, self.transpose_B)
-        words = stored * self.place_bits // DataType(dtype_of(self.E)).bits
+        words = stored * self.place_bits // bits_of(self.E)
         expected = {
             "B": (depth, stored * 2),
             "E's rows": (oriented(self.E, self.transpose_E)[0], rows),
@@ -191,7 +191,7 @@ class GemmSp(MatrixProduct):
 
     def _place(self, row: Any, stored: Any) -> Any:
         """The place along K of a stored element."""
-        bits, word = self.place_bits, int(DataType(dtype_of(self.E)).bits)
+        bits, word = self.place_bits, bits_of(self.E)
         first = stored * bits
         load = element_of(self.E, self.transpose_E, row, tirx.floordiv(first, word))
         code = converted(load, "int32") >> tirx.floormod(first, word)

@@ -11,10 +11,10 @@ import functools
 import operator
 from typing import Any
 
-from tvm import DataType, ir, tirx
+from tvm import ir, tirx
 
 from tvmtile.instructions.mma import SPARSE_ATOMS, Atom, metadata_of
-from tvmtile.ir.operands import buffer_of, describe, dtype_of
+from tvmtile.ir.operands import bits_of, buffer_of, describe
 from tvmtile.ir.scopes import is_fragment
 from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.ir.types import Index
@@ -80,7 +80,7 @@ def metadata(op: GemmSp, atom: Atom, lane: Any, row: Index, k: Index) -> Any:
 
 def _bits(op: GemmSp, row: Any, first: Index, count: int) -> ir.Expr:
     """So many bits of a row of E."""
-    width = int(DataType(dtype_of(op.E)).bits)
+    width = bits_of(op.E)
     value: ir.Expr = tirx.const(0, "uint32")
     for start in range(0, count, width):
         column = tirx.floordiv(first + start, width)

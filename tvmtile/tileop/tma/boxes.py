@@ -18,7 +18,7 @@ from typing import Any
 from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile.ir.operands import bits_of, constant, describe, dtype_of, static_shape
+from tvmtile.ir.operands import bits_of, constant, describe, static_shape
 from tvmtile.ir.rewriting import substitute, variables_of
 from tvmtile.ir.types import Index
 from tvmtile.layout.shared import has_plain_rows, width_of
@@ -128,7 +128,7 @@ def check_columns(
 
     `names` has what the kernel binds names to.
     """
-    item = int(DataType(dtype_of(tensor)).bits) // 8
+    item = bits_of(tensor) // 8
     for box in boxes.boxes:
         column = box.tensor[-1]
         while any(variable in names for variable in variables_of(column)):
@@ -149,7 +149,7 @@ def boxes_of(tile: ir.TensorRegion, tensor: ir.TensorRegion, analyzer: Analyzer)
     Decline
         If it does not consist of boxes.
     """
-    item = int(DataType(dtype_of(tile)).bits) // 8
+    item = bits_of(tile) // 8
     panel, swizzle = _panel_of(tile.source)
     in_tile = _dense(tile, panel)
     pairs = dict(zip(moving_axes(tile), moving_axes(tensor), strict=True))

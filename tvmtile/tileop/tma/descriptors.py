@@ -21,7 +21,7 @@ from tvmtile.ir.calls import takes_address
 from tvmtile.ir.operands import bits_of, buffer_of, constant, describe, dtype_of, region
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import retyped, seq, variables_of
-from tvmtile.ir.scopes import is_shared
+from tvmtile.ir.scopes import is_global, is_shared
 from tvmtile.ir.tensor_maps import TensorMap, tensor_map
 from tvmtile.ir.types import Index
 from tvmtile.layout.shared import has_plain_rows, swizzled
@@ -185,7 +185,7 @@ def _tensor_of(address: Any) -> ir.Var:
     )
     named = variables_of(element) if isinstance(element, ir.Node) else []
     tensors = [var for var in dict.fromkeys(named) if is_buffer_var(var)]
-    if len(tensors) != 1 or not is_first or tensors[0].ty.storage_scope != "global":
+    if len(tensors) != 1 or not is_first or not is_global(tensors[0]):
         raise _refused(
             f"{address!r} is no address of a tensor",
             "give the data of a tensor in global memory, `A.data` or `T.access_ptr(A)`, and where a "

@@ -16,8 +16,8 @@ from tvmtile.errors import InvalidOperand, ShapeMismatch, warn_ignored
 from tvmtile.frontend.dtypes import DTypeLike, as_dtype
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.math import as_expr
-from tvmtile.ir.operands import constant, describe
-from tvmtile.ir.scopes import is_shared
+from tvmtile.ir.operands import bits_of, constant, describe
+from tvmtile.ir.scopes import is_global, is_shared
 from tvmtile.ir.types import Index, TileOperand
 from tvmtile.tileop.mbarrier import as_mbarrier
 from tvmtile.tileop.registry import Decline
@@ -135,7 +135,7 @@ def _checked(
     ):
         if not is_buffer_var(buffer) or len(buffer.ty.shape) != 2:
             raise InvalidOperand(f"T.{name}: {buffer!r} is not {wanted}", help=f"give {wanted}")
-    if tensor.ty.storage_scope != "global" or not is_shared(tile):
+    if not is_global(tensor) or not is_shared(tile):
         raise InvalidOperand(
             f"T.{name}: {describe(tensor)} and {describe(tile)}",
             help="the tensor is in global memory, the tile one of T.alloc_shared",
@@ -158,7 +158,7 @@ def _checked(
             help="use T.gather4 and T.scatter4, which copy by all threads",
         ) from None
     columns = _box_of(tile)[1]
-    width = columns * int(DataType(str(tile.ty.dtype)).bits) // 8
+    width = columns * bits_of(tile) // 8
     if columns > MOST_ELEMENTS or width % PIECE:
         raise InvalidOperand(
             f"T.{name}: a row of {describe(tile)} has {columns} columns, {width} bytes",

@@ -9,7 +9,7 @@ from tvm import ir, tirx
 from tvmtile._tvm import is_buffer_var
 from tvmtile.ir.kernels import flattened, is_parallel, statements_of
 from tvmtile.ir.operators import operator_of
-from tvmtile.ir.scopes import is_shared
+from tvmtile.ir.scopes import is_global, is_shared
 from tvmtile.passes.tile.pipelining.body import Unit
 from tvmtile.passes.tile.pipelining.plan import Plan
 from tvmtile.passes.tile.pipelining.tiles import KernelTiles
@@ -53,7 +53,7 @@ def _is_move(stmt: tirx.Stmt) -> bool:
 
 
 def _is_global(var: ir.Var) -> bool:
-    return is_buffer_var(var) and var.ty.storage_scope == "global"
+    return is_buffer_var(var) and is_global(var)
 
 
 def _is_used_later(number: int, units: Sequence[Unit], plan: Plan) -> bool:

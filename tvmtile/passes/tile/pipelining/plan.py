@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from tvm import DataType, ir, tirx
+from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.ir.annotations import (
@@ -15,7 +15,7 @@ from tvmtile.ir.annotations import (
     STAGE_ANNOTATION,
     STAGES_ANNOTATION,
 )
-from tvmtile.ir.operands import constant
+from tvmtile.ir.operands import bits_of, constant, static_shape
 from tvmtile.ir.rewriting import contains, reads_no_memory
 from tvmtile.passes.tile.pipelining.body import Body, Obstacle, Unit, body_of
 from tvmtile.passes.tile.pipelining.coverage import Coverage
@@ -194,16 +194,8 @@ def _check_buffer(loop: tirx.For, body: Body, buffer: ir.Var, tiles: KernelTiles
 def _is_whole(view: ir.Var, buffer: ir.Var) -> bool:
     """Tell whether a view has all bytes of its buffer, and no others."""
     starts = constant(view.ty.elem_offset) == 0 if view.ty.elem_offset is not None else True
-    return starts and not view.ty.strides and _bits(view) == _bits(buffer) is not None
-
-
-def _bits(buffer: ir.Var) -> int | None:
-    """The bits of a buffer's elements, None where its shape is not constant."""
-    extents = [constant(extent) for extent in buffer.ty.shape]
-    known = [extent for extent in extents if extent is not None]
-    if len(known) < len(extents):
-        return None
-    return int(np.prod(known)) * DataType(str(buffer.ty.dtype)).bits
+    own, whole = (math.prod(static_shape(each)) * bits_of(each) for each in (view, buffer))
+    return starts and not view.ty.strides and own == whole > 0
 
 
 def _is_read_outside(loop: tirx.For, buffer: ir.Var, tiles: KernelTiles) -> bool:
