@@ -34,12 +34,18 @@ class Run:
         assert torch.equal(result.cpu(), self.expected)
 
 
+def named_in(table: dict[str, Callable[..., Run]]) -> Callable[..., Callable[..., Run]]:
+    """A decorator that puts a function into a table, by its name."""
+
+    def add(function: Callable[..., Run]) -> Callable[..., Run]:
+        table[function.__name__] = function
+        return function
+
+    return add
+
+
 CASES: dict[str, Callable[[int], Run]] = {}
-
-
-def case(function: Callable[[int], Run]) -> Callable[[int], Run]:
-    CASES[function.__name__] = function
-    return function
+case = named_in(CASES)
 
 
 def numbers(*shape: int, dtype: str = "float16") -> torch.Tensor:
@@ -47,13 +53,17 @@ def numbers(*shape: int, dtype: str = "float16") -> torch.Tensor:
     return torch.randint(-3, 4, shape, generator=generator).to(getattr(torch, dtype))
 
 
+def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return (a.double() @ b.double()).float()
+
+
 def _products(name: str, m: int, n: int, k: int, **options: Any) -> None:
-    def product(stages: int) -> Run:
+    def run(stages: int) -> Run:
         program = gemm(m, n, k, block=(32, 32, 16), threads=THREADS, stages=stages, **options)
         a, b = numbers(m, k), numbers(k, n)
-        return Run(program, (a, b), (a.double() @ b.double()).float())
+        return Run(program, (a, b), product(a, b))
 
-    CASES[name] = product
+    CASES[name] = run
 
 
 for _trips in (1, 2, 3, 7):
@@ -287,7 +297,7 @@ def a_consumer_that_writes_back(stages: int) -> Run:
 
 
 def _by_hand(name: str, order: list[int], stage: list[int]) -> None:
-    def product(stages: int) -> Run:
+    def run(stages: int) -> Run:
         del stages
 
         @T.prim_func
@@ -308,9 +318,9 @@ def _by_hand(name: str, order: list[int], stage: list[int]) -> None:
                 T.copy(total, C)
 
         a, b = numbers(32, 80), numbers(80, 32)
-        return Run(program, (a, b), (a.double() @ b.double()).float())
+        return Run(program, (a, b), product(a, b))
 
-    CASES[name] = product
+    CASES[name] = run
 
 
 _by_hand("copies_first", [0, 1, 2], [0, 0, 2])
@@ -427,7 +437,7 @@ def rows_of_a_group_found_at_run_time(stages: int) -> Run:
     a, b = numbers(sum(sizes), 64), numbers(3, 64, TILE)
     first = torch.tensor(starts, dtype=torch.int32)
     rows = [torch.nn.functional.pad(a, (0, 0, 0, TILE))[start : start + TILE] for start in starts]
-    return Run(program, (a, b, first), (torch.stack(rows).double() @ b.double()).float())
+    return Run(program, (a, b, first), product(torch.stack(rows), b))
 
 
 @case

@@ -4,6 +4,9 @@ A program is right by construction: no element is read before it is written, no 
 iterations of a `T.Parallel` touch an element that one of them writes, and numbers stay within their
 dtypes. (The interpreter checks it; what it refuses is a mistake here.) So a program that a target
 refuses, or that gives other numbers than the interpreter, shows a limit or a defect of the compiler.
+
+A seed gives the same program and the same inputs on every machine. The size is the greatest number of
+statements of a kernel, those in loops and the last stores not counted.
 """
 
 from __future__ import annotations
@@ -21,27 +24,14 @@ __all__ = ["generate", "generate_indexed", "generate_pipelined", "generate_viewe
 
 
 def generate(seed: int, size: int = 10) -> Program:
-    """The program of a seed and a size: the same one on every machine.
-
-    Parameters
-    ----------
-    seed : int
-        Of the program and of its inputs.
-    size : int
-        The greatest number of statements of a kernel, those in loops and the last stores not counted.
-    """
+    """The program of a seed and a size."""
     return _of_kernels(KernelMaker, seed, size)
 
 
 def generate_pipelined(seed: int, size: int = 6) -> Program:
     """The program of a seed that has pipelined loops, which may be split between two roles.
 
-    Parameters
-    ----------
-    seed : int
-        Of the program and of its inputs.
-    size : int
-        The most statements beside the copies and products of a loop, and twice those behind it.
+    Its size is the most statements beside the copies and products of a loop, and twice those behind it.
     """
     module = Module(Random(seed))
     PipelineMaker(module, size).make()
@@ -49,28 +39,12 @@ def generate_pipelined(seed: int, size: int = 6) -> Program:
 
 
 def generate_viewed(seed: int, size: int = 6) -> Program:
-    """The program of a seed whose tiles and tensors have several names.
-
-    Parameters
-    ----------
-    seed : int
-        Of the program and of its inputs.
-    size : int
-        The greatest number of statements of a kernel, those in loops and the last stores not counted.
-    """
+    """The program of a seed whose tiles and tensors have several names."""
     return _of_kernels(ViewMaker, seed, size)
 
 
 def generate_indexed(seed: int, size: int = 6) -> Program:
-    """The program of a seed whose indices are computed: counted down, divided, clamped, looked up.
-
-    Parameters
-    ----------
-    seed : int
-        Of the program and of its inputs.
-    size : int
-        The greatest number of statements of a kernel, those in loops and the last stores not counted.
-    """
+    """The program of a seed whose indices are computed: counted down, divided, clamped, looked up."""
     return _of_kernels(IndexMaker, seed, size)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from tvm import ir, tirx
@@ -101,23 +103,7 @@ def _expected(
 def _loads(
     op: Any, barrier: ir.TensorLoad, context: LoweringContext, blocks: int = 0
 ) -> list[tirx.Stmt]:
-    tile, tensor = sides(op)
-    boxes = boxes_of(tile, tensor, context.analyzer)
-    context.align(tile.source, boxes.alignment)
-    address = map_of(tensor.source, boxes)
-    copies = [
-        BulkLoad(
-            address,
-            tirx.BufferLoad(tile.source, box.tile),
-            barrier,
-            tuple(box.tensor),
-            list(boxes.in_tile),
-            blocks=blocks,
-            eviction=op.eviction,
-        )
-        for box in boxes.boxes
-    ]
-    return [tirx.Evaluate(each.to_call()) for each in copies]
+    return _copies(op, context, partial(BulkLoad, barrier=barrier, blocks=blocks))
 
 
 def store(op: Any, context: LoweringContext, combining: str = "") -> list[tirx.Stmt]:
@@ -126,22 +112,27 @@ def store(op: Any, context: LoweringContext, combining: str = "") -> list[tirx.S
     `combining` is how elements are combined with those of the tensor, such as "add"; by default they
     replace them.
     """
+    copies = _copies(op, context, partial(BulkStore, combining=combining))
+    return [*copies, signal(BULK_STORE.name)]
+
+
+def _copies(op: Any, context: LoweringContext, copy: Callable[..., TileOp]) -> list[tirx.Stmt]:
+    """One copy for each box that the tile consists of."""
     tile, tensor = sides(op)
     boxes = boxes_of(tile, tensor, context.analyzer)
     context.align(tile.source, boxes.alignment)
     address = map_of(tensor.source, boxes)
     copies = [
-        BulkStore(
+        copy(
             address,
             tirx.BufferLoad(tile.source, box.tile),
-            tuple(box.tensor),
-            list(boxes.in_tile),
+            coordinates=tuple(box.tensor),
+            box=list(boxes.in_tile),
             eviction=op.eviction,
-            combining=combining,
         )
         for box in boxes.boxes
     ]
-    return [*(tirx.Evaluate(each.to_call()) for each in copies), signal(BULK_STORE.name)]
+    return [tirx.Evaluate(each.to_call()) for each in copies]
 
 
 def barrier_of_group(context: LoweringContext) -> tirx.Stmt:

@@ -11,20 +11,12 @@ from collections.abc import Callable
 import torch
 
 import tvmtile.language as T
-from tests.pipelines import Run, numbers
+from tests.pipelines import Run, named_in, numbers, product
 
 N = 64
 COMPUTED: dict[str, Callable[[], Run]] = {}
 """Those of which threads of the producer compute tiles."""
-
-
-def computed(function: Callable[[], Run]) -> Callable[[], Run]:
-    COMPUTED[function.__name__] = function
-    return function
-
-
-def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return (a.double() @ b.double()).float()
+computed = named_in(COMPUTED)
 
 
 def _converted(
@@ -56,7 +48,7 @@ def _converted(
                 T.copy(c, C[by * block, bx * N])
 
         a, b = numbers(rows, length, dtype="float32"), numbers(length, columns)
-        return Run(program, (a, b), _product(a, b))
+        return Run(program, (a, b), product(a, b))
 
     COMPUTED[name] = run
 
@@ -93,7 +85,7 @@ def weights_times_scales() -> Run:
 
     a, scales = numbers(N, 3 * N, dtype="bfloat16"), numbers(N, dtype="bfloat16")
     w = numbers(N, 3 * N, dtype="int8")
-    return Run(program, (a, w, scales), _product(a, (w * scales[:, None]).T))
+    return Run(program, (a, w, scales), product(a, (w * scales[:, None]).T))
 
 
 @computed
@@ -126,7 +118,7 @@ def packed_weights_by_way_of_fragments() -> Run:
     a, low, high = numbers(N, 4 * N), numbers(N, 2 * N) + 5, numbers(N, 2 * N) + 8
     packed = (low.int() | high.int() << 4).to(torch.uint8)
     plain = torch.stack((low, high), 2).view(N, 4 * N) - 8
-    return Run(program, (a, packed), _product(a, plain.T))
+    return Run(program, (a, packed), product(a, plain.T))
 
 
 @computed
@@ -149,7 +141,7 @@ def both_operands_converted_and_nothing_else_copied() -> Run:
             T.copy(c, C)
 
     a, b = numbers(N, 3 * N, dtype="float32"), numbers(3 * N, N, dtype="int8")
-    return Run(program, (a, b), _product(a, b))
+    return Run(program, (a, b), product(a, b))
 
 
 @computed
@@ -180,7 +172,7 @@ def converted_where_a_mask_and_a_bound_say() -> Run:
     a, b = numbers(2, N, 4 * N, dtype="float32"), numbers(4 * N, N)
     mask, counts = torch.tensor([1, 0, 1, 1]), (4, 0, 2)
     kept = a * mask.repeat_interleave(N)
-    expected = torch.stack([_product(kept[..., : n * N], b[: n * N]) for n in counts])
+    expected = torch.stack([product(kept[..., : n * N], b[: n * N]) for n in counts])
     return Run(program, (a, b, mask.int(), torch.tensor(counts).int()), expected)
 
 
@@ -208,7 +200,7 @@ def a_conversion_that_a_condition_leaves_out() -> Run:
 
     a, b = numbers(N, 4 * N, dtype="float32"), numbers(4 * N, N)
     kept = a * (torch.arange(4) % 2 == 0).repeat_interleave(N)
-    return Run(program, (a, b), _product(kept, b))
+    return Run(program, (a, b), product(kept, b))
 
 
 @computed
@@ -239,7 +231,7 @@ def two_loops_that_convert_into_the_same_tiles() -> Run:
 
     a, b = numbers(N, 5 * N, dtype="float32"), numbers(5 * N, N)
     first, second = slice(0, 3 * N), slice(3 * N, None)
-    expected = 2 * _product(a[:, first], b[first]) + _product(a[:, second] + 1, b[second])
+    expected = 2 * product(a[:, first], b[first]) + product(a[:, second] + 1, b[second])
     return Run(program, (a, b), expected)
 
 
@@ -271,7 +263,7 @@ def converted_beside_rows_that_are_gathered() -> Run:
 
     a, b, d = numbers(100, 3 * N), numbers(3 * N, N, dtype="float32"), numbers(3 * N, N)
     rows = (torch.arange(N) * 37 % 100).int()
-    return Run(program, (a, b, d, rows), _product(a[rows.long()], b + d))
+    return Run(program, (a, b, d, rows), product(a[rows.long()], b + d))
 
 
 @computed
@@ -305,4 +297,4 @@ def converted_values_of_attention() -> Run:
             T.copy(c, C)
 
     q, k, v = numbers(2 * N, N), numbers(3 * N, N), numbers(3 * N, N, dtype="float32")
-    return Run(program, (q, k, v), _product(_product(q, k.T).clamp(-2, 2), v))
+    return Run(program, (q, k, v), product(product(q, k.T).clamp(-2, 2), v))

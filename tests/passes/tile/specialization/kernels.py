@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 import tvmtile.language as T
-from tests.pipelines import Run, numbers
+from tests.pipelines import Run, named_in, numbers, product
 from tvmtile.layout import (
     make_full_bank_swizzled_layout,
     make_half_bank_swizzled_layout,
@@ -22,13 +22,9 @@ from tvmtile.layout import (
 N = 64
 KERNELS: dict[str, Callable[[], Run]] = {}
 """Those with a producer and consumers."""
+kernel = named_in(KERNELS)
 WITH_ONE_ROLE: dict[str, tuple[Callable[[], Run], str]] = {}
 """Those that the ordinary passes pipeline, and the reason."""
-
-
-def kernel(function: Callable[[], Run]) -> Callable[[], Run]:
-    KERNELS[function.__name__] = function
-    return function
 
 
 def with_one_role(reason: str) -> Callable[[Callable[[], Run]], Callable[[], Run]]:
@@ -37,10 +33,6 @@ def with_one_role(reason: str) -> Callable[[Callable[[], Run]], Callable[[], Run
         return function
 
     return add
-
-
-def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return (a.double() @ b.double()).float()
 
 
 def _gemm(name: str, steps: int, stages: int, shape: tuple[int, int, int] = (N, N, 0)) -> None:
@@ -66,7 +58,7 @@ def _gemm(name: str, steps: int, stages: int, shape: tuple[int, int, int] = (N, 
                 T.copy(c, C[by * N, bx * N])
 
         a, b = numbers(rows, length), numbers(length, columns)
-        return Run(program, (a, b), _product(a, b))
+        return Run(program, (a, b), product(a, b))
 
     KERNELS[name] = run
 
@@ -101,7 +93,7 @@ def skipped_iterations() -> Run:
 
     a, b, mask = numbers(N, 5 * N), numbers(5 * N, N), torch.tensor([0, 1, 0, 0, 1])
     kept = (mask > 0) | (torch.arange(1, 6) % 2 == 0)
-    return Run(program, (a, b, mask.int()), _product(a * kept.repeat_interleave(N), b))
+    return Run(program, (a, b, mask.int()), product(a * kept.repeat_interleave(N), b))
 
 
 @kernel
@@ -130,7 +122,7 @@ def names_at_the_start_of_an_iteration_and_of_a_branch() -> Run:
 
     a, b = numbers(N, 4 * N), numbers(4 * N, N)
     order = torch.tensor([2, 0, 3, 1], dtype=torch.int32)
-    return Run(program, (a, b, order), _product(a[:, : 3 * N], b[: 3 * N]) + 3)
+    return Run(program, (a, b, order), product(a[:, : 3 * N], b[: 3 * N]) + 3)
 
 
 @kernel
@@ -157,7 +149,7 @@ def rows_that_threads_gather_beside_tiles() -> Run:
     a, b = numbers(100, 3 * N), numbers(3 * N, N)
     rows = (torch.arange(N) * 37 % 101 - 1).int()  # -1: a row of zeros
     read = torch.where((rows >= 0)[:, None], a[rows.clamp(0).long()], 0)
-    return Run(program, (a, b, rows), _product(read, b))
+    return Run(program, (a, b, rows), product(read, b))
 
 
 @kernel
@@ -190,7 +182,7 @@ def fragments_before_the_loop_and_code_behind_it() -> Run:
 
     a, b, first = numbers(N, 3 * N), numbers(3 * N, N), numbers(N, N, dtype="float32")
     bias = numbers(N, dtype="float32")
-    expected = (_product(a, b) + first + bias).clamp_min(0).T
+    expected = (product(a, b) + first + bias).clamp_min(0).T
     return Run(program, (a, b, first, bias), expected)
 
 
@@ -218,7 +210,7 @@ def dynamic_trips_and_starts() -> Run:
 
     a, b = numbers(N, 6 * N), numbers(6 * N, N)
     bounds = [(0, 6), (2, 5), (3, 3), (4, 1), (5, 6)]
-    expected = [_product(a[:, i * N : j * N], b[i * N : j * N]) for i, j in bounds]
+    expected = [product(a[:, i * N : j * N], b[i * N : j * N]) for i, j in bounds]
     starts, ends = (torch.tensor(x, dtype=torch.int32) for x in zip(*bounds, strict=True))
     return Run(program, (a, b, starts, ends), torch.stack(expected))
 
@@ -245,7 +237,7 @@ def products_in_flight_over_dynamic_trips() -> Run:
             T.copy(c, C[bx, 0, 0])
 
     a, b, counts = numbers(2 * N, 5 * N), numbers(5 * N, 2 * N), (5, 0, 1, -1)
-    expected = [_product(a[:, : N * max(n, 0)], b[: N * max(n, 0)]) for n in counts]
+    expected = [product(a[:, : N * max(n, 0)], b[: N * max(n, 0)]) for n in counts]
     return Run(program, (a, b, torch.tensor(counts).int()), torch.stack(expected))
 
 
@@ -272,7 +264,7 @@ def persistent_and_serial_loops_around_it() -> Run:
                     T.copy(c, C[batch, i * N, j * N])
 
     a, b = numbers(2, 2 * N, 3 * N), numbers(2, 3 * N, 3 * N)
-    return Run(program, (a, b), _product(a, b))
+    return Run(program, (a, b), product(a, b))
 
 
 @kernel
@@ -296,7 +288,7 @@ def a_loop_in_a_branch() -> Run:
             T.copy(c, C[bx, 0, 0])
 
     a, b, wanted = numbers(N, 3 * N), numbers(3 * N, N), torch.tensor([1, 0, 2])
-    expected = _product(a, b) * (wanted > 0)[:, None, None]
+    expected = product(a, b) * (wanted > 0)[:, None, None]
     return Run(program, (a, b, wanted.int()), expected)
 
 
@@ -325,7 +317,7 @@ def two_loops_with_the_same_tiles() -> Run:
             T.copy(c, C)
 
     a, b = numbers(N, 5 * N), numbers(5 * N, N)
-    first, second = (_product(a[:, s], b[s]) for s in (slice(0, 3 * N), slice(3 * N, None)))
+    first, second = (product(a[:, s], b[s]) for s in (slice(0, 3 * N), slice(3 * N, None)))
     return Run(program, (a, b), 2 * first + second)
 
 
@@ -354,7 +346,7 @@ def two_products_into_one_accumulator() -> Run:
             T.copy(c, C)
 
     d, a, b = numbers(N, N), numbers(N, 3 * N), numbers(3 * N, N)
-    return Run(program, (d, a, b), _product(d, d) + _product(a + d.repeat(1, 3), b))
+    return Run(program, (d, a, b), product(d, d) + product(a + d.repeat(1, 3), b))
 
 
 def _annotated(name: str, layouts: tuple[Any, Any]) -> None:
@@ -380,7 +372,7 @@ def _annotated(name: str, layouts: tuple[Any, Any]) -> None:
                 T.copy(c, C)
 
         a, b = numbers(N, 3 * N), numbers(3 * N, N)
-        return Run(program, (a, b), _product(a, b))
+        return Run(program, (a, b), product(a, b))
 
     KERNELS[name] = run
 
@@ -419,7 +411,7 @@ def operands_whose_place_is_computed_on_the_device() -> Run:
     a, b = numbers(5 * N, 2 * N), numbers(3, 2 * N, N)
     starts = torch.tensor([0, 1, 3], dtype=torch.int32)
     groups = torch.tensor([0, 1, 1, 2, 2])
-    return Run(program, (a, b, starts), _product(a.view(5, N, 2 * N), b[groups]))
+    return Run(program, (a, b, starts), product(a.view(5, N, 2 * N), b[groups]))
 
 
 @kernel
@@ -459,8 +451,8 @@ def two_products_with_a_sum_between_them() -> Run:
             T.copy(c, C)
 
     q, k, v = numbers(2 * N, N), numbers(3 * N, N), numbers(3 * N, N)
-    weights = _product(q, k.T).clamp(-2, 2)
-    parts = [_product(weights[:, s], v[s]) for s in torch.arange(3 * N).split(N)]
+    weights = product(q, k.T).clamp(-2, 2)
+    parts = [product(weights[:, s], v[s]) for s in torch.arange(3 * N).split(N)]
     expected = parts[0] - parts[1] + parts[2] + weights.sum(1, keepdim=True)
     return Run(program, (q, k, v), expected)
 
@@ -494,7 +486,7 @@ def a_row_that_moves_to_registers() -> Run:
 
     a, b, scales = numbers(N, 3 * N), numbers(3 * N, N), numbers(3 * N, dtype="float32")
     steps = [slice(k * N, (k + 1) * N) for k in range(3)]
-    expected = sum(_product(a[:, s], b[s]) * scales[s, None] for s in steps)
+    expected = sum(product(a[:, s], b[s]) * scales[s, None] for s in steps)
     return Run(program, (a, b, scales), expected)
 
 
@@ -526,7 +518,7 @@ def one_iteration_of_whole_rows() -> Run:
             T.copy(total, P[bx * 256])
 
     x, w = numbers(N, dtype="bfloat16"), numbers(N, 512, dtype="bfloat16")
-    return Run(program, (x, w), _product(x[None], w)[0])
+    return Run(program, (x, w), product(x[None], w)[0])
 
 
 @kernel
@@ -559,8 +551,8 @@ def rows_of_numbers_beside_tiles() -> Run:
             T.copy(d, D)
 
     q, k, row = numbers(4 * N, N), numbers(N, N), numbers(4 * N, dtype="float32")
-    weights = _product(k, q.T).clamp(-2, 2) * row
-    return Run(program, (q, k, row), _product(weights, q))
+    weights = product(k, q.T).clamp(-2, 2) * row
+    return Run(program, (q, k, row), product(weights, q))
 
 
 def _steps_of(width: int) -> None:
@@ -585,7 +577,7 @@ def _steps_of(width: int) -> None:
                 T.copy(c, C)
 
         a, b = numbers(N, 2 * width), numbers(2 * width, N)
-        return Run(program, (a, b), _product(a, b))
+        return Run(program, (a, b), product(a, b))
 
     KERNELS[f"steps_of_{width}"] = run
 
@@ -623,7 +615,7 @@ def a_short_row_of_several_stages() -> Run:
             T.copy(c, C)
 
     a, b, scales = numbers(N, 3 * N), numbers(3 * N, N), numbers(96)
-    expected = _product(a, b) + scales.view(3, 32).float().sum(0).repeat(2)
+    expected = product(a, b) + scales.view(3, 32).float().sum(0).repeat(2)
     return Run(program, (a, b, scales), expected)
 
 
@@ -654,7 +646,7 @@ def rows_that_begin_anywhere() -> Run:
 
     a, b, row = numbers(N, 4 * N), numbers(4 * N, N), numbers(2, 250, dtype="float32")
     added = torch.nn.functional.pad(row, (0, 6)).view(2, 1, 4, N).sum(2)
-    return Run(program, (a, b, row), _product(a, b) + added)
+    return Run(program, (a, b, row), product(a, b) + added)
 
 
 @with_one_role("the loop is inside of a statement that only consumers do")
@@ -685,7 +677,7 @@ def a_loop_in_a_while() -> Run:
 
     a, b, lengths = numbers(N, 6 * N), numbers(6 * N, N), torch.tensor([1, 3, 4])
     parts = [slice(0, N), slice(N, 4 * N), slice(4 * N, None)]
-    expected = torch.stack([_product(a[:, part], b[part]) for part in parts])
+    expected = torch.stack([product(a[:, part], b[part]) for part in parts])
     return Run(program, (a, b, lengths.int()), expected)
 
 
@@ -712,7 +704,7 @@ def a_tile_that_is_read_before_it_is_copied() -> Run:
 
     a, b = numbers(N, 4 * N), numbers(N, N)
     read = sum(a[:, k * N : (k + 1) * N] for k in (0, 0, 1, 2))
-    return Run(program, (a, b), _product(read, b))
+    return Run(program, (a, b), product(read, b))
 
 
 @with_one_role("blocks fit on a multiprocessor, each under the others' products")
@@ -740,7 +732,7 @@ def copies_that_need_arithmetic() -> Run:
     a = numbers(N, 3 * N, dtype="float32")
     b = torch.arange(N * 3 * N // 2).mul(37).remainder(256).to(torch.uint8).view(N, -1)
     decoded = torch.stack([b & 15, b >> 4], dim=-1).flatten(1)
-    return Run(program, (a, b), _product(a, decoded.T))
+    return Run(program, (a, b), product(a, decoded.T))
 
 
 @with_one_role("the layout of a[64, 64] float16 is none that a tensor map describes")
@@ -764,4 +756,4 @@ def a_layout_that_tensor_maps_do_not_carry() -> Run:
             T.copy(c, C)
 
     a, b = numbers(N, 3 * N), numbers(3 * N, N)
-    return Run(program, (a, b), _product(a, b))
+    return Run(program, (a, b), product(a, b))

@@ -10,20 +10,12 @@ from collections.abc import Callable
 import torch
 
 import tvmtile.language as T
-from tests.pipelines import Run, numbers
+from tests.pipelines import Run, named_in, numbers, product
 
 N = 64
 MASKED: dict[str, Callable[[], Run]] = {}
 """What one condition leaves out, both roles leave out."""
-
-
-def masked(function: Callable[[], Run]) -> Callable[[], Run]:
-    MASKED[function.__name__] = function
-    return function
-
-
-def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return (a.double() @ b.double()).float()
+masked = named_in(MASKED)
 
 
 def _kept(tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -56,7 +48,7 @@ def _sums(name: str, stages: int, masks: list[list[int]]) -> None:
 
         a, b = numbers(N, steps * N), numbers(steps * N, N)
         mask = torch.tensor(masks, dtype=torch.int32)
-        return Run(program, (a, b, mask), torch.stack([_product(_kept(a, row), b) for row in mask]))
+        return Run(program, (a, b, mask), torch.stack([product(_kept(a, row), b) for row in mask]))
 
     MASKED[name] = run
 
@@ -110,7 +102,7 @@ def names_before_a_branch_and_in_it() -> Run:
         for k, at in enumerate(places):
             if at >= 0 and k < 3 + block:
                 s = slice(at * N, at * N + N)
-                expected[block] += _product(a[:, s], b[s]) + at + k
+                expected[block] += product(a[:, s], b[s]) + at + k
     return Run(program, (a, b, torch.tensor(order).int(), torch.tensor([3, 4]).int()), expected)
 
 
@@ -139,7 +131,7 @@ def dynamic_trips_and_starts_and_a_mask() -> Run:
     a, b, mask = numbers(2 * N, 6 * N), numbers(6 * N, 2 * N), torch.tensor([0, 1, 1, 0, 1, 0])
     bounds = [(0, 6), (2, 5), (3, 3), (4, 1), (5, 6)]
     parts = _kept(a, mask)
-    expected = [_product(parts[:, i * N : j * N], b[i * N : j * N]) for i, j in bounds]
+    expected = [product(parts[:, i * N : j * N], b[i * N : j * N]) for i, j in bounds]
     starts, ends = (torch.tensor(x, dtype=torch.int32) for x in zip(*bounds, strict=True))
     return Run(program, (a, b, starts, ends, mask.int()), torch.stack(expected))
 
@@ -180,8 +172,8 @@ def loops_with_the_same_tiles_in_others() -> Run:
     for n in range(2):
         for i in range(2):
             row, end = a[n, i * N : i * N + N], (4 + i) * N
-            first = _product(_kept(row[:, : 3 * N], mask[n, i]), b[n, : 3 * N])
-            second = _product(row[:, 3 * N : end], b[n, 3 * N : end])
+            first = product(_kept(row[:, : 3 * N], mask[n, i]), b[n, : 3 * N])
+            second = product(row[:, 3 * N : end], b[n, 3 * N : end])
             expected[n, i * N : i * N + N] = 2 * first + second
     return Run(program, (a, b, mask.int()), expected)
 
@@ -230,8 +222,8 @@ def two_products_of_the_blocks_of_a_mask() -> Run:
         for i in range(5):
             if mask[turn, i]:
                 s = slice(i * N, i * N + N)
-                scores = _product(q[turn], k[s].T).clamp(-2, 2 + i)
-                expected[turn] = -expected[turn] + _product(scores, v[s])
+                scores = product(q[turn], k[s].T).clamp(-2, 2 + i)
+                expected[turn] = -expected[turn] + product(scores, v[s])
     return Run(program, (q, k, v, mask), expected)
 
 
@@ -266,4 +258,4 @@ def rows_that_threads_gather_for_a_tile_of_flags() -> Run:
     read = torch.where((rows >= 0)[:, None], a[rows.clamp(0).long()], 0)
     mask = torch.zeros(32, dtype=torch.int32)
     mask[[0, 2, 3]] = 1
-    return Run(program, (a, b, rows, mask), _product(_kept(read, mask[:5]), b))
+    return Run(program, (a, b, rows, mask), product(_kept(read, mask[:5]), b))
