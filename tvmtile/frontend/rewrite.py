@@ -35,6 +35,7 @@ from tvmtile.errors import SourceLocation, SyntaxNotSupported
 from tvmtile.frontend.liveness import exposed, loop_targets, stored_names, written
 from tvmtile.frontend.source import parse_definition
 from tvmtile.frontend.syntax import (
+    OPERATORS,
     TRACER_NAME,
     call_of_tracer,
     decorator_name,
@@ -104,21 +105,6 @@ def _inner_code(code: types.CodeType, name: str) -> types.CodeType:
 
 
 _BITWISE = (ast.BitAnd, ast.BitOr, ast.BitXor, ast.LShift, ast.RShift)
-_AUGMENTED = {
-    ast.Add: "add",
-    ast.Sub: "sub",
-    ast.Mult: "mul",
-    ast.Div: "truediv",
-    ast.FloorDiv: "floordiv",
-    ast.Mod: "mod",
-    ast.Pow: "pow",
-    ast.LShift: "lshift",
-    ast.RShift: "rshift",
-    ast.BitAnd: "and_",
-    ast.BitOr: "or_",
-    ast.BitXor: "xor",
-    ast.MatMult: "matmul",
-}
 
 
 def _names_given(call: ast.expr) -> tuple[ast.expr, ast.expr] | None:
@@ -390,7 +376,7 @@ class _Rewriter(ast.NodeTransformer):
         return ast.Assign([store(node.target.id)], call)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
-        operator = ast.Constant(_AUGMENTED[type(node.op)])
+        operator = ast.Constant(OPERATORS[type(node.op)][0])
         value = self.visit(node.value)
         target = node.target
         if isinstance(target, ast.Name):
@@ -436,7 +422,7 @@ class _Rewriter(ast.NodeTransformer):
         if not isinstance(node.op, _BITWISE):
             node.left, node.right = left, right
             return node
-        operator = ast.Constant(_AUGMENTED[type(node.op)])
+        operator = ast.Constant(OPERATORS[type(node.op)][0])
         return ast.copy_location(call_of_tracer("binary", operator, left, right), node)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:

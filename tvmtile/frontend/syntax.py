@@ -6,6 +6,7 @@ import ast
 from typing import Any
 
 __all__ = [
+    "OPERATORS",
     "TRACER_NAME",
     "call_of_tracer",
     "decorator_name",
@@ -23,6 +24,22 @@ __all__ = [
 ]
 
 TRACER_NAME = "__tile__"
+OPERATORS: dict[type[ast.AST], tuple[str, str]] = {
+    ast.Add: ("add", "+"),
+    ast.Sub: ("sub", "-"),
+    ast.Mult: ("mul", "*"),
+    ast.Div: ("truediv", "/"),
+    ast.FloorDiv: ("floordiv", "//"),
+    ast.Mod: ("mod", "%"),
+    ast.Pow: ("pow", "**"),
+    ast.LShift: ("lshift", "<<"),
+    ast.RShift: ("rshift", ">>"),
+    ast.BitAnd: ("and_", "&"),
+    ast.BitOr: ("or_", "|"),
+    ast.BitXor: ("xor", "^"),
+    ast.MatMult: ("matmul", "@"),
+}
+"""Python's operators of two operands: their functions in the module `operator`, and their signs."""
 
 
 def plain_arguments(names: list[str]) -> ast.arguments:

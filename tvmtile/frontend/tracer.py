@@ -32,6 +32,7 @@ from tvmtile.frontend.constructs import Branch, Loop, Region, Variable, While, t
 from tvmtile.frontend.dtypes import DType
 from tvmtile.frontend.expressions import expressions_of_kernels
 from tvmtile.frontend.operations import Expressions
+from tvmtile.frontend.syntax import OPERATORS
 from tvmtile.frontend.tensor import OutputTensor, TensorSpec
 from tvmtile.frontend.unusable import Unusable, counted, escaped, raise_unusable
 from tvmtile.frontend.values import (
@@ -440,21 +441,7 @@ class Tracer(Expressions):
             warn(f"the value of this expression, {described(value)}, is not used")
 
 
-_SYMBOLS = {
-    "add": "+=",
-    "sub": "-=",
-    "mul": "*=",
-    "truediv": "/=",
-    "floordiv": "//=",
-    "mod": "%=",
-    "pow": "**=",
-    "lshift": "<<=",
-    "rshift": ">>=",
-    "and_": "&=",
-    "or_": "|=",
-    "xor": "^=",
-    "matmul": "@=",
-}
+_SYMBOLS = {name: f"{symbol}=" for name, symbol in OPERATORS.values()}
 
 
 def write_assertion(test: ir.Expr, text: object) -> None:

@@ -31,6 +31,7 @@ from tvmtile.errors import (
     is_tvm,
     reason_of,
 )
+from tvmtile.frontend.syntax import OPERATORS
 from tvmtile.frontend.unknown_names import (
     length_of_tensor,
     not_in_language,
@@ -43,19 +44,7 @@ from tvmtile.ir.operands import describe
 __all__ = ["Failure", "translate_errors"]
 
 _SYMBOLS: dict[type[ast.AST], str] = {
-    ast.Add: "+",
-    ast.Sub: "-",
-    ast.Mult: "*",
-    ast.Div: "/",
-    ast.FloorDiv: "//",
-    ast.Mod: "%",
-    ast.Pow: "**",
-    ast.MatMult: "@",
-    ast.LShift: "<<",
-    ast.RShift: ">>",
-    ast.BitAnd: "&",
-    ast.BitOr: "|",
-    ast.BitXor: "^",
+    **{node: symbol for node, (_, symbol) in OPERATORS.items()},
     ast.USub: "-",
     ast.UAdd: "+",
     ast.Invert: "~",

@@ -87,38 +87,11 @@ def _delegate(name: str) -> Any:
     return method
 
 
-for _name in [
-    "add",
-    "radd",
-    "sub",
-    "rsub",
-    "mul",
-    "rmul",
-    "truediv",
-    "rtruediv",
-    "floordiv",
-    "rfloordiv",
-    "mod",
-    "rmod",
-    "neg",
-    "invert",
-    "lt",
-    "le",
-    "gt",
-    "ge",
-    "eq",
-    "ne",
-    "and",
-    "rand",
-    "or",
-    "ror",
-    "xor",
-    "rxor",
-    "lshift",
-    "rlshift",
-    "rshift",
-    "rrshift",
-]:
+_DELEGATED = (
+    "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod neg invert "
+    "lt le gt ge eq ne and rand or ror xor rxor lshift rlshift rshift rrshift"
+)
+for _name in _DELEGATED.split():
     setattr(Reference, f"__{_name}__", _delegate(f"__{_name}__"))
 Reference.__hash__ = object.__hash__  # type: ignore[method-assign]
 del _name
