@@ -248,7 +248,7 @@ class NoLowering(TileError):
 
 
 class LayoutConflict(TileError):
-    """Fragments that one statement needs lie in different threads."""
+    """A fragment is used by two groups of threads, each of which would hold elements of its own."""
 
 
 class OutOfSharedMemory(TileError):

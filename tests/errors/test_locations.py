@@ -167,20 +167,13 @@ def source_that_nvrtc_refuses(A, I, n):
     A[0, 0] = T.call_extern("float32", "no_such_function", n)
 
 
-@mistake(errors.LayoutConflict, (CUDA,))
-def fragments_in_different_threads(A, I, n):
-    rows = T.alloc_fragment((64, 64), "float32")
-    columns = T.alloc_fragment((64, 64), "float32")
-    T.annotate_layout(
-        {
-            rows: T.Fragment((64, 64), lambda i, j: (i, j)),
-            columns: T.Fragment((64, 64), lambda i, j: (j, i)),
-        }
-    )
-    T.clear(columns)
-    for i, j in T.Parallel(64, 64):
-        rows[i, j] = columns[i, j]  # here
-    T.copy(rows, A)
+@mistake(errors.LayoutConflict, GPUS)
+def a_fragment_that_two_groups_of_threads_use(A, I, n):
+    x = T.alloc_fragment((64, 64), "float32")
+    if T.get_thread_binding() < 64:
+        T.clear(x)
+    else:
+        T.copy(x, A)  # here
 
 
 @mistake(errors.OutOfSharedMemory, GPUS, line="# kernel")

@@ -89,6 +89,9 @@ class TileOp:
     rest: ClassVar[str] = ""
     """The last operand, where it is a tuple of all arguments that follow the others."""
 
+    shares: ClassVar[tuple[Mapping[str, Any], ...]] = ()
+    """Options by which warps share the work along rows, and by which they do along columns."""
+
     clearing: ClassVar[str] = ""
     """The option by which an operator that adds to a tile sets it instead."""
 

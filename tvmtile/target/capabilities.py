@@ -126,10 +126,6 @@ class GpuCapability:
         Dtypes that it can't compute with.
     has_matmul2d : bool
         Whether it multiplies matrices by Metal 4's `matmul2d`, on units of their own.
-    stages_conflicts : bool
-        Whether a fragment that does not lie where a statement needs it goes through shared memory, with
-        a warning. Metal does so, since kernels come there whose fragments fit the matrix
-        instructions of another GPU; elsewhere it is an error.
     compute_capability : int
         Of an NVIDIA GPU its architecture's number, which messages show; 0 of others.
     stores_matrices : bool
@@ -172,7 +168,6 @@ class GpuCapability:
     has_matmul2d: bool = False
     compute_capability: int = 0
     stores_matrices: bool = False
-    stages_conflicts: bool = False
     has_async_copies: bool = False
     has_bulk_copies: bool = False
     has_clusters: bool = False
@@ -231,7 +226,6 @@ _METAL = GpuCapability(
     MAX_THREADS,
     32 * 1024,
     lacks=("float64", "int4", "uint4"),
-    stages_conflicts=True,
     max_buffers=31,
     vectors=tuple((bits, 4) for bits in (8, 16, 32, 64)),
 )

@@ -1,5 +1,6 @@
 """InferLayout: what happens where two uses of fragments don't go together."""
 
+import re
 import warnings
 
 import pytest
@@ -7,45 +8,148 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import LayoutConflict, TileWarning
+from tests.passes.tile.test_select_implementation import after
+from tvmtile.errors import TileWarning
+from tvmtile.passes import InferLayout
 
 CUDA = {"kind": "cuda", "arch": "sm_80"}  # warps share a product out in several ways
+HOPPER = {"kind": "cuda", "arch": "sm_90a"}
+SQUARE, ROWS, COLUMNS = T.GemmWarpPolicy.Square, T.GemmWarpPolicy.FullRow, T.GemmWarpPolicy.FullCol
+WAYS = [(SQUARE, ROWS), (SQUARE, COLUMNS), (COLUMNS, ROWS)]
 
 
-def two_products(n=64, *, staged=False):
-    """The sum of two products whose accumulators the warps share out in different ways."""
+def product_of(a, b):
+    return a.float() @ b.float()
+
+
+def run(program, target, shapes):
+    """The result of a program, and what it warned of."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        kernel = tvmtile.compile(program, target=target, out_idx=[-1], execution_backend="emulator")
+    operands = [torch.randint(-3, 4, shape).half() for shape in shapes]
+    return operands, kernel(*operands), kernel.get_kernel_source(), [str(w.message) for w in caught]
+
+
+@pytest.mark.parametrize("target", [CUDA, HOPPER, "metal"])
+@pytest.mark.parametrize("ways", WAYS)
+def test_products_whose_sums_meet_are_shared_out_alike(ways, target):
+    @T.prim_func
+    def main(
+        A: T.Tensor((64, 32), "float16"),
+        B: T.Tensor((32, 64), "float16"),
+        C: T.Tensor((64, 64), "float32"),
+    ):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_shared((64, 32), "float16")
+            b = T.alloc_shared((32, 64), "float16")
+            x = T.alloc_fragment((64, 64), "float32")
+            y = T.alloc_fragment((64, 64), "float32")
+            rows = T.alloc_fragment((64,), "float32")
+            T.copy(A, a)
+            T.copy(B, b)
+            T.gemm(a, b, x, clear_accum=True, policy=ways[0])
+            T.gemm(a, b, y, clear_accum=True, policy=ways[1])
+            T.reduce_sum(x, rows, dim=1)
+            for i, j in T.Parallel(64, 64):
+                y[i, j] += x[i, j] + rows[i]
+            T.copy(y, C)
+
+    (a, b), found, _, warned = run(main, target, [(64, 32), (32, 64)])
+    product = product_of(a, b)
+    assert torch.equal(found, 2 * product + product.sum(1, keepdim=True))
+    assert not warned
+
+
+@pytest.mark.parametrize("ways", WAYS)
+def test_products_that_add_to_the_same_sums_are_shared_out_alike(ways):
+    @T.prim_func
+    def main(
+        A: T.Tensor((64, 64), "float16"),
+        B: T.Tensor((64, 128), "float16"),
+        C: T.Tensor((64, 128), "float32"),
+    ):
+        with T.Kernel(1, threads=256):
+            a = T.alloc_shared((64, 32), "float16")
+            b = T.alloc_shared((32, 128), "float16")
+            x = T.alloc_fragment((64, 128), "float32")
+            T.clear(x)
+            for k in T.Pipelined(2, num_stages=2):
+                T.copy(A[:, k * 32 : k * 32 + 32], a)
+                T.copy(B[k * 32 : k * 32 + 32, :], b)
+                T.gemm(a, b, x, policy=ways[0])
+                T.gemm(a, b, x, policy=ways[1])
+            T.copy(x, C)
+
+    (a, b), found, source, warned = run(main, CUDA, [(64, 64), (64, 128)])
+    assert torch.equal(found, 2 * product_of(a, b))
+    assert "mma.sync" in source
+    assert not warned
+
+
+def test_products_that_never_meet_stay_as_they_are():
+    @T.prim_func
+    def main(
+        A: T.Tensor((64, 64), "float16"),
+        C: T.Tensor((64, 64), "float32"),
+        D: T.Tensor((64, 64), "float32"),
+    ):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_shared((64, 64), "float16")
+            x = T.alloc_fragment((64, 64), "float32")
+            y = T.alloc_fragment((64, 64), "float32")
+            z = T.alloc_fragment((64, 64), "float32")
+            T.copy(A, a)
+            T.gemm(a, a, x, clear_accum=True)
+            T.gemm(a, a, y, clear_accum=True, policy=ROWS)
+            T.gemm(a, a, z, clear_accum=True, policy=COLUMNS)
+            for i, j in T.Parallel(64, 64):
+                y[i, j] += x[i, j]
+            T.copy(y, C)
+            T.copy(z, D)
+
+    text = after(main, InferLayout, CUDA).script()
+    policies = [re.search(r'"policy": (\d)', line) for line in text.splitlines() if "gemm" in line]
+    assert [int(found[1]) for found in policies] == [ROWS, ROWS, COLUMNS]
+
+
+@pytest.mark.parametrize("target", [CUDA, HOPPER, "metal"])
+def test_sums_that_lie_in_other_threads_are_read_from_a_copy(target):
+    """No way to share out a product has an element and its mirror image in one thread."""
 
     @T.prim_func
     def main(
-        A: T.Tensor((n, n), "float16"),
-        B: T.Tensor((n, n), "float16"),
-        C: T.Tensor((n, n), "float32"),
+        A: T.Tensor((32, 64), "float16"),
+        B: T.Tensor((64, 32), "float16"),
+        C: T.Tensor((32, 32), "float32"),
     ):
         with T.Kernel(1, threads=128):
-            a = T.alloc_shared((n, n), "float16")
-            b = T.alloc_shared((n, n), "float16")
-            x = T.alloc_fragment((n, n), "float32")
-            y = T.alloc_fragment((n, n), "float32")
-            T.copy(A, a)
-            T.copy(B, b)
-            T.gemm(a, b, x, clear_accum=True)
-            T.gemm(a, b, y, clear_accum=True, policy=T.GemmWarpPolicy.FullRow)
-            if staged:
-                x_shared = T.alloc_shared((n, n), "float32")
-                T.copy(x, x_shared)
-                for i, j in T.Parallel(n, n):
-                    y[i, j] += x_shared[i, j]
-            else:
-                for i, j in T.Parallel(n, n):
-                    y[i, j] += x[i, j]
+            a = T.alloc_shared((32, 32), "float16")
+            b = T.alloc_shared((32, 32), "float16")
+            x = T.alloc_fragment((32, 32), "float32")
+            y = T.alloc_fragment((32, 32), "float32")
+            T.clear(y)
+            for k in T.Pipelined(2, num_stages=2):
+                T.copy(A[:, k * 32 : k * 32 + 32], a)
+                T.copy(B[k * 32 : k * 32 + 32, :], b)
+                T.gemm(a, b, x, clear_accum=True)
+                T.gemm(a, b, y)
+                for i, j in T.Parallel(32, 32):
+                    y[i, j] += x[j, i]
             T.copy(y, C)
 
-    return main
+    (a, b), found, source, warned = run(main, target, [(32, 64), (64, 32)])
+    assert torch.equal(found, product_of(a, b) + product_of(a, b).T)
+    assert "mma.sync" in source or "simdgroup_multiply" in source
+    (text,) = warned
+    assert "x[32, 32] float32 is read from a copy in shared memory" in text
+    assert "x[32, 32] float32 and y[32, 32] float32 lie in different threads" in text
+    assert "T.gemm(a, b, x, clear_accum=True)" in text
+    assert "T.gemm(a, b, y)" in text
 
 
-def operand_twice():
-    """A fragment that two products want in different layouts."""
-
+@pytest.mark.parametrize("target", [CUDA, HOPPER])
+def test_an_operand_that_is_needed_in_two_layouts_is_staged(target):
     @T.prim_func
     def main(
         A: T.Tensor((64, 64), "float16"),
@@ -59,46 +163,19 @@ def operand_twice():
             y = T.alloc_fragment((64, 64), "float32")
             T.copy(A, a)
             T.copy(B, b)
-            T.gemm(a, b, x, clear_accum=True)
-            T.gemm(b, a, y, clear_accum=True)
+            T.gemm(a, b, x, clear_accum=True, impl="mma")
+            T.gemm(b, a, y, clear_accum=True, impl="mma")
+            for i, j in T.Parallel(64, 64):
+                y[i, j] += x[i, j]
             T.copy(y, C)
 
-    return main
-
-
-def message(program):
-    with pytest.raises(LayoutConflict) as caught:
-        tvmtile.compile(program, target=CUDA)
-    return str(caught.value)
-
-
-def test_fragments_in_different_threads_are_shown_with_both_uses():
-    text = message(two_products())
-    assert "x[64, 64] float32 and y[64, 64] float32 lie in different threads" in text
-    assert "T.gemm(a, b, x, clear_accum=True)" in text
-    assert "T.gemm(a, b, y, clear_accum=True, policy=T.GemmWarpPolicy.FullRow)" in text
-    assert "32:0  32:1  33:0  33:1" in text
-    assert "0:16   0:17   1:16   1:17" in text
-    assert "|  y[i, j] += x[i, j]" in text
-    assert 'x_shared = T.alloc_shared((64, 64), "float32"), T.copy(x, x_shared)' in text
-
-
-def test_what_the_message_advises_works():
-    source = tvmtile.compile(two_products(staged=True), target=CUDA).get_kernel_source()
+    (a, b), found, source, warned = run(main, target, [(64, 64), (64, 64)])
+    assert torch.equal(found, product_of(a, b) + product_of(b, a))
     assert "mma.sync" in source
-
-
-def test_a_fragment_that_is_needed_in_two_layouts():
-    text = message(operand_twice())
+    (text,) = warned
+    assert "a[64, 64] float16 is kept in shared memory" in text
     assert "a[64, 64] float16 is needed in two layouts" in text
-    assert "T.gemm(a, b, x, clear_accum=True)" in text
-    assert "T.gemm(b, a, y, clear_accum=True)" in text
-    assert "stage a through shared memory" in text
-
-
-def test_metal_stages_with_a_warning():
-    with pytest.warns(TileWarning, match="kept in shared memory"):
-        tvmtile.compile(two_products(32), target="metal", execution_backend="emulator")
+    assert "thread:register of the elements from [" in text
 
 
 @pytest.mark.parametrize("target", ["metal", CUDA])

@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
+import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 from tvm.target import Target
 
-from tvmtile._tvm import Mutator, mutated
+from tvmtile._tvm import Mutator, mapped, mutated
 from tvmtile.analysis.accesses import Access
 from tvmtile.analysis.aliases import Aliases, allocations_in
 from tvmtile.analysis.nest_accesses import elements_of, sample
 from tvmtile.analysis.nests import Nest
-from tvmtile.errors import LayoutConflict, warn
+from tvmtile.errors import warn
 from tvmtile.ir.kernels import Launch, is_parallel, target_of, with_kernels
 from tvmtile.ir.operands import describe
-from tvmtile.ir.operators import TileOp
+from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import for_loop, replace_loop, retyped, seq, substitute
+from tvmtile.ir.rewriting import for_loop, nest, replace_loop, retyped, seq, substitute
 from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment
 from tvmtile.layout.drawing import drawn, first_difference
 from tvmtile.layout.fragment import FragmentLayout
 from tvmtile.passes.gpu.layout_inference import Conflict, Inference, Placed
 from tvmtile.passes.tile.lower_tile_op import TileOperators
 from tvmtile.passes.tile.select_implementation import with_implementation
-from tvmtile.target import gpu
-from tvmtile.tileop.registry import LoweringContext
+from tvmtile.tileop.registry import Decline, LoweringContext
 
 __all__ = ["InferLayout"]
 
@@ -42,15 +43,15 @@ def InferLayout(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     The layout maps the element's indices to the number of the thread (`tx`) and of the register
     (`m`); `layout_inference` says how it is found. Shapes are padded to what the layout has places for.
-    A fragment that a statement needs in other threads than those that hold it is staged: its scope
-    becomes `shared.dyn`, and a warning says so. On targets that don't stage what matrix instructions
-    leave in registers it is an error, if they are those of such an instruction, and another fragment or
-    another use of the same one is in the way.
+    Products whose accumulators a statement needs together are shared out over warps in one way, where
+    that helps, whatever their policies say. A fragment that a statement still needs in threads which do
+    not hold it is staged, and a warning says so: a statement that only reads what a product sums
+    up gets a copy in shared memory, and any other fragment lies there, in the scope `shared.dyn`.
 
     Raises
     ------
     LayoutConflict
-        If two uses of fragments don't go together.
+        If two groups of threads use one fragment.
 
     Before
     ------
@@ -77,33 +78,64 @@ def InferLayout(func: tirx.PrimFunc) -> tirx.PrimFunc:
     ```
     """
     target = target_of(func)
-    capability = gpu(target)
-    stages = capability is None or capability.stages_conflicts
 
     def infer(kernel: tirx.For) -> tirx.For:
-        context = LoweringContext(target, Analyzer(), launch=Launch(kernel))
-        return _with_layouts(kernel, context, stages=stages)
+        return _with_layouts(kernel, LoweringContext(target, Analyzer(), launch=Launch(kernel)))
 
     return with_kernels(func, infer)
 
 
-def _with_layouts(loop: tirx.For, context: LoweringContext, *, stages: bool) -> tirx.For:
+def _with_layouts(loop: tirx.For, context: LoweringContext) -> tirx.For:
     while True:
         fragments = [each.buffer for each in allocations_in(loop) if is_fragment(each.buffer)]
         inference = Inference(loop, context, fragments)
-        conflicts = [Conflict(viewed, None) for viewed in _viewed(loop)] or inference.run()
+        viewed = [Conflict(fragment, None) for fragment in _viewed(loop)]
+        conflicts = viewed or inference.run()
         if not conflicts:
             new = {f: _laid_out(f, inference.layouts[f]) for f in fragments}
             return substitute(loop, new)
-        between_products = [c for c in conflicts if c.uses and c.is_demanded]
-        if between_products and not stages:
-            raise _error(between_products[0])
-        loop = _staged(loop, conflicts[0], context.target)
+        first = next((c for c in conflicts if c.is_demanded), conflicts[0])
+        products = [] if viewed else inference.products_around(first.fragment)
+        alike = _shared_alike(loop, context, products, len(conflicts))
+        loop = alike or _staged(loop, first, context.target)
 
 
-def _error(conflict: Conflict) -> LayoutConflict:
+def _shared_alike(
+    loop: tirx.For, context: LoweringContext, products: list[tirx.Stmt], conflicts: int
+) -> tirx.For | None:
+    """The kernel with some products shared out over warps in one way; None without fewer conflicts."""
+    fragments = [each.buffer for each in allocations_in(loop) if is_fragment(each.buffer)]
+    # The way that most of them have already comes first.
+    ways = (_shared_in(loop, products, way) for way in range(2))
+    for changed, alike in sorted(ways, key=lambda way: way[0]):
+        try:
+            if changed and len(Inference(alike, context, fragments).run()) < conflicts:
+                return alike
+        except Decline:
+            continue
+    return None
+
+
+def _shared_in(loop: tirx.For, products: list[tirx.Stmt], way: int) -> tuple[int, tirx.For]:
+    """A kernel with some products shared out in one way, and how many of them that changes."""
+    changed = 0
+
+    def share(node: tirx.Evaluate) -> tirx.Evaluate:
+        nonlocal changed
+        op = operator_of(node.value) if any(map(node.same_as, products)) else None
+        if op is None or not op.shares:
+            return node
+        call = replace(op, **op.shares[way]).to_call(node.value.span)
+        changed += not tvm_ffi.structural_equal(call, node.value)
+        return tirx.Evaluate(call, node.span)
+
+    alike = mapped(loop, (tirx.Evaluate, share))
+    return changed, alike
+
+
+def _explained(conflict: Conflict) -> str:
+    """Which two uses don't go together, and where the elements lie."""
     first, second = conflict.uses
-    name = first.fragment.name
     same = first.fragment.same_as(second.fragment)
     what = (
         f"{describe(first.fragment)} is needed in two layouts"
@@ -113,14 +145,7 @@ def _error(conflict: Conflict) -> LayoutConflict:
     )
     corner = first_difference(first.layout, second.layout)
     shown = [_described(placed, corner) for placed in conflict.uses]
-    ty = first.fragment.ty
-    shape = tuple(int(extent) for extent in ty.shape)
-    return LayoutConflict(
-        "\n".join([what, *shown]),
-        help=f"stage {name} through shared memory: {name}_shared = T.alloc_shared({shape}, "
-        f'"{ty.dtype}"), T.copy({name}, {name}_shared), and use {name}_shared here',
-        location=conflict.location,
-    )
+    return "\n".join([what, *shown])
 
 
 def _described(placed: Placed, corner: tuple[int, int]) -> str:
@@ -139,27 +164,50 @@ def _described(placed: Placed, corner: tuple[int, int]) -> str:
 
 
 def _staged(loop: tirx.For, conflict: Conflict, target: Target) -> tirx.For:
+    """The kernel with a fragment in shared memory: a copy for who only reads it, or all of it."""
+    fragment = conflict.fragment
+    what = "the threads that hold its elements are not those that need them here, which costs time"
+    why = f"\n{_explained(conflict)}" if conflict.uses else ""
+    if conflict.reader is not None:
+        text = f"{describe(fragment)} is read from a copy in shared memory: {what} and memory{why}"
+        staged = _with_copy(loop, fragment, conflict.reader)
+    else:
+        text = f"{describe(fragment)} is kept in shared memory: {what} and memory{why}"
+        staged = _moved(loop, fragment)
+    warn(text, conflict.location)
+    return _ChooseAgain(target).rewrite(staged)
+
+
+def _with_copy(loop: tirx.For, fragment: ir.Var, reader: tirx.Stmt) -> tirx.For:
+    tile = retyped(fragment, scope=SHARED_SCOPE, name=f"{fragment.name}_shared")
+
+    def element(indices: list[ir.Var]) -> tirx.Stmt:
+        return tirx.BufferStore(tile, tirx.BufferLoad(fragment, indices), indices)
+
+    def hand_over(node: tirx.Stmt, mutator: Mutator) -> tirx.Stmt:
+        if not node.same_as(reader):
+            return mutator.default_mutate(node)
+        copy = nest(fragment.ty.shape, element)
+        return seq([tirx.AllocBuffer(tile), copy, substitute(node, {fragment: tile})])
+
+    return mutated(loop, ((tirx.For, tirx.Evaluate), hand_over))
+
+
+def _moved(loop: tirx.For, fragment: ir.Var) -> tirx.For:
     """The kernel with a fragment, and the views of it, in shared memory.
 
-    Operators whose implementation needs it in registers get another one. Iterations that add to one
-    of its elements came one after the other in the thread that held it, and still do.
+    Iterations that add to one of its elements came one after the other in the thread that held it, and
+    still do.
     """
-    fragment = conflict.fragment
-    warn(
-        f"{describe(fragment)} is kept in shared memory: the threads that hold its elements are not "
-        "those that need them here, which costs time and memory",
-        conflict.location,
-    )
     moved = [fragment, *Aliases(loop).views_of(fragment)]
     memory = {buffer: retyped(buffer, scope=SHARED_SCOPE) for buffer in moved}
-    staged = _ChooseAgain(target).rewrite(substitute(loop, memory))
 
     def in_order(node: tirx.For, mutator: Mutator) -> tirx.Stmt:
         if is_parallel(node):
             return _in_order(node, set(memory.values()))
         return mutator.default_mutate(node)
 
-    return mutated(staged, (tirx.For, in_order))
+    return mutated(substitute(loop, memory), (tirx.For, in_order))
 
 
 def _in_order(loop: tirx.For, memory: set[ir.Var]) -> tirx.Stmt:

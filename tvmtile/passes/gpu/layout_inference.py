@@ -68,12 +68,15 @@ class Conflict:
     """
     is_demanded: bool = False
     """Whether an instruction says where the fragment lies."""
+    reader: tirx.Stmt | None = None
+    """The statement, if it only reads the fragment, which an instruction sums in: a copy will do."""
 
 
 @dataclass(frozen=True)
 class _Step:
     """One statement that touches fragments: an operator, or an elementwise nest."""
 
+    statement: tirx.Stmt
     operator: TileOp | None
     nests: tuple[Nest, ...]
     location: SourceLocation | None
@@ -109,7 +112,7 @@ class Inference:
         def loop(node: tirx.For, mutator: Mutator) -> tirx.Stmt:
             if not is_parallel(node):
                 return mutator.default_mutate(node)
-            self._add(_Step(None, (Nest(node),), _location_in(node), regions.group))
+            self._add(_Step(node, None, (Nest(node),), _location_in(node), regions.group))
             return node
 
         def evaluate(node: tirx.Evaluate, mutator: Mutator) -> tirx.Stmt:
@@ -122,9 +125,9 @@ class Inference:
             if chosen is not None and chosen.fragments is not None:
                 context = self._context.at(location).of(regions.group)
                 demanded = chosen.fragments(op, context)
-            statement = None if demanded else op.as_loops()
-            nests = tuple(nests_in(statement)) if statement is not None else ()
-            self._add(_Step(op, nests, location, regions.group, demanded))
+            loops = None if demanded else op.as_loops()
+            nests = tuple(nests_in(loops)) if loops is not None else ()
+            self._add(_Step(node, op, nests, location, regions.group, demanded))
             return node
 
         def by_itself(node: ir.TensorLoad, mutator: Mutator) -> ir.TensorLoad:
@@ -146,12 +149,22 @@ class Inference:
 
     def _add(self, step: _Step) -> None:
         self._steps.append(step)
+        for buffer in self._touched(step):
+            self._note_user(buffer, step.group, step.location)
+
+    def _touched(self, step: _Step) -> set[ir.Var]:
         touched = [access.buffer for nest in step.nests for access in nest.accesses]
         if step.operator is not None:
             touched += fragments_of(step.operator)
-        for buffer in touched:
-            if buffer in self._fragments:
-                self._note_user(buffer, step.group, step.location)
+        return {buffer for buffer in self._fragments if buffer in touched}
+
+    def products_around(self, fragment: ir.Var) -> list[tirx.Stmt]:
+        """The instructions that work on fragments which statements connect with this one."""
+        found, steps = {fragment}, list(self._steps)
+        while near := [step for step in steps if found & self._touched(step)]:
+            found = found.union(*map(self._touched, near))
+            steps = [step for step in steps if step not in near]
+        return [s.statement for s in self._steps if s.demanded and found & self._touched(s)]
 
     def _note_user(
         self, fragment: ir.Var, group: Group | None, location: SourceLocation | None
@@ -279,7 +292,8 @@ class Inference:
                 )
                 uses = self._apart(nest, touched, least)
                 is_demanded = least.buffer in self._demanded
-                found.append(Conflict(least.buffer, step.location, uses, is_demanded))
+                reader = self._reader(step, least.buffer, written)
+                found.append(Conflict(least.buffer, step.location, uses, is_demanded, reader))
         return found
 
     def _may_stage(self, op: TileOp) -> bool:
@@ -305,14 +319,20 @@ class Inference:
         """An instruction reads operands from memory as well, but would load and store accumulators."""
         return buffer in self._accumulators, buffer in self._demanded, buffer in written
 
+    def _reader(self, step: _Step, buffer: ir.Var, written: set[ir.Var]) -> tirx.Stmt | None:
+        is_read = buffer in self._accumulators and buffer not in written
+        return step.statement if is_read else None
+
     def _misplaced(self, step: _Step) -> list[Conflict]:
         """Operands that do not lie where the instructions of a step demand."""
+        written = {buffer_of(o) for o in step.operator.writes()} if step.operator else set()
         return [
             Conflict(
                 buffer,
                 step.location,
                 (self._placed(buffer), Placed(buffer, layout, step.location)),
                 is_demanded=True,
+                reader=self._reader(step, buffer, written),
             )
             for buffer, layout in step.demanded.items()
             if self.layouts.get(buffer) != layout

@@ -18,7 +18,7 @@ from tvmtile.ir.types import TileOperand
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.matrices import MatrixProduct, element_of, ignore_schedule, oriented
 
-__all__ = ["Gemm", "GemmWarpPolicy", "gemm", "reference"]
+__all__ = ["SHARES", "Gemm", "GemmWarpPolicy", "gemm", "reference"]
 
 
 class GemmWarpPolicy(IntEnum):
@@ -30,6 +30,9 @@ class GemmWarpPolicy(IntEnum):
     """All warps along the rows: each owns whole rows."""
     FullCol = 2
     """All warps along the columns."""
+
+
+SHARES = ({"policy": int(GemmWarpPolicy.FullRow)}, {"policy": int(GemmWarpPolicy.FullCol)})
 
 
 def gemm(
@@ -125,6 +128,7 @@ class Gemm(MatrixProduct):
 
     name = "gemm"
     inputs = ("A", "B")
+    shares = SHARES
 
     A: ir.TensorRegion
     B: ir.TensorRegion

@@ -19,7 +19,7 @@ from tvmtile.ir.operators import tile_operator
 from tvmtile.ir.rewriting import for_loop, nest, seq
 from tvmtile.ir.types import TileOperand
 from tvmtile.tileop.elementwise import converted
-from tvmtile.tileop.gemm import GemmWarpPolicy
+from tvmtile.tileop.gemm import SHARES, GemmWarpPolicy
 from tvmtile.tileop.matrices import MatrixProduct, element_of, ignore_schedule, oriented
 from tvmtile.tileop.registry import LoweringContext, lowering
 
@@ -105,6 +105,7 @@ class GemmSp(MatrixProduct):
 
     name = "gemm_sp"
     inputs = ("A", "E", "B")
+    shares = SHARES
 
     A: ir.TensorRegion
     E: ir.TensorRegion
