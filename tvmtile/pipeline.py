@@ -87,6 +87,7 @@ _CPU: tuple[Any, ...] = (
     P.InterchangeLoopsOnCpu,  # serial loops in elementwise ones go outside, so that LLVM can vectorise
     P.LowerParallelOnCpu,  # elementwise loops become serial loops, which LLVM vectorises
     P.ForgetSharing,  # who must know which tensors may be one memory, knew it
+    P.WidenTruthValuesOnCpu,  # booleans are compared as integers
     P.WrapUnsignedOnCpu,  # arithmetic of unsigned integers wraps
     P.ShortCircuitOnCpu,  # the right side of `and` is evaluated only where the left one holds
     P.LowerMathOnCpu,  # exp and exp2 become arithmetic, so that LLVM can

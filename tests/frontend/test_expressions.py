@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 import torch
 from tvm import relax, tirx
 
@@ -100,3 +102,45 @@ def test_operators_are_tvms_again_behind_a_kernel():
         assert str(x & 0x1_0000_0000) == "x & T.int64(4294967296)"
         assert str(0x1_0000_0000 & x) == "T.int64(4294967296) & x"
     assert str(x & 0x1_0000_0000) == before
+
+
+TARGETS = [
+    {"target": "llvm"},
+    {"target": "metal", "execution_backend": "emulator"},
+    {"target": {"kind": "cuda", "arch": "sm_90a"}, "execution_backend": "emulator"},
+]
+
+
+@pytest.mark.parametrize("options", TARGETS, ids=["llvm", "metal", "cuda"])
+def test_truth_values_are_counted_and_compared_on_every_target(options):
+    compared = ["eq", "ne", "lt", "le", "gt", "ge"]
+    functions = [getattr(operator, name) for name in [*compared, "add", "sub", "mul", "xor"]]
+    functions += [T.max, T.min, lambda a, b: -(a == b), lambda a, b: (a == b) + (a != b) + True]
+    n = len(functions)
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((8,), "bool"),
+        X: T.Tensor((8,), "int32"),
+        Y: T.Tensor((n, 8), "int32"),
+        Z: T.Tensor((8,), "int32"),
+    ):
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(8):
+                a, b = A[i], X[i] > 0
+                for row, function in enumerate(functions):
+                    Y[row, i] = function(a, b)
+                if a == b:
+                    count = (X[i] > 1) + (X[i] > 2)  # named, so that it has a dtype of its own
+                    Z[i] = count
+                else:
+                    Z[i] = -1
+
+    a, x = torch.arange(8) % 2 == 0, torch.tensor([0, 1, 2, 3, 3, 2, 1, 0], dtype=torch.int32)
+    y, z = tvmtile.compile(main, out_idx=[2, 3], **options)(a, x)
+    ints = list(zip(a.int().tolist(), (x > 0).int().tolist(), strict=True))
+    references = [getattr(operator, name) for name in [*compared, "add", "sub", "mul", "xor"]]
+    references += [max, min, lambda a, b: -(a == b), lambda a, b: (a == b) + (a != b) + 1]
+    assert y.tolist() == [[int(f(p, q)) for p, q in ints] for f in references]
+    counts = [(v > 1) + (v > 2) for v in x.tolist()]
+    assert z.tolist() == [n if p == q else -1 for n, (p, q) in zip(counts, ints, strict=True)]

@@ -2,9 +2,10 @@
 
 Helper functions ask for `x.dtype` (`assert x.dtype == T.uint8`), which TVM 0.27 gives to buffers
 only, as a property of `Var`; and they compute `x & 0x7FFFFFFFFFFFFFFF`, whose number TVM takes for
-int32 and cuts off. While a kernel is traced, and only then, expressions have a dtype, and the bitwise
-operators mean what they mean in the kernel's text. Only classes can say that of TVM's nodes; what is
-put into them asks who calls, so that threads that trace nothing get TVM's answers.
+int32 and cuts off, and `(x > 0) + (y > 0)`, which is a bool to TVM. While a kernel is traced, and only
+then, expressions have a dtype, and such operators lose nothing (`operands` of `values`). Only classes
+can say that of TVM's nodes; what is put into them asks who calls, so that threads that trace nothing
+get TVM's answers.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from tvm import ir
+from tvm.tirx.expr import ExprOp
 
 from tvmtile._tvm import ExprOperand
 from tvmtile.frontend.dtypes import DType
-from tvmtile.frontend.values import BITWISE, operands
+from tvmtile.frontend.values import ARITHMETIC, BITWISE, operands
 
 __all__ = ["expressions_of_kernels"]
 
@@ -56,13 +58,13 @@ def _enter_or_leave(step: int) -> None:
         if _traces > 0 and not was_traced:
             _EXPR.dtype = property(_of_expression)
             _VAR.dtype = property(_of_variable)
-            for name, method in _METHODS.items():
-                setattr(ExprOperand, name, method)
+            for kind, name, _, method in _METHODS:
+                setattr(kind, name, method)
         elif _traces == 0:
             del _EXPR.dtype
             _VAR.dtype = _OF_BUFFER
-            for name, method in _TVMS.items():
-                setattr(ExprOperand, name, method)
+            for kind, name, tvms, _ in _METHODS:
+                setattr(kind, name, tvms)
 
 
 def _of_expression(value: Any) -> DType:
@@ -89,8 +91,23 @@ def _method(op: str, tvms: Callable[[Any, Any], Any], is_reflected: bool) -> Any
     return method
 
 
-_NAMES = {
-    f"__{side}{op.rstrip('_')}__": (op, side == "r") for op in sorted(BITWISE) for side in ("", "r")
-}
-_TVMS = {name: vars(ExprOperand)[name] for name in _NAMES}
-_METHODS = {name: _method(op, _TVMS[name], side) for name, (op, side) in _NAMES.items()}
+def _negation(tvms: Callable[[Any], Any]) -> Any:
+    def method(self: Any) -> Any:
+        return tvms(operands("sub", self, False)[0] if _THREAD.traces else self)
+
+    return method
+
+
+def _methods(kind: type) -> Iterator[tuple[type, str, Any, Any]]:
+    """A class, the name of a method, TVM's and ours."""
+    for op in sorted(ARITHMETIC | BITWISE):
+        for side in ("", "r"):
+            name = f"__{side}{op.rstrip('_')}__"
+            tvms = vars(kind)[name]
+            yield kind, name, tvms, _method(op, tvms, side == "r")
+    tvms = vars(kind)["__neg__"]
+    yield kind, "__neg__", tvms, _negation(tvms)
+
+
+# Of expressions, and of `a == b` and `a != b`, which TVM makes expressions where they are used.
+_METHODS = [method for kind in (ExprOperand, ExprOp) for method in _methods(kind)]

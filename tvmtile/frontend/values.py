@@ -19,6 +19,7 @@ from tvmtile.ir.rewriting import contains
 from tvmtile.ir.spans import current_span
 
 __all__ = [
+    "ARITHMETIC",
     "BITWISE",
     "KINDS",
     "as_condition",
@@ -35,6 +36,7 @@ __all__ = [
 
 _SHIFTS = {"lshift": "<<", "rshift": ">>"}
 BITWISE = {"and_", "or_", "xor", *_SHIFTS}
+ARITHMETIC = {"add", "sub", "mul", "floordiv", "mod"}
 
 
 def binary(op: str, left: Any, right: Any) -> Any:
@@ -44,11 +46,20 @@ def binary(op: str, left: Any, right: Any) -> Any:
 
 def operands(op: str, left: Any, right: Any) -> tuple[Any, Any]:
     """The operands as TVM's operator has to have them, so that none of their bits is lost."""
+    if op in ARITHMETIC and _is_truth(left) and _is_truth(right):
+        return converted(left, "int32"), converted(right, "int32")
     if op in BITWISE:
         left, right = _as_wide_as(right, left), _as_wide_as(left, right)
     if op in _SHIFTS:
         left = _shifted(_SHIFTS[op], left, right)
     return left, right
+
+
+def _is_truth(value: Any) -> bool:
+    """Tell whether a value is a truth value, whose sums TVM would cut off to one bit."""
+    if isinstance(value, bool | ExprOp):
+        return isinstance(value, bool) or str(value.expr_ty().dtype) == "bool"
+    return ir.is_prim_expr(value) and str(value.ty.dtype).partition("x")[0] == "bool"
 
 
 def _shifted(symbol: str, value: Any, amount: Any) -> Any:

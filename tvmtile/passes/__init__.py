@@ -93,6 +93,7 @@ from tvmtile.passes.workarounds.keep_truncations import KeepTruncations
 from tvmtile.passes.workarounds.predicate_arrivals import PredicateArrivals
 from tvmtile.passes.workarounds.short_circuit import ShortCircuitOnCpu
 from tvmtile.passes.workarounds.store_names import StoreNamesOnCpu
+from tvmtile.passes.workarounds.widen_truth_values import WidenTruthValuesOnCpu
 from tvmtile.passes.workarounds.wrap_unsigned import WrapUnsignedOnCpu
 
 __all__ = [
@@ -188,5 +189,6 @@ __all__ = [
     "Verify",
     "WarpSpecialize",
     "WidenIndices",
+    "WidenTruthValuesOnCpu",
     "WrapUnsignedOnCpu",
 ]

@@ -21,6 +21,7 @@ from tvmtile.passes.workarounds.narrow_sums import NarrowSums
 from tvmtile.passes.workarounds.predicate_arrivals import PredicateArrivals
 from tvmtile.passes.workarounds.short_circuit import ShortCircuitOnCpu
 from tvmtile.passes.workarounds.store_names import StoreNamesOnCpu
+from tvmtile.passes.workarounds.widen_truth_values import WidenTruthValuesOnCpu
 from tvmtile.passes.workarounds.wrap_unsigned import WrapUnsignedOnCpu
 from tvmtile.passes.workarounds.write_constants import WriteConstants
 
@@ -71,6 +72,12 @@ WORKAROUNDS = (
         "names of costly values",
         "TVM's simplifier and analyzer",
         "it puts a copy of the value at every use, and fails where it knows more of a copy's name",
+    ),
+    Workaround(
+        WidenTruthValuesOnCpu,
+        "comparisons of booleans",
+        "TVM's generator for LLVM",
+        "it takes what is neither a signed nor an unsigned integer for a float",
     ),
     Workaround(
         ShortCircuitOnCpu,
