@@ -134,6 +134,10 @@ def test_warning_is_shown_once_for_a_line():
         ("Check failed: x.size() == 0 (1 vs. 0) : In PrimFunc main", "In PrimFunc main"),
         ("TypeError: Incompatible types", "Incompatible types"),
         ("Check failed: (a) is false: ", "Check failed: (a) is false:"),
+        (
+            "LLVM verification failed with the following errors: \nInvalid types\n  %a",
+            "LLVM verification failed with the following errors: Invalid types",
+        ),
         ("plain\nmore", "plain"),
         ("", "ValueError"),
     ],

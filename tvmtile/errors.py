@@ -141,8 +141,13 @@ _SHOWN = re.compile(
 
 
 def reason_of(error: Exception) -> str:
-    """The first line of an exception's message, without the text of the check in TVM's C++ code."""
-    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    """The first line of an exception's message, without the text of the check in TVM's C++ code.
+
+    With the next one, where it announces that: `failed with the following errors:`.
+    """
+    line, *following = (str(error).strip() or type(error).__name__).splitlines()
+    if line.rstrip().endswith("following errors:") and following:
+        line = f"{line.rstrip()} {following[0].strip()}"
     stated = re.sub(
         r"^(\w+Error: )?(Check failed: (.* is false\s*:|.*?\(.*? vs\. .*?\)\s*:))?", "", line
     )
