@@ -263,6 +263,50 @@ def test_matches_and_active_lanes(threads):
     assert threads % 32 or tvmtile.compile(program, target={"kind": "cuda", "arch": "sm_90a"}).cubin
 
 
+@pytest.mark.parametrize(
+    "target", ["llvm", "metal", {"kind": "cuda", "arch": "sm_80"}], ids=["llvm", "metal", "cuda"]
+)
+def test_active_lanes_of_branches_and_loops(target):
+    """Those that come to the statement together, whatever the others do in the meantime."""
+
+    @T.prim_func
+    def program(N: T.Tensor((64,), "int32"), A: T.Tensor((6, 64), "uint32")):
+        with T.Kernel(1, threads=64):
+            tx = T.get_thread_binding()
+            if N[tx] > 2:
+                A[0, tx] = T.cast(T.activemask(), "uint32")
+                if tx % 2 == 0:
+                    A[1, tx] = T.cast(T.activemask(), "uint32")
+                else:
+                    here = T.activemask()
+                    A[1, tx] = T.cast(here, "uint32")
+            else:
+                A[0, tx] = T.cast(T.activemask(), "uint32")
+            for k in T.serial(3):
+                if k < N[tx]:
+                    A[2 + k, tx] = T.cast(T.activemask(), "uint32")
+            A[5, tx] = T.cast(T.activemask(), "uint32")
+
+    n = np.arange(64, dtype=np.int32) * 7 % 5
+    lanes = np.arange(64)
+
+    def together(key):
+        """The bits of the lanes of the same warp that have the same key."""
+        key = key + 100 * (lanes // 32)
+        return [sum(1 << (j % 32) for j in lanes if key[j] == key[i]) for i in lanes]
+
+    expected = np.zeros((6, 64), np.uint32)
+    expected[0] = together(n > 2)
+    expected[1] = np.where(n > 2, together((n > 2) * (1 + lanes % 2)), 0)
+    for k in range(3):
+        expected[2 + k] = np.where(k < n, together(k < n), 0)
+    expected[5] = 0xFFFFFFFF
+    result = np.zeros((6, 64), np.uint32)
+    backend = "auto" if target == "llvm" else "emulator"
+    tvmtile.compile(program, target=target, execution_backend=backend)(n, result)
+    np.testing.assert_array_equal(result, expected)
+
+
 def test_places_of_bits():
     masks = [0, 1, 0x80000000, 0xFFFFFFFF, 0b10110000]
     questions = [(0, 1), (0, 3), (4, 1), (5, -1), (31, -2), (4, 0), (6, 0), (31, 2)]

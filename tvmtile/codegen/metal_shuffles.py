@@ -29,6 +29,7 @@ _FORMS = {
     "bool": "(bool){function}((ushort)(value), lane)",
 }
 """How a dtype that Metal's shuffles do not take is moved."""
+_ACTIVE_LANES = "tvmtile_active_lanes"
 
 
 @cache
@@ -37,6 +38,8 @@ def definition(name: str) -> str | None:
 
     A macro, so that a shuffle stands in the line of the kernel where the lanes meet.
     """
+    if name == _ACTIVE_LANES:
+        return f"#define {name}() (uint)((simd_vote::vote_t)simd_active_threads_mask())\n"
     function, _, dtype = name.removeprefix("tvmtile_").rpartition("_")
     if dtype not in _FORMS or function not in _FUNCTIONS.values():
         return None
@@ -53,5 +56,8 @@ def _rule(function: str) -> Rule:
     return lowered
 
 
-RULES = {name: _rule(function) for name, function in _FUNCTIONS.items()}
-"""How each shuffle is called, by the name of TVM's intrinsic."""
+RULES = {
+    **{name: _rule(function) for name, function in _FUNCTIONS.items()},
+    "tvm_warp_activemask": lambda call: T.call_extern(str(call.ty.dtype), _ACTIVE_LANES),
+}
+"""How what lanes do together is called, by the name of TVM's intrinsic."""

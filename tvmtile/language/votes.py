@@ -68,14 +68,20 @@ def all_sync(predicate: Value, mask: Index = ALL_LANES) -> ir.Expr:
 
 @of_threads
 def activemask() -> ir.Expr:
-    """The lanes that the warp has threads for, as the bits of a `uint64`.
+    """The lanes of the warp that come to this statement together, as the bits of a `uint64`.
 
-    Threads that wait elsewhere, in a branch that others have not taken, count too.
+    In a branch they are those that took it. What a GPU lets come together is its own choice, as with
+    CUDA's `__activemask`: a mask that other lanes rely on is voted for before the branch, by `ballot`.
     """
+    return T.Bind(tirx.Cast("uint64", located(T.tvm_warp_activemask())))
+
+
+def _lanes_there() -> ir.Expr:
+    """The lanes that the warp has threads for, as the bits of a `uint32`."""
     x, y, z = get_thread_extents()
     present = x * y * z - WARP_SIZE * get_warp_idx()
     absent = tirx.Cast("uint32", tirx.max(WARP_SIZE - present, 0))
-    return tirx.Cast("uint64", tirx.shift_right(tirx.const(ALL_LANES, "uint32"), absent))
+    return tirx.shift_right(tirx.const(ALL_LANES, "uint32"), absent)
 
 
 @of_threads
@@ -98,14 +104,14 @@ def match_any_sync(value: Value, mask: Index = ALL_LANES) -> ir.Expr:
         same = shfl_sync(own, lane) == own
         with_lane = tirx.bitwise_or(found, tirx.Select(same, bit, tirx.const(0, "uint32")))
         T.buffer_store(peers, with_lane, [0])
-    present = tirx.bitwise_and(tirx.Cast("uint32", activemask()), lanes_of(mask))
+    present = tirx.bitwise_and(_lanes_there(), lanes_of(mask))
     return T.Bind(tirx.bitwise_and(found, present))
 
 
 @of_threads
 def match_all_sync(value: Value, mask: Index = ALL_LANES) -> ir.Expr:
     """`mask` if all its lanes have the same bits, else 0, as a `uint32`; see `match_any_sync`."""
-    present = tirx.bitwise_and(tirx.Cast("uint32", activemask()), lanes_of(mask))
+    present = tirx.bitwise_and(_lanes_there(), lanes_of(mask))
     agree = match_any_sync(value, mask) == present
     return T.Bind(tirx.Select(agree, lanes_of(mask), tirx.const(0, "uint32")))
 

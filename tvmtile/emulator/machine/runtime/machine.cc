@@ -430,6 +430,40 @@ void Machine::meet_lanes(const Site& site) {
   warp_collective(site, current_, nothing, unfinished_lanes());
 }
 
+std::uint32_t Machine::active_lanes(const Site& site) {
+  Thread& thread = *current_;
+  Thread* const first = &threads_[warp_of(thread).first];
+  Thread* const end = first + warp_size();
+  thread.site = site;
+  thread.asks = true;
+  while (thread.asks) {
+    // Lanes go on until each of them asks or waits; then the earliest place is left, so that those who
+    // come from there meet the others behind it.
+    Thread* next = std::find_if(first, end, [](const Thread& lane) {
+      return lane.state == Thread::State::kReady && !lane.asks;
+    });
+    if (next != end) {
+      go_on(thread, next);
+      continue;
+    }
+    const Thread* earliest = &thread;
+    for (const Thread* lane = first; lane != end; ++lane) {
+      if (lane->asks && lane->site.line < earliest->site.line) earliest = lane;
+    }
+    const Site place = earliest->site;
+    std::uint32_t came = 0;
+    for (Thread* lane = first; lane != end; ++lane) {
+      if (lane->asks && same(lane->site, place)) came |= 1u << (lane - first);
+    }
+    for (Thread* lane = first; lane != end; ++lane) {
+      if (!(came >> (lane - first) & 1)) continue;
+      lane->active = came;
+      lane->asks = false;
+    }
+  }
+  return thread.active;
+}
+
 void Machine::cluster_arrive(const Site& site, bool release) {
   Thread& thread = *current_;
   ClusterBarrier& barrier = cluster_barrier_;

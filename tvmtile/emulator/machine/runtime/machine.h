@@ -27,6 +27,9 @@ struct Thread {
   Fiber fiber;
   State state = State::kReady;
   Site site = {};  // where it waits
+  // Lanes that came with it to where a mask of them is asked for; it waits there while `asks`.
+  std::uint32_t active = 0;
+  bool asks = false;
 };
 
 // Threads that wait for each other: lanes at an operation of their warp, a block at a barrier.
@@ -104,6 +107,7 @@ class Machine {
   void meet_lanes(const Site& site);
   void cluster_arrive(const Site& site, bool release);
   void cluster_wait(const Site& site);
+  std::uint32_t active_lanes(const Site& site);
   // Warps next to each other, so many threads, do something together. The last thread calls `execute`
   // with every thread's `payload`.
   void group_collective(const Site& site, void* payload, Collective execute, unsigned threads);

@@ -11,6 +11,11 @@ unsigned this_warp_size() { return machine->warp_size(); }
 
 std::uint32_t unfinished_lanes() { return machine->unfinished_lanes(); }
 
+std::uint32_t active_lanes(const Site& site) {
+  InRuntime here(site);
+  return machine->active_lanes(site);
+}
+
 void* last_argument() { return machine->last_argument(); }
 
 void warp_collective(const Site& site, void* payload, Collective execute, std::uint32_t mask) {

@@ -59,10 +59,11 @@ _SOURCES: dict[str, Callable[[Any, Any, Any], Any]] = {
 
 
 _MATCH = "__match_any_sync"
+_ACTIVE = "tirx.tvm_warp_activemask"
 
 
 def _is_exchange(call: ir.Call) -> bool:
-    return _is_match(call) or op_name(call) in _SOURCES
+    return _is_match(call) or op_name(call) in _SOURCES or op_name(call) == _ACTIVE
 
 
 def _is_match(call: ir.Call) -> bool:
@@ -124,6 +125,10 @@ class _Exchange:
                 return mutator.default_mutate(call)
             if not _is_exchange(call):
                 return mutator.default_mutate(call)
+            if op_name(call) == _ACTIVE:
+                statements, came = self._came()
+                before.extend(statements)
+                return came
             if _is_match(call):
                 mask, value = (mutator.mutate(arg) for arg in call.args[1:])
                 statements, lanes = self._published(value)
@@ -155,11 +160,24 @@ class _Exchange:
         present = tirx.all(source >= 0, source < width, partner < self._launch.num_threads)
         return tirx.BufferLoad(lanes, [tirx.Select(present, partner, thread)])
 
+    def _came(self) -> tuple[list[tirx.Stmt], ir.Expr]:
+        """A bit for each lane of a thread's warp that comes here."""
+        statements, lanes = self._published(tirx.const(1, "int32"))
+        lane = tirx.Var("lane", "int32")
+        place = tirx.min(self._first_of_warp() + lane, self._launch.num_threads - 1)
+        # What the others have written before they left is no sign of them.
+        cleared = for_loop(lane, WARP_SIZE, tirx.BufferStore(lanes, 0, [place]))
+        return [statements[0], cleared, *statements[1:]], self._equal_lanes(lanes)
+
+    def _first_of_warp(self) -> ir.Expr:
+        thread = self._launch.thread_index
+        return thread - tirx.floormod(thread, WARP_SIZE)
+
     def _equal_lanes(self, lanes: ir.Var) -> ir.Expr:
         """A bit for each lane of a thread's warp whose value is that of the thread."""
-        thread = self._launch.thread_index
-        first, last = thread - tirx.floormod(thread, WARP_SIZE), self._launch.num_threads - 1
-        own, found = tirx.BufferLoad(lanes, [thread]), tirx.const(0, "uint32")
+        first, last = self._first_of_warp(), self._launch.num_threads - 1
+        own = tirx.BufferLoad(lanes, [self._launch.thread_index])
+        found = tirx.const(0, "uint32")
         for lane in range(WARP_SIZE):
             other = tirx.BufferLoad(lanes, [tirx.min(first + lane, last)])
             same = tirx.all(first + lane <= last, other == own)

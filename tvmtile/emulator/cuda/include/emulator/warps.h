@@ -96,7 +96,9 @@ T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, int line = _
                             line);
 }
 
-inline unsigned __activemask() { return emulator::unfinished_lanes(); }
+inline unsigned __activemask(int line = __builtin_LINE()) {
+  return emulator::active_lanes({emulator::kWarpFunction, "__activemask", line});
+}
 
 #define EMULATOR_VOTE(name, T, R, update)                                          \
   inline R name(unsigned mask, T value, int line = __builtin_LINE()) {             \

@@ -50,6 +50,9 @@ unsigned this_warp_size();
 // The lanes of its warp that have not returned.
 std::uint32_t unfinished_lanes();
 
+// The lanes of its warp that come to the same place together: those that wait elsewhere do not.
+std::uint32_t active_lanes(const Site& site);
+
 constexpr std::uint32_t kAllLanes = 0xffffffff;
 
 // Waits for the lanes of `mask`. The last one to arrive calls `execute` with every lane's `payload`, null

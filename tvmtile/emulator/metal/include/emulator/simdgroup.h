@@ -228,7 +228,7 @@ inline simd_vote simd_ballot(bool value, int line = __builtin_LINE()) {
 }
 inline simd_vote simd_active_threads_mask(int line = __builtin_LINE()) {
   return simd_vote(
-      emulator::exchange<uint>("simd_active_threads_mask", line, 1, 0, emulator::vote),
+      emulator::active_lanes({emulator::kSimdFunction, "simd_active_threads_mask", line}),
       emulator::this_warp_size());
 }
 inline bool simd_any(bool value, int line = __builtin_LINE()) {
