@@ -45,6 +45,7 @@ __all__ = [
     "load_host_module",
     "mapped",
     "mutated",
+    "nodes_in",
     "packed_imports",
     "parser_method",
     "parser_method_of",
@@ -117,6 +118,17 @@ def walk(root: Any, *callbacks: tuple[Any, Callable[[Any], Any]], order: str = "
 
 
 N = TypeVar("N")
+
+
+@overload
+def nodes_in(root: Any, types: type[N], order: str = "post") -> list[N]: ...
+@overload
+def nodes_in(root: Any, types: tuple[type, ...], order: str = "post") -> list[Any]: ...
+def nodes_in(root: Any, types: Any, order: str = "post") -> list[Any]:
+    """The nodes of some types in a program, in the order of a walk."""
+    found: list[Any] = []
+    walk(root, (types, found.append), order=order)
+    return found
 
 
 class Mutator(Protocol):

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, is_buffer_var, walk
+from tvmtile._tvm import Mutator, is_buffer_var, nodes_in
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.collector import Collector
 from tvmtile.errors import SourceLocation
@@ -79,9 +79,7 @@ class Access:
 
 def kernels_of(func: tirx.PrimFunc) -> Iterator[tirx.For]:
     """The outermost loop of every `T.Kernel` of a function."""
-    found: list[tirx.For] = []
-    walk(func.body, (tirx.For, lambda loop: found.append(loop) if is_kernel(loop) else None))
-    yield from found
+    return filter(is_kernel, nodes_in(func.body, tirx.For))
 
 
 def accesses_of(stmt: tirx.Stmt) -> list[Access]:
@@ -234,9 +232,7 @@ def written_parameters(func: tirx.PrimFunc) -> tuple[int, ...]:
 
 def values_of_names(stmt: tirx.Stmt) -> dict[ir.Var, ir.Expr]:
     """What `T.let` and assignments bind names to, in a statement."""
-    values: dict[ir.Var, ir.Expr] = {}
-    walk(stmt, (tirx.Bind, lambda bind: values.__setitem__(bind.var, bind.value)), order="pre")
-    return values
+    return {bind.var: bind.value for bind in nodes_in(stmt, tirx.Bind, order="pre")}
 
 
 def uses(indices: tuple[ir.Expr, ...], variable: ir.Var, names: dict[ir.Var, ir.Expr]) -> bool:

@@ -7,10 +7,10 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import is_buffer_var, walk
+from tvmtile._tvm import is_buffer_var, nodes_in, walk
 from tvmtile.ir.calls import op_name
 
-__all__ = ["MAY_SHARE", "Aliases", "allocations_in", "may_share"]
+__all__ = ["MAY_SHARE", "Aliases", "may_share"]
 
 MAY_SHARE = "tvmtile.may_share"
 """The operator of `may_share`."""
@@ -23,13 +23,6 @@ def may_share(tensor: ir.Var, other: ir.Var) -> ir.Call:
     """
     args = [other.data, tensor.data]
     return ir.Call(MAY_SHARE, args, ret_ty=tensor.data.ty)
-
-
-def allocations_in(stmt: tirx.Stmt) -> list[tirx.AllocBuffer]:
-    """The allocations of a statement, in program order."""
-    found: list[tirx.AllocBuffer] = []
-    walk(stmt, (tirx.AllocBuffer, found.append))
-    return found
 
 
 class Aliases:
@@ -90,9 +83,7 @@ class Aliases:
 
 def _source_of(data: ir.Expr) -> ir.Var | None:
     """The buffer that a pointer is made from, or may point into."""
-    found: list[ir.Var] = []
-    walk(data, (ir.Var, lambda var: found.append(var) if is_buffer_var(var) else None))
-    return found[0] if found else None
+    return next(filter(is_buffer_var, nodes_in(data, ir.Var)), None)
 
 
 def _is_start_of(data: Any, buffer: ir.Var) -> bool:
@@ -104,6 +95,4 @@ def _is_start_of(data: Any, buffer: ir.Var) -> bool:
 
 def _is_fixed(data: ir.Expr) -> bool:
     """Tell whether a pointer into a buffer is the same one everywhere: it names the buffer only."""
-    names: list[ir.Var] = []
-    walk(data, (ir.Var, names.append))
-    return len(names) == 1
+    return len(nodes_in(data, ir.Var)) == 1

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, is_buffer_var, mutated, walk
+from tvmtile._tvm import Mutator, is_buffer_var, mutated, nodes_in
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.kernels import is_parallel, leaves_loop, statements_of
 from tvmtile.ir.nodes import once_per_node
@@ -238,6 +238,4 @@ def _given(argument: ir.Expr) -> Iterator[ir.Var]:
     elif type(argument) is ir.TensorLoad:
         yield argument.source
     elif not ir.is_prim_expr(argument):
-        found: list[ir.Var] = []
-        walk(argument, (ir.Var, found.append))
-        yield from found
+        yield from nodes_in(argument, ir.Var)

@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, is_buffer_var, walk
+from tvmtile._tvm import Mutator, is_buffer_var, nodes_in
 from tvmtile.analysis.collector import Collector
 from tvmtile.analysis.conflicts.expressions import bits, strides
 from tvmtile.ir.asynchronous import Issue, Product, issued, product_of
@@ -254,11 +254,8 @@ class _Uses(Collector):
     def _pointer(self, call: ir.Call) -> None:
         offset = (call.args[2],) if self._role.names_elements else None
 
-        def passed(var: ir.Var) -> None:
-            if is_buffer_var(var):
-                self._passed(var, offset)
-
-        walk(call.args[1], (ir.Var, passed))
+        for buffer in filter(is_buffer_var, nodes_in(call.args[1], ir.Var)):
+            self._passed(buffer, offset)
 
     def _passed(self, buffer: ir.Var, indices: Iterable[ir.Expr] | None) -> None:
         if self._role.reads:

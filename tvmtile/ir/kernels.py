@@ -17,7 +17,7 @@ from tvmtile.errors import VerifyError
 from tvmtile.ir.annotations import KERNEL_ANNOTATION
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.nodes import once_per_node
-from tvmtile.ir.rewriting import replace_loop, seq
+from tvmtile.ir.rewriting import contains, replace_loop, seq
 
 __all__ = [
     "Launch",
@@ -74,12 +74,7 @@ def is_tile_program(func: Any) -> bool:
     """Tell whether a function of a module holds a `T.Kernel`."""
     if not isinstance(func, tirx.PrimFunc):
         return False
-    found = walk(
-        func.body,
-        (tirx.For, lambda loop: tvm_ffi.VisitInterrupt(True) if is_kernel(loop) else None),
-        order="pre",
-    )
-    return found is not None
+    return contains(func.body, tirx.For, is_kernel)
 
 
 def is_parallel(stmt: tirx.Stmt) -> TypeGuard[tirx.For]:

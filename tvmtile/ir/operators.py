@@ -15,7 +15,7 @@ from tvm.target import Target
 from typing_extensions import dataclass_transform
 
 from tvmtile._plugin import OPERATORS, add_operator, register
-from tvmtile._tvm import walk
+from tvmtile._tvm import nodes_in
 from tvmtile.errors import InvalidValue
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.nodes import once_per_node
@@ -364,9 +364,8 @@ def operator_of(call: ir.Expr) -> TileOp | None:
 
 def operators_in(stmt: ir.Node) -> list[TileOp]:
     """The operators in a statement, in order."""
-    found: list[TileOp] = []
-    walk(stmt, (ir.Call, lambda call: found.extend(filter(None, [operator_of(call)]))))
-    return found
+    operators = map(operator_of, nodes_in(stmt, ir.Call))
+    return [op for op in operators if op is not None]
 
 
 @once_per_node

@@ -20,6 +20,7 @@ from tvmtile._tvm import (
     is_buffer_var,
     mapped,
     mutated,
+    nodes_in,
     walk,
 )
 from tvmtile.ir.calls import effect_of
@@ -258,19 +259,15 @@ _FOUND = tvm_ffi.VisitInterrupt(True)
 
 def variables_of(node: Any) -> list[ir.Var]:
     """The variables in a statement or an expression, once each, in their order."""
-    found: list[ir.Var] = []
-    walk(node, (ir.Var, found.append))
+    found = nodes_in(node, ir.Var)
     return list({hash(var): var for var in found}.values())  # `==` of variables is an expression
 
 
 def ranges_in(stmt: tirx.Stmt) -> Analyzer:
     """What is known of the variables of a statement's loops."""
     analyzer = Analyzer()
-
-    def note(loop: tirx.For) -> None:
+    for loop in nodes_in(stmt, tirx.For):
         analyzer.bind(loop.loop_var, ir.Range.from_min_extent(loop.min, loop.extent))
-
-    walk(stmt, (tirx.For, note))
     return analyzer
 
 

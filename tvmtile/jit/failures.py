@@ -12,7 +12,7 @@ import tvm
 from tvm import tirx
 from tvm.target import Target
 
-from tvmtile._tvm import walk
+from tvmtile._tvm import nodes_in
 from tvmtile.analysis.accesses import kernels_of
 from tvmtile.errors import (
     CudaCompileError,
@@ -96,18 +96,15 @@ def _tag_bound_for_tvm(func: tirx.PrimFunc) -> str | None:
     """The outermost axis of a GPU's launch that a program without T.Kernel binds."""
     if is_tile_program(func):
         return None
-    tags: list[str] = []
-
-    def note(node: tirx.AttrStmt | tirx.For) -> None:
+    tag = None
+    for node in nodes_in(func.body, (tirx.AttrStmt, tirx.For)):
         if isinstance(node, tirx.For):
             binding = node.thread_binding
         else:
             binding = node.node if node.attr_key == "thread_extent" else None
         if binding is not None:
-            tags.append(str(binding.thread_tag))
-
-    walk(func.body, ((tirx.AttrStmt, tirx.For), note))
-    return tags[-1] if tags else None
+            tag = str(binding.thread_tag)
+    return tag
 
 
 def _location(func: tirx.PrimFunc) -> SourceLocation | None:
@@ -122,19 +119,13 @@ def launch_failure(func: tirx.PrimFunc, error: Exception) -> Exception:
     """
     if "COOPERATIVE_LAUNCH_TOO_LARGE" not in str(error):
         return error
-    barriers: list[SourceLocation | None] = []
-
-    def note(stmt: tirx.Evaluate) -> None:
-        if is_grid_barrier(stmt):
-            barriers.append(location_of(stmt.value))
-
-    walk(func.body, (tirx.Evaluate, note))
+    barriers = filter(is_grid_barrier, nodes_in(func.body, tirx.Evaluate))
     return InvalidValue(
         "T.sync_grid: all blocks of the grid wait for each other, and the GPU has no room to run "
         "all of them at once",
         help="launch fewer blocks, each of which does more of the work, or let a block use less shared "
         "memory and fewer threads",
-        location=next(iter(barriers), None),
+        location=next((location_of(barrier.value) for barrier in barriers), None),
     )
 
 

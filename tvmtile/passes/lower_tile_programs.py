@@ -10,7 +10,7 @@ from tvm import ir, relax, tirx
 from tvm.ir.transform import PassContext
 from tvm.target import Target
 
-from tvmtile._tvm import walk
+from tvmtile._tvm import nodes_in
 from tvmtile.errors import OutOfSharedMemory, warnings_on_success
 from tvmtile.ir.annotations import STAGES_ANNOTATION
 from tvmtile.ir.kernels import bound_target, in_root_block, is_tile_program, without_root_block
@@ -86,14 +86,8 @@ def _lowered(mod: ir.IRModule, steps: Sequence[Any]) -> ir.IRModule:
 
 
 def _most_stages(func: tirx.PrimFunc) -> int:
-    counts = [1]
-
-    def note(loop: tirx.For) -> None:
-        if STAGES_ANNOTATION in loop.annotations:
-            counts.append(int(loop.annotations[STAGES_ANNOTATION]))
-
-    walk(func.body, (tirx.For, note))
-    return max(counts)
+    loops = nodes_in(func.body, tirx.For)
+    return max([1, *(int(loop.annotations.get(STAGES_ANNOTATION, 1)) for loop in loops)])
 
 
 def _target_for(mod: ir.IRModule) -> Target:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import walk
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.ir.asynchronous import BULK_STORE, wait
 from tvmtile.ir.operands import buffer_of, constant, describe, dtype_of
-from tvmtile.ir.operators import operator_of
+from tvmtile.ir.operators import operators_in
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import MBARRIER_SCOPE, is_shared
 from tvmtile.tileop.copy import Copy
@@ -48,15 +47,7 @@ def _check_rows(tile: ir.TensorRegion) -> None:
 
 
 def _values_outside(body: tirx.Stmt) -> set[ir.Var]:
-    found: set[ir.Var] = set()
-
-    def note(call: ir.Call) -> None:
-        op = operator_of(call)
-        if op is not None:
-            found.update(op.values_outside())
-
-    walk(body, (ir.Call, note))
-    return found
+    return {tensor for op in operators_in(body) for tensor in op.values_outside()}
 
 
 @lowering(

@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm import DataType, ir, tirx
 
-from tvmtile._tvm import mapped, walk
+from tvmtile._tvm import mapped, nodes_in
 from tvmtile.ir.operands import literal
 from tvmtile.ir.rewriting import mentions
 from tvmtile.ir.types import Binary
@@ -30,16 +30,8 @@ def lanes(index: Any) -> int:
 
 def period(expressions: Iterable[ir.Expr], var: ir.Var) -> int:
     """How much a variable grows until the remainders that expressions take of it repeat."""
-    divisors: list[int] = []
-
-    def note(node: Binary) -> None:
-        divisor = literal(node.b)
-        if divisor and mentions(node.a, var):
-            divisors.append(divisor)
-
-    for expression in expressions:
-        walk(expression, ((tirx.FloorMod, tirx.FloorDiv), note))
-    return math.lcm(1, *divisors)
+    nodes = (n for each in expressions for n in nodes_in(each, (tirx.FloorMod, tirx.FloorDiv)))
+    return math.lcm(1, *(literal(node.b) or 1 for node in nodes if mentions(node.a, var)))
 
 
 def repetition(expressions: Iterable[ir.Expr], var: ir.Var) -> int | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
+from tvmtile._tvm import nodes_in
 from tvmtile.analysis.accesses import Access, accesses_of, kernels_of
-from tvmtile.analysis.aliases import allocations_in
 from tvmtile.errors import warn
 from tvmtile.ir.operands import describe
 from tvmtile.ir.passes import prim_func_pass
@@ -28,7 +28,7 @@ def CheckAccumulators(func: tirx.PrimFunc) -> tirx.PrimFunc:
     ```
     """
     for kernel in kernels_of(func):
-        allocated = {each.buffer for each in allocations_in(kernel)}
+        allocated = {each.buffer for each in nodes_in(kernel, tirx.AllocBuffer)}
         written: set[ir.Var] = set()
         for access in accesses_of(kernel):
             is_own = access.buffer in allocated

@@ -6,12 +6,11 @@ import math
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import walk
 from tvmtile.analysis.accesses import Access, accesses_of, kernels_of, uses, values_of_names
 from tvmtile.errors import NestingError
 from tvmtile.ir.kernels import is_parallel
 from tvmtile.ir.operands import constant, describe
-from tvmtile.ir.operators import operator_of
+from tvmtile.ir.operators import operators_in
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.scopes import FRAGMENT_SCOPE
 
@@ -75,15 +74,7 @@ def _spreads(access: Access, names: dict[ir.Var, ir.Expr]) -> bool:
 
 
 def _with_user_layout(kernel: tirx.For) -> set[ir.Var]:
-    buffers: set[ir.Var] = set()
-
-    def note(call: ir.Call) -> None:
-        op = operator_of(call)
-        if op is not None:
-            buffers.update(op.fixed_layouts())
-
-    walk(kernel, (ir.Call, note))
-    return buffers
+    return {buffer for op in operators_in(kernel) for buffer in op.fixed_layouts()}
 
 
 def _serial_index(access: Access, names: dict[ir.Var, ir.Expr]) -> tirx.For | None:

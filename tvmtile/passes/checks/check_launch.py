@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import walk
+from tvmtile._tvm import nodes_in
 from tvmtile.analysis.accesses import accesses_of, kernels_of
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.errors import (
@@ -17,7 +17,7 @@ from tvmtile.errors import (
 )
 from tvmtile.ir.barriers import barrier_name, is_cluster_barrier, is_grid_barrier
 from tvmtile.ir.calls import op_name
-from tvmtile.ir.kernels import Launch, target_of
+from tvmtile.ir.kernels import Launch, statements_of, target_of
 from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.scopes import is_cluster_mbarrier, is_mbarrier, is_shared
@@ -95,9 +95,7 @@ def _check_threads(kernel: tirx.For, capability: GpuCapability) -> None:
 
 
 def _check_shuffles(kernel: tirx.For, count: int, group: int, capability: GpuCapability) -> None:
-    def refuse(call: ir.Call) -> None:
-        if not op_name(call).startswith(_SHUFFLES):
-            return
+    for call in _shuffles_in(kernel)[:1]:
         raise InvalidOperand(
             f"T.Kernel: threads={count}, but {capability.name} shuffles values in groups of {group} "
             "threads, and the last one is partial",
@@ -105,44 +103,32 @@ def _check_shuffles(kernel: tirx.For, count: int, group: int, capability: GpuCap
             location=location_of(call) or location_of(kernel),
         )
 
-    walk(kernel, (ir.Call, refuse))
+
+def _shuffles_in(stmt: tirx.Stmt) -> list[ir.Call]:
+    return [call for call in nodes_in(stmt, ir.Call) if op_name(call).startswith(_SHUFFLES)]
 
 
 def _check_lanes(kernel: tirx.For, capability: GpuCapability) -> None:
     """Refuse shuffles of some lanes, and those of computed lanes where some threads may not come."""
     all_lanes = 2**capability.group_size - 1
-    computed: list[ir.Call] = []
-
-    def check(call: ir.Call) -> None:
-        if not op_name(call).startswith(_SHUFFLES):
-            return
+    computed = []
+    for call in _shuffles_in(kernel):
         lanes = constant(call.args[0])
         if lanes is None:
             computed.append(call)
         elif lanes & all_lanes != all_lanes:
             _refuse_lanes(f"mask={lanes:#x}", call, kernel, capability)
-
-    walk(kernel, (ir.Call, check))
     if not computed:
         return
     launch = Launch(kernel)
     variance = ThreadVariance(launch.body, [loop.loop_var for loop in launch.threads])
 
-    def check_computed(call: ir.Call) -> None:
-        if any(map(call.same_as, computed)):
-            _refuse_lanes("a computed mask", call, kernel, capability)
-
-    def branch(node: tirx.IfThenElse) -> None:
-        if variance.may_diverge(node.condition):
-            walk(node.then_case, (ir.Call, check_computed))
-            if node.else_case is not None:
-                walk(node.else_case, (ir.Call, check_computed))
-
-    def loop(node: tirx.For | tirx.While) -> None:
-        if variance.is_divergent(node):
-            walk(node.body, (ir.Call, check_computed))
-
-    walk(launch.body, (tirx.IfThenElse, branch), ((tirx.For, tirx.While), loop))
+    for node in nodes_in(launch.body, (tirx.IfThenElse, tirx.For, tirx.While)):
+        is_branch = isinstance(node, tirx.IfThenElse)
+        if variance.may_diverge(node.condition) if is_branch else variance.is_divergent(node):
+            for call in (call for part in statements_of(node) for call in nodes_in(part, ir.Call)):
+                if any(map(call.same_as, computed)):
+                    _refuse_lanes("a computed mask", call, kernel, capability)
 
 
 def _refuse_lanes(
@@ -158,34 +144,29 @@ def _refuse_lanes(
 
 
 def _check_grid_barriers(kernel: tirx.For, capability: GpuCapability) -> None:
-    def refuse(stmt: tirx.Evaluate) -> None:
-        if is_grid_barrier(stmt):
-            raise NoLowering(
-                f"T.sync_grid: {capability.name} does not promise that all blocks of a grid run at "
-                "once, so they can't wait for each other",
-                help="end the kernel there and do the rest in a second one: a launch waits for the one "
-                "before; a function may hold several T.Kernel",
-                location=location_of(stmt.value) or location_of(kernel),
-            )
-
-    if not capability.runs_blocks_at_once:
-        walk(kernel, (tirx.Evaluate, refuse))
+    if capability.runs_blocks_at_once:
+        return
+    for stmt in filter(is_grid_barrier, nodes_in(kernel, tirx.Evaluate)):
+        raise NoLowering(
+            f"T.sync_grid: {capability.name} does not promise that all blocks of a grid run at "
+            "once, so they can't wait for each other",
+            help="end the kernel there and do the rest in a second one: a launch waits for the one "
+            "before; a function may hold several T.Kernel",
+            location=location_of(stmt.value) or location_of(kernel),
+        )
 
 
 def _refuse_cluster_barriers(func: tirx.PrimFunc, name: str) -> None:
-    def refuse(stmt: tirx.Evaluate) -> None:
-        if is_cluster_barrier(stmt):
-            raise NoLowering(
-                f"T.{barrier_name(stmt)}: {name} has no clusters, whose blocks wait for each other",
-                help='compile for {"kind": "cuda", "arch": "sm_90a"} or a later GPU',
-                location=location_of(stmt.value) or location_of(func.body),
-            )
-
-    walk(func.body, (tirx.Evaluate, refuse))
+    for stmt in filter(is_cluster_barrier, nodes_in(func.body, tirx.Evaluate)):
+        raise NoLowering(
+            f"T.{barrier_name(stmt)}: {name} has no clusters, whose blocks wait for each other",
+            help='compile for {"kind": "cuda", "arch": "sm_90a"} or a later GPU',
+            location=location_of(stmt.value) or location_of(func.body),
+        )
 
 
 def _refuse_mbarriers(func: tirx.PrimFunc, name: str) -> None:
-    def refuse(node: tirx.AllocBuffer) -> None:
+    for node in nodes_in(func.body, tirx.AllocBuffer):
         if is_mbarrier(node.buffer):
             cluster = "cluster_" if is_cluster_mbarrier(node.buffer) else ""
             raise NoLowering(
@@ -194,8 +175,6 @@ def _refuse_mbarriers(func: tirx.PrimFunc, name: str) -> None:
                 "T.Pipelined run everywhere and need no barriers",
                 location=location_of(node) or location_of(func.body),
             )
-
-    walk(func.body, (tirx.AllocBuffer, refuse))
 
 
 def _check_dtypes(kernel: tirx.For, capability: GpuCapability) -> None:
@@ -208,8 +187,8 @@ def _check_dtypes(kernel: tirx.For, capability: GpuCapability) -> None:
                 location=access.location,
             )
 
-    def check(store: tirx.BufferStore) -> None:
-        def refuse(cast: tirx.Cast) -> None:
+    for store in nodes_in(kernel, tirx.BufferStore):
+        for cast in nodes_in(store.value, tirx.Cast):
             dtype = str(cast.ty.dtype)
             if dtype in capability.lacks:
                 raise UnsupportedDtype(
@@ -218,20 +197,16 @@ def _check_dtypes(kernel: tirx.For, capability: GpuCapability) -> None:
                     location=location_of(store),
                 )
 
-        walk(store.value, (tirx.Cast, refuse))
-
-    walk(kernel, (tirx.BufferStore, check))
-
 
 _BYTES = "hold two of them in a uint8 and decode them in the kernel: `byte & 0xF`, `byte >> 4`"
 _OTHER_DTYPES = {"float64": "use float32 for this tile", "int4": _BYTES, "uint4": _BYTES}
 
 
 def _check_extents(kernel: tirx.For, capability: GpuCapability) -> None:
-    def check(node: tirx.AllocBuffer) -> None:
+    for node in nodes_in(kernel, tirx.AllocBuffer):
         tile = node.buffer
         if not is_shared(tile) or all(constant(extent) is not None for extent in tile.ty.shape):
-            return
+            continue
         raise InvalidOperand(
             f"T.alloc_shared: {describe(tile)} has an extent that a call gives; {capability.name} "
             "needs it known when the kernel is compiled",
@@ -239,8 +214,6 @@ def _check_extents(kernel: tirx.For, capability: GpuCapability) -> None:
             "`for i in T.serial(T.ceildiv(n, 1024))`",
             location=location_of(node) or location_of(kernel),
         )
-
-    walk(kernel, (tirx.AllocBuffer, check))
 
 
 def _check_shared_memory(kernel: tirx.For, capability: GpuCapability) -> None:

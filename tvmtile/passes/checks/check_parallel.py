@@ -9,7 +9,7 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import walk
+from tvmtile._tvm import nodes_in
 from tvmtile.analysis.accesses import Access, elements_in, values_of_names
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.nest_accesses import Elements, elements_of, sample
@@ -18,7 +18,7 @@ from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.errors import DataRace
 from tvmtile.ir.kernels import Launch, is_kernel, is_loop_exit, is_parallel
 from tvmtile.ir.operands import buffer_of, constant, describe
-from tvmtile.ir.operators import operator_of
+from tvmtile.ir.operators import operators_in
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, contains, defined_in, substitute
 from tvmtile.ir.scopes import is_private
@@ -126,15 +126,8 @@ def _leaves(body: tirx.Stmt) -> bool:
 
 def _own_or_ordered(body: tirx.Stmt) -> set[ir.Var]:
     """The buffers that an iteration allocates, and those that operators on elements work on."""
-    found: set[ir.Var] = set()
-
-    def note(call: ir.Call) -> None:
-        op = operator_of(call)
-        if op is not None:
-            found.update(buffer_of(operand) for operand in op.writes())
-
-    walk(body, (tirx.AllocBuffer, lambda node: found.add(node.buffer)), (ir.Call, note))
-    return found
+    own = {node.buffer for node in nodes_in(body, tirx.AllocBuffer)}
+    return own | {buffer_of(each) for op in operators_in(body) for each in op.writes()}
 
 
 def _are_apart(accesses: list[Access], loops: list[tirx.For]) -> bool:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx.analysis import verify_well_formed
 
-from tvmtile._tvm import is_buffer_var, walk
-from tvmtile.analysis.aliases import Aliases, allocations_in
+from tvmtile._tvm import is_buffer_var, nodes_in, walk
+from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.annotations import STAGES_ANNOTATION
 from tvmtile.ir.asynchronous import names_token
 from tvmtile.ir.barriers import is_barrier, is_grid_barrier
@@ -61,7 +61,7 @@ def parallel_loops_are_nests(func: tirx.PrimFunc) -> Iterator[str]:
 def tiles_within_bounds(func: tirx.PrimFunc) -> Iterator[str]:
     """No access certainly lies outside a buffer, tensors and their views apart."""
     aliases = Aliases(func.body)
-    allocated = {each.buffer for each in allocations_in(func.body)}
+    allocated = {each.buffer for each in nodes_in(func.body, tirx.AllocBuffer)}
     views = (view for view in aliases.views if aliases.root(view) not in allocated)
     yield from Bounds(ignored=[*filter(is_buffer_var, func.params), *views]).check(func)
 
@@ -211,27 +211,16 @@ INVARIANTS: dict[Property, Invariant] = {
 class _Contents:
     """What a statement has of what invariants ask for, most of them after each pass."""
 
-    loops: list[tirx.For] = field(default_factory=list)
-    allocations: list[tirx.AllocBuffer] = field(default_factory=list)
-    calls: list[ir.Call] = field(default_factory=list)
+    loops: list[tirx.For]
+    allocations: list[tirx.AllocBuffer]
+    calls: list[ir.Call]
     """Those of operators of tvmtile."""
 
 
 @once_per_node
 def _contents_of(body: tirx.Stmt) -> _Contents:
-    found = _Contents()
-
-    def note(call: ir.Call) -> None:
-        if op_name(call).startswith("tvmtile."):
-            found.calls.append(call)
-
-    walk(
-        body,
-        (tirx.For, found.loops.append),
-        (tirx.AllocBuffer, found.allocations.append),
-        (ir.Call, note),
-    )
-    return found
+    calls = [call for call in nodes_in(body, ir.Call) if op_name(call).startswith("tvmtile.")]
+    return _Contents(nodes_in(body, tirx.For), nodes_in(body, tirx.AllocBuffer), calls)
 
 
 def _contents(func: tirx.PrimFunc) -> _Contents:
@@ -250,6 +239,4 @@ def _allocated_fragments(func: tirx.PrimFunc) -> Iterator[ir.Var]:
 
 
 def _buffers(func: tirx.PrimFunc) -> list[ir.Var]:
-    found: list[ir.Var] = []
-    walk(func.body, (ir.Var, found.append))
-    return [var for var in found if is_buffer_var(var)]
+    return list(filter(is_buffer_var, nodes_in(func.body, ir.Var)))

@@ -8,7 +8,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvmtile._tvm import mapped, walk
+from tvmtile._tvm import mapped, nodes_in
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.extents import linear_in
@@ -90,8 +90,7 @@ def _is_legal(loop: tirx.For, aliased: set[ir.Var]) -> bool:
         accesses.setdefault(access.buffer, []).append(access.indices)
         if access.value is not None:
             stored.add(access.buffer)
-    inner: list[ir.Var] = []
-    walk(loop.body, (tirx.For, lambda inside: inner.append(inside.loop_var)))
+    inner = [inside.loop_var for inside in nodes_in(loop.body, tirx.For)]
     if stored & aliased or not all(_is_owned(accesses[b], loop.loop_var, inner) for b in stored):
         return False
     return all(_is_contiguous(i, loop.loop_var) for found in accesses.values() for i in found)

@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import walk
+from tvmtile._tvm import nodes_in
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.codegen.once import once
 from tvmtile.errors import NestingError, SourceLocation
@@ -152,8 +152,7 @@ class _Grid(Launch):
 def _phases(grid: _Grid, kind: tirx.ForKind) -> tirx.Stmt:
     """A loop over all blocks for each phase between two barriers."""
     variance = ThreadVariance(grid.body, [axis.loop_var for axis in grid.blocks])
-    own: set[ir.Var] = set()
-    walk(grid.body, (tirx.AllocBuffer, lambda node: own.add(node.buffer)))
+    own = {node.buffer for node in nodes_in(grid.body, tirx.AllocBuffer)}
     plan = Plan(_Phases(variance, own).cut(grid.body), variance)
     return emit_runs(plan, grid, scope="global", kind=kind)
 
@@ -223,11 +222,5 @@ class _Phases:
 
 
 def _location_of_barrier(stmt: tirx.Stmt) -> SourceLocation | None:
-    found: list[SourceLocation | None] = []
-
-    def note(node: tirx.Evaluate) -> None:
-        if is_grid_barrier(node):
-            found.append(location_of(node.value))
-
-    walk(stmt, (tirx.Evaluate, note))
-    return found[0]
+    barriers = filter(is_grid_barrier, nodes_in(stmt, tirx.Evaluate))
+    return location_of(next(barriers).value)

@@ -8,7 +8,7 @@ from tvm.ir.transform import PassContext
 from tvm.tirx.analysis import undefined_vars
 from tvm_ffi import structural_equal
 
-from tvmtile._tvm import is_buffer_var, mapped, walk
+from tvmtile._tvm import is_buffer_var, mapped, nodes_in
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.rewriting import replace_loop, seq
 
@@ -45,8 +45,7 @@ class _Outlined:
         self.functions: list[tuple[ir.GlobalVar, tirx.PrimFunc]] = []
         self._name = name
         self._target = (func.attrs or {}).get("target")
-        self._views: dict[ir.Var, tirx.DeclBuffer] = {}
-        walk(func.body, (tirx.DeclBuffer, lambda view: self._views.update({view.buffer: view})))
+        self._views = {view.buffer: view for view in nodes_in(func.body, tirx.DeclBuffer)}
 
     def visit(self, branch: tirx.IfThenElse) -> tirx.Stmt:
         alone, pool = branch.then_case, branch.else_case

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, mutated, walk
+from tvmtile._tvm import Mutator, mutated, nodes_in
 from tvmtile.ir.asynchronous import issued, kind_of, signalled, waited
 from tvmtile.ir.kernels import flattened, with_kernels
 from tvmtile.ir.operators import operator_of
@@ -55,14 +55,11 @@ def DropIdleTokens(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _without_idle_tokens(kernel: tirx.For) -> tirx.For:
     used: set[str] = set()
-
-    def note(call: ir.Call) -> None:
+    for call in nodes_in(kernel, ir.Call):
         work, op = issued(call), operator_of(call)
         token = work.token if work is not None else op.token() if op is not None else None
         if token is not None:
             used.update((token, kind_of(token).name))
-
-    walk(kernel, (ir.Call, note))
 
     def is_idle(stmt: tirx.Stmt) -> bool:
         awaited = waited(stmt)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import walk
 from tvmtile.ir.kernels import target_of
-from tvmtile.ir.operators import operator_of
+from tvmtile.ir.operators import operators_in
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import retyped, substitute
 from tvmtile.ir.scopes import FRAGMENT_SCOPE
@@ -45,14 +44,10 @@ def FragmentToSimdgroup(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     kind = target_of(func).kind.name
     moved: dict[ir.Var, ir.Var] = {}
-
-    def note(call: ir.Call) -> None:
-        op = operator_of(call)
-        chosen = implementation_of(op, kind) if op is not None else None
-        if op is None or chosen is None or chosen.registers == FRAGMENT_SCOPE:
-            return
+    for op in operators_in(func.body):
+        chosen = implementation_of(op, kind)
+        if chosen is None or chosen.registers == FRAGMENT_SCOPE:
+            continue
         for fragment in fragments_of(op):
             moved.setdefault(fragment, retyped(fragment, scope=chosen.registers))
-
-    walk(func.body, (ir.Call, note))
     return func.with_body(substitute(func.body, moved)) if moved else func

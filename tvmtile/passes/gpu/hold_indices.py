@@ -10,7 +10,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, mapped, mutated, walk
+from tvmtile._tvm import Mutator, mapped, mutated, nodes_in
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.asynchronous import CP_ASYNC, issued, kind_of
@@ -156,15 +156,11 @@ def _copies_in(
 
 def _indices_of(copy: ir.Call) -> list[ir.TensorLoad]:
     """What a copy loads from shared memory to know from where it copies."""
-    addressed: list[ir.Expr] = []
-    walk(
-        copy,
-        (ir.Call, lambda c: addressed.append(c.args[0]) if op_name(c) == _ADDRESS else None),
-    )
-    found: list[ir.TensorLoad] = []
-    walk(copy, (ir.TensorLoad, found.append))
+    addressed = [call.args[0] for call in nodes_in(copy, ir.Call) if op_name(call) == _ADDRESS]
     return [
-        load for load in found if is_shared(load.source) and not any(map(load.same_as, addressed))
+        load
+        for load in nodes_in(copy, ir.TensorLoad)
+        if is_shared(load.source) and not any(map(load.same_as, addressed))
     ]
 
 

@@ -11,9 +11,9 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 from tvm.target import Target
 
-from tvmtile._tvm import Mutator, mapped, mutated
+from tvmtile._tvm import Mutator, mapped, mutated, nodes_in
 from tvmtile.analysis.accesses import Access
-from tvmtile.analysis.aliases import Aliases, allocations_in
+from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.nest_accesses import elements_of, sample
 from tvmtile.analysis.nests import Nest
 from tvmtile.errors import warn
@@ -87,7 +87,9 @@ def InferLayout(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _with_layouts(loop: tirx.For, context: LoweringContext) -> tirx.For:
     while True:
-        fragments = [each.buffer for each in allocations_in(loop) if is_fragment(each.buffer)]
+        fragments = [
+            each.buffer for each in nodes_in(loop, tirx.AllocBuffer) if is_fragment(each.buffer)
+        ]
         inference = Inference(loop, context, fragments)
         viewed = [Conflict(fragment, None) for fragment in _viewed(loop)]
         conflicts = viewed or inference.run()
@@ -104,7 +106,9 @@ def _shared_alike(
     loop: tirx.For, context: LoweringContext, products: list[tirx.Stmt], conflicts: int
 ) -> tirx.For | None:
     """The kernel with some products shared out over warps in one way; None without fewer conflicts."""
-    fragments = [each.buffer for each in allocations_in(loop) if is_fragment(each.buffer)]
+    fragments = [
+        each.buffer for each in nodes_in(loop, tirx.AllocBuffer) if is_fragment(each.buffer)
+    ]
     # The way that most of them have already comes first.
     ways = (_shared_in(loop, products, way) for way in range(2))
     for changed, alike in sorted(ways, key=lambda way: way[0]):

@@ -6,7 +6,7 @@ import itertools
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import walk
+from tvmtile._tvm import nodes_in
 from tvmtile.analysis.conflicts.dependence import ConflictScope
 from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.analysis.effects import Effects
@@ -144,15 +144,8 @@ def _with_barriers(
 
 def _tokens_in(body: tirx.Stmt) -> list[str]:
     """The tokens of all asynchronous work, of each kind that there is."""
-    found: dict[str, None] = {}
-
-    def note(call: ir.Call) -> None:
-        work = issued(call)
-        if work is not None:
-            found[kind_of(work.token).name] = None
-
-    walk(body, (ir.Call, note))
-    return list(found)
+    works = map(issued, nodes_in(body, ir.Call))
+    return list(dict.fromkeys(kind_of(work.token).name for work in works if work is not None))
 
 
 _SCOPES = {ConflictScope.BLOCK: "shared", ConflictScope.WARP: "warp"}

@@ -8,7 +8,7 @@ import tvm
 from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
-from tvmtile._tvm import walk
+from tvmtile._tvm import nodes_in
 from tvmtile.ir.annotations import COOPERATIVE_LAUNCH, MAY_ALIAS, OVERLAPPED_LAUNCH
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.operands import constant
@@ -76,25 +76,16 @@ def _is_product(call: ir.Call) -> bool:
 
 def _blocks_of(func: tirx.PrimFunc) -> float:
     """How many blocks a kernel is launched with; infinity where a call decides."""
-    extents: list[float] = []
-
-    def note(node: tirx.AttrStmt) -> None:
-        if node.attr_key == "thread_extent" and node.node.thread_tag.startswith("blockIdx"):
-            extents.append(constant(node.value) or math.inf)
-
-    walk(func.body, (tirx.AttrStmt, note))
-    return math.prod(extents)
+    return math.prod(
+        constant(node.value) or math.inf
+        for node in nodes_in(func.body, tirx.AttrStmt)
+        if node.attr_key == "thread_extent" and node.node.thread_tag.startswith("blockIdx")
+    )
 
 
 def _kernels_called(host: tirx.PrimFunc) -> list[str]:
-    names: list[str] = []
-
-    def note(call: ir.Call) -> None:
-        if op_name(call) == "tirx.call_ffi_kernel":
-            names.append(str(call.args[0].value))
-
-    walk(host.body, (ir.Call, note))
-    return names
+    calls = (c for c in nodes_in(host.body, ir.Call) if op_name(c) == "tirx.call_ffi_kernel")
+    return [str(call.args[0].value) for call in calls]
 
 
 def _launched(kernel: tirx.PrimFunc) -> list[str]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator
+from tvmtile._tvm import Mutator, nodes_in
 from tvmtile.analysis.accesses import Access
 from tvmtile.analysis.nests import Nest, nests_in
 from tvmtile.errors import LayoutConflict, SourceLocation
@@ -344,12 +344,5 @@ def _shape(buffer: ir.Var) -> tuple[int, ...]:
 
 
 def _location_in(loop: tirx.For) -> SourceLocation | None:
-    locations: list[SourceLocation] = []
-
-    def note(store: tirx.BufferStore) -> None:
-        location = location_of(store)
-        if location is not None:
-            locations.append(location)
-
-    tvm_ffi.structural_walk(loop, (tirx.BufferStore, note))
-    return locations[0] if locations else location_of(loop)
+    locations = map(location_of, nodes_in(loop, tirx.BufferStore))
+    return next(filter(None, locations), location_of(loop))

@@ -10,7 +10,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import Mutator, mutated, walk
+from tvmtile._tvm import Mutator, mutated, nodes_in
 from tvmtile.analysis.nests import Nest
 from tvmtile.errors import VerifyError
 from tvmtile.ir.kernels import flattened, written_out
@@ -230,9 +230,8 @@ def _steps(body: tirx.Stmt) -> list[tirx.Stmt]:
     statements = list(flattened(body))
     if any(isinstance(s, tirx.Bind | tirx.AllocBuffer | tirx.DeclBuffer) for s in statements):
         return [body]
-    written: set[ir.Var] = set()
-    for each in filter(_is_for_others, statements):
-        walk(each, (tirx.BufferStore, lambda store: written.add(store.buffer)))
+    done_once = filter(_is_for_others, statements)
+    written = {store.buffer for each in done_once for store in nodes_in(each, tirx.BufferStore)}
     kept = [each for each in statements if not _is_for_others(each)]
     if not any(mentions(each, buffer) for each in kept for buffer in written):
         return [body]
@@ -278,10 +277,9 @@ def _with_own_arrays(
 
 def _private_in(stmt: tirx.Stmt) -> list[ir.Var]:
     """The private arrays that a statement stores to and does not allocate."""
-    found: dict[ir.Var, None] = {}
-    walk(stmt, (tirx.BufferStore, lambda node: found.setdefault(node.buffer)))
-    walk(stmt, (tirx.AllocBuffer, lambda node: found.pop(node.buffer, None)))
-    return [buffer for buffer in found if is_private(buffer) and not is_fragment(buffer)]
+    own = {node.buffer for node in nodes_in(stmt, tirx.AllocBuffer)}
+    stored = dict.fromkeys(store.buffer for store in nodes_in(stmt, tirx.BufferStore))
+    return [each for each in stored if is_private(each) and each not in own]
 
 
 def _begins(steps: list[tirx.Stmt], buffer: ir.Var) -> bool:
@@ -329,8 +327,7 @@ def _is_for_others(stmt: tirx.Stmt) -> bool:
     One of the threads that repeat it is enough then, and the others must not even read what its
     conditions and values depend on: that one may be writing it.
     """
-    own: set[ir.Var] = set()
-    walk(stmt, (tirx.AllocBuffer, lambda node: own.add(node.buffer)))
+    own = {node.buffer for node in nodes_in(stmt, tirx.AllocBuffer)}
 
     def is_kept(store: tirx.BufferStore) -> bool:
         buffer = store.buffer

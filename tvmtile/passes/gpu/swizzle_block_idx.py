@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import walk
 from tvmtile.ir.divisions import named_divisions
 from tvmtile.ir.kernels import Launch, with_kernels, with_launch_body
-from tvmtile.ir.operators import operator_of
+from tvmtile.ir.operators import operators_in
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import seq, substitute
 
@@ -62,15 +61,8 @@ def _ordered(kernel: tirx.For) -> tirx.For:
     loops = sorted(launch.blocks, key=lambda loop: str(loop.thread_binding.thread_tag))
     blocks = [loop.loop_var for loop in loops]
     grid = [loop.extent for loop in loops]
-    orders: list[list[ir.Expr]] = []
-
-    def note(call: ir.Call) -> None:
-        op = operator_of(call)
-        order = None if op is None else op.block_order(blocks, grid)
-        if order is not None:
-            orders.append(order)
-
-    walk(launch.body, (ir.Call, note))
+    wanted = (op.block_order(blocks, grid) for op in operators_in(launch.body))
+    orders = [order for order in wanted if order is not None]
     if not orders:
         return kernel
     fresh = [ir.Var(block.name, block.ty) for block in blocks]

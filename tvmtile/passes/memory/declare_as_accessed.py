@@ -5,8 +5,8 @@ from __future__ import annotations
 import tvm_ffi
 from tvm import DataType, ir, tirx
 
-from tvmtile._tvm import mapped, walk
-from tvmtile.analysis.aliases import Aliases, allocations_in
+from tvmtile._tvm import mapped, nodes_in
+from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import retyped, substitute
@@ -42,14 +42,13 @@ def DeclareAsAccessed(func: tirx.PrimFunc) -> tirx.PrimFunc:
     ```
     """
     aliases = Aliases(func.body)
-    accessed: dict[ir.Var, set[str]] = {each.buffer: set() for each in allocations_in(func.body)}
-
-    def access(node: ir.TensorLoad | tirx.BufferStore) -> None:
+    accessed: dict[ir.Var, set[str]] = {
+        each.buffer: set() for each in nodes_in(func.body, tirx.AllocBuffer)
+    }
+    for node in nodes_in(func.body, (tirx.BufferStore, ir.TensorLoad)):
         buffer = node.buffer if isinstance(node, tirx.BufferStore) else node.source
         if aliases.root(buffer) in accessed:
             accessed[aliases.root(buffer)].add(str(buffer.ty.dtype))
-
-    walk(func.body, ((tirx.BufferStore, ir.TensorLoad), access))
     new = {root: _redeclared(root, dtypes) for root, dtypes in accessed.items()}
     changed = {root: buffer for root, buffer in new.items() if buffer is not None}
     return func.with_body(_with(changed, func.body)) if changed else func

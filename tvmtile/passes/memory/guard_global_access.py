@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 from tvm_ffi import structural_equal
 
-from tvmtile._tvm import is_buffer_var, walk
+from tvmtile._tvm import is_buffer_var, nodes_in
 from tvmtile.analysis.nest_ranges import NestRanges
 from tvmtile.ir.calls import takes_address
 from tvmtile.ir.extents import take_for_extents
 from tvmtile.ir.kernels import bound_target, is_kernel, is_parallel, with_body
 from tvmtile.ir.operands import buffer_of, origin_of
-from tvmtile.ir.operators import TileOp, operator_of
+from tvmtile.ir.operators import TileOp, operator_of, operators_in
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, contains, has_effect, seq, with_fresh_variables
 from tvmtile.ir.scopes import is_global
@@ -72,27 +73,14 @@ _NOTHING = tirx.Evaluate(tirx.const(0, "int32"))
 
 def _safe_values_of(func: tirx.PrimFunc) -> dict[ir.Var, ir.Expr]:
     """The values of reads outside of tensors, as `T.annotate_safe_value` gives them."""
-    values: dict[ir.Var, ir.Expr] = {}
-
-    def note(call: ir.Call) -> None:
-        op = operator_of(call)
-        if op is not None:
-            values.update(op.values_outside())
-
-    walk(func.body, (ir.Call, note))
-    return values
+    given = (op.values_outside().items() for op in operators_in(func.body))
+    return dict(chain.from_iterable(given))
 
 
 def _tensors_of(func: tirx.PrimFunc) -> set[ir.Var]:
     """The tensors in global memory: parameters, their views, and targets of pointers."""
-    tensors = {param for param in func.params if is_buffer_var(param)}
-
-    def note(node: Any) -> None:
-        if is_global(node.buffer):
-            tensors.add(node.buffer)
-
-    walk(func.body, ((tirx.DeclBuffer, tirx.AllocBuffer), note))
-    return tensors
+    declared = [node.buffer for node in nodes_in(func.body, (tirx.DeclBuffer, tirx.AllocBuffer))]
+    return {*filter(is_buffer_var, func.params), *filter(is_global, declared)}
 
 
 class _Guard(ScopedRewriter):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import is_buffer_var, mapped, walk
+from tvmtile._tvm import is_buffer_var, mapped, nodes_in
 from tvmtile.ir.kernels import Launch, target_of, with_body, with_kernels, with_launch_body
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -117,17 +117,14 @@ _SCOPES_ON_GPU = {"shared.dyn": "shared", "local.var": "local"}
 def _alignments(func: tirx.PrimFunc) -> dict[ir.Var, int]:
     """The alignments to assume of parameters, their views, and targets of pointers."""
     alignments = {param: _itemsize(param) for param in func.params if is_buffer_var(param)}
-
-    def note(view: tirx.DeclBuffer) -> None:
+    for view in nodes_in(func.body, tirx.DeclBuffer):
         if not is_global(view.buffer):
-            return
+            continue
         alignment = _itemsize(view.buffer)
         for tensor, known in list(alignments.items()):
             if mentions(view.data, tensor):
                 alignment = min(alignment, known)
         alignments[view.buffer] = alignment
-
-    walk(func.body, (tirx.DeclBuffer, note))
     return alignments
 
 

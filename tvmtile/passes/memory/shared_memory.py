@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, mutated
-from tvmtile.analysis.aliases import Aliases, allocations_in
+from tvmtile._tvm import Mutator, mutated, nodes_in
+from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.scopes import is_mbarrier, is_shared
 from tvmtile.ir.threads import Regions
@@ -38,7 +38,7 @@ _DEFAULT_ALIGNMENT = 64
 
 def shared_tiles_in(kernel: tirx.For) -> list[ir.Var]:
     """The shared tiles that a kernel allocates, in program order."""
-    return [each.buffer for each in allocations_in(kernel) if is_shared(each.buffer)]
+    return [each.buffer for each in nodes_in(kernel, tirx.AllocBuffer) if is_shared(each.buffer)]
 
 
 def alignment_of(tile: ir.Var, capability: GpuCapability) -> int:

@@ -11,8 +11,8 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 from tvm.target import Target
 
-from tvmtile._tvm import Mutator, is_buffer_var, mutated
-from tvmtile.analysis.aliases import Aliases, allocations_in
+from tvmtile._tvm import Mutator, is_buffer_var, mutated, nodes_in
+from tvmtile.analysis.aliases import Aliases
 from tvmtile.errors import InvalidOperand, SourceLocation
 from tvmtile.ir.asynchronous import CP_ASYNC, issued
 from tvmtile.ir.calls import takes_address
@@ -52,7 +52,9 @@ class SharedTiles:
     def of(cls, kernel: tirx.For, target: Target) -> SharedTiles:
         """Those of a kernel, which is a tile program, for a target."""
         context = LoweringContext(target, Analyzer(), launch=Launch(kernel))
-        shared = [each.buffer for each in allocations_in(kernel) if is_shared(each.buffer)]
+        shared = [
+            each.buffer for each in nodes_in(kernel, tirx.AllocBuffer) if is_shared(each.buffer)
+        ]
         tiles = cls(context, shared, viewed=set(Aliases(kernel).aliased))
         regions = Regions()
 

@@ -7,10 +7,10 @@ import re
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import Mutator, mutated, walk
+from tvmtile._tvm import Mutator, mutated
 from tvmtile.ir.calls import is_extern_call
 from tvmtile.ir.kernels import with_body
-from tvmtile.ir.operators import operator_of
+from tvmtile.ir.operators import operators_in
 from tvmtile.ir.passes import prim_func_pass
 
 __all__ = ["CallImportedFunctions", "imported_sources"]
@@ -78,13 +78,5 @@ def CallImportedFunctions(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def imported_sources(body: tirx.Stmt) -> list[str]:
     """The texts that a kernel brings with it, each once."""
-    found: dict[str, None] = {}
-
-    def note(call: ir.Call) -> None:
-        op = operator_of(call)
-        source = None if op is None else op.imported_source()
-        if source is not None:
-            found[source] = None
-
-    walk(body, (ir.Call, note))
-    return list(found)
+    sources = (op.imported_source() for op in operators_in(body))
+    return list(dict.fromkeys(source for source in sources if source is not None))

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import Mutator, is_buffer_var, mutated, walk
+from tvmtile._tvm import Mutator, is_buffer_var, mutated, nodes_in
 from tvmtile.codegen import cuda, metal_floats
 from tvmtile.codegen.cuda_floats import HALVES
 from tvmtile.codegen.narrow_floats import NARROW_FLOATS, decode, encode
@@ -103,20 +103,13 @@ def _like(dtype: str, wide: str) -> str:
 def _converted_registers(loop: tirx.For) -> list[ir.Var]:
     """The registers, one an iteration, whose elements a loop converts and does not write."""
     found: dict[ir.Var, None] = {}
-    written: set[ir.Var] = set()
-
-    def see(cast: tirx.Cast) -> None:
+    for cast in nodes_in(loop.body, tirx.Cast):
         load = cast.value
         if isinstance(load, ir.TensorLoad) and loop.loop_var.same_as(load.indices[-1]):
             extents = [constant(extent) for extent in load.source.ty.shape]
             if is_private(load.source) and extents == [constant(loop.extent)]:
                 found[load.source] = None
-
-    walk(
-        loop.body,
-        (tirx.Cast, see),
-        (tirx.BufferStore, lambda store: written.add(store.buffer)),
-    )
+    written = {store.buffer for store in nodes_in(loop.body, tirx.BufferStore)}
     return [buffer for buffer in found if buffer not in written]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, mapped, mutated, walk
+from tvmtile._tvm import Mutator, mapped, mutated, nodes_in
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.annotations import STAGE_ANNOTATION, STAGES_ANNOTATION
@@ -184,11 +184,5 @@ class _Direct:
 
 def _written_in_planned_loops(kernel: tirx.For) -> set[ir.Var]:
     """What loops write whose stages and order the user gives."""
-    written: set[ir.Var] = set()
-
-    def note(loop: tirx.For) -> None:
-        if STAGE_ANNOTATION in loop.annotations:
-            written.update(access.buffer for access in accesses_of(loop.body) if access.writes)
-
-    walk(kernel, (tirx.For, note))
-    return written
+    planned = (loop for loop in nodes_in(kernel, tirx.For) if STAGE_ANNOTATION in loop.annotations)
+    return {access.buffer for loop in planned for access in accesses_of(loop.body) if access.writes}

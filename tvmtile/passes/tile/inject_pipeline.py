@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, mutated, walk
+from tvmtile._tvm import Mutator, mutated, nodes_in
 from tvmtile.errors import VerifyError
 from tvmtile.ir.asynchronous import CP_ASYNC
 from tvmtile.ir.kernels import (
@@ -134,15 +134,8 @@ def _inject(kernel: tirx.For, kind: str, *, async_copies: bool) -> tirx.For:
 
 
 def _planned_loops(kernel: tirx.For) -> list[tuple[tirx.For, Plan]]:
-    found: list[tuple[tirx.For, Plan]] = []
-
-    def note(loop: tirx.For) -> None:
-        plan = plan_of(loop)
-        if plan is not None:
-            found.append((loop, plan))
-
-    walk(kernel, (tirx.For, note))
-    return found
+    plans = ((loop, plan_of(loop)) for loop in nodes_in(kernel, tirx.For))
+    return [(loop, plan) for loop, plan in plans if plan is not None]
 
 
 def _body_of(loop: tirx.For, plan: Plan, tiles: KernelTiles) -> Body:

@@ -8,8 +8,7 @@ from dataclasses import replace
 from tvm import ir, tirx
 from tvm_ffi import structural_equal
 
-from tvmtile._tvm import mapped
-from tvmtile.analysis.aliases import allocations_in
+from tvmtile._tvm import mapped, nodes_in
 from tvmtile.ir.kernels import bound_target, flattened, with_body
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -66,7 +65,7 @@ def Legalize(func: tirx.PrimFunc) -> tirx.PrimFunc:
         expanded = None if op is None else op.expanded(target)
         if expanded is None:
             return node
-        own.update(alloc.buffer for alloc in allocations_in(expanded))
+        own.update(alloc.buffer for alloc in nodes_in(expanded, tirx.AllocBuffer))
         return _with_span(expanded, node.value.span)
 
     body = mapped(func.body, (ir.Call, normalize))

@@ -8,7 +8,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import mapped, walk
+from tvmtile._tvm import mapped, nodes_in
 from tvmtile.errors import NestingError
 from tvmtile.ir.kernels import (
     Launch,
@@ -196,10 +196,5 @@ def _may_return(stmt: tirx.Stmt) -> bool:
 
 
 def _location_of_return(stmt: tirx.Stmt) -> Any:
-    found: list[Any] = []
-
-    def note(call: ir.Call) -> None:
-        found.append(location_of(call))
-
-    walk(stmt, (tirx.Evaluate, lambda node: note(node.value) if is_thread_return(node) else None))
-    return found[0]
+    returns = filter(is_thread_return, nodes_in(stmt, tirx.Evaluate))
+    return location_of(next(returns).value)

@@ -9,7 +9,7 @@ from typing import Any
 
 from tvm import DataType, ir, tirx
 
-from tvmtile._tvm import Mutator, Replacement, mutated, walk
+from tvmtile._tvm import Mutator, Replacement, mutated, nodes_in
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.contributions import contribution
 from tvmtile.analysis.nests import Nest
@@ -284,9 +284,8 @@ def _stores_of_an_iteration(body: tirx.Stmt) -> list[tirx.BufferStore]:
 
 def _times_mentioned(body: tirx.Stmt, buffer: ir.Var, aliases: Aliases) -> int:
     """How often a statement names the memory of a buffer."""
-    mentioned: list[ir.Var] = []
-    walk(body, (ir.Var, mentioned.append))
-    walk(body, (tirx.AllocBuffer, lambda node: mentioned.append(node.buffer)))
+    mentioned = nodes_in(body, ir.Var)
+    mentioned += [node.buffer for node in nodes_in(body, tirx.AllocBuffer)]
     return sum(aliases.root(buffer).same_as(aliases.root(var)) for var in mentioned)
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import walk
-from tvmtile.analysis.aliases import allocations_in
+from tvmtile._tvm import nodes_in
 from tvmtile.analysis.contributions import contribution
 from tvmtile.errors import InvalidOperand
 from tvmtile.ir.combiners import COMBINERS, Combiner
@@ -106,7 +105,7 @@ class _Split(ScopedRewriter):
         super().__init__()
         self._parts: dict[ir.Var, _Parts] = {}
 
-        for each in allocations_in(body):
+        for each in nodes_in(body, tirx.AllocBuffer):
             if str(each.buffer.ty.storage_scope).startswith(REDUCER_SCOPE):
                 self._parts[each.buffer] = _Parts(each.buffer)
 
@@ -186,9 +185,7 @@ class _Split(ScopedRewriter):
 def _constant_fill(op: TileOp) -> Any:
     """The value that an elementwise operator sets every element to; None for any other."""
     loops = op.as_loops()
-    stores: list[tirx.BufferStore] = []
-    if loops is not None:
-        walk(loops, (tirx.BufferStore, stores.append))
+    stores = [] if loops is None else nodes_in(loops, tirx.BufferStore)
     if len(stores) != 1 or contains(stores[0].value, (ir.TensorLoad, ir.Var)):
         return None
     return stores[0].value

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.target import Target
 
-from tvmtile._tvm import mapped
+from tvmtile._tvm import mapped, nodes_in
 from tvmtile.analysis.accesses import kernels_of
-from tvmtile.analysis.aliases import allocations_in
 from tvmtile.errors import warn
 from tvmtile.ir.annotations import STAGES_ANNOTATION
 from tvmtile.ir.barriers import is_barrier_of_blocks
@@ -306,5 +305,5 @@ def _check_kernel(launch: Launch, capability: GpuCapability) -> None:
         raise Unsuitable("the kernel has groups of threads of its own")
     if contains(launch.body, tirx.Evaluate, is_barrier_of_blocks):
         raise Unsuitable("blocks wait for each other, with all of their threads")
-    if any(is_mbarrier(each.buffer) for each in allocations_in(launch.body)):
+    if any(is_mbarrier(each.buffer) for each in nodes_in(launch.body, tirx.AllocBuffer)):
         raise Unsuitable("the kernel has mbarriers of its own")

@@ -8,7 +8,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvmtile._tvm import Replacement, walk
+from tvmtile._tvm import Replacement, nodes_in
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import prim_func_pass
@@ -129,9 +129,7 @@ class _Keeper(ScopedRewriter):
 
     def _is_left_alone(self, indices: Sequence[ir.Expr]) -> bool:
         """Tell whether a bitwise operator is there already, of what loops change."""
-        found: list[Any] = []
-        walk(indices, (_BITWISE, found.append))
-        return any(map(self._varies, found))
+        return any(map(self._varies, nodes_in(indices, _BITWISE)))
 
     def _varies(self, node: Any) -> bool:
         return not self._loops.isdisjoint(variables_of(node))
@@ -201,9 +199,7 @@ def _multiples(value: ir.Expr, factor: int = 1) -> Iterator[tuple[ir.Expr, int]]
 
 
 def _divisions(node: Any) -> list[Any]:
-    found: list[Any] = []
-    walk(node, (_DIVISIONS, found.append))
-    return found
+    return nodes_in(node, _DIVISIONS)
 
 
 def _terms(value: ir.Expr) -> Iterator[Any]:

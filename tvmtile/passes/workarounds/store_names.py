@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm import DataType, ir, tirx
 
-from tvmtile._tvm import Mutator, mutated, walk
+from tvmtile._tvm import Mutator, mutated, nodes_in
 from tvmtile.ir.calls import is_if_then_else
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -75,8 +75,7 @@ def StoreNamesOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
         is_vector = loop.kind == tirx.ForKind.VECTORIZED  # its names have a lane for each iteration
         return loop if is_vector else mutator.default_mutate(loop)
 
-    uses: Counter[ir.Var] = Counter()
-    walk(func.body, (ir.Var, lambda var: uses.update([var])))
+    uses = Counter(nodes_in(func.body, ir.Var))
     statements = (tirx.BufferStore, tirx.Bind, tirx.Evaluate)
     return with_body(
         func,
@@ -172,12 +171,9 @@ def _cost(statement: tirx.Stmt) -> int:
 
 def _sum_of(costs: Mapping[ir.Var, int], node: ir.Node) -> int:
     """What the names in a node cost."""
-    found: list[int] = []
-    walk(node, (ir.Var, lambda var: found.append(costs.get(var, 0))))
-    return sum(found)
+    return sum(costs.get(var, 0) for var in nodes_in(node, ir.Var))
 
 
 def _choices_in(value: ir.Expr) -> int:
-    choices: list[ir.Expr] = []
-    walk(value, ((tirx.Select, ir.Call), choices.append))
+    choices = nodes_in(value, (tirx.Select, ir.Call))
     return sum(isinstance(each, tirx.Select) or is_if_then_else(each) for each in choices)

@@ -8,13 +8,13 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import walk
+from tvmtile._tvm import nodes_in
 from tvmtile.analysis.accesses import values_of_names
 from tvmtile.ir.annotations import APART, ARRIVE_COUNT
 from tvmtile.ir.asynchronous import BULK_STORE, signal
 from tvmtile.ir.barriers import sync
 from tvmtile.ir.operands import buffer_of, describe
-from tvmtile.ir.operators import TileOp, operator_of
+from tvmtile.ir.operators import TileOp, operators_in
 from tvmtile.ir.rewriting import defined_in, seq
 from tvmtile.ir.scopes import is_shared
 from tvmtile.ir.threads import WARPGROUP
@@ -168,19 +168,9 @@ def fence(tile: ir.Var, context: LoweringContext) -> list[tirx.Stmt]:
 
 
 def _is_written_by_threads(tile: ir.Var, context: LoweringContext) -> bool:
-    written: list[ir.Var] = []
-
-    def call(node: ir.Call) -> None:
-        op = operator_of(node)
-        if op is None or op.completes_on() is not None:
-            return
+    written = [store.buffer for store in nodes_in(context.launch.body, tirx.BufferStore)]
+    for op in operators_in(context.launch.body):
         chosen = implementation_of(op, context.kind) if op.is_tile else None
-        if chosen is None or chosen.variant != "tma":
+        if op.completes_on() is None and (chosen is None or chosen.variant != "tma"):
             written.extend(map(buffer_of, op.writes()))
-
-    walk(
-        context.launch.body,
-        (ir.Call, call),
-        (tirx.BufferStore, lambda node: written.append(node.buffer)),
-    )
     return any(tile.same_as(other) for other in written)

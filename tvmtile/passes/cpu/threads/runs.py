@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import is_buffer_var, mapped, walk
+from tvmtile._tvm import is_buffer_var, mapped
 from tvmtile.errors import InvalidOperand
 from tvmtile.ir.kernels import Launch
 from tvmtile.ir.rewriting import for_loop, seq, substitute, variables_of
@@ -178,14 +178,12 @@ class _Emitter:
         return result
 
     def _check_no_address(self, stmt: tirx.Stmt) -> None:
-        def refuse(var: ir.Var) -> None:
+        for var in variables_of(stmt):
             if var in self._stacked:
                 raise InvalidOperand(
                     f"the address of the private array {var.name} is used after a barrier",
                     help="on a CPU the threads' copies lie in one array: use its elements",
                 )
-
-        walk(stmt, (ir.Var, refuse))
 
     # Runs ------------------------------------------------------------------------------------------
 

@@ -8,8 +8,8 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 from tvm_ffi import structural_equal
 
+from tvmtile._tvm import nodes_in
 from tvmtile.analysis.accesses import accesses_of
-from tvmtile.analysis.aliases import allocations_in
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.errors import NestingError
 from tvmtile.ir.annotations import ARRIVE_COUNT
@@ -250,7 +250,7 @@ def _has_shared_effect(stmt: tirx.Stmt) -> bool:
 
 def _stored_private(stmt: tirx.Stmt, variance: ThreadVariance) -> set[ir.Var]:
     """The private arrays that a statement stores and does not declare itself."""
-    declared = {each.buffer for each in allocations_in(stmt)}
+    declared = {each.buffer for each in nodes_in(stmt, tirx.AllocBuffer)}
     stored = {
         variance.root(access.buffer)
         for access in accesses_of(stmt)

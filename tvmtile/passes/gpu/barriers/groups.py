@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import Mutator, mutated, walk
+from tvmtile._tvm import Mutator, mutated, nodes_in
 from tvmtile.errors import NestingError, SourceLocation
 from tvmtile.ir.annotations import APART, ARRIVE_COUNT, ARRIVES_ONLY, BARRIER_ID
 from tvmtile.ir.barriers import arrivals, attributes_of, is_barrier, scope_of, sync
@@ -31,15 +31,9 @@ _UNNAMED = 15
 
 def groups_in(body: tirx.Stmt) -> list[Group]:
     """The groups that regions belong to, the largest first."""
-    found: list[Group] = []
-
-    def note(node: tirx.AttrStmt) -> None:
-        group = group_of_region(node)
-        if group is not None:
-            found.append(group)
-
-    walk(body, (tirx.AttrStmt, note))
-    return sorted(dict.fromkeys(found), key=lambda group: (-group.count, group.first))
+    found = map(group_of_region, nodes_in(body, tirx.AttrStmt))
+    groups = dict.fromkeys(group for group in found if group is not None)
+    return sorted(groups, key=lambda group: (-group.count, group.first))
 
 
 def case_of(branch: tirx.IfThenElse, group: Group | None) -> int | None:
@@ -215,9 +209,8 @@ def _taken(body: tirx.Stmt, count: int) -> set[int]:
     """The barriers that the user may name: of `1 + k % 2` the first and the second."""
     taken: set[int] = set()
     analyzer = Analyzer()
-
-    def note(node: tirx.Evaluate) -> None:
-        attrs = attributes_of(node) if is_barrier(node) else {}
+    for node in filter(is_barrier, nodes_in(body, tirx.Evaluate)):
+        attrs = attributes_of(node)
         if BARRIER_ID in attrs:
             number = attrs[BARRIER_ID]
             named = tirx.const(number, "int32") if isinstance(number, int) else number
@@ -226,6 +219,4 @@ def _taken(body: tirx.Stmt, count: int) -> set[int]:
             taken.update(range(max(0, first), min(count, last + 1)))
         elif ARRIVE_COUNT in attrs and APART not in attrs:
             taken.add(_UNNAMED)
-
-    walk(body, (tirx.Evaluate, note))
     return taken

@@ -14,7 +14,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import OPAQUE, walk
+from tvmtile._tvm import OPAQUE, nodes_in
 from tvmtile.analysis.conflicts.dependence import ConflictScope
 from tvmtile.analysis.conflicts.expressions import conjuncts
 from tvmtile.analysis.conflicts.footprint import Footprints
@@ -78,9 +78,7 @@ class _Uniformity(ThreadVariance):
 
 @once_per_node  # each group asks
 def _loads_and_calls(expression: ir.Expr) -> list[ir.Expr]:
-    found: list[ir.Expr] = []
-    walk(expression, ((ir.TensorLoad, ir.Call), found.append))
-    return found
+    return nodes_in(expression, (ir.TensorLoad, ir.Call))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import walk
+from tvmtile._tvm import nodes_in
 from tvmtile.analysis.accesses import values_of_names
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.ir.annotations import STAGE_ANNOTATION, STAGES_ANNOTATION
@@ -149,14 +149,8 @@ _Between: TypeAlias = tuple[int, int, bool]
 
 def pipelined_loops_in(body: tirx.Stmt) -> list[tirx.For]:
     """The loops that ask for stages, one at least, in the order of the program."""
-    found: list[tirx.For] = []
-
-    def note(loop: tirx.For) -> None:
-        if int(loop.annotations.get(STAGES_ANNOTATION, 0)) > 0:
-            found.append(loop)
-
-    walk(body, (tirx.For, note), order="pre")
-    return found
+    loops = nodes_in(body, tirx.For, order="pre")
+    return [loop for loop in loops if int(loop.annotations.get(STAGES_ANNOTATION, 0)) > 0]
 
 
 def candidates_in(

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, mutated
-from tvmtile.analysis.aliases import allocations_in
+from tvmtile._tvm import Mutator, mutated, nodes_in
 from tvmtile.ir.kernels import flattened
 from tvmtile.ir.operands import buffer_of
 from tvmtile.ir.operators import TileOp, operator_of
@@ -48,7 +47,9 @@ class Preload:
 
     def renamed(self, before: tirx.For, behind: tirx.For) -> Preload:
         """The same in a kernel whose tiles have got copies."""
-        pairs = zip(allocations_in(before), allocations_in(behind), strict=True)
+        pairs = zip(
+            nodes_in(before, tirx.AllocBuffer), nodes_in(behind, tirx.AllocBuffer), strict=True
+        )
         (tile,) = (new.buffer for old, new in pairs if old.buffer.same_as(self.tile))
         return replace(self, tile=tile)
 
