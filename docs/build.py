@@ -39,6 +39,18 @@ README_CASES = (
     "copy",
 )
 
+# The kinds of kernels of its summary, by how their cases' names begin.
+README_KINDS = {
+    "GEMM, float16 and bfloat16": ("gemm float16", "gemm bfloat16"),
+    "GEMM, float8, also grouped": ("fp8 gemm", "grouped fp8"),
+    "GEMM, int4 and MXFP4 weights": ("int4", "mxfp4"),
+    "GEMM of a mixture of experts": ("moe",),
+    "attention": ("attention bfloat16",),
+    "attention, backward": ("attention backward",),
+    "attention, decoding": ("decode",),
+    "softmax, RMS norm": ("softmax", "rms_norm"),
+}
+
 # Where a module's names stand. What is in no topic comes after them.
 TOPICS = {
     "Functions and macros": ["entry"],
@@ -237,7 +249,27 @@ def benchmark_tables() -> dict[str, str]:
     measured = [run for run in runs if len(runs) == 1 or run.partition(".")[0] in named]
     rows = [row[:-2] + row[-1:] * (len(measured) > 1) for row in shown]
     tables["gpu"] = "\n".join([*measured, "", *(" | ".join(row) + " |" for row in rows)])
+    tables["ratios"] = _ratios([(row[0].removeprefix("| "), row[3]) for row in cells[2:]])
     return tables
+
+
+def _ratios(cases: list[tuple[str, str]]) -> str:
+    """The summary: how far apart the ratios to others are, for each kind of kernels."""
+    lines = ["| kernels | cases | speed relative to |", "| --- | --- | --- |"]
+    for kind, beginnings in README_KINDS.items():
+        rows = [others for name, others in cases if name.startswith(beginnings)]
+        ratios: dict[str, list[float]] = {}
+        for other, ratio in re.findall(
+            r"(\S.*?) [\d.]+ \(([\d.]+)\)(?:, |$)", "\n".join(rows), re.M
+        ):
+            if "copy" not in other:  # a bound, nobody's kernel
+                ratios.setdefault(other, []).append(float(ratio))
+        spans = [
+            f"{other} {min(of):.2f}" + f" to {max(of):.2f}" * (min(of) != max(of))
+            for other, of in ratios.items()
+        ]
+        lines.append(f"| {kind} | {len(rows)} | {', '.join(spans)} |")
+    return "\n".join(lines)
 
 
 def _lowered(

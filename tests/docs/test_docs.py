@@ -36,10 +36,21 @@ def test_the_page_shows_what_the_passes_do_today(request):
 
 def test_the_tables_of_the_benchmark_have_a_place_in_the_readme():
     readme = build.README.read_text()
-    with_table = build.filled(readme, dict.fromkeys(build.BENCHMARKS, "| case | ratio |\n"))
-    assert with_table.count("| case | ratio |") == len(build.BENCHMARKS)
-    without = build.filled(with_table, dict.fromkeys(build.BENCHMARKS, "| other |"))
+    tables = build.benchmark_tables()
+    with_table = build.filled(readme, dict.fromkeys(tables, "| case | ratio |\n"))
+    assert with_table.count("| case | ratio |") == len(tables)
+    without = build.filled(with_table, dict.fromkeys(tables, "| other |"))
     assert without.count("| case | ratio |") == 0
+
+
+def test_the_summary_of_the_readme_covers_the_benchmarks_cases():
+    lines = build.benchmark_tables()["ratios"].splitlines()[2:]
+    assert len(lines) == len(build.README_KINDS)
+    assert all(int(line.split(" | ")[1]) > 0 for line in lines)
+    made = build._ratios(
+        [("mxfp4 a", "cuBLAS, f16 60 (2.02), copy 4 (0.5)"), ("int4", "cuBLAS, f16 6 (1.1)")]
+    )
+    assert "| 2 | cuBLAS, f16 1.10 to 2.02 |" in made
 
 
 def test_the_readme_shows_the_figures_of_the_benchmarks():
