@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tvm import tirx
 
 import tvmtile
 import tvmtile.language as T
@@ -128,6 +129,22 @@ def test_a_kernel_inside_another():
             with T.Kernel(1):
                 with T.Kernel(1):
                     A[0] = 1
+
+
+OUTSIDE = {
+    "alloc_global": lambda a: T.alloc_global((4,), "float32"),
+    "any_of": T.any_of,
+    "all_of": T.all_of,
+    "device_assert": lambda a: T.device_assert(True),
+    "view": lambda a: T.view(a, (8, 4), "uint16"),
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_statements_outside_a_program(name):
+    tensor = tirx.decl_buffer((4, 8), "float16")
+    with pytest.raises(NestingError, match=rf"^T\.{name} stands outside T\.Kernel"):
+        OUTSIDE[name](tensor)
 
 
 def test_an_index_outside_a_kernel():

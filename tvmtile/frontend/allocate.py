@@ -9,6 +9,7 @@ from tvm.tirx.script import builder as T
 
 from tvmtile.errors import InvalidOperand, NestingError
 from tvmtile.frontend.dtypes import DType, DTypeLike, Shape, as_dtype
+from tvmtile.frontend.emit import require_program
 from tvmtile.frontend.kernel import current_kernel
 from tvmtile.frontend.tile import Tile
 from tvmtile.frontend.tracer import current_tracer
@@ -83,6 +84,7 @@ def alloc_global(shape: Shape, dtype: DTypeLike) -> Tile:
     dtype : dtype
         Element dtype.
     """
+    require_program("alloc_global")
     return T.alloc_buffer(_shape("T.alloc_global", shape), str(as_dtype(dtype)), scope="global")
 
 

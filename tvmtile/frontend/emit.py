@@ -5,12 +5,22 @@ from __future__ import annotations
 from tvm import ir
 from tvm.tirx.script import builder as T
 
+from tvmtile._tvm import IRBuilder
 from tvmtile.errors import NestingError
 from tvmtile.frontend.kernel import current_kernel
 from tvmtile.ir.operators import TileOp
 from tvmtile.ir.spans import current_span
 
-__all__ = ["checked_call", "emit"]
+__all__ = ["checked_call", "emit", "require_program"]
+
+
+def require_program(name: str) -> None:
+    """Raise an error outside of a program, where no statement can be written."""
+    if not IRBuilder.is_in_scope():
+        raise NestingError(
+            f"T.{name} stands outside T.Kernel",
+            help="move it into the body of `with T.Kernel(...) as ...:`",
+        )
 
 
 def emit(op: TileOp) -> None:

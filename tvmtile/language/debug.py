@@ -8,6 +8,7 @@ from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile.errors import NestingError
+from tvmtile.frontend.emit import require_program
 from tvmtile.frontend.kernel import current_kernel
 from tvmtile.frontend.tracer import write_assertion
 from tvmtile.frontend.values import as_condition
@@ -41,6 +42,7 @@ def device_assert(condition: Value, msg: str = "", no_stack_info: bool = False) 
         Accepted for TileLang's kernels.
     """
     del no_stack_info
+    require_program("device_assert")
     test = as_condition(condition)
     if not isinstance(test, ir.Expr):
         test = tirx.const(bool(test), "bool")

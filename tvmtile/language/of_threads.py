@@ -8,12 +8,11 @@ from typing import Any, TypeVar, cast
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import IRBuilder
-from tvmtile.errors import NestingError
+from tvmtile.frontend.emit import require_program
 from tvmtile.ir.spans import current_span
 from tvmtile.ir.threads import ALL_LANES
 
-__all__ = ["lanes_of", "located", "of_threads", "require_program"]
+__all__ = ["lanes_of", "located", "of_threads"]
 
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -28,15 +27,6 @@ def of_threads(function: _Function) -> _Function:
         return function(*args, **kwargs)
 
     return cast(_Function, checked)
-
-
-def require_program(name: str) -> None:
-    """Raise an error outside of a program, where there are no threads."""
-    if not IRBuilder.is_in_scope():
-        raise NestingError(
-            f"T.{name} stands outside T.Kernel",
-            help="move it into the body of `with T.Kernel(...) as ...:`",
-        )
 
 
 def located(call: ir.Call) -> ir.Call:

@@ -11,6 +11,7 @@ from tvm.tirx.script import builder as T
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidOperand, ShapeMismatch
 from tvmtile.frontend.dtypes import DTypeLike, Extent, Shape, as_dtype
+from tvmtile.frontend.emit import require_program
 from tvmtile.frontend.tile import Tile
 from tvmtile.ir.operands import constant, describe, dtype_of
 
@@ -46,6 +47,8 @@ def view(src: ir.Var, shape: Shape | None = None, dtype: DTypeLike | None = None
     ------
     ShapeMismatch
         If the view would have another number of bytes.
+    NestingError
+        Outside of a program.
     """
     if not is_buffer_var(src):
         raise InvalidOperand("T.view: the source is not a buffer")
@@ -58,6 +61,7 @@ def view(src: ir.Var, shape: Shape | None = None, dtype: DTypeLike | None = None
             f"{name} needs {want // 8}",
             help="a view covers the same bytes; T.copy converts values",
         )
+    require_program("view")
     # TVM prints a view of the same dtype as `src.view(...)`, which keeps the layout of its source.
     layout = src.ty.layout if str(name) == dtype_of(src) else "default"
     return T.decl_buffer(

@@ -8,11 +8,12 @@ from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile.errors import UnsupportedDtype
+from tvmtile.frontend.emit import require_program
 from tvmtile.frontend.kernel import get_thread_bindings, get_thread_extents
 from tvmtile.frontend.math import as_expr
 from tvmtile.ir.threads import ALL_LANES, WARP_SIZE
 from tvmtile.ir.types import Index, Value
-from tvmtile.language.of_threads import lanes_of, located, of_threads, require_program
+from tvmtile.language.of_threads import lanes_of, located, of_threads
 from tvmtile.language.warps import get_lane_idx, get_warp_idx, shfl_sync, warp_reduce_bitor
 
 __all__ = [

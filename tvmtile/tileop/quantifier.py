@@ -7,7 +7,7 @@ from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile.errors import InvalidOperand
-from tvmtile.frontend.emit import emit
+from tvmtile.frontend.emit import emit, require_program
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.combiners import COMBINERS
 from tvmtile.ir.operands import check_bounds, describe, dtype_of, extents_of
@@ -71,6 +71,7 @@ def _quantified(kind: str, buffer: TileOperand) -> ir.Expr:
             f"{kind}_of: {describe(src)} is one element",
             help="use it as the condition itself, or give a region, `A[i0:i1]`",
         )
+    require_program(f"{kind}_of")
     answer = T.local_scalar("bool").scalar
     emit(Quantifier(src, answer, kind))
     return answer
