@@ -1,6 +1,7 @@
 """SwizzleShared and FlattenShared: layouts of shared tiles, by choice and by hand."""
 
 import pytest
+import torch
 from tvm import ir, tirx
 from tvm.target import Target
 from tvm.tirx.layout import ComposeLayout, S, TileLayout
@@ -201,6 +202,26 @@ def test_a_layout_that_can_not_be_used_is_an_error(name):
 def test_a_viewed_tile_can_not_have_a_user_layout():
     with pytest.raises(InvalidOperand, match="seen through a view"):
         lowered(product(layouts.make_full_bank_swizzled_layout, view=True))
+
+
+@pytest.mark.parametrize("target", ["llvm", {"kind": "cuda", "arch": "sm_80"}])
+@pytest.mark.parametrize("annotated", ["the tile", "the view"])
+def test_a_viewed_tile_may_be_said_to_have_plain_rows(target, annotated):
+    @T.prim_func
+    def main(A: T.Tensor((16, 32), "float16"), C: T.Tensor((16, 64), "uint8")):
+        with T.Kernel(1, threads=128):
+            tile = T.alloc_shared((2, 16, 32), "float16")
+            halves = T.view(tile, (2, 16, 64), "uint8")
+            plain = tvmtile.layout.Layout((2, 16, 64), lambda s, i, j: (s, i, j))
+            whole = tvmtile.layout.Layout((2, 16, 32), lambda s, i, j: s * 512 + i * 32 + j)
+            T.annotate_layout({tile: whole} if annotated == "the tile" else {halves: plain})
+            T.copy(A, tile[1, :, :])
+            T.copy(halves[1, :, :], C)
+
+    backend = "auto" if target == "llvm" else "emulator"
+    kernel = tvmtile.compile(main, target=target, out_idx=[1], execution_backend=backend)
+    a = torch.randn(16, 32).half()
+    assert torch.equal(kernel(a), a.view(torch.uint8))
 
 
 @pytest.mark.parametrize("name", [*BY_HAND, None])

@@ -12,7 +12,8 @@ from tvm.tirx.layout import Layout
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
 from tvmtile.errors import InvalidOperand
 from tvmtile.ir.operands import bits_of, describe, static_shape
-from tvmtile.layout.shared import SWIZZLES, layout_of_places, swizzle_of, swizzled
+from tvmtile.ir.rewriting import retyped
+from tvmtile.layout.shared import SWIZZLES, has_plain_rows, layout_of_places, swizzle_of, swizzled
 
 __all__ = ["layout_of_map", "user_layout"]
 
@@ -34,12 +35,19 @@ def user_layout(tile: ir.Var, layout: Any, widest: int, *, is_viewed: bool) -> L
     Raises
     ------
     InvalidOperand
-        If it can't be represented, or the tile is seen through views.
+        If it can't be represented, or the tile is seen through views, which show plain rows.
     """
     if layout == "linear" or (is_viewed and layout == "auto"):
         return None
-    if is_viewed:
+    if not is_viewed:
+        return _fixed(tile, layout, widest)
+    fixed = None if isinstance(layout, str) else _fixed(tile, layout, widest)
+    if fixed is None or not has_plain_rows(retyped(tile, layout=fixed)):
         raise _refused(tile, "it is seen through a view, or its address is taken")
+    return None
+
+
+def _fixed(tile: ir.Var, layout: Any, widest: int) -> Layout | None:
     dtype = str(tile.ty.dtype)
     if layout == "auto":
         return swizzled(static_shape(tile), dtype, widest=widest)
