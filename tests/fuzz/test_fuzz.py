@@ -162,12 +162,13 @@ def test_a_wrong_fill_is_found(monkeypatch, tmp_path):
 
 
 def test_a_guard_that_is_off_by_one_is_found(monkeypatch, tmp_path):
-    from tvmtile.passes.memory import guard_global_access
+    from tvmtile.passes.memory import guard_global_access, nest_bounds
 
-    bounds = guard_global_access._bounds
-    monkeypatch.setattr(
-        guard_global_access, "_bounds", lambda low, high, extent: bounds(low, high - 1, extent)
-    )
+    within_axis = nest_bounds.within_axis
+    for module in (guard_global_access, nest_bounds):
+        monkeypatch.setattr(
+            module, "within_axis", lambda low, high, extent: within_axis(low, high - 1, extent)
+        )
     outcome, _ = first_failure("llvm", tmp_path, r"O\d+: T.Tensor", 40)
     assert outcome.kind == "wrong"
 

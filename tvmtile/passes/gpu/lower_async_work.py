@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import Replacement
-from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.comers import Comers, Condition
-from tvmtile.analysis.forward import Forward
-from tvmtile.analysis.uses import uses_in
 from tvmtile.codegen.warpgroup_products import instructions_of
 from tvmtile.instructions.ptx import ptx
 from tvmtile.ir.asynchronous import (
     Issue,
-    Product,
-    Wait,
     issued,
     kind_of,
     names_token,
@@ -26,13 +20,13 @@ from tvmtile.ir.asynchronous import (
     signalled,
     waited,
 )
-from tvmtile.ir.kernels import Launch, flattened, statements_of, with_kernels, with_launch_body
+from tvmtile.ir.kernels import Launch, flattened, with_kernels, with_launch_body
 from tvmtile.ir.operands import constant
-from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, contains, mentions, seq, substitute
-from tvmtile.ir.scopes import is_private, is_shared
 from tvmtile.ir.threads import ALL_LANES, WARP_SIZE
+from tvmtile.passes.gpu.async_waits import groups_left
+from tvmtile.passes.gpu.product_fences import fenced_products, product_in
 
 __all__ = ["LowerAsyncWork"]
 
@@ -103,14 +97,11 @@ def LowerAsyncWork(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _lowered(kernel: tirx.For) -> tirx.For:
-    waits, fences = _Waits(), _Fences(kernel)
     launch = Launch(kernel)
-    waits.follow(kernel.body, {})
-    fences.follow(launch.body, frozenset())  # a block's and a thread's loop have one iteration
     has_whole_warps = launch.num_threads % WARP_SIZE == 0  # all lanes have to come to an exchange
     indices = [loop.loop_var for loop in launch.threads] if has_whole_warps else []
     firsts = {index: ir.Var(f"first_{index.name}", index.ty) for index in indices}
-    lowered = _Instructions(launch, waits.left, fences.needed, firsts).rewrite(kernel)
+    lowered = _Instructions(kernel, firsts).rewrite(kernel)
     named = [
         tirx.Bind(first, _of_first_lane(index))
         for index, first in firsts.items()
@@ -125,175 +116,15 @@ def _of_first_lane(value: ir.Expr) -> ir.Expr:
     return T.tvm_warp_shuffle(lanes, value, 0, WARP_SIZE, WARP_SIZE)
 
 
-# How many groups a wait leaves -------------------------------------------------------------------
-
-_Ages = tuple[int, ...]
-"""Of the signals of a token, the latest first: how many groups were committed since, at least."""
-_State = Mapping[str, _Ages]
-
-
-class _Waits(Forward[_State]):
-    """What is in flight at waits, on all paths; a wait leaves no more than it may."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.left: dict[tirx.Stmt, int] = {}
-
-    def changes(self, stmt: tirx.Stmt) -> bool:
-        return signalled(stmt) is not None or waited(stmt) is not None
-
-    def past(self, stmt: tirx.Stmt, state: _State) -> _State:
-        token, awaited = signalled(stmt), waited(stmt)
-        if awaited is not None:
-            left = _left_by(awaited, state)
-            self.left[stmt] = min(left, self.left.get(stmt, left))
-        return state if token is None else _after_commit(token, state)
-
-    def joined(self, states: list[_State]) -> _State:
-        return _joined(states)
-
-
-def _after_commit(token: str, state: _State) -> _State:
-    kind = kind_of(token)
-    most = kind.max_behind
-    older = {
-        other: tuple(min(age + 1, most) for age in ages) if kind_of(other) is kind else ages
-        for other, ages in state.items()
-    }
-    return {**older, token: (0, *older.get(token, ()))[: most + 1]}
-
-
-def _joined(states: list[_State]) -> _State:
-    """What holds on all paths; a token that one has not signalled demands nothing there."""
-    result: dict[str, _Ages] = {}
-    for state in states:
-        for token, ages in state.items():
-            known = result.get(token, ())
-            both = tuple(map(min, known, ages))
-            result[token] = both + (known[len(both) :] or ages[len(both) :])
-    return result
-
-
-def _left_by(awaited: Wait, state: _State) -> int:
-    """How many groups a wait may leave: those after the batch that it waits for."""
-    kind = kind_of(awaited.token)
-    if awaited.token == kind.name:
-        return min(awaited.behind, kind.max_behind)
-    ages = state.get(awaited.token, ())
-    return ages[awaited.behind] if awaited.behind < len(ages) else kind.max_behind
-
-
-# Which products need a fence -----------------------------------------------------------------------
-
-
-_Path = tuple[int, ...]
-"""The branches around a statement, outer ones first."""
-
-
-class _Fences(Forward[frozenset[ir.Var]]):
-    """Products whose operands threads may have written since the last fence.
-
-    A matrix unit reads shared memory by another way than threads write it. The state is the tiles that
-    they have written since. What is written in a branch beside the product's may be written at any
-    time, by other threads: these may have a fence of their own behind it, before they do anything that
-    could let the product's threads go on.
-    """
-
-    def __init__(self, kernel: tirx.For) -> None:
-        super().__init__()
-        self.needed: set[tirx.Stmt] = set()
-        self._root = Aliases(kernel.body).root
-        self._products: dict[tirx.Stmt, _Path] = {}
-        self._writes: dict[tirx.Stmt, set[ir.Var]] = {}
-        self._places: dict[ir.Var, set[_Path]] = {}
-        self._branches = 0
-        self._unfenced: list[tuple[ir.Var, _Path]] = []
-        self._note(kernel.body, ())
-        self._let_go()
-
-    def _note(self, stmt: tirx.Stmt, path: _Path) -> None:
-        """Find products and what is written, with the branches around them."""
-        inside = statements_of(stmt)
-        for each in inside:
-            self._branches += 1
-            in_branch = isinstance(stmt, tirx.IfThenElse)
-            self._note(each, (*path, self._branches) if in_branch else path)
-        if isinstance(stmt, tirx.For | tirx.While) and contains(stmt, tirx.Evaluate, _lets_go):
-            self._let_go()  # in the next iteration
-        if inside or (isinstance(stmt, tirx.BufferStore) and is_private(stmt.buffer)):
-            return
-        if _product_in(stmt) is not None:
-            self._products[stmt] = path
-            return
-        uses = [use for use in uses_in(stmt) if use.writes and use.completes_on is None]
-        self._writes[stmt] = {root for u in uses if is_shared(root := self._root(u.buffer))}
-        self._unfenced += [(tile, path) for tile in self._writes[stmt]]
-        if _is_proxy_fence(stmt):
-            self._unfenced = [each for each in self._unfenced if each[1][: len(path)] != path]
-        elif isinstance(stmt, tirx.Evaluate) and _lets_go(stmt):
-            self._let_go()
-
-    def _let_go(self) -> None:
-        """Note the writes that no fence has followed when others may go on."""
-        for tile, path in self._unfenced:
-            self._places.setdefault(tile, set()).add(path)
-        self._unfenced = []
-
-    def changes(self, stmt: tirx.Stmt) -> bool:
-        return stmt in self._products or bool(self._writes.get(stmt))
-
-    def past(self, stmt: tirx.Stmt, state: frozenset[ir.Var]) -> frozenset[ir.Var]:
-        product = _product_in(stmt)
-        if product is None:
-            return state | self._writes.get(stmt, set())
-        operands = {self._root(address.args[0].source) for address, *_ in product.matrices}
-        beside = any(self._is_beside(stmt, tile) for tile in operands)
-        if state.isdisjoint(operands) and not beside:
-            return state
-        self.needed.add(stmt)
-        return frozenset()
-
-    def joined(self, states: list[frozenset[ir.Var]]) -> frozenset[ir.Var]:
-        return frozenset().union(*states)
-
-    def _is_beside(self, product: tirx.Stmt, tile: ir.Var) -> bool:
-        """Tell whether a tile is written in another branch than those around a product."""
-        own = self._products[product]
-        places = self._places.get(tile, set())
-        return any(own != p[: len(own)] and p != own[: len(p)] for p in places)
-
-
-def _is_proxy_fence(stmt: tirx.Stmt) -> bool:
-    op = operator_of(stmt.value) if isinstance(stmt, tirx.Evaluate) else None
-    return op is not None and op.role == "proxy fence"
-
-
-def _lets_go(stmt: tirx.Evaluate) -> bool:
-    """Tell whether other threads may go on by what a statement does."""
-    return constant(stmt.value) is None and not _is_proxy_fence(stmt)
-
-
-def _product_in(stmt: tirx.Stmt) -> Product | None:
-    return product_of(stmt.value) if isinstance(stmt, tirx.Evaluate) else None
-
-
-# Instructions ------------------------------------------------------------------------------------
-
-
 class _Instructions(ScopedRewriter):
     """Writes instructions in place of tokens."""
 
-    def __init__(
-        self,
-        launch: Launch,
-        left: dict[tirx.Stmt, int],
-        fenced: set[tirx.Stmt],
-        firsts: dict[ir.Var, ir.Var],
-    ) -> None:
+    def __init__(self, kernel: tirx.For, firsts: dict[ir.Var, ir.Var]) -> None:
         super().__init__()
+        launch = Launch(kernel)
         self._comers = Comers(launch)
-        self._left = left
-        self._fenced = fenced
+        self._left = groups_left(kernel.body)
+        self._fenced = fenced_products(launch)
         self._firsts = firsts
 
     def others(self) -> list[Replacement]:
@@ -328,7 +159,7 @@ class _Instructions(ScopedRewriter):
             return tirx.Evaluate(wait(self._left[stmt]))
         if token is not None:
             return tirx.Evaluate(ptx(kind_of(token).commit_group)())
-        product = _product_in(stmt)
+        product = product_in(stmt)
         if product is not None:
             issue = instructions_of(product, self.analyzer, fenced=stmt in self._fenced)
             return substitute(issue, self._firsts)  # it is the same in all threads of a warp

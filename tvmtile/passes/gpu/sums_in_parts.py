@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, mutated
+from tvmtile._tvm import Mutator, mutated, nodes_in
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.nests import Nest
 from tvmtile.ir.combiners import accumulator_dtype
@@ -60,16 +60,7 @@ def next_group(kernel: tirx.For, tried: set[ir.Var]) -> SumGroup | None:
 
 def sums_in(stmt: tirx.Stmt) -> list[Any]:
     """The reductions in a statement that are sums."""
-    found: list[Any] = []
-
-    def note(node: tirx.Evaluate, _: Mutator) -> tirx.Stmt:
-        op = sum_of(node)
-        if op is not None:
-            found.append(op)
-        return node
-
-    mutated(stmt, (tirx.Evaluate, note))
-    return found
+    return [op for op in map(sum_of, nodes_in(stmt, tirx.Evaluate)) if op is not None]
 
 
 def sum_of(stmt: tirx.Stmt) -> Any:

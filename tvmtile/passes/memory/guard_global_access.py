@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.sym import Analyzer
-from tvm_ffi import structural_equal
 
 from tvmtile._tvm import is_buffer_var, nodes_in
-from tvmtile.analysis.nest_ranges import NestRanges
 from tvmtile.ir.calls import takes_address
 from tvmtile.ir.extents import take_for_extents
 from tvmtile.ir.kernels import bound_target, is_kernel, is_parallel, with_body
@@ -22,6 +18,7 @@ from tvmtile.ir.operators import TileOp, operator_of, operators_in
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, contains, has_effect, seq, with_fresh_variables
 from tvmtile.ir.scopes import is_global
+from tvmtile.passes.memory.nest_bounds import Index, NestBounds, within_axis
 
 __all__ = ["GuardGlobalAccess"]
 
@@ -94,7 +91,7 @@ class _Guard(ScopedRewriter):
         self._in_kernel = False
         self._in_nest = False
         self._is_innermost = True  # no loop that moves tiles stands beside
-        self._inside: list[_Index] = []  # of the nest that runs where all of it lies inside
+        self._inside: list[Index] = []  # of the nest that runs where all of it lies inside
 
     # Loops: an elementwise nest is versioned as a whole ---------------------------------------
 
@@ -110,14 +107,14 @@ class _Guard(ScopedRewriter):
             return self._visit_body(loop)
         if not self._is_innermost:
             return self._visit_nest(loop)
-        bounds = _NestBounds(self._tensors, self.analyzer)
-        conditions = bounds.of(loop)
+        found = NestBounds(self._tensors, self.analyzer)
+        conditions = found.of(loop)
         guarded = self._visit_nest(loop)
         if not conditions or self._exclude_each_other(conditions):
             return guarded
         inside = tirx.all(*conditions)
         with self.assuming(inside):
-            self._inside = bounds.inside
+            self._inside = found.inside
             plain = self._visit_nest(loop)
             self._inside = []
         return tirx.IfThenElse(inside, with_fresh_variables(plain), guarded)
@@ -257,8 +254,8 @@ class _Guard(ScopedRewriter):
         unproven = [
             part
             for axis, (index, extent) in enumerate(zip(indices, buffer.ty.shape, strict=True))
-            if not _Index(buffer, axis, index).is_among(self._inside)
-            for part in _bounds(index, index, extent)
+            if not Index(buffer, axis, index).is_among(self._inside)
+            for part in within_axis(index, index, extent)
             if not self.analyzer.can_prove(part)
         ]
         if not unproven:
@@ -292,83 +289,3 @@ def _effects_once(indices: Sequence[ir.Expr]) -> tuple[list[tuple[ir.Var, Any]],
         return bindings[-1][0]
 
     return bindings, [once(index) for index in indices]
-
-
-def _bounds(low: ir.Expr, high: ir.Expr, extent: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
-    if isinstance(low, tirx.Ramp):
-        high = low.base + (low.lanes - 1) * low.stride
-        low = low.base
-    return high < extent, low >= tirx.const(0, str(low.ty.dtype))
-
-
-@dataclass(frozen=True)
-class _Index:
-    """An index of an access along an axis."""
-
-    buffer: ir.Var
-    axis: int
-    value: Any
-
-    def is_among(self, others: list[_Index]) -> bool:
-        return any(
-            self.axis == other.axis
-            and self.buffer.same_as(other.buffer)
-            and structural_equal(self.value, other.value)
-            for other in others
-        )
-
-
-class _NestBounds(NestRanges):
-    """Finds the conditions, in terms of outer variables, under which a nest stays inside.
-
-    Attributes
-    ----------
-    inside : list of _Index
-        What these conditions say of: whatever iteration they stand in, they lie inside.
-    """
-
-    def __init__(self, tensors: set[ir.Var], outer: Analyzer) -> None:
-        super().__init__(outer)
-        self._tensors = tensors
-        self._conditions: list[Any] = []
-        self.inside: list[_Index] = []
-
-    def of(self, loop: tirx.For) -> list[ir.Expr]:
-        self.rewrite(loop)
-        unique: list[Any] = []
-        for condition in self._conditions:
-            if not any(structural_equal(condition, other) for other in unique):
-                unique.append(condition)
-        return unique
-
-    def visit_load(self, node: ir.TensorLoad) -> ir.Expr:
-        self._note(node.source, node.indices)
-        return self.descend(node)
-
-    def visit_store(self, node: tirx.BufferStore) -> tirx.Stmt:
-        self._note(node.buffer, node.indices)
-        return self.descend(node)
-
-    def _note(self, buffer: ir.Var, indices: Sequence[ir.Expr]) -> None:
-        if buffer not in self._tensors:
-            return
-        for axis, (index, extent) in enumerate(zip(indices, buffer.ty.shape, strict=True)):
-            if isinstance(index, tirx.Ramp):
-                continue
-            if all(self.analyzer.can_prove(part) for part in _bounds(index, index, extent)):
-                continue
-            interval = self.range_of(index)
-            low, high = interval.min_value, interval.max_value
-            if not (_depends_on_outer_only(low) and _depends_on_outer_only(high)):
-                continue
-            self.inside.append(_Index(buffer, axis, index))
-            for part in _bounds(low, high, extent):
-                condition = self.analyzer.simplify(part)
-                if not self.analyzer.can_prove(condition):
-                    self._conditions.append(condition)
-
-
-def _depends_on_outer_only(bound: ir.Expr) -> bool:
-    """Tell whether a bound is finite and reads no memory, which the nest might change."""
-    reads = contains(bound, (ir.TensorLoad, ir.Call))
-    return NestRanges.is_finite(bound) and not reads
