@@ -8,7 +8,14 @@ from tvmtile._tvm import Mutator, Rewriting, is_buffer_var, mutated
 from tvmtile.ir.calls import is_if_then_else
 from tvmtile.ir.operators import TileOp, operator_of
 
-__all__ = ["Collector"]
+__all__ = ["Collector", "mbarriers_of"]
+
+
+def mbarriers_of(op: TileOp) -> list[ir.TensorLoad]:
+    """The mbarriers on which an operator completes or at which it arrives, beside what it writes."""
+    named = (op.completes_on(), op.releases())
+    written = op.writes()
+    return [each for each in named if each is not None and not any(map(each.same_as, written))]
 
 
 class Collector:
@@ -45,8 +52,7 @@ class Collector:
 
     def on_operator(self, op: TileOp, call: ir.Call, mutator: Mutator) -> None:
         """Visit what an operator is given besides operands; subclasses note what it does to these."""
-        mbarrier = op.completes_on()
-        operands = [*op.reads(), *op.writes(), *([] if mbarrier is None else [mbarrier])]
+        operands = [*op.reads(), *op.writes(), *mbarriers_of(op)]
         for argument in call.args[:]:
             if is_buffer_var(argument):
                 continue

@@ -274,6 +274,7 @@ class Effects:
             completes_on=use.completes_on,
             is_opaque=use.is_opaque,
             conditions=tuple(map(self.resolved, (*conditions, *use.conditions))),
+            ranks=None if use.ranks is None else tuple(map(self.resolved, use.ranks)),
             root=self.root(use.buffer),
             start=start,
             loops=loops,

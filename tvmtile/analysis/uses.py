@@ -9,7 +9,7 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, is_buffer_var, nodes_in
-from tvmtile.analysis.collector import Collector
+from tvmtile.analysis.collector import Collector, mbarriers_of
 from tvmtile.analysis.conflicts.expressions import bits, strides
 from tvmtile.ir.asynchronous import Issue, Product, issued, product_of
 from tvmtile.ir.calls import op_name, takes_address
@@ -48,6 +48,8 @@ class Use:
         A function that is called with an address does it.
     conditions : tuple of Expr
         What holds in a statement where it does that.
+    ranks : tuple of Expr, or None
+        The blocks of the cluster whose memory it is; None: the block's own.
     """
 
     buffer: ir.Var
@@ -61,6 +63,7 @@ class Use:
     completes_on: ir.TensorLoad | None
     is_opaque: bool
     conditions: tuple[ir.Expr, ...]
+    ranks: tuple[ir.Expr, ...] | None
 
 
 @dataclass(frozen=True)
@@ -140,9 +143,10 @@ class _Uses(Collector):
     ) -> None:
         token = self._token if is_opaque and self._role.is_asynchronous else None
         block = self._block(buffer) if is_opaque else ()
-        completes_on = None
+        completes_on = ranks = None
         if operator is not None:
             token, completes_on = operator.token(), operator.completes_on()
+            ranks = operator.ranks() if writes else None
             block = _box(buffer, operator.touched())
         self._found.append(
             Use(
@@ -157,6 +161,7 @@ class _Uses(Collector):
                 completes_on,
                 is_opaque,
                 self.conditions,
+                None if ranks is None else tuple(ranks),
             )
         )
 
@@ -183,8 +188,7 @@ class _Uses(Collector):
 
     def on_operator(self, op: TileOp, call: ir.Call, mutator: Mutator) -> None:
         super().on_operator(op, call, mutator)
-        mbarrier = op.completes_on()
-        if mbarrier is not None:
+        for mbarrier in mbarriers_of(op):
             self._note(mbarrier.source, mbarrier.indices, writes=False, is_atomic=True)
         for operands, writes in ((op.reads(), False), (op.writes(), True)):
             for operand in operands:

@@ -126,6 +126,17 @@ class TileOp:
         """The mbarrier, an element, at which a thread waits; None of other operators."""
         return None
 
+    def ranks(self) -> Sequence[ir.Expr] | None:
+        """The blocks of the cluster in whose memory it acts, by their ranks; None: its own one.
+
+        That is so of the elements that it writes, and of the mbarrier at which it arrives or completes.
+        """
+        return None
+
+    def within_block(self) -> TileOp:
+        """The same operator, where threads write nothing that other blocks of the cluster read."""
+        return self
+
     def begun_on(self, mbarrier: Any) -> TileOp | None:
         """The same copy, begun by one thread, so that an mbarrier counts the bytes that have come.
 

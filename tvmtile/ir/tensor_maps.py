@@ -15,7 +15,7 @@ from tvmtile.ir.calls import op_name
 from tvmtile.ir.operands import as_int32
 from tvmtile.ir.types import Index
 
-__all__ = ["ENCODER", "TensorMap", "tensor_map", "tensor_map_of"]
+__all__ = ["ENCODER", "TensorMap", "is_encoder", "tensor_map", "tensor_map_of"]
 
 ENCODER = "runtime.cuTensorMapEncodeTiled"
 """TVM's function that calls the driver's."""
@@ -55,6 +55,11 @@ def tensor_map(made_of: TensorMap) -> ir.Call:
     ]
     args = [ir.StringImm(made_of.dtype), made_of.data, *map(as_int32, numbers)]
     return ir.Call(_NAME, args, ret_ty=tirx.Var("map", "handle").ty)
+
+
+def is_encoder(call: ir.Call) -> bool:
+    """Tell whether a call makes a tensor map, on the host."""
+    return op_name(call) == "tirx.tvm_call_packed" and str(call.args[0].value) == ENCODER
 
 
 def tensor_map_of(call: ir.Call) -> TensorMap | None:

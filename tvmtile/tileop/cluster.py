@@ -10,6 +10,7 @@ PTX ISA, "Cluster of Cooperative Thread Arrays", "mapa", "mbarrier.arrive", "cp.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tvm import DataType, ir, tirx
@@ -83,7 +84,8 @@ class RemoteArrival(ValueOp):
     """Arrive at the mbarrier of another block; with `bytes`, which its phase then waits for.
 
     `after` is an element of a tile there, with the extents of what the block has written of it: the
-    arrival is behind the writes of all threads. It orders nothing within the block itself.
+    arrival is behind the writes of all threads. What it `publishes` is what they wrote elsewhere than
+    in the block's own memory: that costs a fence of the whole GPU.
     """
 
     name = "remote_arrival"
@@ -96,9 +98,19 @@ class RemoteArrival(ValueOp):
     after: tuple[ir.Expr, ...] = ()
     bytes: int = 0
     box: Any = ()
+    publishes: bool = True
+
+    def within_block(self) -> RemoteArrival:
+        return replace(self, publishes=False)
 
     def reads(self) -> list[ir.Expr]:
         return list(self.after)
+
+    def releases(self) -> ir.TensorLoad:
+        return self.barrier
+
+    def ranks(self) -> list[ir.Expr]:
+        return [self.rank]
 
 
 @tile_operator
@@ -111,6 +123,9 @@ class RemoteStore(ValueOp):
     target: ir.TensorLoad
     value: ir.Expr
     rank: ir.Expr
+
+    def ranks(self) -> list[ir.Expr]:
+        return [self.rank]
 
 
 @tile_operator
@@ -131,6 +146,9 @@ class RemoteCopy(ValueOp):
 
     def completes_on(self) -> ir.TensorLoad:
         return self.barrier
+
+    def ranks(self) -> list[ir.Expr]:
+        return [self.rank]
 
 
 # Code ----------------------------------------------------------------------------------------------
@@ -169,9 +187,10 @@ def _(_op: JoinCluster, context: LoweringContext) -> tirx.Stmt:
 
 @lowering(RemoteArrival, target="cuda", variant="mbarrier", fits=has_clusters)
 def _(op: RemoteArrival, _: LoweringContext) -> tirx.Stmt:
-    """One instruction; what the block's threads did before is seen by who waits there."""
+    """One instruction; what it publishes is seen by who waits there."""
     expect, count = (".expect_tx", [tirx.const(op.bytes, "uint32")]) if op.bytes else ("", [])
-    name = f"mbarrier.arrive{expect}.release.cluster.shared::cluster.b64"
+    order = ".release.cluster" if op.publishes else ""
+    name = f"mbarrier.arrive{expect}{order}.shared::cluster.b64"
     return _mapped([op.barrier], op.rank, lambda barrier: ptx(name)(barrier, *count))
 
 

@@ -9,6 +9,7 @@ that into account: what an mbarrier orders gets no other barrier.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tvm import ir, tirx
@@ -303,6 +304,9 @@ class Mbarrier(ValueOp):
     value: ir.Expr
     action: str = "arrive"
     of_cluster: bool = False
+
+    def within_block(self) -> Mbarrier:
+        return replace(self, of_cluster=False)
 
     def completes_on(self) -> ir.TensorLoad | None:
         return self.barrier if self.action.endswith("expect_tx") else None

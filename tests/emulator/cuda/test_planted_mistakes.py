@@ -17,6 +17,7 @@ import tvmtile.language as T
 from benchmarks.gpu_programs import PROGRAMS
 from tests.emulator.cuda.planted import Subject, subject, survivors
 from tests.metal.programs import flash_attention, gemm, operands, random
+from tests.passes.gpu.barriers.test_clusters import multicast_product
 from tests.passes.tile.specialization.computed_kernels import COMPUTED
 from tests.passes.tile.specialization.masked_kernels import MASKED
 from tests.passes.tile.specialization.test_skew import products
@@ -89,6 +90,13 @@ def unpacked_weights() -> Subject:
     return _subject(COMPUTED["packed_weights_by_way_of_fragments"]())
 
 
+def multicast() -> Subject:
+    """A tile that one block loads for two, whose readers arrive at the mbarriers of both."""
+    a, b = random(64, 512, dtype="float16"), random(512, 128, dtype="float16")
+    program = multicast_product(rows=64, inner=512)
+    return subject(program, (a, b, torch.empty(64, 128)), a.double() @ b.double())
+
+
 def _subject(run: Run) -> Subject:
     result = torch.empty(run.expected.shape)
     return subject(run.program, (*run.arguments, result), run.expected.double())
@@ -157,7 +165,7 @@ def added_gradients() -> Subject:
 
 PROGRAMS_WITH_ROLES = (
     *(three_stages, persistent, attention, skewed_attention, masked_product, masked_attention),
-    *(converted, unpacked_weights, gathered_rows, block_scaled_fp8, added_gradients),
+    *(converted, unpacked_weights, gathered_rows, block_scaled_fp8, added_gradients, multicast),
 )
 SUBJECTS = {f.__name__: f for f in PROGRAMS_WITH_ROLES}
 MEET = "the lanes have met at the wait for a product in front of it"
@@ -172,6 +180,10 @@ BETWEEN = "no register is touched between the product in front of it and this on
 ARRIVED = "the copy of the iteration before is still there: the numbers are wrong"
 BY_ITSELF = "the rows come by cp.async alone, which arrives by itself"
 JOINS = "the store joins the next group"
+TOGETHER = (
+    "the lanes of a warp arrive together, and have not been one ahead for a warp's worth of turns"
+)
+ALONE = "no block is outside of the mask"
 ALL_READ = "cp.async.bulk.wait_group.read"
 ALL_DONE = "cp.async.bulk.wait_group"
 DESCRIPTOR = "ptx_wgmma_encode_matrix_descriptor"
@@ -269,6 +281,20 @@ LET_THROUGH: dict[str, dict[tuple[str, str], tuple[int, str]]] = {
         (LEFT_OUT, "wgmma.commit_group.sync.aligned"): (1, COVERED),
         (MORE, "wgmma.wait_group.sync.aligned"): (1, COVERED),
         (LEFT_OUT, "wgmma.wait_group.sync.aligned"): (1, COVERED),
+    },
+    "multicast": {
+        ("an arrival less", "mbarrier.init.shared.b64"): (2, TOGETHER),
+        ("half the leading dimension's offset", DESCRIPTOR): (1, PANEL),
+        ("the stage's index off by one", "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64"): (
+            1,
+            LATER,
+        ),
+        (
+            "the stage's index off by one",
+            "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes",
+        ): (1, ALONE),
+        **STORED_ONCE,
+        (LEFT_OUT, "cp.async.bulk.commit_group"): (1, JOINS),
     },
 }
 WRONG = ("the next narrower swizzle", "the stage's index off by one")

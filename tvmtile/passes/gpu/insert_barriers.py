@@ -6,7 +6,7 @@ import itertools
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import nodes_in
+from tvmtile._tvm import mapped, nodes_in
 from tvmtile.analysis.conflicts.dependence import ConflictScope
 from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.analysis.effects import Effects
@@ -15,9 +15,11 @@ from tvmtile.errors import SourceLocation
 from tvmtile.ir.asynchronous import issued, kind_of, signal, wait
 from tvmtile.ir.barriers import sync
 from tvmtile.ir.kernels import Launch, bound_target, with_kernels, with_launch_body, with_statements
+from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.threads import WARP_SIZE, Group, without_groups
+from tvmtile.passes.gpu.barriers.clusters import blocks_together, is_published
 from tvmtile.passes.gpu.barriers.groups import NamedBarriers, groups_in, with_own_barriers
 from tvmtile.passes.gpu.barriers.items import (
     Barrier,
@@ -55,14 +57,18 @@ def InsertBarriers(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     In the region of a group of threads it is a barrier of the group, by a number of its own; a barrier
     of the block never stands there. What groups exchange gets a barrier of the block between their
-    regions, unless an mbarrier orders it. Two groups that come to barriers which the user has numbered,
-    together with others, order what they exchange themselves.
+    regions, unless an mbarrier orders it: for what touches the memory of another block of the cluster,
+    one at which that block arrives, or waits. Two groups that come to barriers which the user has
+    numbered, together with others, order what they exchange themselves.
 
     That holds for threadgroup memory, and for a tensor that the kernel uses in two ways, of reads,
     writes and atomic updates, or writes in two places. Between accesses of a tensor a barrier is left
     out where not all threads of the block come: the user orders those, as he does what one block writes
     and another reads. Tensors that are different parameters are taken to be different memory. An
     element that one statement writes in several threads is left to them.
+
+    An arrival at the mbarrier of another block is a fence of the GPU only where threads write what
+    other blocks read.
 
     On Metal, where a barrier orders threadgroup memory only unless it is told to do more, one that
     separates accesses of a tensor is a call of a function of ours.
@@ -116,12 +122,20 @@ def InsertBarriers(func: tirx.PrimFunc) -> tirx.PrimFunc:
                 known[key] = Footprints(launch, uniform)
             return known[key]
 
+        blocks = blocks_together(kernel)
+        if blocks > 1 and not is_published(kernel, func.body, effects):
+            kernel = mapped(kernel, (ir.Call, _within_block))
         for group in (None, *groups):
-            builder = Builder(Launch(kernel), effects, footprints, group)
+            builder = Builder(Launch(kernel), effects, footprints, group, blocks)
             kernel = _with_barriers(kernel, builder, group, named, is_for_metal=is_for_metal)
         return with_launch_body(kernel, without_groups(Launch(kernel).body)) if groups else kernel
 
     return with_kernels(func, order)
+
+
+def _within_block(call: ir.Call) -> ir.Expr:
+    op = operator_of(call)
+    return call if op is None or op.is_tile else op.within_block().to_call(call.span)
 
 
 def _with_barriers(

@@ -8,12 +8,11 @@ from tvm import tirx
 
 from tvmtile._tvm import mapped
 from tvmtile.codegen.kept_maps import keep_name, kept_maps, recall_name
-from tvmtile.ir.calls import op_name
 from tvmtile.ir.kernels import importing_llvm, with_body
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import seq
-from tvmtile.ir.tensor_maps import ENCODER
+from tvmtile.ir.tensor_maps import is_encoder
 
 __all__ = ["KeepTensorMaps"]
 
@@ -70,7 +69,7 @@ def KeepTensorMaps(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     def kept(stmt: tirx.Evaluate) -> tirx.Stmt:
         call = stmt.value
-        if op_name(call) != "tirx.tvm_call_packed" or str(call.args[0].value) != ENCODER:
+        if not is_encoder(call):
             return stmt
         _, memory, _, _, data, *numbers = call.args
         unknown = [number.astype("int64") for number in numbers if constant(number) is None]

@@ -60,6 +60,10 @@ class BulkLoad(_BulkCopy):
     def completes_on(self) -> ir.TensorLoad:
         return self.barrier
 
+    def ranks(self) -> list[ir.Expr] | None:
+        members = [rank for rank in range(self.blocks.bit_length()) if self.blocks >> rank & 1]
+        return [tirx.const(rank, "int32") for rank in members] or None
+
 
 @tile_operator
 class BulkStore(_BulkCopy):

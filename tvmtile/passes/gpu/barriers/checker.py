@@ -18,6 +18,7 @@ from tvm import ir
 from tvmtile.analysis.conflicts.dependence import Collision, ConflictScope, Distance
 from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.analysis.effects import Access, Loop
+from tvmtile.passes.gpu.barriers.clusters import Cluster, Done
 from tvmtile.passes.gpu.barriers.items import (
     Barriers,
     Branch,
@@ -64,8 +65,9 @@ class Clause(NamedTuple):
 class Checker:
     """Looks for races."""
 
-    def __init__(self, footprints: Footprints) -> None:
+    def __init__(self, footprints: Footprints, cluster: Cluster) -> None:
         self._footprints = footprints
+        self._cluster = cluster
         self._barriers: Barriers = {}
         self._bits: Mapping[Slot, int] = {}
         self._barriers_wait = False
@@ -195,25 +197,39 @@ class Checker:
 
     def _handed_over(self, state: State, item: Handover) -> State:
         if item.waits:
-            after = moved(state, lambda opened: opened.known_to(item))
-            everyone = self._footprints.all_threads
+            after = moved(state, lambda opened: opened.known_to(item, self._cluster))
+            everyone = self._cluster.all_threads
             return {o: paths for o, paths in after.items() if o.known != everyone}
         return moved(state, self._released_by(item))
 
     def _released_by(self, item: Handover) -> Callable[[Open], Open]:
         """Of an access whose threads arrive at an mbarrier, or one that knows of it."""
-        nearby = self._footprints.warps_of(item.threads)
+        comers = item.comers
+        nearby = [self._footprints.warps_of(threads) for threads in comers.threads]
+
+        def arrives(opened: Open, block: int) -> bool:
+            if self._cluster.in_block(block, opened.known) & comers.threads[block]:
+                return True
+            is_close = opened.ordered != ConflictScope.NONE
+            arrived = nearby[block] if is_close else comers.threads[block]
+            return (
+                block == opened.block and not self._footprints.threads_of(opened.access) & ~arrived
+            )
 
         def released(opened: Open) -> Open:
-            if opened.signals is None and item.mbarrier in opened.released:
-                return opened
-            arrived = item.threads if opened.ordered == ConflictScope.NONE else nearby
-            done = not self._footprints.threads_of(opened.access) & ~arrived
-            if opened.is_on_its_way or not (done or opened.known & item.threads):
+            if opened.is_on_its_way:
                 return opened
             if opened.signals is not None and not (item.with_copies and opened.is_cp_async):
                 return opened  # it has not arrived yet
-            return opened._replace(released=opened.released | {item.mbarrier}, signals=None)
+            at = {
+                (item.mbarrier, there)
+                for block, reached in enumerate(comers.reached)
+                if arrives(opened, block)
+                for there in reached
+            }
+            if not at:
+                return opened
+            return opened._replace(released=opened.released | at, signals=None)
 
         return released
 
@@ -285,7 +301,10 @@ class Checker:
         if not accesses:
             return state
         if self._is_looking:
-            demanded = list(dict.fromkeys(p for each in accesses for p in self._check(state, each)))
+            done = [each for access in accesses for each in self._cluster.by_blocks(access)]
+            demanded = list(
+                dict.fromkeys(path for each in done for path in self._check(state, each))
+            )
             state = self._close(state, demanded) if demanded else state
         else:  # what is not a copy does not arrive
             accesses = tuple(access for access in accesses if access.token is not None)
@@ -293,9 +312,12 @@ class Checker:
         for access in accesses:
             distances = self._distances_of(access, loops)
             signals = None if access.token is None else Signals()
-            released = () if access.mbarrier is None else (access.mbarrier,)
-            new = Open(access, distances, ConflictScope.NONE, signals, frozenset(released))
-            opened[new] = NO_SLOTS
+            for block, own, places in self._cluster.by_blocks(access):
+                on = () if access.mbarrier is None else ((access.mbarrier, p) for p in places)
+                new = Open(
+                    own, distances, ConflictScope.NONE, signals, block, places, frozenset(on)
+                )
+                opened[new] = NO_SLOTS
         return {**state, **opened}
 
     def _distances_of(self, access: Access, loops: tuple[Loop, ...]) -> Distances:
@@ -305,15 +327,19 @@ class Checker:
             if loop not in self._counted or access.root in self._counted[loop]
         )
 
-    def _check(self, state: State, later: Access) -> list[int]:
+    def _check(self, state: State, done: Done) -> list[int]:
         """Look for conflicts with an access; the slots that they demand a barrier in."""
+        later = done.access
         if later.is_of_device and not self._of_device:
             return []
         demanded: list[int] = []
         for earlier, paths in state.items():
             if not may_race(earlier.access, later) or earlier.is_on_its_way:
                 continue
-            if earlier.known and not self._footprints.threads_of(later) & ~earlier.known:
+            if earlier.places.isdisjoint(done.places):
+                continue
+            known = self._cluster.in_block(done.block, earlier.known)
+            if known and not self._footprints.threads_of(later) & ~known:
                 continue
             scope, in_flight = self._conflict(earlier, later)
             if scope <= earlier.ordered:

@@ -11,6 +11,7 @@ from tvmtile.analysis.conflicts.dependence import ConflictScope
 from tvmtile.analysis.effects import Access, Loop, Mbarrier
 from tvmtile.ir import asynchronous
 from tvmtile.ir.threads import Group
+from tvmtile.passes.gpu.barriers.clusters import Arrivals
 
 __all__ = [
     "Barrier",
@@ -76,8 +77,8 @@ class Handover:
     """Of the mbarrier itself, and others of the statement."""
     mbarrier: Mbarrier
     """Which one."""
-    threads: int
-    """Those that certainly do it, a bit each."""
+    comers: Arrivals
+    """Who certainly does it, and whose mbarrier that is."""
     waits: bool
     """They wait, and know then what others did that arrived."""
     with_copies: bool = False

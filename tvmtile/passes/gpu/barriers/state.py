@@ -17,6 +17,7 @@ from tvmtile.analysis.conflicts.dependence import ConflictScope, Distance, Side
 from tvmtile.analysis.effects import Access, Loop, Mbarrier
 from tvmtile.ir import asynchronous
 from tvmtile.ir.asynchronous import CP_ASYNC, KINDS, kind_of
+from tvmtile.passes.gpu.barriers.clusters import Cluster
 from tvmtile.passes.gpu.barriers.items import Barrier, Handover, Signal, TokenWait
 
 __all__ = [
@@ -56,10 +57,15 @@ class Open(NamedTuple):
     """The threads that a barrier has ordered since: none, or those of a warp or a warpgroup."""
     signals: Signals | None = None
     """Of what has not arrived yet: what has been signalled since it was issued."""
-    released: frozenset[Mbarrier] = frozenset()
-    """The mbarriers at which its threads have arrived since: who waits there knows of it."""
+    block: int = 0
+    """The rank, in its cluster, of the block that did it."""
+    places: frozenset[int] = frozenset([0])
+    """Those of the blocks whose memory it may touch."""
+    released: frozenset[tuple[Mbarrier, int]] = frozenset()
+    """The mbarriers at which its threads have arrived since, and of which block: who waits there knows
+    of it."""
     known: int = 0
-    """The threads that know of it by such a wait, a bit each."""
+    """The threads of the cluster that know of it by such a wait, a bit each."""
 
     @property
     def is_on_its_way(self) -> bool:
@@ -94,11 +100,12 @@ class Open(NamedTuple):
         since = signals.of_kind if waits_for_kind else signals.own if awaited.token == own else 0
         return self._replace(signals=None) if since > awaited.behind else self
 
-    def known_to(self, wait: Handover) -> Open:
+    def known_to(self, wait: Handover, cluster: Cluster) -> Open:
         """Behind a wait for an mbarrier, at which those arrived that know of the access."""
-        if not any(map(wait.mbarrier.may_be, self.released)):
-            return self
-        return self._replace(known=self.known | wait.threads)
+        blocks = {block for mbarrier, block in self.released if wait.mbarrier.may_be(mbarrier)}
+        threads = wait.comers.threads
+        waiting = (cluster.of_block(block, threads[block]) for block in blocks)
+        return self._replace(known=functools.reduce(operator.or_, waiting, self.known))
 
     def entering(self, loop: Loop, counted: Container[ir.Var]) -> Open:
         """In a loop: an access before it, or in an earlier run of it, has no iteration here.

@@ -30,6 +30,7 @@ from tvmtile.ir.operands import describe, literal
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.threads import Group, group_of_region
 from tvmtile.passes.gpu.barriers.checker import Checker
+from tvmtile.passes.gpu.barriers.clusters import Cluster
 from tvmtile.passes.gpu.barriers.groups import (
     case_of,
     hands_over,
@@ -103,7 +104,7 @@ class Builder:
     `effects` are those of the kernel, whatever barriers are in it; `footprints` compares accesses,
     given the names that are uniform. Barriers are looked for the threads of `group`, or the block's:
     they stand in their regions, and order what the kernel does there, but for what some of them do as a
-    group.
+    group. `blocks` reach each other's memory.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class Builder:
         effects: Effects,
         footprints: Callable[[set[ir.Var]], Footprints],
         group: Group | None = None,
+        blocks: int = 1,
     ) -> None:
         self._body = launch.body
         self._effects = effects
@@ -123,7 +125,8 @@ class Builder:
         self._num_threads = launch.num_threads
         self._blocks = launch.blocks
         self._footprints = footprints(self._uniform_names(launch.body))
-        self.checker = Checker(self._footprints)
+        self._cluster = Cluster(self._footprints, blocks)
+        self.checker = Checker(self._footprints, self._cluster)
 
     @property
     def exchanges_through_device(self) -> bool:
@@ -205,17 +208,21 @@ class Builder:
         mbarrier = acquired if released is None else released
         if op is None or mbarrier is None:
             return None
-        on_threads = (
-            self._effects.resolved(part)
-            for condition in context.conditions
-            for part in conjuncts(condition)
-            if self._variance.may_diverge(part)
+        parts = [part for condition in context.conditions for part in conjuncts(condition)]
+        diverging = filter(self._variance.may_diverge, parts)
+        resolved = self._effects.resolved
+        ranks = op.ranks()
+        comers = self._cluster.arrivals(
+            map(resolved, parts),
+            map(resolved, diverging),
+            None if ranks is None else [*map(resolved, ranks)],
+            context.loops,
         )
         return Handover(
             stmt,
             self._read([stmt], context),
             self._effects.mbarrier(mbarrier),
-            self._footprints.threads_where(on_threads),
+            comers,
             released is None,
             op.releases_copies(),
         )
