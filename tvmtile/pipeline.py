@@ -163,7 +163,7 @@ _GPU: tuple[Any, ...] = (
     _Only("cuda", P.LowerWaitsOnCuda),  # barriers of warps, or of some threads, are instructions
     _Only("cuda", P.LowerAssertionsOnCuda),  # assertions print what fails, and stop the kernel
     P.InlineSingleTripLoops,  # loops of one iteration become their body
-    P.LeaveUnrolling,  # the compiler of the source unrolls what stands under guards
+    P.LeaveUnrolling,  # the compiler of the source unrolls what is guarded, or very long
     P.WidenIndices,  # elements of large tensors are numbered in 64 bits
     P.KeepRemainders,  # remainders that TVM would wrongly merge stay two
     P.LaunchClusters,  # blocks of a cluster are launched together

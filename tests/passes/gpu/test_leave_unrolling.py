@@ -1,4 +1,4 @@
-"""LeaveUnrolling: nests under guards come as loops to the compiler of the source."""
+"""LeaveUnrolling: nests under guards and very long ones are loops for the compiler of the source."""
 
 from __future__ import annotations
 
@@ -84,3 +84,66 @@ def test_atomic_updates_are_written_out(target):
 def test_guards_of_known_extents_are_written_out(target):
     source = tvmtile.compile(copies(70, 45), **TARGETS[target]).get_kernel_source()
     assert PRAGMAS[target] not in source.partition("tile")[2]
+
+
+def sum_of_shares(value, others, count):
+    """An expression that is as long as one likes."""
+    for step in range(count):
+        value = value * 0.5 + others[step % len(others)]
+    return value
+
+
+def sums(count):
+    """Long nests: on registers alone, and on a tile that threads exchange between iterations."""
+
+    @T.prim_func
+    def main(A: T.Tensor((64, 64), "float32"), C: T.Tensor((64, 64), "float32")):
+        with T.Kernel(1, threads=32):
+            own = T.alloc_fragment((64, 64), "float32")
+            tile = T.alloc_shared((64, 64), "float32")
+            T.copy(A, own)
+            T.copy(A, tile)
+            for i, j in T.Parallel(64, 64):
+                own[i, j] = sum_of_shares(own[i, j], [tile[i, j], tile[j, i]], count)
+            for i, j in T.Parallel(64, 64):
+                tile[i, j] = sum_of_shares(tile[i, j], [own[i, j], tile[i, j]], count)
+            for i, j in T.Parallel(64, 64):
+                C[i, j] = own[i, j] - tile[63 - i, j]
+
+    return main
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_longest_nests_of_a_very_long_kernel_are_loops(target):
+    short, long = (tvmtile.compile(sums(count), **TARGETS[target]) for count in (1, 40))
+    assert PRAGMAS[target] not in short.get_kernel_source().partition("tile")[2]
+    assert PRAGMAS[target] in long.get_kernel_source()
+    # It grows with what is written, not with the elements that this is done for, too.
+    assert len(long.get_kernel_source()) < 3 * len(short.get_kernel_source())
+    a, c = torch.randn(64, 64), torch.zeros(64, 64)
+    long(a, c)
+    own = sum_of_shares(a, [a, a.T], 40)
+    tile = sum_of_shares(a, [own, a], 40)
+    torch.testing.assert_close(c, own - tile.flip(0))
+
+
+def test_barriers_in_a_long_nest_do_not_keep_it_from_being_a_loop():
+    @T.prim_func
+    def main(A: T.Tensor((64, 64), "float32"), C: T.Tensor((64, 64), "float32")):
+        with T.Kernel(1, threads=32):
+            tile = T.alloc_shared((64, 64), "float32")
+            row = T.alloc_fragment((64,), "float32")
+            T.copy(A, tile)
+            for i in T.unroll(64):
+                for j in T.Parallel(64):
+                    row[j] = tile[i, 63 - j]
+                for j in T.Parallel(64):
+                    tile[i, j] = sum_of_shares(tile[i, j], [row[j], A[i, j]], 40)
+            T.copy(tile, C)
+
+    kernel = tvmtile.compile(main, **TARGETS["cuda"])
+    loop = kernel.get_kernel_source().partition(PRAGMAS["cuda"])[2]
+    assert "sync" in loop.partition("C_ptr[")[0]
+    a, c = torch.randn(64, 64), torch.zeros(64, 64)
+    kernel(a, c)
+    torch.testing.assert_close(c, sum_of_shares(a, [a.flip(1), a], 40))

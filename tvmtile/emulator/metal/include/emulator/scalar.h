@@ -8,7 +8,7 @@
 
 #include "element.h"
 
-// Functions of vectors and scalars are inlined even at -O1: calls would make them memory traffic.
+// Functions of vectors and scalars are inlined even at -Og: calls would make them memory traffic.
 #define EMULATOR_INLINE [[gnu::always_inline]] inline
 
 using std::int8_t;
