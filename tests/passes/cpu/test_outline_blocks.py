@@ -54,6 +54,23 @@ def test_each_kernel_has_a_function_of_its_own(count):
     assert torch.equal(a, b * 2)
 
 
+def test_a_function_knows_strides_that_the_call_gives():
+    """They stand in no expression of the block, only in the tensor's declaration."""
+    stride = T.dynamic("stride")
+
+    @T.prim_func
+    def main(A: T.Tensor((4, n), "float32"), B: T.StridedTensor((4, n), (stride, 1), "float32")):
+        with T.Kernel(T.ceildiv(n, 32), threads=32) as bx:
+            s = T.alloc_shared((4, 32), "float32")
+            T.copy(A[0, bx * 32], s)
+            T.copy(s, B[0, bx * 32])
+
+    a, rows = torch.randn(4, 50), torch.zeros(4, 60)
+    tvmtile.compile(main, target="llvm")(a, rows[:, :50])
+    assert torch.equal(rows[:, :50], a)
+    assert not rows[:, 50:].any()
+
+
 def functions_after_outlining(program):
     """The names of a program's functions, and the text of the one that is called."""
     seen = []

@@ -67,19 +67,17 @@ class _Outlined:
         body = loop.body
         while used := self._views.keys() & set(undefined_vars(body)):
             body = seq([*(view for buffer, view in self._views.items() if buffer in used), body])
-        arguments: list[ir.Expr] = []
-        parameters: list[ir.Var] = [loop.loop_var]
-        declarations: list[tirx.Stmt] = []
-        for var in undefined_vars(replace_loop(loop, body=body)):
-            if is_buffer_var(var):
-                address = var.data
-                parameter = ir.Var(f"{var.name}_ptr", address.ty)
-                declarations.append(tirx.DeclBuffer(var, data=parameter))
-                arguments.append(address)
-                parameters.append(parameter)
-            else:
-                arguments.append(var)
-                parameters.append(var)
+        used = undefined_vars(replace_loop(loop, body=body))
+        buffers = [var for var in used if is_buffer_var(var)]
+        pointers = [ir.Var(f"{buffer.name}_ptr", buffer.data.ty) for buffer in buffers]
+        declarations = [
+            tirx.DeclBuffer(buffer, data=pointer)
+            for buffer, pointer in zip(buffers, pointers, strict=True)
+        ]
+        # Their extents and strides, too, which a body that copies rows may not name itself.
+        scalars = undefined_vars(seq([*declarations, body]), [loop.loop_var, *pointers])
+        arguments: list[ir.Expr] = [*(buffer.data for buffer in buffers), *scalars]
+        parameters: list[ir.Var] = [loop.loop_var, *pointers, *scalars]
         # TVM allocates tiles that are too large for the stack on a device, which it looks for in here.
         place = ir.StringImm("default")
         for key, number in (("device_type", _CPU), ("device_id", 0)):
