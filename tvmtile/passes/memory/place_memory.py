@@ -8,7 +8,15 @@ from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import is_buffer_var, mapped, nodes_in
-from tvmtile.ir.kernels import Launch, target_of, with_body, with_kernels, with_launch_body
+from tvmtile.ir.kernels import (
+    Launch,
+    leaves_loop,
+    target_of,
+    with_body,
+    with_kernels,
+    with_launch_body,
+    with_statements,
+)
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, mentions, retyped, seq, substitute
@@ -31,9 +39,12 @@ def PlaceMemoryOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Give tiles the host's scope, and assume no more of a tensor's alignment than its dtype demands.
 
     TVM places a `global` buffer of less than 1024 bytes on the stack, where LLVM can keep it in
-    registers, and takes larger ones from its pool of workspaces, 64-byte aligned. A tensor of the
-    signature may be a slice of a larger one (`x[1:]`) or a numpy array, so it is not taken to be
-    64-byte aligned, as TVM would.
+    registers, and takes larger ones from its pool of workspaces, 64-byte aligned. It gives them back
+    at the end of a loop's body, which `break` and `continue` don't reach, and not at all in the body of
+    a `while`: what such a loop allocates stands in front of it.
+
+    A tensor of the signature may be a slice of a larger one (`x[1:]`) or a numpy
+    array, so it is not taken to be 64-byte aligned, as TVM would.
 
     Before
     ------
@@ -69,12 +80,33 @@ def PlaceMemoryOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
             placed[var] = retyped(var, scope="global")
         return placed.get(var, var)
 
-    body = mapped(func.body, (ir.Var, place))
+    body = mapped(func.body, (ir.Var, place), ((tirx.For, tirx.While), _allocated_in_front))
     params = [placed.get(param, param) for param in func.params]
     if not any(is_buffer_var(param) for param in params):
         # TVM takes the device from a tensor; its pool of workspaces asks for it.
         body = tirx.AttrStmt(ir.StringImm("default"), "device_id", tirx.const(0, "int32"), body)
     return tirx.PrimFunc(params, body, func.ret_type, func.attrs, func.span)
+
+
+def _allocated_in_front(loop: tirx.For | tirx.While) -> tirx.Stmt:
+    """A loop that does not reach the end of its body, without allocations in that."""
+    if not isinstance(loop, tirx.While) and not leaves_loop(loop.body):
+        return loop
+    if contains(loop.body, tirx.For, lambda inner: inner.kind in _BLOCKS):
+        return loop
+    found: list[tirx.Stmt] = []
+
+    def take(allocation: tirx.AllocBuffer) -> tirx.Stmt:
+        if not all(isinstance(extent, tirx.IntImm) for extent in allocation.buffer.ty.shape):
+            return allocation
+        found.append(allocation)
+        return seq([])
+
+    body = mapped(loop.body, (tirx.AllocBuffer, take))
+    return seq([*found, with_statements(loop, [body])]) if found else loop
+
+
+_BLOCKS = (tirx.ForKind.PARALLEL, tirx.ForKind.THREAD_BINDING)
 
 
 @prim_func_pass("PlaceMemoryOnGpu", requires=(Property.NO_FRAGMENTS,))
