@@ -386,12 +386,13 @@ def test_negated_conditions_of_other_floats(dtype):
         with T.Kernel(1, threads=32):
             for i in T.Parallel(64):
                 Y[i] = T.if_then_else(T.Not(X[i] > X[0]), 1, 0) + T.if_then_else(X[i] != X[i], 2, 0)
+                Y[i] += T.if_then_else(X[i] != X[1], 4, 0)
 
     x = torch.tensor([0, 1, -1, NAN]).repeat(16).to(getattr(torch, dtype))
     for build in builds:
         y = torch.zeros(64, dtype=torch.int32)
         build(program)(x, y)
-        assert y[:4].tolist() == [1, 0, 1, 3]
+        assert y[:4].tolist() == [5, 0, 5, 7]
 
 
 # Extrema -----------------------------------------------------------------------------------------

@@ -24,7 +24,8 @@ def KeepComparisons(func: tirx.PrimFunc) -> tirx.PrimFunc:
     It makes `a <= b` of `not a > b`, false of `a != a`, and takes the second branch of `if a > b`,
     `elif a <= b`, `else` for sure: none of them is so where an operand is NaN. It does not look into
     the conversion of a comparison, which costs nothing in machine code; `ShowComparisons` removes it
-    from what people read.
+    from what people read. `a != b` is written as the opposite of `a == b`: TVM's code for LLVM has it
+    false where an operand is NaN.
 
     Before
     ------
@@ -37,6 +38,8 @@ def KeepComparisons(func: tirx.PrimFunc) -> tirx.PrimFunc:
                     B[i] = T.float32(0)
                 if A[i] != A[i]:
                     A[i] = T.float32(0)
+                if A[i] != B[i]:
+                    A[i] = B[i]
     ```
 
     After
@@ -46,6 +49,8 @@ def KeepComparisons(func: tirx.PrimFunc) -> tirx.PrimFunc:
                     B[i] = T.float32(0)
                 if T.isnan(A[i]):
                     A[i] = T.float32(0)
+                if T.Cast("int32", A[i] == B[i]) == 0:
+                    A[i] = B[i]
     ```
     """
     return with_body(func, mapped(func.body, (_TYPES, _kept)))
@@ -59,7 +64,10 @@ def _kept(comparison: Binary) -> ir.Expr:
     ):
         is_nan = _is_nan(comparison.a)
         return is_nan if isinstance(comparison, tirx.NE) else tirx.Not(is_nan)
-    return tirx.NE(tirx.Cast("int32", comparison), tirx.const(0, "int32"))
+    zero = tirx.const(0, "int32")
+    if isinstance(comparison, tirx.NE):
+        return tirx.EQ(tirx.Cast("int32", tirx.EQ(comparison.a, comparison.b)), zero)
+    return tirx.NE(tirx.Cast("int32", comparison), zero)
 
 
 def _is_nan(value: ir.Expr) -> ir.Expr:
@@ -83,4 +91,8 @@ def _shown(test: Binary) -> ir.Expr:
     comparison = converted.value
     if not isinstance(comparison, tirx.LT | tirx.LE | tirx.GT | tirx.GE | tirx.EQ | tirx.NE):
         return test
-    return tirx.Not(comparison) if isinstance(test, tirx.EQ) else comparison
+    if not isinstance(test, tirx.EQ):
+        return comparison
+    if isinstance(comparison, tirx.EQ):
+        return tirx.NE(comparison.a, comparison.b)
+    return tirx.Not(comparison)
