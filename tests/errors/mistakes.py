@@ -165,7 +165,8 @@ def copy_of_a_number():
 def region_out_of_bounds():
     """
     OutOfBounds: copy: A[0:64, 48:80] float16 reaches outside A[64, 64] float16 along axis 1
-      help: the axis has 64 elements, the region is 48:80
+      help: the axis has 64 elements, the region is 48:80; named by its first element, `A[0, 48]`, with
+        the extents of the other side, it reads zero and writes nothing there
     """
 
     @T.prim_func

@@ -11,6 +11,7 @@ from tvm.sym import Analyzer
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidOperand, OutOfBounds, ShapeMismatch
+from tvmtile.ir.scopes import is_global
 from tvmtile.ir.types import Index, TileOperand
 
 __all__ = [
@@ -205,15 +206,15 @@ def matched_regions(
             help=help,
         )
     for operand in (src, dst):
-        check_bounds(operator, operand)
+        check_bounds(operator, operand, may_be_guarded=True)
     return as_region(src, matched[0]), as_region(dst, matched[1])
 
 
-def check_bounds(operator: str, operand: ir.Expr) -> None:
+def check_bounds(operator: str, operand: ir.Expr, *, may_be_guarded: bool = False) -> None:
     """Refuse a constant region that certainly reaches outside its buffer.
 
     Regions whose position is known only at run time are guarded instead: elements outside the
-    tensor read as zero and are not written.
+    tensor read as zero and are not written. With `may_be_guarded` the message says how to ask for that.
     """
     extents = extents_of(operand)
     if extents is None or is_buffer_var(operand):
@@ -226,9 +227,16 @@ def check_bounds(operator: str, operand: ir.Expr) -> None:
         if first is None or count is None:
             continue
         if first < 0 or (limit is not None and first + count > limit):
+            help = f"the axis has {size} elements, the region is {first}:{first + count}"
+            if may_be_guarded and first >= 0 and is_global(buffer):
+                origin = ", ".join(map(str, origin_of(operand)))
+                help += (
+                    f"; named by its first element, `{buffer.name}[{origin}]`, with the extents of the "
+                    "other side, it reads zero and writes nothing there"
+                )
             raise OutOfBounds(
                 f"{operator}: {describe(operand)} reaches outside {describe(buffer)} along axis {axis}",
-                help=f"the axis has {size} elements, the region is {first}:{first + count}",
+                help=help,
             )
 
 
