@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 import tvm_ffi
@@ -39,9 +39,12 @@ __all__ = [
     "with_kernels",
     "with_launch_body",
     "with_statements",
+    "without",
     "without_root_block",
     "written_out",
 ]
+
+S = TypeVar("S", bound=tirx.Stmt)
 
 
 def is_kernel(node: tirx.Stmt) -> TypeGuard[tirx.For]:
@@ -232,6 +235,15 @@ def flattened(stmt: tirx.Stmt) -> Iterator[tirx.Stmt]:
         return
     for child in stmt.seq[:]:
         yield from flattened(child)
+
+
+def without(stmt: S, is_left_out: Callable[[tirx.Stmt], bool]) -> S:
+    """A statement without those of the sequences in it that are to be left out."""
+
+    def sequence(node: tirx.SeqStmt, mutator: Mutator) -> tirx.Stmt:
+        return seq([mutator.mutate(child) for child in flattened(node) if not is_left_out(child)])
+
+    return mutated(stmt, (tirx.SeqStmt, sequence))
 
 
 def outermost_loops_in(stmt: tirx.Stmt) -> list[tirx.For | tirx.While]:

@@ -367,8 +367,9 @@ def tile_operator(cls: Op) -> Op:
     return cls
 
 
-def operator_of(call: ir.Expr) -> TileOp | None:
-    """The tile operator that a node calls, or None for anything else."""
+def operator_of(node: ir.Expr | tirx.Stmt) -> TileOp | None:
+    """The tile operator that an expression or a statement calls, or None for anything else."""
+    call = node.value if type(node) is tirx.Evaluate else node
     prefix, _, name = op_name(call).partition(".")
     return _read(call) if prefix == "tvmtile" and name in _OPERATORS else None
 

@@ -14,6 +14,7 @@ __all__ = [
     "is_cluster_mbarrier",
     "is_fragment",
     "is_global",
+    "is_in_registers",
     "is_mbarrier",
     "is_of_block",
     "is_private",
@@ -62,6 +63,11 @@ def is_cluster_mbarrier(buffer: ir.Var) -> bool:
 def is_private(buffer: ir.Var) -> bool:
     """Tell whether every thread has a copy of its own: `T.alloc_local` and `T.alloc_var`."""
     return buffer.ty.storage_scope in ("local", "local.var")
+
+
+def is_in_registers(buffer: ir.Var) -> bool:
+    """Tell whether threads hold a buffer: each a copy of its own, or each some of the elements."""
+    return is_private(buffer) or is_fragment(buffer)
 
 
 def is_of_block(buffer: ir.Var) -> bool:

@@ -116,7 +116,7 @@ class _InPlace:
             return node
 
         def moved(statement: tirx.Evaluate) -> tirx.Stmt:
-            op = operator_of(statement.value)
+            op = operator_of(statement)
             if op is None or not any(_is(o, tile) for o in (*op.reads(), *op.writes())):
                 return statement
             call = with_tile(op, tile, goal).to_call(statement.value.span)
@@ -201,7 +201,7 @@ class _InPlace:
 
 def _copied(statement: tirx.Stmt) -> tuple[Any, Any] | None:
     """Source and target of a statement that copies."""
-    op = operator_of(statement.value) if isinstance(statement, tirx.Evaluate) else None
+    op = operator_of(statement)
     return op.copied() if op is not None else None
 
 

@@ -93,7 +93,7 @@ def _without_clears(node: tirx.SeqStmt, aliased: set[ir.Var]) -> tirx.Stmt:
 
 def _cleared(statement: tirx.Stmt) -> ir.TensorRegion | None:
     """The tile that a statement sets to zero."""
-    op = operator_of(statement.value) if isinstance(statement, tirx.Evaluate) else None
+    op = operator_of(statement)
     filled = op.filled() if op is not None else None
     if filled is None or not isinstance(filled[1], tirx.IntImm | tirx.FloatImm):
         return None
@@ -112,7 +112,7 @@ def _begun(loop: tirx.Stmt, tile: ir.TensorRegion) -> tirx.Stmt | None:
     extent, body = constant(loop.extent), loop.body
     if not isinstance(body, tirx.Evaluate) or not extent or extent < 1:
         return None
-    op = operator_of(body.value)
+    op = operator_of(body)
     if op is None or not _adds_to(op, tile):
         return None
     setting = _at(op.with_operand(op.clearing, True), loop.loop_var, loop.min)

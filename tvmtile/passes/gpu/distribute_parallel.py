@@ -16,7 +16,7 @@ from tvmtile.ir.operands import constant, origin_of
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, replace_loop
-from tvmtile.ir.scopes import is_fragment, is_private
+from tvmtile.ir.scopes import is_in_registers
 from tvmtile.ir.threads import GroupRewriter
 from tvmtile.passes.gpu.parallel_iterations import Iterations
 from tvmtile.passes.gpu.vectorize_accesses import vectorized
@@ -137,12 +137,12 @@ class _Distribute(GroupRewriter):
     # Statements outside of nests: what is the same for all threads is done by one --------------
 
     def visit_store(self, node: tirx.BufferStore) -> tirx.Stmt:
-        if is_private(node.buffer) or is_fragment(node.buffer):
+        if is_in_registers(node.buffer):
             return node
         return self._once(node)
 
     def visit_evaluate(self, node: tirx.Evaluate) -> tirx.Stmt:
-        op = operator_of(node.value)
+        op = operator_of(node)
         if op is None or not op.once:
             return node
         # What it writes is a place: its name says which one, its value does not matter.

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, mutated, nodes_in
+from tvmtile._tvm import nodes_in
 from tvmtile.ir.asynchronous import issued, kind_of, signalled, waited
-from tvmtile.ir.kernels import flattened, with_kernels
+from tvmtile.ir.kernels import with_kernels, without
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import seq
 
 __all__ = ["DropIdleTokens"]
 
@@ -66,7 +65,4 @@ def _without_idle_tokens(kernel: tirx.For) -> tirx.For:
         token = signalled(stmt) if awaited is None else awaited.token
         return token is not None and token not in used
 
-    def sequence(node: tirx.SeqStmt, mutator: Mutator) -> tirx.Stmt:
-        return seq([mutator.mutate(child) for child in flattened(node) if not is_idle(child)])
-
-    return mutated(kernel, (tirx.SeqStmt, sequence))
+    return without(kernel, is_idle)

@@ -126,7 +126,7 @@ def _shared_in(loop: tirx.For, products: list[tirx.Stmt], way: int) -> tuple[int
 
     def share(node: tirx.Evaluate) -> tirx.Evaluate:
         nonlocal changed
-        op = operator_of(node.value) if any(map(node.same_as, products)) else None
+        op = operator_of(node) if any(map(node.same_as, products)) else None
         if op is None or not op.shares:
             return node
         call = replace(op, **op.shares[way]).to_call(node.value.span)

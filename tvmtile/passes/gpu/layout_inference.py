@@ -116,7 +116,7 @@ class Inference:
             return node
 
         def evaluate(node: tirx.Evaluate, mutator: Mutator) -> tirx.Stmt:
-            op = operator_of(node.value)
+            op = operator_of(node)
             if op is None or not op.is_tile:
                 return mutator.default_mutate(node)
             location = location_of(node.value)

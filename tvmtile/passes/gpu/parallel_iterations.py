@@ -27,7 +27,7 @@ from tvmtile.ir.rewriting import (
     substitute,
     with_fresh_variables,
 )
-from tvmtile.ir.scopes import is_fragment, is_private
+from tvmtile.ir.scopes import is_fragment, is_in_registers, is_private
 from tvmtile.layout.fragment import Digit, layout_of, spread, widest_vector
 from tvmtile.layout.loops import LoopAxis, LoopLayout, is_free, loop_layout
 from tvmtile.passes.gpu.issue_async_copies import as_async_copies
@@ -82,8 +82,8 @@ class Iterations:
 
         What is the same along the innermost loop, such as the index of a row, is not moved.
         """
-        held, innermost = (is_private, is_fragment), self._nest.variables[-1]
-        memory = [a for a in self._nest.accesses if not any(is_(a.buffer) for is_ in held)]
+        innermost = self._nest.variables[-1]
+        memory = [a for a in self._nest.accesses if not is_in_registers(a.buffer)]
         moved = [a for a in memory if any(mentions(index, innermost) for index in a.indices)]
         memory = moved or memory
         bits = [bits_of(access.buffer) for access in memory]
@@ -311,7 +311,7 @@ def _done_by(owner: Any, body: tirx.Stmt) -> tirx.Stmt:
             )
 
         def visit_store(self, node: tirx.BufferStore) -> tirx.Stmt:
-            if is_private(node.buffer) or is_fragment(node.buffer):
+            if is_in_registers(node.buffer):
                 return node
             return tirx.IfThenElse(owner, node, None)
 
@@ -330,7 +330,6 @@ def _is_for_others(stmt: tirx.Stmt) -> bool:
     own = {node.buffer for node in nodes_in(stmt, tirx.AllocBuffer)}
 
     def is_kept(store: tirx.BufferStore) -> bool:
-        buffer = store.buffer
-        return (is_private(buffer) or is_fragment(buffer)) and buffer not in own
+        return is_in_registers(store.buffer) and store.buffer not in own
 
     return not contains(stmt, tirx.BufferStore, is_kept)

@@ -101,7 +101,7 @@ class _Fences(Forward[frozenset[ir.Var]]):
 
 
 def _is_proxy_fence(stmt: tirx.Stmt) -> bool:
-    op = operator_of(stmt.value) if isinstance(stmt, tirx.Evaluate) else None
+    op = operator_of(stmt)
     return op is not None and op.role == "proxy fence"
 
 

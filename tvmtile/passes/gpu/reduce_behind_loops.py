@@ -11,7 +11,14 @@ from tvmtile._tvm import Mutator, mapped, mutated
 from tvmtile.analysis.accesses import Access, accesses_of
 from tvmtile.analysis.linearity import is_linear
 from tvmtile.analysis.nests import Nest
-from tvmtile.ir.kernels import Launch, flattened, is_parallel, with_kernels, with_launch_body
+from tvmtile.ir.kernels import (
+    Launch,
+    flattened,
+    is_parallel,
+    with_kernels,
+    with_launch_body,
+    without,
+)
 from tvmtile.ir.operands import as_region, dtype_of
 from tvmtile.ir.operators import operator_for, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -257,7 +264,7 @@ class _Rewriter:
         """A statement in which parts stand for buffers where that is the same."""
 
         def evaluate(node: tirx.Evaluate, _: Mutator) -> tirx.Stmt:
-            op = operator_of(node.value)
+            op = operator_of(node)
             loops = op.as_loops() if op is not None and op.is_tile else None
             if sum_of(node) is not None:
                 return self._sum(node)
@@ -321,12 +328,4 @@ def _without_unused(body: tirx.Stmt, group: SumGroup) -> tirx.Stmt:
     """A statement without the allocations of buffers that are not used any more."""
     unused = {buffer for buffer in group.parts if not _accesses(body, buffer)}
 
-    def sequence(node: tirx.SeqStmt, mutator: Mutator) -> tirx.Stmt:
-        kept = (
-            child
-            for child in flattened(node)
-            if not (isinstance(child, tirx.AllocBuffer) and child.buffer in unused)
-        )
-        return seq([mutator.mutate(child) for child in kept])
-
-    return mutated(body, (tirx.SeqStmt, sequence))
+    return without(body, lambda each: isinstance(each, tirx.AllocBuffer) and each.buffer in unused)

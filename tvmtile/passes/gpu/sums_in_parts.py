@@ -65,7 +65,7 @@ def sums_in(stmt: tirx.Stmt) -> list[Any]:
 
 def sum_of(stmt: tirx.Stmt) -> Any:
     """The reduction that a statement is, if it is a sum."""
-    op: Any = operator_of(stmt.value) if isinstance(stmt, tirx.Evaluate) else None
+    op: Any = operator_of(stmt)
     return op if op is not None and op.role == "reduction" and op.kind in _SUMS else None
 
 

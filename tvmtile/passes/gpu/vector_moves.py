@@ -16,7 +16,7 @@ from tvmtile.ir.index_width import count_of, is_large, widened
 from tvmtile.ir.operands import constant, offset_in_memory
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.rewriting import mentions, seq, substitute
-from tvmtile.ir.scopes import is_fragment, is_private, is_shared
+from tvmtile.ir.scopes import is_in_registers, is_shared
 from tvmtile.ir.types import Binary
 from tvmtile.layout.shared import contiguous_run, has_plain_rows
 
@@ -77,7 +77,7 @@ class Moves:
         """The vector form of an element operator, for at most four contiguous elements."""
         if not isinstance(body, tirx.Evaluate):
             return None
-        op = operator_of(body.value)
+        op = operator_of(body)
         if op is None or op.is_tile or len(op.writes()) != 1 or self._extent % 2:
             return None
         (written,) = op.writes()
@@ -193,7 +193,7 @@ def contiguous_base(
     `indices` are those of the element that `variable`, from 0, counts. Where a row does not consist of
     whole vectors there is one index, of the buffer as one row.
     """
-    if is_private(buffer) or is_fragment(buffer):
+    if is_in_registers(buffer):
         return None
     size = bytes_of(buffer)
     total = size * extent

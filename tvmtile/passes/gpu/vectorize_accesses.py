@@ -26,7 +26,7 @@ from tvmtile.ir.rewriting import (
     substitute,
     with_fresh_variables,
 )
-from tvmtile.ir.scopes import is_fragment, is_private
+from tvmtile.ir.scopes import is_in_registers
 from tvmtile.ir.spans import span_within
 from tvmtile.passes.gpu.vector_moves import LARGEST, Moves, takes_places, without_lane
 
@@ -150,7 +150,7 @@ def _stores_registers(body: tirx.Stmt) -> bool:
     if not all(isinstance(x, tirx.Bind | tirx.BufferStore) for x in statements):
         return False
     stored = {x.buffer for x in statements if isinstance(x, tirx.BufferStore)}
-    return all(is_private(b) or is_fragment(b) for b in stored) and not contains(
+    return all(map(is_in_registers, stored)) and not contains(
         body, ir.TensorLoad, lambda load: load.source in stored
     )
 

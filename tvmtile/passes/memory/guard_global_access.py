@@ -201,7 +201,7 @@ class _Guard(ScopedRewriter):
         return inside if condition is None else tirx.IfThenElse(condition, inside, None)
 
     def visit_evaluate(self, node: tirx.Evaluate) -> tirx.Stmt:
-        op = operator_of(node.value)
+        op = operator_of(node)
         if op is None:
             return self.descend(node)
         if op.values_outside():

@@ -116,7 +116,7 @@ class _Direct:
             if reader is None:
                 continue
             at, reading = position + 1 + reader[0], reader[1]
-            op = operator_of(reading.value)
+            op = operator_of(reading)
             assert op is not None
             chosen = implementation_of(op, self._context.kind)
             if chosen is None or chosen.direct is None:
@@ -144,7 +144,7 @@ class _Direct:
 
     def _staged_tile(self, statement: tirx.Stmt) -> tuple[Any, Any, bool] | None:
         """The source and the tile of a copy that could be left out, and whether the user wants it."""
-        op = operator_of(statement.value) if isinstance(statement, tirx.Evaluate) else None
+        op = operator_of(statement)
         ends = op.copied() if op is not None else None
         if op is None or ends is None or getattr(op, "direct", None) is False:
             return None
@@ -176,7 +176,7 @@ class _Direct:
         for number, statement in enumerate(following):
             if not isinstance(statement, tirx.Evaluate):
                 continue
-            op = operator_of(statement.value)
+            op = operator_of(statement)
             if op is not None and any(buffer_of(o).same_as(tile) for o in op.reads()):
                 return number, statement
         return None

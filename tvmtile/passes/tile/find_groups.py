@@ -182,7 +182,7 @@ class _Workers:
             self._need_all(node, _OF_BLOCK[op_name(node.value)])
         if is_barrier(node):
             return self._barrier(node)
-        op = operator_of(node.value)
+        op = operator_of(node)
         if op is None or not op.is_tile or op.alone or self._variance.depends(node.value):
             return node
         return self._shared_work(node, f"T.{op.name}")

@@ -61,7 +61,7 @@ def Legalize(func: tirx.PrimFunc) -> tirx.PrimFunc:
     own: set[ir.Var] = set()
 
     def expand(node: tirx.Evaluate) -> tirx.Stmt:
-        op = operator_of(node.value)
+        op = operator_of(node)
         expanded = None if op is None else op.expanded(target)
         if expanded is None:
             return node

@@ -52,7 +52,7 @@ class TileOperators(GroupRewriter):
 
     def visit_evaluate(self, node: tirx.Evaluate) -> tirx.Stmt:
         """Rewrite a tile operator."""
-        op = operator_of(node.value)
+        op = operator_of(node)
         if op is None or not op.is_tile:
             return self.descend(node)
         context = LoweringContext(
@@ -111,7 +111,7 @@ class _Lower(TileOperators):
 
     def _issues(self, stmt: tirx.Stmt) -> bool:
         """Tell whether the implementation of an operator issues the work itself."""
-        op = operator_of(stmt.value) if isinstance(stmt, tirx.Evaluate) else None
+        op = operator_of(stmt)
         chosen = implementation_of(op, str(self._target.kind.name)) if op is not None else None
         return chosen is not None and chosen.completion is not None
 

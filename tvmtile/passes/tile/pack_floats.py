@@ -305,7 +305,7 @@ class _Pack(ScopedRewriter):
     # Operators -------------------------------------------------------------------------------------
 
     def visit_evaluate(self, node: tirx.Evaluate) -> tirx.Stmt:
-        op = operator_of(node.value)
+        op = operator_of(node)
         if op is None or not op.is_tile:
             return self.descend(node)
         operands = [x for x in (*op.reads(), *op.writes()) if has_float4(buffer_of(x))]

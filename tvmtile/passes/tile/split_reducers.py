@@ -123,7 +123,7 @@ class _Split(ScopedRewriter):
         return seq([tirx.AllocBuffer(parts.own), tirx.AllocBuffer(parts.result)])
 
     def visit_evaluate(self, node: tirx.Evaluate) -> tirx.Stmt:
-        op = operator_of(node.value)
+        op = operator_of(node)
         if op is None:
             return self.descend(node)
         written = [buffer_of(operand) for operand in op.writes()]

@@ -61,7 +61,7 @@ class _Stage(ScopedRewriter):
         self._aliases = aliases
 
     def visit_evaluate(self, node: tirx.Evaluate) -> tirx.Stmt:
-        op = operator_of(node.value)
+        op = operator_of(node)
         if op is None or not op.is_copy:
             return node if op is None or not op.is_tile else self._apart(node, op)
         (source,), (target,) = op.reads(), op.writes()

@@ -96,7 +96,7 @@ class _Sums:
         self, loop: tirx.For, stmt: tirx.Stmt, others: tirx.Stmt
     ) -> tuple[tirx.Stmt, tirx.Stmt, tirx.Stmt] | None:
         """The sums of an operator of a loop, if what is done behind the loop comes to the same."""
-        op = operator_of(stmt.value) if isinstance(stmt, tirx.Evaluate) else None
+        op = operator_of(stmt)
         parts = op.normalized().accumulated(self._target) if op is not None else None
         if op is None or parts is None:
             return None

@@ -116,7 +116,7 @@ class Statements:
     def is_block_level(self, stmt: tirx.Stmt) -> bool:
         """Tell whether a statement is work that the threads of a block share."""
         if isinstance(stmt, tirx.Evaluate):
-            op = operator_of(stmt.value)
+            op = operator_of(stmt)
             return op is not None and op.is_tile and not self._variance.depends(stmt.value)
         if not is_parallel(stmt):
             return False
@@ -232,11 +232,9 @@ def _acts(stmt: tirx.Stmt) -> bool:
     if is_parallel(stmt):
         return False
     if isinstance(stmt, tirx.Evaluate):
-        op = operator_of(stmt.value)
+        op = operator_of(stmt)
         return has_effect(stmt.value) and (op is None or not (op.is_tile or op.once))
-    if isinstance(stmt, tirx.Bind):
-        return has_effect(stmt.value)
-    if isinstance(stmt, tirx.BufferStore):
+    if isinstance(stmt, tirx.Bind | tirx.BufferStore):
         return has_effect(stmt.value)
     return any(_acts(child) for child in statements_of(stmt))
 
@@ -282,5 +280,5 @@ def divergent(stmt: tirx.Stmt, name: str = "") -> NestingError:
 def _name_of(stmt: tirx.Stmt) -> str:
     if is_barrier(stmt):
         return f"T.{barrier_name(stmt)}"
-    op = operator_of(stmt.value) if isinstance(stmt, tirx.Evaluate) else None
+    op = operator_of(stmt)
     return "T.Parallel" if op is None else f"T.{op.name}"

@@ -203,7 +203,7 @@ class Builder:
 
     def _handover(self, stmt: tirx.Evaluate, context: _Context) -> Handover | None:
         """What threads do at an mbarrier; None of another statement."""
-        op = operator_of(stmt.value)
+        op = operator_of(stmt)
         released, acquired = (None, None) if op is None else (op.releases(), op.acquires())
         mbarrier = acquired if released is None else released
         if op is None or mbarrier is None:

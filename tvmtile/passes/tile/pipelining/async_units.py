@@ -48,7 +48,7 @@ def _is_move(stmt: tirx.Stmt) -> bool:
         return all(_is_move(case) for case in statements_of(stmt))
     if isinstance(stmt, tirx.For):
         return is_parallel(stmt)
-    op = operator_of(stmt.value) if isinstance(stmt, tirx.Evaluate) else None
+    op = operator_of(stmt)
     return op is not None and op.copied() is not None
 
 

@@ -91,7 +91,7 @@ class Coverage:
 
     def _by_operator(self, stmt: tirx.Evaluate) -> np.ndarray:
         mask = np.zeros(self._shape, bool)
-        op = operator_of(stmt.value)
+        op = operator_of(stmt)
         if op is None or not op.is_tile:
             return mask
         for operand in op.writes():

@@ -42,7 +42,7 @@ class Phases:
 
     def begun(self, copy: Any, iteration: Index) -> tirx.Stmt:
         """A copy of an iteration, begun by one thread."""
-        op = operator_of(copy.value)
+        op = operator_of(copy)
         begun = None if op is None else op.begun_on(self._barrier(iteration))
         assert begun is not None, "only such copies complete on mbarriers"
         return tirx.Evaluate(begun.to_call(copy.value.span), copy.span)

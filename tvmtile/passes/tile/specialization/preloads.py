@@ -42,7 +42,7 @@ class Preload:
 
     def fills(self, stmt: tirx.Stmt) -> bool:
         """Tell whether a statement is the copy."""
-        op = operator_of(stmt.value) if isinstance(stmt, tirx.Evaluate) else None
+        op = operator_of(stmt)
         return op is not None and any(buffer_of(at).same_as(self.tile) for at in op.writes())
 
     def renamed(self, before: tirx.For, behind: tirx.For) -> Preload:
@@ -104,7 +104,7 @@ def preloaded_in(
 
 def _copy_of(stmt: tirx.Stmt) -> TileOp | None:
     """The copy of a tile that a statement is, if all that it needs is known from the block."""
-    op = operator_of(stmt.value) if isinstance(stmt, tirx.Evaluate) else None
+    op = operator_of(stmt)
     if op is None or not op.is_tile or not op.is_copy:
         return None
     return None if contains(stmt, ir.TensorLoad) else op
