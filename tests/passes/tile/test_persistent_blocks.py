@@ -123,6 +123,52 @@ def test_other_dtypes_of_the_result(out):
 
 
 @pytest.mark.usefixtures("few_multiprocessors")
+@pytest.mark.parametrize("panel", [2, slow(0)])
+def test_rows_that_are_known_at_the_call(panel):
+    """As many blocks as there are tiles, where these are fewer than run at once; none without rows."""
+    rows = T.dynamic("rows")
+    program = matmul(rows, 128, 96, panel=panel)
+    kernel = tvmtile.compile(program, target=HOPPER, execution_backend="emulator")
+    assert re.search(r"for \(int turn = ", kernel.get_kernel_source())
+    b = random(96, 128, dtype="float16")
+    kernel(torch.empty(0, 96).half(), b, torch.empty(0, 128).half())
+    for M in (1, 128, 300, 1000):
+        a, c = random(M, 96, dtype="float16"), torch.full((M, 128), float("nan")).half()
+        for seed in SEEDS:
+            kernel.adapter.seed = seed
+            kernel(a, b, c)
+            assert_close(c, a.double() @ b.double())
+
+
+@pytest.mark.usefixtures("few_multiprocessors")
+def test_blocks_that_the_call_decides_and_their_iterations():
+    """How often a block's loop runs depends on its index."""
+    rows, inner, columns = T.dynamic("rows"), 640, 64
+
+    @T.prim_func
+    def program(
+        A: T.Tensor((rows, inner), "float16"),
+        B: T.Tensor((inner, columns), "float16"),
+        C: T.Tensor((rows, columns), "float16"),
+    ):
+        with T.Kernel(T.ceildiv(rows, 128), threads=256) as by:
+            T.annotate_persistent()
+            a, b = T.alloc_shared((128, 64), "float16"), T.alloc_shared((64, columns), "float16")
+            c = T.alloc_fragment((128, columns), "float32")
+            T.clear(c)
+            for k in T.Pipelined(2 * (by + 1), num_stages=2):
+                T.copy(A[by * 128, k * 64], a)
+                T.copy(B[k * 64, 0], b)
+                T.gemm(a, b, c)
+            T.copy(c, C[by * 128, 0])
+
+    for M in (100, 384, 640):
+        a, b = random(M, inner, dtype="float16"), random(inner, columns, dtype="float16")
+        seen = torch.arange(inner)[None, :] // 128 <= torch.arange(M)[:, None] // 128
+        check(program, (a, b, torch.empty(M, columns).half()), (a.double() * seen) @ b.double())
+
+
+@pytest.mark.usefixtures("few_multiprocessors")
 def test_code_behind_the_loop():
     @T.prim_func
     def program(
@@ -340,7 +386,7 @@ def test_two_products_of_a_grid_that_is_not_known():
 
     (choice,) = (c for c in tvmtile.compile(main, target=HOPPER).choices if "Pipelined" in str(c))
     reason = dict(choice.declined)["persistent blocks"]
-    assert reason == "the extents of the grid are not constant"
+    assert reason == "the extents of the grid are not constant; T.annotate_persistent() asks"
 
 
 def test_a_kernel_that_does_not_want_to():

@@ -41,8 +41,9 @@ def persistent(kernel: tirx.For, multiprocessors: int) -> tirx.For:
     """A kernel with a block for each multiprocessor, which loops over the blocks that there were.
 
     They are visited in the order that the kernel asks for; every other turn backwards where they differ
-    in their work, so that a block which was given much of it is given little next. An index keeps its
-    known range: it is a remainder by the extent of the grid, which changes no value.
+    in their work, so that a block which was given much of it is given little next (not of a grid whose
+    extents are not constant). An index keeps its known range: it is a remainder by the extent of the
+    grid, which changes no value.
 
     Each block of the kernel fills a multiprocessor.
 
@@ -54,14 +55,14 @@ def persistent(kernel: tirx.For, multiprocessors: int) -> tirx.For:
     launch = Launch(kernel)
     _check(kernel, launch, multiprocessors)
     loops = sorted(launch.blocks, key=_tag)
-    grid = [constant(loop.extent) or 0 for loop in loops]
-    total = math.prod(grid)
-    if not total:
-        raise Unsuitable("the extents of the grid are not constant")
-    if total <= multiprocessors:
-        raise Unsuitable(f"{total} blocks run at once")
+    grid = [loop.extent for loop in loops]
+    total: Any = math.prod(grid)
+    count = constant(total)
+    if count is not None and count <= multiprocessors:
+        raise Unsuitable(f"{count} blocks run at once")
     block, turn, tile = (ir.Var(name, kernel.loop_var.ty) for name in ("block", "turn", "tile"))
-    place, turns = _place_and_turns(block, turn, total, multiprocessors, _is_uneven(kernel))
+    backwards = count is not None and _is_uneven(kernel)
+    place, turns = _place_and_turns(block, turn, total, multiprocessors, backwards)
     number = tirx.Bind(tile, tirx.floormod(place + turn * multiprocessors, total))
     indices = _indices(tile, [loop.loop_var for loop in loops], grid, launch.body)
     body = mapped(launch.body, (ir.Call, _without_order))
@@ -71,6 +72,8 @@ def persistent(kernel: tirx.For, multiprocessors: int) -> tirx.For:
     for thread in reversed(launch.threads):
         whole = replace_loop(thread, body=whole)
     extent = tirx.const(multiprocessors, str(block.ty.dtype))
+    if count is None:
+        extent = tirx.min(total, extent)
     return replace_loop(
         kernel,
         loop_var=block,
@@ -81,12 +84,12 @@ def persistent(kernel: tirx.For, multiprocessors: int) -> tirx.For:
 
 
 def _place_and_turns(
-    block: ir.Expr, turn: ir.Expr, total: int, multiprocessors: int, is_uneven: bool
+    block: ir.Expr, turn: ir.Expr, total: Any, multiprocessors: int, is_uneven: bool
 ) -> tuple[ir.Expr, ir.Expr]:
     """Which of the blocks of a turn a block does, and how many turns it has."""
     if not is_uneven:
         return block, tirx.floordiv(total - 1 - block, multiprocessors) + 1
-    full, rest = divmod(total, multiprocessors)
+    full, rest = divmod(int(total), multiprocessors)
     dtype = str(block.ty.dtype)
     is_backwards = tirx.EQ(tirx.floormod(turn, 2), tirx.const(1, dtype))
     place = tirx.Select(is_backwards, multiprocessors - 1 - block, block)
@@ -124,6 +127,8 @@ _FOREIGN = ("tirx.call_extern", "tirx.call_pure_extern")
 def _check_worth(kernel: tirx.For, multiprocessors: int) -> None:
     """Decline where the GPU, which gives the next block to who is ready, shares work out better."""
     launch = Launch(kernel)
+    if any(constant(block.extent) is None for block in launch.blocks):
+        raise Unsuitable("the extents of the grid are not constant; T.annotate_persistent() asks")
     statements = list(flattened(launch.body))
     loops = pipelined_loops_in(kernel)
     if len(loops) == 1 and _is_attention(loops[0], launch):
@@ -156,8 +161,6 @@ def _check_balance(loop: tirx.For, launch: Launch, multiprocessors: int) -> None
     loops = sorted(launch.blocks, key=_tag)
     grid = [constant(each.extent) or 0 for each in loops]
     total = math.prod(grid)
-    if not total:
-        raise Unsuitable("the extents of the grid are not constant")
     axis, trips = _trips(loop, loops, launch.body)
     mean = sum(trips) / len(trips)
     if mean > _LONG:
@@ -210,21 +213,20 @@ def _only_multiplies(loop: tirx.For) -> bool:
 
 
 def _indices(
-    tile: ir.Var, blocks: list[ir.Var], grid: list[int], body: tirx.Stmt
+    tile: ir.Var, blocks: list[ir.Var], extents: list[ir.Expr], body: tirx.Stmt
 ) -> list[tirx.Stmt]:
     """The indices of the block that is the next one, given its number."""
     places: list[Any] = []
     rest: Any = tile
-    for extent in grid:
+    for extent in extents:
         places.append(tirx.floormod(rest, extent))
         rest = tirx.floordiv(rest, extent)
     known = dict(zip(blocks, places, strict=True))
-    extents = [tirx.const(extent, str(tile.ty.dtype)) for extent in grid]
     for op in operators_in(body):
         order = op.block_order(blocks, extents)
         if order is not None:
             places = [substitute(place, known) for place in order]
-    inside = (tirx.floormod(p, extent) for p, extent in zip(places, grid, strict=True))
+    inside = (tirx.floormod(p, extent) for p, extent in zip(places, extents, strict=True))
     return [tirx.Bind(block, place) for block, place in zip(blocks, inside, strict=True)]
 
 
