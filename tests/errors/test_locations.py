@@ -127,6 +127,24 @@ def a_race_where_no_barrier_can_stand(A, I, n):
         s[tx] = s[(tx + 1) % 128] + 1  # here
 
 
+@mistake(errors.NestingError, (CPU,))
+def a_shuffle_in_a_loop_that_threads_leave_one_by_one(A, I, n):
+    tx = T.get_thread_binding()
+    k = T.alloc_var("int32", init=0)
+    while k < tx:
+        A[0, 0] = T.shfl_xor(k, 1)  # here
+        k += 1
+
+
+@mistake(errors.NestingError, (CPU,))
+def active_lanes_of_a_loop_that_threads_leave_one_by_one(A, I, n):
+    tx = T.get_thread_binding()
+    k = T.alloc_var("int32", init=0)
+    while k < tx:
+        A[0, 0] = T.activemask()  # here
+        k += 1
+
+
 @mistake(errors.UndefinedName, EVERYWHERE)
 def a_name_that_is_not_defined(A, I, n):
     A[0, 0] = nope  # here

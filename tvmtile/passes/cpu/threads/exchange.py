@@ -126,29 +126,29 @@ class _Exchange:
             if not _is_exchange(call):
                 return mutator.default_mutate(call)
             if op_name(call) == _ACTIVE:
-                statements, came = self._came()
+                statements, came = self._came(call.span)
                 before.extend(statements)
                 return came
             if _is_match(call):
                 mask, value = (mutator.mutate(arg) for arg in call.args[1:])
-                statements, lanes = self._published(value)
+                statements, lanes = self._published(value, call.span)
                 before.extend(statements)
                 return cast(self._equal_lanes(lanes) & cast(mask, DType("uint32")), DType(call.ty))
             _, value, operand, width, _ = [mutator.mutate(arg) for arg in call.args]
-            statements, lanes = self._published(value)
+            statements, lanes = self._published(value, call.span)
             before.extend(statements)
             return self._partner(call.op.name, lanes, operand, width)
 
         after = rebuild(mutated(node, (ir.Call, visit)))
         return seq([*before, after])
 
-    def _published(self, value: ir.Expr) -> tuple[list[tirx.Stmt], ir.Var]:
+    def _published(self, value: ir.Expr, span: ir.Span | None) -> tuple[list[tirx.Stmt], ir.Var]:
         """Every thread writes its value into an element of a new shared array."""
         lanes = tirx.decl_buffer(
             (self._launch.num_threads,), str(value.ty.dtype), name="lanes", scope="shared"
         )
         self.buffers.append(lanes)
-        store = tirx.BufferStore(lanes, value, [self._launch.thread_index])
+        store = tirx.BufferStore(lanes, value, [self._launch.thread_index], span=span)
         return [tirx.AllocBuffer(lanes), store], lanes
 
     def _partner(self, name: str, lanes: ir.Var, operand: ir.Expr, width: ir.Expr) -> ir.Expr:
@@ -160,13 +160,13 @@ class _Exchange:
         present = tirx.all(source >= 0, source < width, partner < self._launch.num_threads)
         return tirx.BufferLoad(lanes, [tirx.Select(present, partner, thread)])
 
-    def _came(self) -> tuple[list[tirx.Stmt], ir.Expr]:
+    def _came(self, span: ir.Span | None) -> tuple[list[tirx.Stmt], ir.Expr]:
         """A bit for each lane of a thread's warp that comes here."""
-        statements, lanes = self._published(tirx.const(1, "int32"))
+        statements, lanes = self._published(tirx.const(1, "int32"), span)
         lane = tirx.Var("lane", "int32")
         place = tirx.min(self._first_of_warp() + lane, self._launch.num_threads - 1)
         # What the others have written before they left is no sign of them.
-        cleared = for_loop(lane, WARP_SIZE, tirx.BufferStore(lanes, 0, [place]))
+        cleared = for_loop(lane, WARP_SIZE, tirx.BufferStore(lanes, 0, [place], span=span))
         return [statements[0], cleared, *statements[1:]], self._equal_lanes(lanes)
 
     def _first_of_warp(self) -> ir.Expr:
@@ -196,7 +196,9 @@ class _Exchange:
         statements: list[tirx.Stmt] = []
         lanes: list[ir.Var] = []
         for value, identity in zip(values, reducer.identity_element, strict=True):
-            published, buffer = self._published(tirx.if_then_else(condition, value, identity))
+            published, buffer = self._published(
+                tirx.if_then_else(condition, value, identity), call.span
+            )
             statements += published
             lanes.append(buffer)
         statements += [
