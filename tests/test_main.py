@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -144,6 +146,36 @@ def test_a_file_without_the_kernel(file):
     with pytest.raises(InvalidValue, match=r"kernels.py has no tile program scael") as caught:
         main(["source", f"{file}:scael"])
     assert "it has scale, wide" in str(caught.value)
+
+
+def test_an_eager_kernel_has_no_shapes(tmp_path):
+    file = tmp_path / "eager.py"
+    file.write_text(EAGER)
+    shell = [sys.executable, "-m", "tvmtile", "source", str(file)]
+    run = subprocess.run([*shell], capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    message, help = run.stderr.splitlines()  # no traceback
+    assert message == f"InvalidValue: {file} has no tile program"
+    assert help.startswith("  help: twice has no shapes before it is called: name a program of it")
+    assert "`program = twice.get_tir(...)`" in help
+    file.write_text(EAGER + "program = twice.get_tir(N=100)\n")
+    run = subprocess.run([*shell, "--target", "metal"], capture_output=True, text=True, check=True)
+    assert "kernel void" in run.stdout
+
+
+EAGER = """
+import tvmtile, tvmtile.language as T
+
+@tvmtile.jit
+def twice(X):
+    N = T.const("N")
+    X: T.Tensor((N,), T.float32)
+    Y = T.empty((N,), T.float32)
+    with T.Kernel(T.ceildiv(N, 64)) as bx:
+        for i in T.Parallel(64):
+            Y[bx * 64 + i] = 2 * X[bx * 64 + i]
+    return Y
+"""
 
 
 def test_what_is_installed(capsys):

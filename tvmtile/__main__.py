@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvmtile.cache import Store, cache_directory, clear_cache
+from tvmtile.errors import TileError
 
 __all__ = ["main"]
 
@@ -86,4 +88,7 @@ _CACHE: dict[str, Callable[[], None]] = {
 }
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except TileError as error:  # it says where in the user's file; frames of ours say nothing
+        sys.exit(f"{type(error).__name__}: {error}")

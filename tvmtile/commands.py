@@ -46,11 +46,19 @@ def programs_of(place: str) -> list[tuple[str, tirx.PrimFunc]]:
     found = [(name, value) for name, value in names.items() if is_tile_program(value)]
     chosen = [item for item in found if wanted in ("", item[0])]
     if not chosen:
-        raise InvalidValue(
-            f"{file} has no tile program{f' {wanted}' if wanted else ''}",
-            help="a T.prim_func must have a name in it, as `matmul = make_matmul(128)` gives to what a "
-            f"function returns; it has {', '.join(name for name, _ in found) or 'none'}",
+        eager = [
+            name
+            for name, value in names.items()
+            if hasattr(value, "get_tir") and wanted in ("", name)
+        ]
+        help = (
+            f"{eager[0]} has no shapes before it is called: name a program of it in the file, "
+            f"`program = {eager[0]}.get_tir(...)` with tensors or with its extents by keyword"
+            if eager
+            else "a T.prim_func must have a name in it, as `matmul = make_matmul(128)` gives to what a "
+            f"function returns; it has {', '.join(name for name, _ in found) or 'none'}"
         )
+        raise InvalidValue(f"{file} has no tile program{f' {wanted}' if wanted else ''}", help=help)
     return chosen
 
 

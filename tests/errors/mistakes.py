@@ -1572,6 +1572,109 @@ def argument_of_a_kernel():
     tvmtile.compile(_double())(np.zeros((64,), "float64"), np.zeros((64,), "float32"))  # <--
 
 
+def condition_on_a_tile_in_one_line():
+    """
+    InvalidOperand: `>` works on elements, not on whole tiles: tile[64] float32
+      help: index the tile, `tile[i, j]`, in a loop over T.Parallel
+    """
+
+    @T.prim_func
+    def kernel(A: T.Tensor((64,), T.float32)):
+        with T.Kernel(1):
+            tile = T.alloc_fragment((64,), T.float32)
+            T.copy(A, tile)
+            if tile > 0: T.copy(tile, A)  # fmt: skip  # noqa: E701  # <--
+
+
+def misspelled_keyword_of_the_second_statement_of_a_line():
+    """
+    InvalidOperand: T.fill got an unexpected keyword argument 'valeu'
+      help: did you mean 'value'?
+    """
+
+    @T.prim_func
+    def kernel(A: T.Tensor((64,), T.float32)):
+        with T.Kernel(1):
+            tile = T.alloc_fragment((64,), T.float32)
+            T.fill(tile, valeu=0); T.copy(tile, A)  # fmt: skip  # noqa: E702  # <--
+
+
+def recursion_that_the_running_kernel_should_end():
+    """
+    SyntaxNotSupported: factorial calls itself without end: functions run while the kernel is traced,
+        both branches of a condition that only the running kernel knows, too
+      help: write a loop; a recursion ends at a condition on Python values
+    """
+
+    @T.macro
+    def factorial(n):
+        if n > 1:
+            return n * factorial(n - 1)  # <--
+        return 1
+
+    @T.prim_func
+    def kernel(A: T.Tensor((64,), T.int32)):
+        with T.Kernel(1):
+            A[0] = factorial(A[1])
+
+
+def kernel_without_with():
+    """
+    NestingError: T.Kernel stands on a line of its own, and nothing is in it
+      help: write `with T.Kernel(...):` over the statements of the kernel
+    """
+
+    @T.prim_func
+    def kernel(A: T.Tensor((64,), T.float32)):
+        T.Kernel(1, threads=32)  # <--
+        A[0] = 1
+
+
+def print_of_a_value():
+    """
+    TileWarning: print shows an expression while the kernel is traced; T.print(x) shows its value
+    """
+
+    @T.prim_func
+    def kernel(A: T.Tensor((64,), T.float32)):
+        with T.Kernel(1):
+            x = A[0]
+            print("x is", x)  # <--
+            A[1] = x
+
+
+def dtype_of_another_language():
+    """
+    UnsupportedDtype: there is no dtype 'bf16'
+      help: did you mean 'bfloat16'?
+    """
+
+    @T.prim_func
+    def kernel(A: T.Tensor((64,), "bf16")):  # <--
+        pass
+
+
+def shape_in_two_arguments():
+    """
+    UnsupportedDtype: there is no dtype '64'
+      help: an extent belongs into the shape, one argument: `(64, 64)`
+    """
+
+    @T.prim_func
+    def kernel(A: T.Tensor((64,), T.float32)):
+        with T.Kernel(1):
+            T.alloc_shared(64, 64, T.float32)  # <--
+
+
+def architecture_without_underscore():
+    """
+    UnknownTarget: there is no target {'kind': 'cuda', 'arch': 'sm90'}: CUDA target gets an invalid CUDA
+        arch: -arch=sm90.
+      help: did you mean 'sm_90'? The targets of tile programs are llvm, metal, cuda
+    """
+    tvmtile.compile(_double(), target={"kind": "cuda", "arch": "sm90"})  # <--
+
+
 def _double():
     @T.prim_func
     def double(A: T.Tensor((64,), T.float32), B: T.Tensor((64,), T.float32)):

@@ -163,4 +163,4 @@ def test_a_warning_that_is_an_error_keeps_its_type_and_loses_our_frames(name):
             MISTAKES[name]()
     assert f"TileWarning: {caught.value}" == documented(name)[0]
     frames = [entry for entry in caught.traceback if entry.path not in (CATALOGUE, Path(__file__))]
-    assert [entry.name for entry in frames] == ["compile"]
+    assert [entry.name for entry in frames] in (["compile"], ["prim_func"])

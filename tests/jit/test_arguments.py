@@ -398,7 +398,7 @@ def eager():
             lambda: (zeros(3, 4, dtype=torch.int8), zeros(4)),
             "eager: A is a tensor [3, 4] of float32; it got int8",
         ),
-        (lambda: (zeros(3), zeros(4)), "'A' has 1 dimensions; axis 1 gives 'N'"),
+        (lambda: (zeros(3), zeros(4)), "'A' has 1 dimension; axis 1 gives 'N'"),
     ],
 )
 def test_eager_kernels_check_their_arguments(eager, arguments, message):

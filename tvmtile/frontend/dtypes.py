@@ -151,10 +151,24 @@ def as_dtype(value: DTypeLike) -> DType:
         name.rpartition("x") if name[-1:].isdigit() and "x" in name else (name, "", "")
     )
     if scalar not in _SCALARS or (lanes and not lanes.isdigit()):
-        near = difflib.get_close_matches(name, [*_SCALARS, *_ALIASES], n=1)
-        offer = f"did you mean {near[0]!r}?" if near else f"the dtypes are {', '.join(_SCALARS)}"
+        if isinstance(value, int):
+            offer = "an extent belongs into the shape, one argument: `(64, 64)`"
+        elif near := _written_out(name) or difflib.get_close_matches(
+            name, [*_SCALARS, *_ALIASES], n=1
+        ):
+            offer = f"did you mean {near[0]!r}?"
+        else:
+            offer = f"the dtypes are {', '.join(_SCALARS)}"
         raise UnsupportedDtype(f"there is no dtype {name!r}", help=offer)
     return DType(name)
+
+
+def _written_out(name: str) -> list[str]:
+    """The dtype that Triton and others call `fp16`, `bf16` or `i32`; none for other names."""
+    kinds = {"fp": "float", "f": "float", "bf": "bfloat", "i": "int", "u": "uint"}
+    kind = name.rstrip("0123456789")
+    long = kinds.get(kind, "") + name[len(kind) :]
+    return [long] if long in _SCALARS else []
 
 
 def dtype_names() -> list[str]:

@@ -242,7 +242,8 @@ class Description:
                 )
             if axis >= len(argument.shape):
                 raise ArgumentError(
-                    f"{tensor!r} has {len(argument.shape)} dimensions; axis {axis} gives {constant!r}"
+                    f"{tensor!r} has {len(argument.shape)} "
+                    f"dimension{'s' * (len(argument.shape) != 1)}; axis {axis} gives {constant!r}"
                 )
             sizes = argument.shape if kind == "shape" else _strides(argument)
             result[constant] = int(sizes[axis]) * self._elements_counted(tensor, kind, axis)

@@ -8,10 +8,10 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var
-from tvmtile.errors import InvalidOperand
+from tvmtile.errors import InvalidOperand, warn
 from tvmtile.frontend.untraced import refuse_lost_assignment
 from tvmtile.frontend.unusable import Unusable, raise_unusable
-from tvmtile.frontend.values import as_condition, binary, described, store_element
+from tvmtile.frontend.values import as_condition, binary, described, is_number, store_element
 from tvmtile.frontend.variables import Reference, is_scalar_variable
 
 __all__ = ["Expressions"]
@@ -58,6 +58,10 @@ class Expressions:
     def gives(self, function: object, given: Mapping[int | str, object]) -> None:
         """A function is called on a line of its own, with arguments that are names."""
         refuse_lost_assignment(function, given)
+        if function is print and any(
+            is_number(v) and not isinstance(v, bool | int | float) for v in given.values()
+        ):
+            warn("print shows an expression while the kernel is traced; T.print(x) shows its value")
 
     def binary(self, op: str, left: object, right: object) -> Any:
         """An operator between two values."""

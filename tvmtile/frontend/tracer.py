@@ -437,6 +437,11 @@ class Tracer(Expressions):
             T.add_to_parent(value)
         elif isinstance(value, IRBuilderFrame) or getattr(value, "takes_rest", False):
             self._open(value)
+        elif hasattr(value, "__enter__") and type(value).__module__.startswith("tvmtile."):
+            raise NestingError(
+                f"T.{type(value).__name__} stands on a line of its own, and nothing is in it",
+                help=f"write `with T.{type(value).__name__}(...):` over the statements of the kernel",
+            )
         elif isinstance(value, ir.Expr):
             warn(f"the value of this expression, {described(value)}, is not used")
 

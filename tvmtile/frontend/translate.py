@@ -87,7 +87,7 @@ class Failure:
     """Whether TVM raised it, called from that line or by tvmtile; else Python did."""
 
     def nodes(self) -> Iterator[ast.AST]:
-        """The syntax of the statement that holds the line; of a loop or a branch, its head only."""
+        """The syntax of the statements that hold the line; of a loop or a branch, its head only."""
         try:
             tree = ast.parse("".join(linecache.getlines(self.location.file)))
         except SyntaxError:  # such as a cell of a notebook that begins with a command
@@ -98,13 +98,14 @@ class Failure:
             for node in ast.walk(tree)
             if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or line)
         ]
-        if not around:
-            return
-        statement = max(around, key=lambda node: (node.lineno, node.col_offset))
-        yield statement
-        for child in ast.iter_child_nodes(statement):
-            if not isinstance(child, ast.stmt):
-                yield from ast.walk(child)
+        # Several: `if s > 0: T.copy(s, A)`, `T.copy(A, s); T.clear(s)`.
+        last = max((node.lineno for node in around), default=0)
+        for statement in around:
+            if statement.lineno == last:
+                yield statement
+                for child in ast.iter_child_nodes(statement):
+                    if not isinstance(child, ast.stmt):
+                        yield from ast.walk(child)
 
     def value(self, node: ast.AST) -> Any:
         """The value of a name on the line, None for any other expression."""
@@ -139,14 +140,27 @@ def _failure(error: Exception, traceback: Any) -> Failure | None:
         innermost, traceback = frame, traceback.tb_next
     if found is None:
         return None
-    by_user = innermost is found.frame
-    return found if by_user or found.by_tvm else None
+    is_theirs = innermost is found.frame or found.by_tvm or isinstance(error, RecursionError)
+    return found if is_theirs else None
 
 
 _Rule = Callable[[Failure], TileError | None]
 
 
 _ALTERNATIVES = {"float": "T.cast(x, 'float32')", "int": "T.cast(x, 'int32')", "round": "T.round"}
+
+
+def _endless_recursion(failure: Failure) -> TileError | None:
+    """`return n * fact(n - 1)`, which a condition of the running kernel should end."""
+    if not isinstance(failure.error, RecursionError):
+        return None
+    name = failure.frame.f_code.co_name
+    return SyntaxNotSupported(
+        f"{name} calls itself without end: functions run while the kernel is traced, both branches of "
+        "a condition that only the running kernel knows, too",
+        help="write a loop; a recursion ends at a condition on Python values",
+        location=failure.location,
+    )
 
 
 def _python_function(failure: Failure) -> TileError | None:
@@ -320,6 +334,7 @@ def _refused_by_tvm(failure: Failure) -> TileError:
 
 
 _BY_PYTHON: tuple[_Rule, ...] = (
+    _endless_recursion,
     undefined,
     not_in_language,
     unknown_attribute,
@@ -333,6 +348,7 @@ _BY_PYTHON: tuple[_Rule, ...] = (
     store_in_function,
 )
 _BY_TVM: tuple[_Rule, ...] = (
+    _endless_recursion,
     _integer_division,
     _truth_value,
     _operator_on_tile,

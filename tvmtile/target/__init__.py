@@ -14,9 +14,10 @@ from typing import Any, TypeAlias
 from tvm.target import Target, codegen
 
 from tvmtile.cuda_runtime import has_gpu
-from tvmtile.errors import UnknownTarget
+from tvmtile.errors import UnknownTarget, reason_of
 from tvmtile.ir.threads import MAX_THREADS, WARP_SIZE
 from tvmtile.target.capabilities import (
+    ARCHITECTURES,
     CUDA_NAMED_BARRIERS,
     METAL4_KEY,
     CpuCapability,
@@ -174,7 +175,10 @@ def parse(target: TargetLike) -> Target:
         return Target(target)
     except Exception as error:  # TVM raises several kinds
         near = difflib.get_close_matches(str(target), Target.list_kinds(), n=1)
-        reason = str(error).strip().splitlines()[-1].partition(" Target creation from ")[0]
+        if isinstance(target, dict) and target.get("kind") == "cuda":
+            near = difflib.get_close_matches(str(target.get("arch")), ARCHITECTURES, n=1)
+        last = str(error).strip().splitlines()[-1].partition(" Target creation from ")[0]
+        reason = reason_of(ValueError(last))
         raise UnknownTarget(
             f"there is no target {target!r}: {reason}",
             help=(f"did you mean {near[0]!r}? " if near else "")

@@ -13,6 +13,7 @@ from tvmtile.errors import UnknownTarget
 from tvmtile.ir.threads import MAX_THREADS, WARP_SIZE
 
 __all__ = [
+    "ARCHITECTURES",
     "CUDA_NAMED_BARRIERS",
     "METAL4_KEY",
     "CpuCapability",
@@ -204,6 +205,8 @@ _CUDA_SHARED_KB = {
     "sm_103": 227,
     "sm_120": 99,
 }
+ARCHITECTURES = tuple(_CUDA_SHARED_KB)
+"""Of NVIDIA's GPUs."""
 _CUDA_MATRIX_DTYPES = {
     **dict.fromkeys(("float16", "bfloat16", "float32", "float64", "int8", "uint8"), 80),
     **dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 89),
@@ -260,7 +263,7 @@ def gpu(target: Target | None) -> GpuCapability | None:
     if kilobytes is None:
         raise UnknownTarget(
             f"the limits of the CUDA architecture {arch!r} are not known",
-            help=f"the architectures are {', '.join(_CUDA_SHARED_KB)}",
+            help=f"the architectures are {', '.join(ARCHITECTURES)}",
         )
     number = compute_capability(target)
     return GpuCapability(
@@ -291,5 +294,5 @@ def no_gpu() -> UnknownTarget:
     return UnknownTarget(
         "target 'cuda' is the GPU of this machine, and no NVIDIA GPU is found here",
         help='target={"kind": "cuda", "arch": "sm_90a"} compiles for one that is elsewhere; the '
-        f"architectures are {', '.join(_CUDA_SHARED_KB)}",
+        f"architectures are {', '.join(ARCHITECTURES)}",
     )
