@@ -390,7 +390,7 @@ def test_a_loop_runs_as_it_is_where_a_block_has_memory_for_one_version_only():
                 T.copy(A[k * 8192], tile)
                 T.copy(tile, C[k * 8192])
 
-    with pytest.warns(TileWarning, match="has 1 stages in place of 2"):
+    with pytest.warns(TileWarning, match="has 1 stage in place of 2"):
         kernel = tvmtile.compile(main, target="metal", execution_backend="emulator")
     assert "threadgroup float4 tile[2048]" in kernel.get_kernel_source()
 

@@ -17,8 +17,8 @@ __all__ = ["BlockMemory", "warn_of_fewer_stages"]
 def warn_of_fewer_stages(loop: tirx.For, stages: int, wanted: int, why: str) -> None:
     """Say that a loop has not the stages that it asks for."""
     warn(
-        f"the loop over {loop.loop_var.name} has {stages} stages in place of {wanted}: {why} for more "
-        "copies of its tiles",
+        f"the loop over {loop.loop_var.name} has {stages} stage{'s' * (stages != 1)} in place of "
+        f"{wanted}: {why} for more copies of its tiles",
         first_location(loop),
     )
 
