@@ -54,7 +54,7 @@ CHECKS: tuple[Any, ...] = (
 _TILES: tuple[Any, ...] = (
     P.BindExtents,  # dynamic extents that stand in expressions only are bound
     P.DeclareViewsInKernel,  # views stand where whoever looks into a kernel finds them
-    P.KeepComparisons,  # comparisons of floats are right for NaN, whatever TVM simplifies
+    P.KeepComparisons,  # comparisons of floats are right for NaN, and differences for what is lost
     P.KeepTruncations,  # conversions to narrow integers are right for constants, too
     P.NameDivisions,  # divisions by run-time values are named
     P.SumBeforeScaling,  # what a loop adds with one scale is scaled once, behind the loop

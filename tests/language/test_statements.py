@@ -395,6 +395,42 @@ def test_negated_conditions_of_other_floats(dtype):
         assert y[:4].tolist() == [5, 0, 5, 7]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_differences_keep_what_a_sum_has_lost(dtype):
+    """As compensated sums need it; and infinity less itself is no number."""
+
+    @T.prim_func
+    def program(X: T.Tensor((32,), dtype), Z: T.Tensor((32,), dtype), Y: T.Tensor((3, 32), dtype)):
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(32):
+                total = X[i] + Z[i]
+                Y[0, i] = (total - X[i]) - Z[i]
+                Y[1, i] = X[i] - (Z[i] + X[i])
+                Y[2, i] = X[i] - X[i]
+
+    x = torch.tensor([3e4, 1e-3, math.inf, NAN]).repeat(8).to(getattr(torch, dtype))
+    z = torch.tensor([0.37, 1.7, 1.0, 2.0]).repeat(8).to(x.dtype)
+    expected = torch.stack([((x + z) - x) - z, x - (z + x), x - x])
+    assert expected[0, 0] != 0
+    y = everywhere(program, x, z, torch.zeros(3, 32, dtype=x.dtype))
+    torch.testing.assert_close(y, expected, rtol=0, atol=0, equal_nan=True)
+
+
+def test_constants_become_booleans_and_other_bits():
+    """TVM's folding of constants asks booleans for 0 or 1, and takes bits of zero for a pointer."""
+
+    @T.prim_func
+    def program(X: T.Tensor((4,), "float32"), Y: T.Tensor((3, 4), "int32")):
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(4):
+                Y[0, i] = T.if_then_else(T.cast(T.int32(3), "bool"), 1, 2)
+                Y[1, i] = T.cast(T.cast(X[i], "bool"), "int32")
+                Y[2, i] = T.cast(T.reinterpret(T.int32(0), "float32") + X[0], "int32")
+
+    y = everywhere(program, torch.tensor([5, 0, NAN, -0.0]), torch.zeros(3, 4, dtype=torch.int32))
+    assert y.tolist() == [[1, 1, 1, 1], [1, 0, 1, 0], [5, 5, 5, 5]]
+
+
 # Extrema -----------------------------------------------------------------------------------------
 
 

@@ -205,6 +205,8 @@ def cast(value: Any, dtype: DTypeLike) -> Any:
     result = f"{wanted}x{lanes}" if lanes > 1 and wanted.lanes == 1 else str(wanted)
     if source == result and not isinstance(expression, tirx.LShift):  # which would keep its bits
         return expression
+    if str(wanted) == "bool":  # as C and TVM have it; TVM's folding of constants asks for 0 or 1
+        return expression != tirx.const(0, source)
     expression = with_kept_bits(expression, wanted)
     return tirx.Cast(result, expression)
 

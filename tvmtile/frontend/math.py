@@ -255,6 +255,8 @@ def reinterpret(value: Any, dtype: DTypeLike) -> Any:
             f"T.reinterpret: {source} and {name} differ in width",
             help="use T.cast to convert the value",
         )
+    if isinstance(expression, tirx.IntImm) and expression.value == 0:  # TVM's null pointer
+        return tirx.const(0, str(name))
     return tirx.reinterpret(str(name), expression)
 
 

@@ -45,9 +45,9 @@ class Workaround:
 WORKAROUNDS = (
     Workaround(
         KeepComparisons,
-        "comparisons of floats",
+        "comparisons of floats, and differences in which an operand cancels",
         "TVM's simplifier",
-        "it takes floats for ordered, so that `not a > b` becomes `a <= b`, which NaN makes another",
+        "it takes floats for ordered and sums for exact: `not a > b` becomes `a <= b`, `a - a` zero",
     ),
     Workaround(
         ShowComparisons,

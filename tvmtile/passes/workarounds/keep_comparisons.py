@@ -1,4 +1,4 @@
-"""KeepComparisons, ShowComparisons: a comparison of floats means what is written, for NaN too."""
+"""KeepComparisons, ShowComparisons: comparisons and differences of floats mean what is written."""
 
 from __future__ import annotations
 
@@ -19,13 +19,17 @@ _TYPES = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
 
 @prim_func_pass("KeepComparisons")
 def KeepComparisons(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Hide comparisons of floats from TVM's simplifier, to which floats are ordered.
+    """Hide comparisons of floats from TVM's simplifier, to which they are ordered, and exact.
 
     It makes `a <= b` of `not a > b`, false of `a != a`, and takes the second branch of `if a > b`,
     `elif a <= b`, `else` for sure: none of them is so where an operand is NaN. It does not look into
     the conversion of a comparison, which costs nothing in machine code; `ShowComparisons` removes it
     from what people read. `a != b` is written as the opposite of `a == b`: TVM's code for LLVM has it
     false where an operand is NaN.
+
+    Of `x - x` the simplifier makes zero, which NaN and infinity do not give, and of `(x + y) - x` it
+    makes `y`: what a sum has lost by rounding, which compensated sums compute so, would be nothing. It
+    does not do so with a product by -1, which is one subtraction in machine code.
 
     Before
     ------
@@ -40,6 +44,7 @@ def KeepComparisons(func: tirx.PrimFunc) -> tirx.PrimFunc:
                     A[i] = T.float32(0)
                 if A[i] != B[i]:
                     A[i] = B[i]
+                B[i] = A[i] + B[i] - A[i]
     ```
 
     After
@@ -51,9 +56,10 @@ def KeepComparisons(func: tirx.PrimFunc) -> tirx.PrimFunc:
                     A[i] = T.float32(0)
                 if T.Cast("int32", A[i] == B[i]) == 0:
                     A[i] = B[i]
+                B[i] = A[i] + B[i] + A[i] * T.float32(-1)
     ```
     """
-    return with_body(func, mapped(func.body, (_TYPES, _kept)))
+    return with_body(func, mapped(func.body, (_TYPES, _kept), (tirx.Sub, _uncancelled)))
 
 
 def _kept(comparison: Binary) -> ir.Expr:
@@ -73,6 +79,20 @@ def _kept(comparison: Binary) -> ir.Expr:
 def _is_nan(value: ir.Expr) -> ir.Expr:
     narrow = str(value.ty.dtype) not in ("float16", "float32", "float64")
     return tirx.isnan(tirx.Cast("float32", value) if narrow else value)
+
+
+def _uncancelled(difference: tirx.Sub) -> ir.Expr:
+    """A difference of floats, from which an operand would vanish, as a sum."""
+    a, b, dtype = difference.a, difference.b, str(difference.a.ty.dtype)
+    if "float" not in dtype or not (_holds(a, b) or _holds(b, a)):
+        return difference
+    return a + tirx.Mul(b, tirx.const(-1, dtype))
+
+
+def _holds(value: ir.Expr, term: ir.Expr) -> bool:
+    """Tell whether a value is a term, or a sum with it."""
+    operands = [value, *((value.a, value.b) if isinstance(value, tirx.Add) else ())]
+    return any(tvm_ffi.structural_equal(operand, term) for operand in operands)
 
 
 @device_pass("ShowComparisons")
