@@ -44,6 +44,37 @@ def converted(shape, threads=256, *, stages=3, wish=None, disable_tma=False, as_
     return main
 
 
+def decoded(*, by_way_of_a_fragment):
+    """A product by weights whose bytes come by a tensor map, and become numbers in the block."""
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((256, 512), "float16"),
+        W: T.Tensor((512, 256), "int8"),
+        C: T.Tensor((256, 256), "float32"),
+    ):
+        with T.Kernel(2, 2, threads=128) as (bx, by):
+            a, w = T.alloc_shared((128, 64), "float16"), T.alloc_shared((64, 128), "int8")
+            b = T.alloc_shared((64, 128), "float16")
+            values = T.alloc_fragment((64, 128), "float16")
+            c = T.alloc_fragment((128, 128), "float32")
+            T.clear(c)
+            for k in T.Pipelined(8, num_stages=2):
+                T.copy(A[by * 128, k * 64], a)
+                T.copy(W[k * 64, bx * 128], w)
+                if by_way_of_a_fragment:
+                    for i, j in T.Parallel(64, 128):
+                        values[i, j] = w[i, j] * 2
+                    T.copy(values, b)
+                else:
+                    for i, j in T.Parallel(64, 128):
+                        b[i, j] = w[i, j] * 2
+                T.gemm(a, b, c)
+            T.copy(c, C[by * 128, bx * 128])
+
+    return main
+
+
 def compiled(program):
     kernel = tvmtile.compile(program, target=HOPPER)
     (loop,) = [choice for choice in kernel.choices if choice.operator == "Pipelined"]
@@ -51,6 +82,14 @@ def compiled(program):
 
 
 # When ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by_way_of_a_fragment", [False, True])
+def test_a_tile_that_is_computed_from_one_that_comes_is_the_consumers(by_way_of_a_fragment):
+    _, loop = compiled(decoded(by_way_of_a_fragment=by_way_of_a_fragment))
+    assert loop.chosen == "two roles"
+    reason = dict(loop.declined)["computing producer"]
+    assert reason == "b is computed from w, which a copy brings: threads that multiply do that"
 
 
 def test_a_block_that_has_a_multiprocessor_for_itself_gets_threads_that_compute():

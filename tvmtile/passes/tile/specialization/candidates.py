@@ -32,7 +32,11 @@ from tvmtile.passes.tile.pipelining import (
     later_units,
     with_work_in_flight,
 )
-from tvmtile.passes.tile.specialization.computed import computed_ahead, is_computed
+from tvmtile.passes.tile.specialization.computed import (
+    computed_ahead,
+    is_computed,
+    why_not_from_tiles,
+)
 from tvmtile.passes.tile.specialization.guards import guard_of, without_guard
 from tvmtile.passes.tile.specialization.skew import Skew
 
@@ -214,7 +218,7 @@ class _Finder:
             raise Unsuitable(str(obstacle)) from None
         copied, none = self._copied(body.units)
         chain = computed_ahead(body.units, self._tiles, copied)
-        reason = None
+        reason = None if chain else why_not_from_tiles(body.units, self._tiles, copied)
         if chain:
             try:
                 found = self._planned(loop, guard, body, copied, chain)
