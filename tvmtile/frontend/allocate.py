@@ -7,10 +7,10 @@ from typing import Any
 from tvm import ir
 from tvm.tirx.script import builder as T
 
-from tvmtile.errors import InvalidOperand, NestingError
+from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.dtypes import DType, DTypeLike, Shape, as_dtype
 from tvmtile.frontend.emit import require_program
-from tvmtile.frontend.kernel import current_kernel
+from tvmtile.frontend.kernel import kernel_of
 from tvmtile.frontend.tile import Tile
 from tvmtile.frontend.tracer import current_tracer
 from tvmtile.frontend.values import converted
@@ -118,7 +118,7 @@ def alloc_var(
         values.append(init)
     if len(values) > 1:
         raise InvalidOperand("T.alloc_var: the initial value is given twice")
-    _require_kernel("T.alloc_var")
+    kernel_of("T.alloc_var", _OF_BLOCKS)
     name = as_dtype(dtype)
     variable = T.local_scalar(str(name))
     T.buffer_store(variable.scalar.source, converted(values[0] if values else 0, name), [0])
@@ -142,7 +142,7 @@ def allocate(function: str, shape: Shape, dtype: DTypeLike, scope: str) -> Tile:
     InvalidOperand
         If the shape is text.
     """
-    _require_kernel(function)
+    kernel_of(function, _OF_BLOCKS)
     if isinstance(shape, str):
         raise InvalidOperand(
             f"{function}: the shape is {shape!r}", help=f"the order is {function}(shape, dtype)"
@@ -155,12 +155,7 @@ def allocate(function: str, shape: Shape, dtype: DTypeLike, scope: str) -> Tile:
     return tile
 
 
-def _require_kernel(function: str) -> None:
-    if current_kernel() is None:
-        raise NestingError(
-            f"{function} stands outside T.Kernel",
-            help="tiles belong to a block: allocate them inside `with T.Kernel(...)`",
-        )
+_OF_BLOCKS = "tiles belong to a block: allocate them inside `with T.Kernel(...)`"
 
 
 def _shape(function: str, shape: Shape) -> list[Any]:

@@ -7,7 +7,7 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import IRBuilder
 from tvmtile.errors import NestingError
-from tvmtile.frontend.kernel import current_kernel
+from tvmtile.frontend.kernel import kernel_of
 from tvmtile.ir.operators import TileOp
 from tvmtile.ir.spans import current_span
 
@@ -40,12 +40,8 @@ def checked_call(op: TileOp) -> ir.Call:
     The call of an element operator with a result is an expression; it happens where, and as often
     as, that is evaluated.
     """
-    kernel = current_kernel()
-    if kernel is None:
-        raise NestingError(
-            f"T.{op.name} stands outside T.Kernel",
-            help="tile operators are the work of a block: use them inside `with T.Kernel(...)`",
-        )
+    outside = "tile operators are the work of a block: use them inside `with T.Kernel(...)`"
+    kernel = kernel_of(f"T.{op.name}", outside)
     if kernel.parallel_depth and op.is_tile:
         raise NestingError(
             f"T.{op.name} stands inside T.Parallel",

@@ -260,19 +260,19 @@ def _thread_extents(threads: Any) -> list[int]:
     return extents + [1] * (3 - len(extents))
 
 
-def _kernel(function: str) -> Kernel:
+def kernel_of(
+    function: str, help: str = "move it into the body of `with T.Kernel(...) as ...:`"
+) -> Kernel:
+    """The kernel that a function of its body belongs to; `NestingError` outside of one."""
     kernel = current_kernel()
     if kernel is None:
-        raise NestingError(
-            f"{function} stands outside T.Kernel",
-            help="move it into the body of `with T.Kernel(...) as ...:`",
-        )
+        raise NestingError(f"{function} stands outside T.Kernel", help=help)
     return kernel
 
 
 def get_thread_binding(dim: int = 0) -> Any:
     """The thread index along an axis (0: x, 1: y, 2: z); 0 along an axis of one thread."""
-    return _kernel("T.get_thread_binding").axis(f"threadIdx.{AXES[dim]}")[0]
+    return kernel_of("T.get_thread_binding").axis(f"threadIdx.{AXES[dim]}")[0]
 
 
 def get_thread_bindings() -> list[Any]:
@@ -282,12 +282,12 @@ def get_thread_bindings() -> list[Any]:
 
 def get_thread_extent(dim: int = 0) -> int:
     """Threads along an axis."""
-    return _kernel("T.get_thread_extent").axis(f"threadIdx.{AXES[dim]}")[1]
+    return kernel_of("T.get_thread_extent").axis(f"threadIdx.{AXES[dim]}")[1]
 
 
 def get_thread_extents() -> list[int]:
     """Threads along x, y and z."""
-    return list(_kernel("T.get_thread_extents").thread_extents)
+    return list(kernel_of("T.get_thread_extents").thread_extents)
 
 
 def thread_index() -> Any:
@@ -299,19 +299,19 @@ def thread_index() -> Any:
 
 def get_block_binding(dim: int = 0) -> Any:
     """The block index along an axis of the grid (0: x, 1: y, 2: z); 0 along an axis that it lacks."""
-    return _kernel("T.get_block_binding").axis(f"blockIdx.{AXES[dim]}")[0]
+    return kernel_of("T.get_block_binding").axis(f"blockIdx.{AXES[dim]}")[0]
 
 
 def get_block_bindings() -> list[Any]:
     """The block indices along the axes of the grid."""
-    return list(_kernel("T.get_block_bindings").blocks)
+    return list(kernel_of("T.get_block_bindings").blocks)
 
 
 def get_block_extent(dim: int = 0) -> Any:
     """Blocks along an axis of the grid (0: x, 1: y, 2: z)."""
-    return _kernel("T.get_block_extent").axis(f"blockIdx.{AXES[dim]}")[1]
+    return kernel_of("T.get_block_extent").axis(f"blockIdx.{AXES[dim]}")[1]
 
 
 def get_block_extents() -> list[Any]:
     """Blocks along the axes of the grid."""
-    return list(_kernel("T.get_block_extents").block_extents)
+    return list(kernel_of("T.get_block_extents").block_extents)

@@ -13,7 +13,7 @@ from tvmtile._tvm import IRBuilder
 from tvmtile.errors import InvalidOperand, NestingError, warn_ignored
 from tvmtile.frontend.constructs import LoopNest
 from tvmtile.frontend.indices import Indices
-from tvmtile.frontend.kernel import current_kernel
+from tvmtile.frontend.kernel import current_kernel, kernel_of
 from tvmtile.ir.annotations import (
     ORDER_ANNOTATION,
     STAGE_ANNOTATION,
@@ -51,12 +51,8 @@ class _ParallelNest(LoopNest):
         self._frames: list[Any] = []
 
     def __enter__(self) -> Any:
-        kernel = current_kernel()
-        if kernel is None:
-            raise NestingError(
-                "T.Parallel stands outside T.Kernel",
-                help="elementwise work is done by the blocks of `with T.Kernel(...)`",
-            )
+        outside = "elementwise work is done by the blocks of `with T.Kernel(...)`"
+        kernel = kernel_of("T.Parallel", outside)
         if kernel.parallel_depth and not self._continues(kernel.parallel_variables):
             raise _nested()
         kernel.parallel_depth += 1

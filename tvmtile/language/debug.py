@@ -9,7 +9,7 @@ from tvm.tirx.script import builder as T
 
 from tvmtile.errors import NestingError
 from tvmtile.frontend.emit import require_program
-from tvmtile.frontend.kernel import current_kernel
+from tvmtile.frontend.kernel import current_kernel, kernel_of
 from tvmtile.frontend.tracer import write_assertion
 from tvmtile.frontend.values import as_condition
 from tvmtile.ir.annotations import ARRIVE_COUNT, ARRIVES_ONLY, BARRIER_ID, CLUSTER_STEP
@@ -174,8 +174,5 @@ def _barrier(name: str, scope: str, attrs: Mapping[str, object] | None = None) -
 
 def _statement(name: str, call: ir.Call, attrs: Mapping[str, object] | None = None) -> None:
     """Write a call down as a statement of a kernel, at the user's line."""
-    if current_kernel() is None:
-        raise NestingError(
-            f"T.{name} stands outside T.Kernel", help="move it into `with T.Kernel(...)`"
-        )
+    kernel_of(f"T.{name}", "move it into `with T.Kernel(...)`")
     T.evaluate(ir.Call(call.op, call.args, attrs or None, span=current_span(), ret_ty=call.ty))

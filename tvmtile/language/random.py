@@ -14,10 +14,10 @@ from tvm.tirx.script import builder as T
 
 from tvmtile.errors import InvalidValue, NestingError
 from tvmtile.frontend.kernel import (
-    current_kernel,
     get_block_binding,
     get_thread_binding,
     get_thread_extent,
+    kernel_of,
 )
 from tvmtile.frontend.math import as_expr
 from tvmtile.ir.types import Value
@@ -120,12 +120,7 @@ def _uniform(kind: str) -> ir.Expr:
 
 
 def _kernel(name: str) -> Kernel:
-    kernel = current_kernel()
-    if kernel is None:
-        raise NestingError(
-            f"T.{name} stands outside T.Kernel", help="use it inside `with T.Kernel(...)`"
-        )
-    return kernel
+    return kernel_of(f"T.{name}", "use it inside `with T.Kernel(...)`")
 
 
 def _state(name: str) -> Generator:

@@ -9,9 +9,9 @@ from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import IRBuilder
-from tvmtile.errors import InvalidValue, NestingError
+from tvmtile.errors import InvalidValue
 from tvmtile.frontend.allocate import alloc_var
-from tvmtile.frontend.kernel import current_kernel
+from tvmtile.frontend.kernel import kernel_of
 from tvmtile.frontend.math import as_expr, ceildiv
 from tvmtile.frontend.math import max as largest
 from tvmtile.frontend.math import min as smallest
@@ -86,12 +86,8 @@ class PersistentTileScheduler:
                 raise InvalidValue(
                     f"T.PersistentTileScheduler: {what}={value!r}", help="give a positive number"
                 )
-        kernel = current_kernel()
-        if kernel is None:
-            raise NestingError(
-                "T.PersistentTileScheduler stands outside T.Kernel",
-                help="make it inside `with T.Kernel(...)`",
-            )
+        outside = "make it inside `with T.Kernel(...)`"
+        kernel = kernel_of("T.PersistentTileScheduler", outside)
         groups = ceildiv(num_m_tiles, cluster_size)
         if num_workers is None:
             num_workers = math.prod(kernel.block_extents, start=1) // cluster_size

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tvm import ir, tirx
 
 from tvmtile.errors import OPTIONS_OF_TILELANG, InvalidOperand, warn_ignored
-from tvmtile.ir.operands import check_bounds, constant, describe, extents_of
+from tvmtile.ir.operands import check_bounds, constant, describe, dtype_of, extents_of
 from tvmtile.ir.operators import TileOp
+from tvmtile.ir.rewriting import for_loop, nest, seq
+from tvmtile.tileop.elementwise import converted
 
 __all__ = ["MatrixProduct", "element_of", "ignore_schedule", "oriented"]
 
@@ -20,8 +23,12 @@ class MatrixProduct(TileOp):
     is_product = True
     clearing = "clear_accum"
 
+    A: ir.TensorRegion
+    B: ir.TensorRegion
     C: ir.TensorRegion
     """The accumulator, `[m, n]`."""
+    transpose_B: bool
+    clear_accum: bool
 
     @property
     def m(self) -> ir.Expr:
@@ -33,11 +40,50 @@ class MatrixProduct(TileOp):
         """Columns of the accumulator."""
         return oriented(self.C)[1]
 
+    @property
+    def k(self) -> ir.Expr:
+        """Elements of a sum."""
+        raise NotImplementedError
+
     def check_matrices(self, *names: str) -> None:
         """Refuse operands, by name, that are no matrices or reach outside of their buffers."""
         for name in names:
             _check_matrix(self.name, name, getattr(self, name))
             check_bounds(self.name, getattr(self, name))
+
+    def summed(
+        self,
+        number: ir.Var,
+        count: ir.Expr,
+        factors: Callable[[ir.Var, ir.Var, ir.Var], tuple[ir.Expr, ir.Expr]],
+    ) -> tirx.Stmt:
+        """Loops in which each element of the accumulator is a sum, of `count` products by `number`.
+
+        `factors` gives two of them, for a row, a column and a number.
+        """
+        wide = _SUMMED_IN.get(dtype_of(self.C), dtype_of(self.C))
+        total = tirx.decl_buffer((1,), wide, name="total", scope="local")
+        held = tirx.BufferLoad(total, [0])
+
+        def element(variables: list[ir.Var]) -> tirx.Stmt:
+            i, j = variables
+            target = element_of(self.C, False, i, j)
+            a, b = (converted(factor, wide) for factor in factors(i, j, number))
+            start = tirx.const(0, wide) if self.clear_accum else converted(target, wide)
+            result = converted(held, dtype_of(self.C))
+            return seq(
+                [
+                    tirx.AllocBuffer(total),
+                    tirx.BufferStore(total, start, [0]),
+                    for_loop(number, count, tirx.BufferStore(total, held + a * b, [0])),
+                    tirx.BufferStore(target.source, result, target.indices),
+                ]
+            )
+
+        return nest([self.m, self.n], element)
+
+
+_SUMMED_IN = {"float16": "float32", "bfloat16": "float32"}
 
 
 def ignore_schedule(

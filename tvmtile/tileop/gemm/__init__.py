@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
 from tvm import ir, tirx
@@ -13,9 +12,7 @@ from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.operands import describe, dtype_of, same_extents
 from tvmtile.ir.operators import tile_operator
-from tvmtile.ir.rewriting import for_loop, nest, seq
 from tvmtile.ir.types import TileOperand
-from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.matrices import MatrixProduct, element_of, ignore_schedule, oriented
 
 __all__ = ["SHARES", "Gemm", "GemmWarpPolicy", "gemm", "reference"]
@@ -111,7 +108,6 @@ def gemm(
 
 
 _MATRIX_DTYPES = ("float16", "bfloat16", "float32")
-_SUMMED_IN = {"float16": "float32", "bfloat16": "float32"}
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _FLOAT8 = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
 _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "int4", "uint4")
@@ -197,30 +193,11 @@ class Gemm(MatrixProduct):
         return {"float16", "bfloat16"} <= {dtype_of(o) for o in (self.C, self.A, self.B)}
 
     def as_loops(self) -> tirx.Stmt:
-        wide = _SUMMED_IN.get(dtype_of(self.C), dtype_of(self.C))
-        total = tirx.decl_buffer((1,), wide, name="total", scope="local")
+        def factors(i: ir.Var, j: ir.Var, k: ir.Var) -> tuple[ir.Expr, ir.Expr]:
+            a = element_of(self.A, self.transpose_A, i, k)
+            return a, element_of(self.B, self.transpose_B, k, j)
 
-        def value(operand: ir.TensorRegion, transposed: bool, row: ir.Expr, column: ir.Expr) -> Any:
-            return converted(element_of(operand, transposed, row, column), wide)
-
-        def body(variables: list[ir.Var]) -> tirx.Stmt:
-            i, j = variables
-            k = tirx.Var("k", "int32")
-            product = value(self.A, self.transpose_A, i, k) * value(self.B, self.transpose_B, k, j)
-            held = tirx.BufferLoad(total, [0])
-            target = element_of(self.C, False, i, j)
-            start = value(self.C, False, i, j) if not self.clear_accum else tirx.const(0, wide)
-            result = converted(held, dtype_of(self.C))
-            return seq(
-                [
-                    tirx.AllocBuffer(total),
-                    tirx.BufferStore(total, start, [0]),
-                    for_loop(k, self.k, tirx.BufferStore(total, held + product, [0])),
-                    tirx.BufferStore(target.source, result, target.indices),
-                ]
-            )
-
-        return nest([self.m, self.n], body)
+        return self.summed(tirx.Var("k", "int32"), self.k, factors)
 
 
 def reference(

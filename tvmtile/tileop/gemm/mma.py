@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tvm import ir, tirx
 
@@ -40,8 +40,12 @@ from tvmtile.tileop.registry import (
     of_shared_operands,
 )
 
-__all__ = ["SWIZZLED", "MatrixProduct", "WarpProduct", "atom_of", "gemm_mma", "layouts_of"]
+if TYPE_CHECKING:
+    from tvmtile.tileop.gemm_sp import GemmSp
 
+__all__ = ["SWIZZLED", "WarpProduct", "atom_of", "gemm_mma", "layouts_of"]
+
+Product: TypeAlias = "Gemm | GemmSp"
 SWIZZLED = SharedTile(swizzle=128)
 """`ldmatrix` takes 16 bytes of each of eight rows, which lie in different banks then."""
 
@@ -49,35 +53,8 @@ SWIZZLED = SharedTile(swizzle=128)
 # Where it fits -----------------------------------------------------------------------------------
 
 
-class MatrixProduct(Protocol):
-    """What an operator says of a product that `mma.sync` may do."""
-
-    @property
-    def A(self) -> Any: ...
-    @property
-    def B(self) -> Any: ...
-    @property
-    def C(self) -> Any: ...
-    @property
-    def transpose_A(self) -> bool: ...
-    @property
-    def transpose_B(self) -> bool: ...
-    @property
-    def clear_accum(self) -> bool: ...
-    @property
-    def policy(self) -> int: ...
-    @property
-    def k_pack(self) -> int: ...
-    @property
-    def m(self) -> Any: ...
-    @property
-    def n(self) -> Any: ...
-    @property
-    def k(self) -> Any: ...
-
-
 def atom_of(
-    op: MatrixProduct, atoms: Mapping[tuple[str, str], tuple[Atom, ...]], context: LoweringContext
+    op: Product, atoms: Mapping[tuple[str, str], tuple[Atom, ...]], context: LoweringContext
 ) -> Atom:
     """The instruction of a table for a product.
 
@@ -110,7 +87,7 @@ _INTO = {
 }
 
 
-def _share(op: MatrixProduct, atom: Atom, context: LoweringContext) -> Partition:
+def _share(op: Product, atom: Atom, context: LoweringContext) -> Partition:
     m, n = constant(op.m) or 0, constant(op.n) or 0
     # What is repeated may be held by several threads, but in memory it would be added twice.
     repeats = is_fragment(buffer_of(op.C))
@@ -118,7 +95,7 @@ def _share(op: MatrixProduct, atom: Atom, context: LoweringContext) -> Partition
     return partition(m, n, warps, op.policy, size, "warps", repeats=repeats)
 
 
-def _packed(op: MatrixProduct, atom: Atom) -> int:
+def _packed(op: Product, atom: Atom) -> int:
     """How many instructions along K a lane holds the elements of side by side.
 
     Any order of K is right that both operands have. That of the instruction suits `ldmatrix`.
@@ -128,9 +105,7 @@ def _packed(op: MatrixProduct, atom: Atom) -> int:
     return math.gcd(op.k_pack, (constant(op.k) or 0) // atom.k)
 
 
-def layouts_of(
-    op: MatrixProduct, atom: Atom, context: LoweringContext
-) -> dict[ir.Var, FragmentLayout]:
+def layouts_of(op: Product, atom: Atom, context: LoweringContext) -> dict[ir.Var, FragmentLayout]:
     """Where the elements of operands in registers lie."""
     share = _share(op, atom, context)
     packed = _packed(op, atom)
@@ -178,7 +153,7 @@ def gemm_mma(op: Gemm, context: LoweringContext) -> tirx.Stmt:
 class WarpProduct:
     """The code of one product, for one warp."""
 
-    def __init__(self, op: MatrixProduct, atom: Atom, context: LoweringContext) -> None:
+    def __init__(self, op: Product, atom: Atom, context: LoweringContext) -> None:
         share = _share(op, atom, context)
         self._packed = _packed(op, atom)
         self._op = op

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from tvm import ir
 
 from tvmtile.ir.operands import buffer_of, constant, describe, is_whole
 from tvmtile.ir.scopes import is_fragment
+from tvmtile.tileop.matrices import MatrixProduct
 from tvmtile.tileop.registry import Decline
 
 __all__ = ["check_extents", "check_fragments"]
 
 
-class _Product(Protocol):
-    @property
-    def m(self) -> ir.Expr: ...
-
-    @property
-    def n(self) -> ir.Expr: ...
-
-    @property
-    def k(self) -> ir.Expr: ...
-
-
-def check_extents(op: _Product) -> None:
+def check_extents(op: MatrixProduct) -> None:
     """Decline a product whose extents are not constants."""
     for name, extent in (("M", op.m), ("N", op.n), ("K", op.k)):
         if constant(extent) is None:

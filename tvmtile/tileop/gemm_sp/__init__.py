@@ -16,7 +16,6 @@ from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.operands import bits_of, describe, dtype_of, same_extents
 from tvmtile.ir.operators import tile_operator
-from tvmtile.ir.rewriting import for_loop, nest, seq
 from tvmtile.ir.types import TileOperand
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.gemm import SHARES, GemmWarpPolicy
@@ -31,7 +30,6 @@ _ACCUMULATORS = {
     **dict.fromkeys(_FLOATS, ("float16", "bfloat16", "float32", "float64")),
     **dict.fromkeys(_INTEGERS, ("int32", "int64", "float32")),
 }
-_SUMMED_IN = {"float16": "float32", "bfloat16": "float32"}
 _METADATA = ("int8", "uint8", "int16", "uint16", "int32", "uint32")
 _BITS_OF_A_PLACE = 2
 
@@ -165,30 +163,12 @@ class GemmSp(MatrixProduct):
             )
 
     def as_loops(self) -> tirx.Stmt:
-        wide = _SUMMED_IN.get(dtype_of(self.C), dtype_of(self.C))
-        total = tirx.decl_buffer((1,), wide, name="total", scope="local")
+        def factors(i: ir.Var, j: ir.Var, s: ir.Var) -> tuple[ir.Expr, ir.Expr]:
+            a = element_of(self.A, self.transpose_A, i, s)
+            return a, element_of(self.B, self.transpose_B, self._place(i, s), j)
+
         stored = oriented(self.A, self.transpose_A)[1]
-
-        def body(variables: list[ir.Var]) -> tirx.Stmt:
-            i, j = variables
-            s = tirx.Var("s", "int32")
-            left = converted(element_of(self.A, self.transpose_A, i, s), wide)
-            right = converted(element_of(self.B, self.transpose_B, self._place(i, s), j), wide)
-            held = tirx.BufferLoad(total, [0])
-            target = element_of(self.C, False, i, j)
-            start = tirx.const(0, wide) if self.clear_accum else converted(target, wide)
-            return seq(
-                [
-                    tirx.AllocBuffer(total),
-                    tirx.BufferStore(total, start, [0]),
-                    for_loop(s, stored, tirx.BufferStore(total, held + left * right, [0])),
-                    tirx.BufferStore(
-                        target.source, converted(held, dtype_of(self.C)), target.indices
-                    ),
-                ]
-            )
-
-        return nest(list(oriented(self.C, False)), body)
+        return self.summed(tirx.Var("s", "int32"), stored, factors)
 
     def _place(self, row: Any, stored: Any) -> Any:
         """The place along K of a stored element."""
