@@ -13,7 +13,15 @@ from tvmtile.errors import InvalidOperand, warn_ignored
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.math import as_expr
 from tvmtile.frontend.operands import check_operand
-from tvmtile.ir.operands import bits_of, buffer_of, constant, describe, dtype_of, matched_regions
+from tvmtile.ir.operands import (
+    bits_of,
+    buffer_of,
+    constant,
+    describe,
+    dtype_of,
+    matched_regions,
+    offset_in_memory,
+)
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import CLUSTER_BARRIER_SCOPE, is_cluster_mbarrier, is_global, is_shared
@@ -250,7 +258,7 @@ def _runs(op: CopyToBlock, context: LoweringContext) -> list[tuple[Any, Any, int
         ]
         for side, indices in zip((op.src, op.dst), places, strict=True):
             if not context.analyzer.can_prove_equal(
-                tirx.floormod(_place(side.source, indices) * item, _PIECE), 0
+                tirx.floormod(offset_in_memory(side.source, indices) * item, _PIECE), 0
             ):
                 raise Decline(f"{describe(side)} may not begin at a multiple of {_PIECE} bytes")
         source, target = (
@@ -269,13 +277,6 @@ def _inner_axes(side: ir.TensorRegion) -> int:
         if constant(r.extent) != constant(extent):
             break
     return count
-
-
-def _place(tile: ir.Var, indices: list[ir.Expr]) -> ir.Expr:
-    place: ir.Expr = tirx.const(0, "int32")
-    for index, extent in zip(indices, tile.ty.shape, strict=True):
-        place = place * extent + index
-    return place
 
 
 @lowering(CopyToBlock, target="cuda", variant="bulk", priority=10, fits=_is_bulk)

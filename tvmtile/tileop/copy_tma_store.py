@@ -18,18 +18,17 @@ from tvm import ir, tirx
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.ir.asynchronous import BULK_STORE, wait
 from tvmtile.ir.operands import as_region, bits_of, describe, dtype_of, is_whole, region
-from tvmtile.ir.rewriting import for_loop, retyped, seq
-from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment, is_global
+from tvmtile.ir.rewriting import for_loop, seq
+from tvmtile.ir.scopes import is_fragment, is_global
 from tvmtile.ir.threads import REGISTER_FILE, WARP_SIZE, WARPGROUP
 from tvmtile.ir.types import Index
 from tvmtile.layout.fragment import THREAD, Digit, FragmentLayout, layout_of, with_weights
-from tvmtile.layout.shared import swizzled
 from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.copy_ldmatrix import MATRICES, Matrices, consists_of_matrices
 from tvmtile.tileop.elementwise import converted, moving_axes
 from tvmtile.tileop.mbarrier import ProxyFence
 from tvmtile.tileop.registry import Decline, Lacking, LoweringContext, lowering
-from tvmtile.tileop.staging import bytes_taken, name_of
+from tvmtile.tileop.staging import bytes_taken, swizzled_tile
 from tvmtile.tileop.tma import TmaCopy
 from tvmtile.tileop.tma.copies import (
     barrier_of_group,
@@ -273,10 +272,7 @@ class _Piece(Matrices):
 
 def _staged(op: Copy, parts: _Parts, slots: int) -> ir.Var:
     """The slots of each warpgroup, as rows that are swizzled."""
-    shape, dtype = (slots, parts.groups, *parts.piece), dtype_of(op.dst)
-    tile = tirx.decl_buffer(shape, dtype, name=name_of(op), scope=SHARED_SCOPE)
-    layout = swizzled(shape, dtype)
-    return tile if layout is None else retyped(tile, layout=layout)
+    return swizzled_tile(op, (slots, parts.groups, *parts.piece), dtype_of(op.dst))
 
 
 def _piece(

@@ -20,7 +20,7 @@ from tvmtile.ir.scopes import SIMDGROUP_SCOPE, is_fragment
 from tvmtile.ir.types import TileOperand
 from tvmtile.layout.fragment import layout_of
 from tvmtile.tileop.elementwise import converted, element, over_region
-from tvmtile.tileop.registry import Decline, LoweringContext, lowering
+from tvmtile.tileop.registry import Decline, LoweringContext, as_loops, lowering
 
 __all__ = ["Fill", "clear", "fill", "reference"]
 
@@ -128,7 +128,4 @@ def fill_matrices(op: Fill, _: LoweringContext) -> tirx.Stmt:
     return for_loop(matrix, count, tirx.Evaluate(filled), tirx.ForKind.UNROLLED)
 
 
-@lowering(Fill, target=("llvm", "metal", "cuda"), variant="elements")
-def fill_elements(op: Fill, _: LoweringContext) -> tirx.Stmt:
-    """`dst[i, j] = value` over the tile."""
-    return op.as_loops()
+lowering(Fill, target=("llvm", "metal", "cuda"), variant="elements")(as_loops)

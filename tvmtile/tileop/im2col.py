@@ -15,7 +15,7 @@ from tvmtile.ir.operands import check_bounds, describe, dtype_of, extents_of
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.types import Index, TileOperand
 from tvmtile.tileop.elementwise import element, over_region
-from tvmtile.tileop.registry import LoweringContext, lowering
+from tvmtile.tileop.registry import as_loops, lowering
 
 __all__ = ["Im2col", "c2d_im2col", "im2col", "reference"]
 
@@ -157,10 +157,8 @@ class Im2col(TileOp):
         return over_region(self.col, body)
 
 
-@lowering(Im2col, target=("llvm", "metal", "cuda"), variant="elements")
-def im2col_elements(op: Im2col, _: LoweringContext) -> tirx.Stmt:
-    """One element after the other; padding and rows beyond the last pixel are zero."""
-    return op.as_loops()
+# Padding and rows beyond the last pixel are zero.
+lowering(Im2col, target=("llvm", "metal", "cuda"), variant="elements")(as_loops)
 
 
 def reference(img: np.ndarray, kernel: int, stride: int, dilation: int, pad: int) -> np.ndarray:

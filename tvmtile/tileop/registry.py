@@ -33,6 +33,7 @@ __all__ = [
     "Lowering",
     "LoweringContext",
     "SharedTile",
+    "as_loops",
     "candidates_of",
     "fragments_of",
     "implementation_of",
@@ -318,6 +319,14 @@ def no_code(op: TileOp, context: LoweringContext) -> tirx.Stmt:
     """The implementation of what passes have heeded, or of what a target has no use for."""
     del op, context
     return tirx.Evaluate(tirx.const(0, "int32"))
+
+
+def as_loops(op: TileOp, context: LoweringContext) -> tirx.Stmt:
+    """The lowering of an operator that is its loops over elements."""
+    del context
+    loops = op.as_loops()
+    assert loops is not None, f"{op.name} has no loops"
+    return loops
 
 
 def needs(ability: Callable[[GpuCapability], bool], otherwise: str) -> _Predicate:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from tvm import ir, tirx
 
 from tvmtile._tvm import walk
 from tvmtile.ir.operands import bits_of, buffer_of, static_shape
 from tvmtile.ir.operators import TileOp, operator_of
-from tvmtile.ir.rewriting import seq
-from tvmtile.ir.scopes import is_fragment, is_global, is_shared
+from tvmtile.ir.rewriting import retyped, seq
+from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment, is_global, is_shared
 from tvmtile.ir.threads import WARPGROUP
+from tvmtile.layout.shared import swizzled
 from tvmtile.tileop.registry import LoweringContext
 
-__all__ = ["PIECE_BYTES", "bytes_of", "bytes_taken", "name_of"]
+__all__ = ["PIECE_BYTES", "bytes_of", "bytes_taken", "name_of", "swizzled_tile"]
 
 PIECE_BYTES = 64 * 128
 """Of a copy that a warpgroup does piece by piece: 64 rows."""
@@ -23,6 +25,13 @@ PIECE_BYTES = 64 * 128
 def name_of(op: TileOp) -> str:
     """What the shared tile is called through which a fragment goes to a tensor."""
     return f"{buffer_of(op.writes()[0]).name}_staged"
+
+
+def swizzled_tile(op: TileOp, shape: Sequence[int], dtype: str) -> ir.Var:
+    """Such a tile, its rows in panels that are swizzled."""
+    tile = tirx.decl_buffer(shape, dtype, name=name_of(op), scope=SHARED_SCOPE)
+    layout = swizzled(tuple(shape), dtype)
+    return tile if layout is None else retyped(tile, layout=layout)
 
 
 def bytes_taken(op: TileOp, context: LoweringContext) -> int:

@@ -26,7 +26,7 @@ from tvmtile.ir.scopes import SHARED_SCOPE
 from tvmtile.ir.types import Index, TileOperand
 from tvmtile.tileop.copy import Copy, between_fragments, between_threads
 from tvmtile.tileop.elementwise import converted, element, over_region
-from tvmtile.tileop.registry import LoweringContext, lowering
+from tvmtile.tileop.registry import LoweringContext, as_loops, lowering
 
 __all__ = ["Transpose", "reference", "transpose"]
 
@@ -110,10 +110,7 @@ def _matrices(operand: TileOperand) -> list[ir.Expr]:
     return extents
 
 
-@lowering(Transpose, target=("llvm", "metal", "cuda"), variant="elements")
-def transpose_elements(op: Transpose, _: LoweringContext) -> tirx.Stmt:
-    """One element after the other, along the rows of `dst`."""
-    return op.as_loops()
+lowering(Transpose, target=("llvm", "metal", "cuda"), variant="elements")(as_loops)
 
 
 @lowering(

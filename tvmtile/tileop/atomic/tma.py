@@ -7,16 +7,15 @@ from tvm_ffi import structural_equal
 
 from tvmtile.ir.asynchronous import BULK_STORE, wait
 from tvmtile.ir.operands import as_region, constant, describe, dtype_of, is_whole
-from tvmtile.ir.rewriting import retyped, seq
-from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment, is_global
+from tvmtile.ir.rewriting import seq
+from tvmtile.ir.scopes import is_fragment, is_global
 from tvmtile.layout.fragment import layout_of
-from tvmtile.layout.shared import swizzled
 from tvmtile.tileop.atomic import AtomicTile, names_tile
 from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.elementwise import moving_axes
 from tvmtile.tileop.mbarrier import ProxyFence
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
-from tvmtile.tileop.staging import bytes_of, bytes_taken, name_of
+from tvmtile.tileop.staging import bytes_of, bytes_taken, swizzled_tile
 from tvmtile.tileop.tma import TmaCopy
 from tvmtile.tileop.tma.copies import barrier_of_group, by_leader, check_fits, store
 
@@ -95,10 +94,7 @@ def _staged_in(op: AtomicTile, context: LoweringContext) -> ir.Var:
 def _staged(op: AtomicTile) -> ir.Var:
     """A shared tile for the fragment, in panels of rows that are swizzled."""
     shape = [constant(r.extent) or 0 for r in op.src.region]
-    dtype = dtype_of(op.dst)
-    tile = tirx.decl_buffer(shape, dtype, name=name_of(op), scope=SHARED_SCOPE)
-    layout = swizzled(tuple(shape), dtype)
-    return tile if layout is None else retyped(tile, layout=layout)
+    return swizzled_tile(op, shape, dtype_of(op.dst))
 
 
 def _copy(op: AtomicTile, staged: ir.Var) -> TmaCopy:

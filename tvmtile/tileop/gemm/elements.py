@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from tvm import tirx
-
 from tvmtile.tileop.gemm import Gemm
-from tvmtile.tileop.registry import LoweringContext, lowering
+from tvmtile.tileop.registry import as_loops, lowering
 
-__all__ = ["gemm_elements"]
+__all__: list[str] = []
 
 
 def _slow(op: Gemm) -> str | None:
@@ -16,8 +14,5 @@ def _slow(op: Gemm) -> str | None:
     return "is computed element by element, which is slow"
 
 
-@lowering(Gemm, target="metal", variant="elements", slow=_slow)
-@lowering(Gemm, target="cuda", variant="elements", slow=_slow)
-def gemm_elements(op: Gemm, _: LoweringContext) -> tirx.Stmt:
-    """`C[i, j] += A[i, k] * B[k, j]`, the elements shared out over the threads."""
-    return op.as_loops()
+# `C[i, j] += A[i, k] * B[k, j]`, the elements shared out over the threads.
+lowering(Gemm, target=("metal", "cuda"), variant="elements", slow=_slow)(as_loops)

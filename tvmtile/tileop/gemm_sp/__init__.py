@@ -20,7 +20,7 @@ from tvmtile.ir.types import TileOperand
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.gemm import SHARES, GemmWarpPolicy
 from tvmtile.tileop.matrices import MatrixProduct, element_of, ignore_schedule, oriented
-from tvmtile.tileop.registry import LoweringContext, lowering
+from tvmtile.tileop.registry import as_loops, lowering
 
 __all__ = ["GemmSp", "gemm_sp", "reference"]
 
@@ -184,11 +184,9 @@ class GemmSp(MatrixProduct):
 _SLOW = "is computed element by element, which is slower than T.gemm of the dense tile"
 
 
-@lowering(GemmSp, target="llvm", variant="elements")
-@lowering(GemmSp, target=("metal", "cuda"), variant="elements", slow=lambda _: _SLOW)
-def gemm_sp_elements(op: GemmSp, _: LoweringContext) -> tirx.Stmt:
-    """Each element of the accumulator is a sum of products of what is stored."""
-    return op.as_loops()
+# Each element of the accumulator is a sum of products of what is stored.
+lowering(GemmSp, target="llvm", variant="elements")(as_loops)
+lowering(GemmSp, target=("metal", "cuda"), variant="elements", slow=lambda _: _SLOW)(as_loops)
 
 
 def reference(

@@ -149,7 +149,7 @@ class _Reduction:
         """The code without what threads exchange; a total goes to the thread's place along the axis."""
         indices = [self._index(axis) for axis in range(len(self._layout.axes))]
         indices[self._op.dim] = self._place()
-        store = self._over(self._kept, self._assigned(self._op.dst, indices))
+        store = self._over(self._kept, self._assigned(self._op.dst, indices, self._total))
         return seq([tirx.AllocBuffer(self._totals), self._in_thread(), store])
 
     def _place(self) -> ir.Expr:
@@ -310,12 +310,8 @@ class _Reduction:
         dst = self._op.dst
 
         def body(offsets: list[Index]) -> tirx.Stmt:
-            value: ir.Expr = tirx.BufferLoad(tile.source, element(tile, offsets))
-            indices = element(dst, offsets)
-            if not self._op.clear:
-                old = converted(tirx.BufferLoad(dst.source, indices), self._dtype)
-                value = self._combiner.combine(old, value)
-            return tirx.BufferStore(dst.source, converted(value, dtype_of(dst)), indices)
+            value = tirx.BufferLoad(tile.source, element(tile, offsets))
+            return self._assigned(dst, element(dst, offsets), value)
 
         return over_region(dst, body)
 
@@ -360,10 +356,9 @@ class _Reduction:
 
     def _assignment(self, dst: ir.TensorRegion) -> tirx.Stmt:
         indices = [self._analyzer.simplify(index) for index in self._indices_in(dst)]
-        return self._assigned(dst, indices)
+        return self._assigned(dst, indices, self._total)
 
-    def _assigned(self, dst: ir.TensorRegion, indices: list[ir.Expr]) -> tirx.Stmt:
-        value = self._total
+    def _assigned(self, dst: ir.TensorRegion, indices: list[ir.Expr], value: ir.Expr) -> tirx.Stmt:
         if not self._op.clear:
             old = converted(tirx.BufferLoad(dst.source, indices), self._dtype)
             value = self._combiner.combine(old, value)
