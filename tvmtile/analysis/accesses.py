@@ -36,40 +36,27 @@ N = TypeVar("N", bound=ir.Node)
 
 @dataclass(frozen=True)
 class Access:
-    """One use of a buffer.
-
-    Attributes
-    ----------
-    buffer : Var
-        The buffer that was allocated; views (`T.view`, `T.reshape`) are resolved.
-    reads, writes : bool
-        What happens to it. Both, where its address is taken.
-    operator : TileOp or None
-        The operator whose operand it is; None for a load or a store.
-    indices : tuple of Expr
-        Of a single element, or of one whose address is taken; empty for a tile.
-    value : Expr or None
-        What a store stores; None for anything else.
-    loops : tuple of For
-        The loops around it, outermost first.
-    conditions : tuple of Expr
-        Those of the branches around it, as they have to be.
-    is_certain : bool
-        Loops and conditions alone decide whether it happens.
-    location : SourceLocation or None
-        The user's line.
-    """
+    """One use of a buffer."""
 
     buffer: ir.Var
+    """The buffer that was allocated; views (`T.view`, `T.reshape`) are resolved."""
     reads: bool
     writes: bool
+    """What happens to it. Both, where its address is taken."""
     operator: TileOp | None
+    """The operator whose operand it is; None for a load or a store."""
     indices: tuple[ir.Expr, ...]
+    """Of a single element, or of one whose address is taken; empty for a tile."""
     value: Any
+    """What a store stores; None for anything else."""
     loops: tuple[tirx.For, ...]
+    """The loops around it, outermost first."""
     conditions: tuple[ir.Expr, ...]
+    """Those of the branches around it, as they have to be."""
     is_certain: bool
+    """Loops and conditions alone decide whether it happens."""
     location: SourceLocation | None
+    """The user's line."""
 
     @property
     def is_whole(self) -> bool:

@@ -57,22 +57,15 @@ class PassOptions:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A compiled program as plain data.
-
-    Attributes
-    ----------
-    facts, files : mapping
-        As of `Artifact.saved`.
-    names_lines : bool or None
-        Which of its key's names it is kept under; None where it must not be kept.
-    machine : tuple
-        The compilers that made it, and whether they had a GPU.
-    """
+    """A compiled program as plain data."""
 
     facts: Mapping[str, Any]
     files: Mapping[str, bytes]
+    """As of `Artifact.saved`."""
     names_lines: bool | None
+    """Which of its key's names it is kept under; None where it must not be kept."""
     machine: tuple[Any, ...]
+    """The compilers that made it, and whether they had a GPU."""
 
 
 def compile_in_child(request: Request, options: PassOptions, timeout: float) -> Outcome:

@@ -19,19 +19,13 @@ __all__ = ["Measurement", "Measurer", "Plan"]
 
 @dataclass(frozen=True)
 class Plan:
-    """How long to measure.
-
-    Attributes
-    ----------
-    n_warmup, n_repeat : int
-        Calls before measuring, and measured ones.
-    limit : float or None
-        Milliseconds: what takes longer need not be measured well.
-    """
+    """How long to measure."""
 
     n_warmup: int
     n_repeat: int
+    """Calls before measuring, and measured ones."""
     limit: float | None = None
+    """Milliseconds: what takes longer need not be measured well."""
 
 
 @dataclass(frozen=True)

@@ -29,22 +29,15 @@ __all__ = ["Limits", "Search"]
 
 @dataclass(frozen=True)
 class Limits:
-    """What a configuration may take.
-
-    Attributes
-    ----------
-    timeout : float
-        Seconds to compile it, and as many to measure it.
-    n_warmup, n_repeat : int
-        Calls before measuring, and measured ones.
-    slower : float or None
-        What takes longer than the best so far by this factor is not measured well.
-    """
+    """What a configuration may take."""
 
     timeout: float
+    """Seconds to compile it, and as many to measure it."""
     n_warmup: int
     n_repeat: int
+    """Calls before measuring, and measured ones."""
     slower: float | None
+    """What takes longer than the best so far by this factor is not measured well."""
 
 
 class Search:

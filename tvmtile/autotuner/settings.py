@@ -14,45 +14,30 @@ __all__ = ["CompileArgs", "ProfileArgs"]
 
 @dataclass(frozen=True)
 class CompileArgs:
-    """How configurations are compiled.
-
-    Attributes
-    ----------
-    out_idx, target, execution_backend, pass_configs
-        As of `tvmtile.compile`.
-    """
+    """How configurations are compiled."""
 
     out_idx: int | Sequence[int] | None = None
     target: TargetLike | None = None
     execution_backend: str | None = "auto"
     pass_configs: Mapping[str, object] | None = None
+    """As of `tvmtile.compile`."""
 
 
 @dataclass(frozen=True)
 class ProfileArgs:
-    """What configurations are measured with, and how their results are checked.
-
-    Attributes
-    ----------
-    supply_type : TensorSupplyType
-        What the inputs hold where they are made here.
-    ref_prog : callable, optional
-        Takes the inputs, returns what the kernel must return. It is measured too.
-    supply_prog : callable, optional
-        Takes the descriptions of the inputs, a list of `KernelParam`, and returns the inputs.
-    rtol, atol, max_mismatched_ratio : float
-        As of `tvmtile.testing.torch_assert_close`.
-    skip_check : bool
-        Measure the reference only.
-    manual_check_prog : callable, optional
-        Takes the lists of the kernel's and of the reference's results; raises where they differ.
-    """
+    """What configurations are measured with, and how their results are checked."""
 
     supply_type: TensorSupplyType = TensorSupplyType.Auto
+    """What the inputs hold where they are made here."""
     ref_prog: Callable[..., object] | None = None
+    """Takes the inputs, returns what the kernel must return. It is measured too."""
     supply_prog: Callable[..., Any] | None = None
+    """Takes the descriptions of the inputs, a list of `KernelParam`, and returns the inputs."""
     rtol: float = 1e-2
     atol: float = 1e-2
     max_mismatched_ratio: float = 0.01
+    """As of `tvmtile.testing.torch_assert_close`."""
     skip_check: bool = False
+    """Measure the reference only."""
     manual_check_prog: Callable[..., object] | None = None
+    """Takes the lists of the kernel's and of the reference's results; raises where they differ."""

@@ -31,50 +31,34 @@ _LAUNCH = 2e-6
 
 @dataclass(frozen=True)
 class Work:
-    """What a block does.
-
-    Attributes
-    ----------
-    blocks, threads : int
-        Blocks of the grid, threads of a block.
-    registers : int
-        Of a thread.
-    shared : int
-        Bytes of shared memory of a block, with the stages.
-    steps, stages : int
-        Steps, and how many of them are in flight.
-    matrix : float
-        Floating-point operations of matrix instructions in a step, as if operands had 16 bits.
-    scalar : float
-        Other instructions for one element, in a step.
-    moved : float
-        Bytes that a step reads from shared memory and writes there.
-    loaded : float
-        Bytes that a step loads, through the cache that all share.
-    stored : float
-        Bytes that a block stores at its end, and loads at its start.
-    unique : float
-        Bytes that the whole grid moves from and to the memory at least.
-    chain : float
-        Cycles of a step in which a block's warps wait for each other's results.
-    tail : float
-        Cycles at a block's end in which they do.
-    """
+    """What a block does."""
 
     blocks: int
     threads: int
+    """Blocks of the grid, threads of a block."""
     registers: int
+    """Of a thread."""
     shared: int = 0
+    """Bytes of shared memory of a block, with the stages."""
     steps: int = 1
     stages: int = 1
+    """Steps, and how many of them are in flight."""
     matrix: float = 0.0
+    """Floating-point operations of matrix instructions in a step, as if operands had 16 bits."""
     scalar: float = 0.0
+    """Other instructions for one element, in a step."""
     moved: float = 0.0
+    """Bytes that a step reads from shared memory and writes there."""
     loaded: float = 0.0
+    """Bytes that a step loads, through the cache that all share."""
     stored: float = 0.0
+    """Bytes that a block stores at its end, and loads at its start."""
     unique: float = 0.0
+    """Bytes that the whole grid moves from and to the memory at least."""
     chain: float = 0.0
+    """Cycles of a step in which a block's warps wait for each other's results."""
     tail: float = 0.0
+    """Cycles at a block's end in which they do."""
 
 
 def seconds(work: Work, device: TileDevice) -> float:

@@ -20,31 +20,22 @@ __all__ = ["DOT_PRODUCTS", "MATRIX_PRODUCTS", "DotProduct", "dot_function", "wra
 
 @dataclass(frozen=True)
 class DotProduct:
-    """An instruction.
-
-    Attributes
-    ----------
-    name : str
-        In the assembler of its processor.
-    a, b : str
-        Dtypes of what is multiplied.
-    sums : str
-        Dtype of the accumulator.
-    intrinsic : str
-        LLVM's name, `{bits}` and `{lanes}` standing for the width of a vector and its accumulators.
-    element : str
-        LLVM's type of the elements of the operands, `i32` where it takes words.
-    widths : tuple of int
-        The widths in bits that the instruction has.
-    """
+    """An instruction."""
 
     name: str
+    """In the assembler of its processor."""
     a: str
     b: str
+    """Dtypes of what is multiplied."""
     sums: str
+    """Dtype of the accumulator."""
     intrinsic: str
+    """LLVM's name, `{bits}` and `{lanes}` standing for the width of a vector and its accumulators.
+    """
     element: str
+    """LLVM's type of the elements of the operands, `i32` where it takes words."""
     widths: tuple[int, ...]
+    """The widths in bits that the instruction has."""
 
     def __post_init__(self) -> None:
         if {self.sums} - set(_TYPES) or {self.a, self.b} - set(_ELEMENT_BITS):

@@ -32,29 +32,20 @@ _FLOAT32_INFINITY = 0x7F800000
 
 @dataclass(frozen=True)
 class NarrowFloat:
-    """The fields of a dtype.
-
-    Attributes
-    ----------
-    bits, mantissa : int
-        Width of the dtype and of its mantissa field.
-    bias : int
-        What is subtracted from the exponent field.
-    largest : int
-        The code of the largest finite value, without the sign.
-    infinity, nan : int or None
-        Their codes; a NaN is any code above infinity, or the one given where there is none.
-    has_nan : bool
-        Whether there is a NaN; otherwise `nan` is what it becomes, with the other sign.
-    """
+    """The fields of a dtype."""
 
     bits: int
     mantissa: int
+    """Width of the dtype and of its mantissa field."""
     bias: int
+    """What is subtracted from the exponent field."""
     largest: int
+    """The code of the largest finite value, without the sign."""
     infinity: int | None
     nan: int
+    """Their codes; a NaN is any code above infinity, or the one given where there is none."""
     has_nan: bool = True
+    """Whether there is a NaN; otherwise `nan` is what it becomes, with the other sign."""
 
     @property
     def storage(self) -> str:

@@ -43,31 +43,22 @@ def _register(extent: int, stride: int) -> Digit:
 
 @dataclass(frozen=True)
 class Atom:
-    """One `mma.sync` instruction, and where its elements lie.
-
-    Attributes
-    ----------
-    dtypes : tuple of str
-        Of A and B, as PTX names them.
-    sums : str
-        Dtype of the accumulator in the instruction.
-    m, n, k : int
-        Extents.
-    a, b, c : tuple of tuple of Digit
-        The digits of the indices (m, k), (k, n) and (m, n): lane and element in its registers.
-    sparse : bool
-        Half of A is left out: it is (m, k / 2), and one more register says which half.
-    """
+    """One `mma.sync` instruction, and where its elements lie."""
 
     dtypes: tuple[str, str]
+    """Of A and B, as PTX names them."""
     sums: str
+    """Dtype of the accumulator in the instruction."""
     m: int
     n: int
     k: int
+    """Extents."""
     a: tuple[Axis, Axis]
     b: tuple[Axis, Axis]
     c: tuple[Axis, Axis]
+    """The digits of the indices (m, k), (k, n) and (m, n): lane and element in its registers."""
     sparse: bool = False
+    """Half of A is left out: it is (m, k / 2), and one more register says which half."""
 
     @property
     def stored_k(self) -> int:
@@ -181,22 +172,15 @@ class MetadataPiece:
     """Bits of a row's metadata in the word of a lane.
 
     The metadata of a row of A says where its stored elements belong, the first in the lowest bits.
-
-    Attributes
-    ----------
-    lane : int or Expr
-        The lane.
-    row, first : int or Expr
-        The row of the instruction, and the first of its bits.
-    shift, bits : int
-        How far up in the word, and how many.
     """
 
     lane: Any
     row: Any
     first: Any
+    """The row of the instruction, and the first of its bits."""
     shift: int
     bits: int
+    """How far up in the word, and how many."""
 
 
 def metadata_of(atom: Atom, lane: int) -> list[MetadataPiece]:

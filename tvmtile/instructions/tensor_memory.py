@@ -75,22 +75,15 @@ TRANSFERS = {transfer.name: transfer for transfer in _transfers()}
 
 @dataclass(frozen=True)
 class TensorCopy:
-    """A shape of `tcgen05.cp`, from rows of shared memory to lanes.
-
-    Attributes
-    ----------
-    name : str
-        As PTX has it, with what says which warps' lanes get the rows.
-    rows, bits : int
-        Rows, and bits of each.
-    lanes : tuple of tuple of int
-        By row, the lanes that get it.
-    """
+    """A shape of `tcgen05.cp`, from rows of shared memory to lanes."""
 
     name: str
+    """As PTX has it, with what says which warps' lanes get the rows."""
     rows: int
     bits: int
+    """Rows, and bits of each."""
     lanes: tuple[tuple[int, ...], ...]
+    """By row, the lanes that get it."""
 
 
 def _copies() -> Iterator[TensorCopy]:
@@ -114,22 +107,15 @@ COPIES = tuple(_copies())
 
 @dataclass(frozen=True)
 class Datapath:
-    """Where a block's part of a sum lies: PTX's layouts A to G.
-
-    Attributes
-    ----------
-    rows : int
-        Rows that a block has.
-    chunk : int
-        Rows that lie in lanes next to each other; the next ones begin 32 lanes on.
-    parts, apart : int
-        Parts of the columns, which lie so many lanes apart.
-    """
+    """Where a block's part of a sum lies: PTX's layouts A to G."""
 
     rows: int
+    """Rows that a block has."""
     chunk: int = WARP_SIZE
+    """Rows that lie in lanes next to each other; the next ones begin 32 lanes on."""
     parts: int = 1
     apart: int = 0
+    """Parts of the columns, which lie so many lanes apart."""
 
     def place(self, row: int, column: int, columns: int) -> tuple[int, int]:
         """Lane and column of an element of a sum of so many columns."""
@@ -152,34 +138,24 @@ DATAPATHS = {
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of `tcgen05.mma`.
-
-    Attributes
-    ----------
-    name : str
-        As PTX has it.
-    k : int
-        Extent along K.
-    formats, sums : dict
-        Types of the operands and of the sum, by their number in the instruction's descriptor.
-    scales : dict
-        Scales of a row along K, by how PTX spells that; empty without.
-    scale_types : dict
-        Types of these, by their number.
-    transposes, negates, saturates, stationary : bool
-        Whether it may take operands along M or N, negate them, saturate its sums, be `.ws`.
-    """
+    """A kind of `tcgen05.mma`."""
 
     name: str
+    """As PTX has it."""
     k: int
+    """Extent along K."""
     formats: dict[int, str]
     sums: dict[int, str]
+    """Types of the operands and of the sum, by their number in the instruction's descriptor."""
     scales: dict[str, int] = field(default_factory=dict)
+    """Scales of a row along K, by how PTX spells that; empty without."""
     scale_types: dict[int, str] = field(default_factory=dict)
+    """Types of these, by their number."""
     transposes: bool = True
     negates: bool = True
     saturates: bool = False
     stationary: bool = True
+    """Whether it may take operands along M or N, negate them, saturate its sums, be `.ws`."""
 
     def extents(self, blocks: int, stationary: bool) -> Iterator[tuple[int, int, int, int]]:
         """M, and the first, the last and the step of the N that go with it."""

@@ -94,22 +94,15 @@ _WARPS = Digit(WARPGROUP // WARP_SIZE, THREAD, WARP_SIZE)
 
 @dataclass(frozen=True)
 class Family:
-    """The instructions for dtypes of A and B, which differ in their extent along N.
-
-    Attributes
-    ----------
-    dtypes, sums
-        As of `Wgmma`.
-    columns : tuple of int
-        Their extents along N.
-    transposes : bool
-        Rows of an operand in shared memory may run along M or N; otherwise they run along K.
-    """
+    """The instructions for dtypes of A and B, which differ in their extent along N."""
 
     dtypes: tuple[str, str]
     sums: str
+    """As of `Wgmma`."""
     columns: tuple[int, ...]
+    """Their extents along N."""
     transposes: bool
+    """Rows of an operand in shared memory may run along M or N; otherwise they run along K."""
 
     @property
     def k(self) -> int:

@@ -162,38 +162,28 @@ def issue(token: str, target: ir.Expr, source: ir.Expr, size: int, *read: ir.Exp
 
 @dataclass(frozen=True)
 class Product:
-    """Sums of a group of threads, to which a product of matrices is added.
-
-    Attributes
-    ----------
-    token : str
-        What it is waited for by: until then sums and operands are its own.
-    sums : TensorLoad
-        The first element of the accumulator that a thread holds.
-    a, b : Expr
-        The address of the group's first element of A, or of B, in shared memory; of A in registers, its
-        first element that the thread holds.
-    m, n, k : int
-        Extents.
-    columns : int
-        Of an instruction.
-    a_transposed, b_transposed : bool
-        The operand is stored as [k, m], as [n, k].
-    clear : bool
-        Sums begin from zero.
-    """
+    """Sums of a group of threads, to which a product of matrices is added."""
 
     token: str
+    """What it is waited for by: until then sums and operands are its own."""
     sums: ir.TensorLoad
+    """The first element of the accumulator that a thread holds."""
     a: Any
     b: Any
+    """The address of the group's first element of A, or of B, in shared memory; of A in registers,
+    its first element that the thread holds.
+    """
     m: int
     n: int
     k: int
+    """Extents."""
     columns: int
+    """Of an instruction."""
     a_transposed: bool = False
     b_transposed: bool = False
+    """The operand is stored as [k, m], as [n, k]."""
     clear: bool = False
+    """Sums begin from zero."""
 
     @property
     def matrices(self) -> list[tuple[Any, int, int]]:

@@ -68,27 +68,19 @@ def _record_map(memory: object, dtype: str, rank: int, data: object, *numbers: i
 
 @dataclass(frozen=True)
 class MapOf:
-    """A tensor map of the launch's memory; axes are listed with the innermost first.
-
-    Attributes
-    ----------
-    buffer, offset : int
-        The memory, as in `Launch.buffers`, and the bytes from its start to the tensor.
-    dtype : str
-        Of an element.
-    extents, strides, box : tuple of int
-        Elements of the tensor, bytes from one index to the next, elements of a copy.
-    swizzle : int
-        As `cuTensorMapEncodeTiled` numbers it.
-    """
+    """A tensor map of the launch's memory; axes are listed with the innermost first."""
 
     buffer: int
     offset: int
+    """The memory, as in `Launch.buffers`, and the bytes from its start to the tensor."""
     dtype: str
+    """Of an element."""
     extents: tuple[int, ...]
     strides: tuple[int, ...]
     box: tuple[int, ...]
+    """Elements of the tensor, bytes from one index to the next, elements of a copy."""
     swizzle: int
+    """As `cuTensorMapEncodeTiled` numbers it."""
 
 
 @dataclass(frozen=True)
@@ -113,32 +105,23 @@ class KernelInterface:
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel and what it is to be run with.
-
-    Attributes
-    ----------
-    kernel : str
-        Its name.
-    buffers : tuple of int
-        What the kernel's buffers are: positions of the program's arguments, or keys of
-        `Recording.workspaces` and `Recording.maps`.
-    scalars : tuple of int or float
-        Values of its other parameters.
-    grid, threads : tuple of int
-        Blocks, and threads of a block, in x, y and z.
-    shared_bytes : int
-        Shared memory whose size the launch says.
-    cluster : tuple of int
-        Blocks of a cluster in x, y and z.
-    """
+    """A kernel and what it is to be run with."""
 
     kernel: str
+    """Its name."""
     buffers: tuple[int, ...]
+    """What the kernel's buffers are: positions of the program's arguments, or keys of
+    `Recording.workspaces` and `Recording.maps`.
+    """
     scalars: tuple[int | float, ...]
+    """Values of its other parameters."""
     grid: tuple[int, int, int]
     threads: tuple[int, int, int]
+    """Blocks, and threads of a block, in x, y and z."""
     shared_bytes: int = 0
+    """Shared memory whose size the launch says."""
     cluster: tuple[int, int, int] = (1, 1, 1)
+    """Blocks of a cluster in x, y and z."""
 
 
 @dataclass(frozen=True)

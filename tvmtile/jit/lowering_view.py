@@ -22,19 +22,13 @@ _CONTEXT = 3
 
 @dataclass(frozen=True)
 class PassView:
-    """A pass and what it changed.
-
-    Attributes
-    ----------
-    name : str
-        The pass.
-    before, after : str
-        The program as TVMScript.
-    """
+    """A pass and what it changed."""
 
     name: str
+    """The pass."""
     before: str
     after: str
+    """The program as TVMScript."""
 
     @property
     def diff(self) -> list[str]:

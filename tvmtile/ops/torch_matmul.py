@@ -124,26 +124,18 @@ def _transposed(
 
 
 class _Plan(NamedTuple):
-    """How a product of tensors that lie in a way is computed.
-
-    Attributes
-    ----------
-    kernel : Kernel, optional
-        None where the result has no elements.
-    splits : int
-        Into how many parts it splits K.
-    shape, view : tuple of int
-        Of the result as the kernel writes it, and as it is given.
-    of_a, of_b : callable
-        What the kernel takes of an operand.
-    """
+    """How a product of tensors that lie in a way is computed."""
 
     kernel: Kernel | None
+    """None where the result has no elements."""
     splits: int
+    """Into how many parts it splits K."""
     shape: tuple[int, ...]
     view: tuple[int, ...]
+    """Of the result as the kernel writes it, and as it is given."""
     of_a: Callable[[Tensor], Tensor]
     of_b: Callable[[Tensor], Tensor]
+    """What the kernel takes of an operand."""
 
 
 _plans = Plans()

@@ -27,30 +27,20 @@ __all__ = [
 
 @dataclass(frozen=True)
 class CpuCapability:
-    """The vector registers of a CPU.
-
-    Attributes
-    ----------
-    vector_bits : int
-        Width of a vector register.
-    vector_registers : int
-        How many of them there are.
-    truncates_masked : bool
-        LLVM has an instruction that truncates elements and stores those of a mask.
-    dots : tuple of str
-        Its dot products of narrow elements, names of `tvmtile.codegen.llvm_dots`.
-    tiles : tuple of str
-        Its products of tiles, names of `tvmtile.codegen.llvm_tiles`.
-    matrices : tuple of str
-        Its products of pairs of rows and columns, names of `tvmtile.codegen.llvm_dots`.
-    """
+    """The vector registers of a CPU."""
 
     vector_bits: int
+    """Width of a vector register."""
     vector_registers: int
+    """How many of them there are."""
     truncates_masked: bool = False
+    """LLVM has an instruction that truncates elements and stores those of a mask."""
     dots: tuple[str, ...] = ()
+    """Its dot products of narrow elements, names of `tvmtile.codegen.llvm_dots`."""
     tiles: tuple[str, ...] = ()
+    """Its products of tiles, names of `tvmtile.codegen.llvm_tiles`."""
     matrices: tuple[str, ...] = ()
+    """Its products of pairs of rows and columns, names of `tvmtile.codegen.llvm_dots`."""
 
     def lanes(self, bits: int) -> int:
         """Elements of `bits` bits in a vector register."""
@@ -108,79 +98,59 @@ def _names(instructions: Mapping[str, tuple[str, ...]], target: Target) -> tuple
 
 @dataclass(frozen=True)
 class GpuCapability:
-    """What a block of a GPU may ask for.
-
-    Attributes
-    ----------
-    name : str
-        The target, as messages show it.
-    group_size : int
-        Threads that execute together: a warp, a simdgroup.
-    max_threads : int
-        Threads of a block.
-    shared_memory : int
-        Bytes of shared memory that a block may opt into.
-    shared_alignment : int
-        Bytes: a shared tile begins at a multiple of it. The widest access asks for 16; on CUDA, where
-        swizzled rows repeat after 128 bytes, a tile begins where they do.
-    lacks : tuple of str
-        Dtypes that it can't compute with.
-    has_matmul2d : bool
-        Whether it multiplies matrices by Metal 4's `matmul2d`, on units of their own.
-    compute_capability : int
-        Of an NVIDIA GPU its architecture's number, which messages show; 0 of others.
-    stores_matrices : bool
-        Whether a warp stores matrices from registers to shared memory together (`stmatrix`).
-    has_async_copies : bool
-        Whether elements move from global to shared memory while threads go on (`cp.async`).
-    has_bulk_copies : bool
-        Whether boxes of tensors move at once between global and shared memory, as tensor maps describe
-        them, and mbarriers count the bytes (TMA).
-    has_clusters : bool
-        Whether neighbouring blocks may be launched together.
-    multiprocessors : int
-        How many blocks run at once that fill one each; 0 where that is not known. A GPU with another
-        number of them is not as well used.
-    moves_rows : bool
-        Whether such a copy takes four rows that indices name (`gather4`, `scatter4`).
-    has_warpgroup_products : bool
-        Whether 128 threads together start products of matrices in shared memory (`wgmma`).
-    overlaps_launches : bool
-        Whether a kernel may begin while the one before it in a stream ends (`griddepcontrol`).
-    max_buffers : int or None
-        Tensors that a kernel takes, its scalars counted as one; None: as many as there are.
-    runs_blocks_at_once : bool
-        Whether a launch can have all blocks of a grid run at the same time, so that they may wait for
-        each other.
-    shuffles_some_lanes : bool
-        Whether lanes of a warp may exchange values while others do something else.
-    named_barriers : int
-        Barriers of a block that any of its warps may wait at, that of the whole block among them.
-    vectors : tuple of (int, int)
-        The bits of elements, and how many of them the widest vector has that TVM's generator prints.
-    """
+    """What a block of a GPU may ask for."""
 
     name: str
+    """The target, as messages show it."""
     group_size: int
+    """Threads that execute together: a warp, a simdgroup."""
     max_threads: int
+    """Threads of a block."""
     shared_memory: int
+    """Bytes of shared memory that a block may opt into."""
     shared_alignment: int = 16
+    """Bytes: a shared tile begins at a multiple of it. The widest access asks for 16; on CUDA,
+    where swizzled rows repeat after 128 bytes, a tile begins where they do.
+    """
     lacks: tuple[str, ...] = ()
+    """Dtypes that it can't compute with."""
     has_matmul2d: bool = False
+    """Whether it multiplies matrices by Metal 4's `matmul2d`, on units of their own."""
     compute_capability: int = 0
+    """Of an NVIDIA GPU its architecture's number, which messages show; 0 of others."""
     stores_matrices: bool = False
+    """Whether a warp stores matrices from registers to shared memory together (`stmatrix`)."""
     has_async_copies: bool = False
+    """Whether elements move from global to shared memory while threads go on (`cp.async`)."""
     has_bulk_copies: bool = False
+    """Whether boxes of tensors move at once between global and shared memory, as tensor maps
+    describe them, and mbarriers count the bytes (TMA).
+    """
     has_clusters: bool = False
+    """Whether neighbouring blocks may be launched together."""
     multiprocessors: int = 0
+    """How many blocks run at once that fill one each; 0 where that is not known. A GPU with another
+    number of them is not as well used.
+    """
     moves_rows: bool = False
+    """Whether a bulk copy takes four rows that indices name (`gather4`, `scatter4`)."""
     has_warpgroup_products: bool = False
+    """Whether 128 threads together start products of matrices in shared memory (`wgmma`)."""
     overlaps_launches: bool = False
+    """Whether a kernel may begin while the one before it in a stream ends (`griddepcontrol`)."""
     max_buffers: int | None = None
+    """Tensors that a kernel takes, its scalars counted as one; None: as many as there are."""
     runs_blocks_at_once: bool = False
+    """Whether a launch can have all blocks of a grid run at the same time, so that they may wait
+    for each other.
+    """
     shuffles_some_lanes: bool = False
+    """Whether lanes of a warp may exchange values while others do something else."""
     named_barriers: int = 0
+    """Barriers of a block that any of its warps may wait at, that of the whole block among them."""
     vectors: tuple[tuple[int, int], ...] = ()
+    """The bits of elements, and how many of them the widest vector has that TVM's generator prints.
+    """
 
     def why_no_factors(self, dtype: str) -> str | None:
         """Why warps can't multiply factors of a dtype together (`mma.sync`); None where they can."""

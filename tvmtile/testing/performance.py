@@ -25,21 +25,14 @@ _TRIES = 5
 
 @dataclass(frozen=True)
 class PerfResult:
-    """What a function measured.
-
-    Attributes
-    ----------
-    name : str
-        The function's.
-    latency : float
-        What it returned, in its own unit.
-    case : str or None
-        The case of `regression` that called it.
-    """
+    """What a function measured."""
 
     name: str
+    """The function's."""
     latency: float
+    """What it returned, in its own unit."""
     case: str | None = None
+    """The case of `regression` that called it."""
 
 
 _results: list[PerfResult] = []

@@ -52,19 +52,13 @@ _SLOTS = 2
 
 @dataclass(frozen=True)
 class _Parts:
-    """How warpgroups share a fragment, each with a part of whole rows and columns.
-
-    Attributes
-    ----------
-    groups : int
-        How many warpgroups there are.
-    part, piece : tuple of int
-        Rows and columns that a warpgroup has, and those that go through shared memory at once.
-    """
+    """How warpgroups share a fragment, each with a part of whole rows and columns."""
 
     groups: int
+    """How many warpgroups there are."""
     part: tuple[int, int]
     piece: tuple[int, int]
+    """Rows and columns that a warpgroup has, and those that go through shared memory at once."""
 
     @classmethod
     def of(cls, layout: FragmentLayout, threads: int, bits: int) -> _Parts:

@@ -151,23 +151,18 @@ class LoweringContext:
 
 @dataclass(frozen=True)
 class SharedTile:
-    """How an implementation wants a shared tile to lie.
-
-    Attributes
-    ----------
-    swizzle : int
-        Bytes of the widest panel of a row, 128, 64 or 32, in which pieces of 16 bytes are exchanged so
-        that those of a column lie in different banks; a narrower panel is as good. 0: none.
-    required : bool
-        The hardware computes where elements lie: the tile has the widest swizzle that its rows and
-        `swizzle` allow, and begins at a multiple of what that repeats after.
-    padding : int
-        Bytes that rows are longer than their elements, where a block has room for them.
-    """
+    """How an implementation wants a shared tile to lie."""
 
     swizzle: int = 0
+    """Bytes of the widest panel of a row, 128, 64 or 32, in which pieces of 16 bytes are exchanged
+    so that those of a column lie in different banks; a narrower panel is as good. 0: none.
+    """
     required: bool = False
+    """The hardware computes where elements lie: the tile has the widest swizzle that its rows and
+    `swizzle` allow, and begins at a multiple of what that repeats after.
+    """
     padding: int = 0
+    """Bytes that rows are longer than their elements, where a block has room for them."""
 
     def __and__(self, other: SharedTile) -> SharedTile:
         """What suits two implementations that use one tile."""

@@ -16,23 +16,16 @@ __all__ = ["AnalysisResult", "Analyzer"]
 
 @dataclass(frozen=True)
 class AnalysisResult:
-    """What a program does.
-
-    Attributes
-    ----------
-    total_flops, total_global_bytes : int
-        As of `tvmtile.carver.counts.Counts`.
-    estimated_time : float
-        Seconds that the device takes at least: for the arithmetic, or for the bytes.
-    expected_tflops, expected_bandwidth_GBps : float
-        What it does in a second if it takes no longer.
-    """
+    """What a program does."""
 
     total_flops: int
     total_global_bytes: int
+    """As of `tvmtile.carver.counts.Counts`."""
     estimated_time: float
+    """Seconds that the device takes at least: for the arithmetic, or for the bytes."""
     expected_tflops: float
     expected_bandwidth_GBps: float
+    """What it does in a second if it takes no longer."""
 
 
 class Analyzer:

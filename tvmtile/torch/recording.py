@@ -42,21 +42,14 @@ def _copied(value: object) -> Any:
 
 @dataclass
 class Recording:
-    """The first call of each module and, by the module that makes it, of each function.
-
-    Attributes
-    ----------
-    modules : dict
-        The first call of each wanted module.
-    functions : dict
-        By the module and torch's function.
-    counts : Counter
-        How often each module was called.
-    """
+    """The first call of each module and, by the module that makes it, of each function."""
 
     modules: dict[nn.Module, Call] = field(default_factory=dict)
+    """The first call of each wanted module."""
     functions: dict[tuple[nn.Module, Any], Call] = field(default_factory=dict)
+    """By the module and torch's function."""
     counts: Counter[nn.Module] = field(default_factory=Counter)
+    """How often each module was called."""
 
 
 def record(

@@ -38,26 +38,18 @@ class Free:
 
 @dataclass
 class Points:
-    """What is enumerated of an access.
-
-    Attributes
-    ----------
-    values : dict of Var to ndarray
-        Of threads' indices and loops' variables, at each point.
-    lanes, parts : ndarray
-        The lane of a vector, and the part of an element.
-    offsets : list of ndarray
-        The place in the access's block, an array an axis.
-    first, last : ndarray
-        The threads that may touch the element: one, or those of a simdgroup.
-    """
+    """What is enumerated of an access."""
 
     values: dict[ir.Var, np.ndarray]
+    """Of threads' indices and loops' variables, at each point."""
     lanes: Any
     parts: Any
+    """The lane of a vector, and the part of an element."""
     offsets: list[Any]
+    """The place in the access's block, an array an axis."""
     first: Any
     last: Any
+    """The threads that may touch the element: one, or those of a simdgroup."""
 
     def __len__(self) -> int:
         return len(self.first)

@@ -9,15 +9,10 @@ __all__ = ["NoRasterization", "Rasterization", "Rasterization2DColumn", "Rasteri
 
 @dataclass(frozen=True)
 class Rasterization:
-    """An order of blocks.
-
-    Attributes
-    ----------
-    panel_width : int
-        Rows or columns of blocks that run together.
-    """
+    """An order of blocks."""
 
     panel_width: int = 1
+    """Rows or columns of blocks that run together."""
 
 
 class NoRasterization(Rasterization):

@@ -32,34 +32,23 @@ Position = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What a language calls the parts of the machine.
-
-    Attributes
-    ----------
-    error : type of EmulationError
-        Of its reports.
-    block, warp : str
-        What it calls a block and a warp.
-    spaces : (str, str)
-        What it calls global memory and shared memory.
-    help : mapping
-        Remedies in its own terms.
-    kinds : mapping
-        Failures that it has a name of its own for.
-    agents : tuple of str
-        Kinds of work that threads start in the background.
-    places : mapping
-        By the name of memory that is no buffer of the program's, what it calls an element.
-    """
+    """What a language calls the parts of the machine."""
 
     error: type[EmulationError]
+    """Of its reports."""
     block: str
     warp: str
+    """What it calls a block and a warp."""
     spaces: tuple[str, str]
+    """What it calls global memory and shared memory."""
     help: Mapping[Failure, str] = field(default_factory=dict)
+    """Remedies in its own terms."""
     kinds: Mapping[Failure, str] = field(default_factory=dict)
+    """Failures that it has a name of its own for."""
     agents: tuple[str, ...] = ()
+    """Kinds of work that threads start in the background."""
     places: Mapping[str, Callable[[int], str]] = field(default_factory=dict)
+    """By the name of memory that is no buffer of the program's, what it calls an element."""
 
 
 class Context(NamedTuple):

@@ -79,43 +79,28 @@ def one_after_the_other(tiles: Iterable[ir.Var], capability: GpuCapability) -> d
 
 @dataclass(eq=False)
 class Tile:
-    """A shared tile and when it is in use.
-
-    Attributes
-    ----------
-    buffer : Var
-        It.
-    size, alignment : int
-        Bytes.
-    depth : int
-        The number of loops around its allocation.
-    first, last : int
-        The first and the last statement that uses it, by number.
-    """
+    """A shared tile and when it is in use."""
 
     buffer: ir.Var
     size: int
     alignment: int
+    """Bytes."""
     depth: int
+    """The number of loops around its allocation."""
     first: int = -1
     last: int = -1
+    """The first and the last statement that uses it, by number."""
 
 
 @dataclass
 class Slot:
-    """Memory that several tiles share, one after the other or side by side.
-
-    Attributes
-    ----------
-    size, alignment : int
-        Bytes.
-    offsets : dict of Tile to int
-        Where each begins, in bytes.
-    """
+    """Memory that several tiles share, one after the other or side by side."""
 
     size: int
     alignment: int
+    """Bytes."""
     offsets: dict[Tile, int] = field(default_factory=dict)
+    """Where each begins, in bytes."""
 
     def place_of(self, tile: Tile) -> int | None:
         """The first place where a tile fits beside those that are in use at the same time."""

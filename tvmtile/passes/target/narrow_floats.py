@@ -41,29 +41,20 @@ _Conversion: TypeAlias = Callable[[str, Any], Any]
 
 @dataclass(frozen=True)
 class _Conversions:
-    """What a kind of target has no floats of, and how their bits become wider ones, and back.
-
-    Attributes
-    ----------
-    dtypes : tuple of str
-        The floats.
-    decode, encode : callable
-        `(dtype, operand) -> Expr`, to float32 and from it.
-    decode_half, encode_half : callable
-        To float16 and from it; None of a dtype without a direct way.
-    decode_halves : callable or None
-        `(dtype, halves, codes) -> Call`, four codes at once to float16, of addresses.
-    stores_between : bool
-        What an operation takes from another one is stored in between.
-    """
+    """What a kind of target has no floats of, and how their bits become wider ones, and back."""
 
     dtypes: tuple[str, ...]
+    """The floats."""
     decode: _Conversion
     encode: _Conversion
+    """`(dtype, operand) -> Expr`, to float32 and from it."""
     decode_half: _Conversion = _no_direct_way
     encode_half: _Conversion = _no_direct_way
+    """To float16 and from it; None of a dtype without a direct way."""
     decode_halves: Callable[[str, Any, Any], Any] | None = None
+    """`(dtype, halves, codes) -> Call`, four codes at once to float16, of addresses."""
     stores_between: bool = False
+    """What an operation takes from another one is stored in between."""
 
 
 _OF_A_BYTE = tuple(dtype for dtype in NARROW_FLOATS if dtype != "bfloat16")

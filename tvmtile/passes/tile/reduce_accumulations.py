@@ -99,7 +99,6 @@ class _Accumulation:
     """A store that combines terms of several iterations into one element."""
 
     store: tirx.BufferStore
-    """It."""
     term: ir.Expr
     """What an iteration contributes."""
     combiner: Combiner
@@ -110,22 +109,14 @@ class _Accumulation:
 
 @dataclass
 class _Carrying:
-    """A serial loop that terms are carried through.
-
-    Attributes
-    ----------
-    loop : For
-        It.
-    terms : int
-        Those that a thread holds meanwhile.
-    before, behind : list of Stmt
-        What sets the terms and what reduces them.
-    """
+    """A serial loop that terms are carried through."""
 
     loop: tirx.For
     terms: int = 0
+    """Those that a thread holds meanwhile."""
     before: list[tirx.Stmt] = field(default_factory=list)
     behind: list[tirx.Stmt] = field(default_factory=list)
+    """What sets the terms and what reduces them."""
 
 
 class _Reducer(ScopedRewriter):

@@ -49,25 +49,17 @@ _TOP_BITS = 0x80808080
 
 @dataclass(frozen=True)
 class Choice:
-    """An instruction for a tile.
-
-    Attributes
-    ----------
-    dot : DotProduct
-        Which one.
-    a, b : str
-        Dtypes in which the operands are multiplied; b after a flip.
-    swapped : bool
-        B is the first operand of the instruction.
-    flips : bool
-        The top bit of B's bytes is flipped.
-    """
+    """An instruction for a tile."""
 
     dot: DotProduct
+    """Which one."""
     a: str
     b: str
+    """Dtypes in which the operands are multiplied; b after a flip."""
     swapped: bool
+    """B is the first operand of the instruction."""
     flips: bool
+    """The top bit of B's bytes is flipped."""
 
 
 def choose(tile: GemmTile, names: Sequence[str]) -> Choice | None:

@@ -70,29 +70,21 @@ _CHAINS = 12
 
 @dataclass(frozen=True)
 class GemmTile:
-    """One multiplication, `c += a @ b`.
-
-    Attributes
-    ----------
-    a, b, c : Matrix
-        [m, k], [k, n] and [m, n]; [k, m] and [n, k] where transposed.
-    m, n, k : int
-        Extents.
-    transpose_a, transpose_b : bool
-        The operand is stored transposed.
-    clear : bool
-        `c = a @ b` instead.
-    """
+    """One multiplication, `c += a @ b`."""
 
     a: Matrix
     b: Matrix
     c: Matrix
+    """[m, k], [k, n] and [m, n]; [k, m] and [n, k] where transposed."""
     m: int
     n: int
     k: int
+    """Extents."""
     transpose_a: bool = False
     transpose_b: bool = False
+    """The operand is stored transposed."""
     clear: bool = False
+    """`c = a @ b` instead."""
 
     @property
     def compute_dtype(self) -> str:

@@ -27,23 +27,16 @@ Axis: TypeAlias = tuple[Digit, ...]
 
 @dataclass(frozen=True)
 class Partition:
-    """How the groups of a block share an accumulator.
-
-    Attributes
-    ----------
-    rows, columns : int
-        Groups along M and along N.
-    row_matrices, column_matrices : int
-        The instruction's matrices that a group has along M and along N.
-    unit : int
-        Threads of a group.
-    """
+    """How the groups of a block share an accumulator."""
 
     rows: int
     columns: int
+    """Groups along M and along N."""
     row_matrices: int
     column_matrices: int
+    """The instruction's matrices that a group has along M and along N."""
     unit: int = WARP_SIZE
+    """Threads of a group."""
 
     def along_m(self) -> Axis:
         """The number of a matrix along M: the group, and which of its matrices."""

@@ -54,39 +54,26 @@ _MOST_BOXES = 64
 
 @dataclass(frozen=True)
 class Box:
-    """Where a box begins.
-
-    Attributes
-    ----------
-    tile, tensor : list of Expr
-        The indices of its first element.
-    """
+    """Where a box begins."""
 
     tile: list[Any]
     tensor: list[Any]
+    """The indices of its first element."""
 
 
 @dataclass(frozen=True)
 class Boxes:
-    """The boxes that a tile consists of, all of one shape.
-
-    Attributes
-    ----------
-    boxes : list of Box
-        In any order.
-    in_tensor, in_tile : tuple of int
-        The extents of a box along the axes of the tensor, and of the tile.
-    swizzle : int
-        Bytes of the panels in which pieces are exchanged; 0: none.
-    bytes : int
-        That all of them are.
-    """
+    """The boxes that a tile consists of, all of one shape."""
 
     boxes: list[Box]
+    """In any order."""
     in_tensor: tuple[int, ...]
     in_tile: tuple[int, ...]
+    """The extents of a box along the axes of the tensor, and of the tile."""
     swizzle: int
+    """Bytes of the panels in which pieces are exchanged; 0: none."""
     bytes: int
+    """That all of them are."""
 
     @property
     def alignment(self) -> int:

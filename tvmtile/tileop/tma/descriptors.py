@@ -48,18 +48,12 @@ _FIRST, _LAST = 3, 4
 
 @dataclass(frozen=True)
 class TmaDescriptor:
-    """How a tensor is described to copies of boxes: what `T.create_tma_descriptor` gives.
-
-    Attributes
-    ----------
-    tensor : Var
-        The tensor.
-    made_of : TensorMap
-        The description; axes are listed with the innermost first.
-    """
+    """How a tensor is described to copies of boxes: what `T.create_tma_descriptor` gives."""
 
     tensor: ir.Var
+    """The tensor."""
     made_of: TensorMap
+    """The description; axes are listed with the innermost first."""
 
     @property
     def box(self) -> list[int]:

@@ -43,28 +43,20 @@ class Obstacle(Exception):
 
 @dataclass
 class Unit:
-    """A statement of a pipelined loop, which a plan moves as a whole.
-
-    Attributes
-    ----------
-    stmt : Stmt
-        The statement.
-    conditions : list of Expr
-        Those under which it runs, where they have the same value anywhere in an iteration.
-    inner : Stmt
-        The statement without these conditions.
-    reads, writes : dict of Var to None
-        The buffers that it touches, views resolved, and the names that it uses or binds, in order.
-    accesses : list of Access
-        What it does to buffers.
-    """
+    """A statement of a pipelined loop, which a plan moves as a whole."""
 
     stmt: tirx.Stmt
+    """The statement."""
     conditions: list[ir.Expr]
+    """Those under which it runs, where they have the same value anywhere in an iteration."""
     inner: tirx.Stmt
+    """The statement without these conditions."""
     accesses: list[Access]
+    """What it does to buffers."""
     reads: dict[ir.Var, None]
     writes: dict[ir.Var, None]
+    """The buffers that it touches, views resolved, and the names that it uses or binds, in order.
+    """
 
     @property
     def touches(self) -> dict[ir.Var, None]:

@@ -41,19 +41,13 @@ PIPELINE_ANNOTATIONS = (
 
 @dataclass(frozen=True)
 class Plan:
-    """What a pipelined loop does when.
-
-    Attributes
-    ----------
-    stage, order : tuple of int
-        The stage of each unit, and its place in the order of an iteration.
-    in_flight : set of int
-        The units whose work goes on until the next iteration has issued its own.
-    """
+    """What a pipelined loop does when."""
 
     stage: tuple[int, ...]
     order: tuple[int, ...]
+    """The stage of each unit, and its place in the order of an iteration."""
     in_flight: frozenset[int] = frozenset()
+    """The units whose work goes on until the next iteration has issued its own."""
 
     @classmethod
     def of_producers(cls, producers: Collection[int], count: int, last: int) -> Plan:

@@ -18,29 +18,20 @@ __all__ = ["Ring"]
 
 @dataclass(frozen=True)
 class Ring:
-    """The buffer copies of some tiles, which are filled and used together.
-
-    Attributes
-    ----------
-    iteration : Expr
-        The number of the iteration, of all that the kernel does.
-    units : tuple of int
-        The statements of the loop that fill the tiles.
-    first, last : int
-        The first and the last statement that uses one of them.
-    in_flight : bool
-        A statement that uses them goes on until the next iteration has issued its own.
-    full, empty : Mbarriers
-        The tiles of an iteration have come; the warps that use them need them no more.
-    """
+    """The buffer copies of some tiles, which are filled and used together."""
 
     iteration: Any
+    """The number of the iteration, of all that the kernel does."""
     units: tuple[int, ...]
+    """The statements of the loop that fill the tiles."""
     first: int
     last: int
+    """The first and the last statement that uses one of them."""
     in_flight: bool
+    """A statement that uses them goes on until the next iteration has issued its own."""
     full: Mbarriers
     empty: Mbarriers
+    """The tiles of an iteration have come; the warps that use them need them no more."""
 
     @property
     def stages(self) -> int:
