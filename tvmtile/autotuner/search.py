@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from tvmtile.autotuner.progress import report, watched
 from tvmtile.autotuner.result import Trial
 from tvmtile.errors import reason_of
 from tvmtile.jit.request import Request
+from tvmtile.jit.threads import usable_cpus
 
 __all__ = ["Limits", "Search"]
 
@@ -75,7 +75,7 @@ class Search:
         self._inputs()
         measurer = Measurer(self._limits.timeout)
         try:
-            with _executor(executor, workers or _processors(), len(self.requests)) as used:
+            with _executor(executor, workers or len(usable_cpus()), len(self.requests)) as used:
                 ready = self._compile(used)
                 if not overlap:
                     ready = iter(sorted(ready, key=lambda trial: trial.index))
@@ -167,13 +167,6 @@ def _executor(given: Executor | None, workers: int, tasks: int) -> Iterator[Exec
         yield threads
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
-
-
-def _processors() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on a Mac
-        return os.cpu_count() or 1
 
 
 def _outcome_of(task: Future[Outcome]) -> Outcome:

@@ -23,6 +23,7 @@ __all__ = [
     "is_pointer",
     "ready",
     "row_major",
+    "strides_of",
     "with_addresses",
     "with_integers_in_range",
 ]
@@ -48,7 +49,7 @@ def _ready(arg: Any, param: ir.Var) -> Any:
         return arg.item() if is_refused else arg
     if module in ("torch", "numpy") and is_buffer_var(param) and not param.ty.strides:
         strides = row_major(arg.shape)
-        if 0 in arg.shape and _strides_of(arg) != strides:
+        if 0 in arg.shape and strides_of(arg) != strides:
             return _with_strides(arg, strides)
     return arg
 
@@ -266,7 +267,7 @@ class _Check:
         return f"{what} needs {known}{symbolic}, not {actual}"
 
     def _strides(self, param: ir.Var, arg: object, shape: tuple[int, ...]) -> _Problem | None:
-        strides = _strides_of(arg)
+        strides = strides_of(arg)
         if not strides:
             return None
         declared = list(param.ty.strides)
@@ -308,7 +309,7 @@ def _wrong_device(arg: object, actual: str, needed: str) -> _Problem:
     )
 
 
-def _strides_of(arg: Any) -> list[int]:
+def strides_of(arg: Any) -> list[int]:
     """Strides in elements; nothing where the tensor has none to tell."""
     stride = getattr(arg, "stride", None)
     if callable(stride):

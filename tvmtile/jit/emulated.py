@@ -11,9 +11,10 @@ import numpy as np
 from tvm import ir
 
 from tvmtile.errors import import_optional
+from tvmtile.jit.arguments import strides_of
 from tvmtile.jit.artifact import Artifact
 from tvmtile.jit.launches import Launch
-from tvmtile.jit.recorded import RecordedAdapter, is_torch, strides_of
+from tvmtile.jit.recorded import RecordedAdapter, is_torch
 
 __all__ = ["EmulatorAdapter", "memory_of"]
 

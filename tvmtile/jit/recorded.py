@@ -18,12 +18,12 @@ from tvmtile._tvm import is_buffer_var
 from tvmtile.codegen.metal_source import needed_alignment
 from tvmtile.errors import ArgumentError
 from tvmtile.jit.adapter import Adapter
-from tvmtile.jit.arguments import is_pointer
+from tvmtile.jit.arguments import is_pointer, strides_of
 from tvmtile.jit.artifact import Artifact
 from tvmtile.jit.launches import Launch, MapOf, record
 from tvmtile.jit.placeholders import address_of, placeholder
 
-__all__ = ["RecordedAdapter", "is_torch", "strides_of"]
+__all__ = ["RecordedAdapter", "is_torch"]
 
 
 class RecordedAdapter(Adapter):
@@ -94,7 +94,7 @@ class RecordedAdapter(Adapter):
         if not self.accepts(arg) or not _has_memory(arg):
             raise TypeError(f"a tensor that {type(self).__name__} can't reach")
         self._check_alignment(index, arg)
-        strides = arg.stride() if is_torch(arg) else strides_of(arg)
+        strides = strides_of(arg)
         dtype = str(arg.dtype).removeprefix("torch.")
         return placeholder(index, tuple(arg.shape), tuple(strides), dtype, self._kind)
 
@@ -124,13 +124,6 @@ def _has_memory(tensor: object) -> bool:
     from tvmtile.jit.torch_operators import is_wrapper
 
     return not is_wrapper(tensor)
-
-
-def strides_of(array: Any) -> Sequence[int]:
-    """Strides of an array of numpy or TVM, in elements."""
-    if type(array).__module__ == "numpy":
-        return [step // array.itemsize for step in array.strides]
-    return list(array.strides)
 
 
 def is_torch(tensor: object) -> bool:

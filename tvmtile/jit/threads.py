@@ -19,7 +19,7 @@ from pathlib import Path
 
 import tvm
 
-__all__ = ["prepare_thread_pool"]
+__all__ = ["prepare_thread_pool", "usable_cpus"]
 
 # Of TVM's runtime::threading::ThreadGroup::AffinityMode.
 _MOST_CORES = 1
@@ -33,7 +33,7 @@ def prepare_thread_pool() -> None:
         return
     _STATE.ready = True
     if "TVM_NUM_THREADS" not in os.environ:
-        cpus = _usable_cpus()
+        cpus = usable_cpus()
         _configure(_SHARE_ALL_CORES, _physical_cores(cpus), [str(cpu) for cpu in cpus])
 
 
@@ -53,7 +53,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-def _usable_cpus() -> tuple[int, ...]:
+def usable_cpus() -> tuple[int, ...]:
+    """The hardware threads that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(os.cpu_count() or 1))

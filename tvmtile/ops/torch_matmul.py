@@ -333,8 +333,8 @@ def _fake(
 
 
 def _keep(ctx: Any, inputs: Sequence[Any], output: Tensor) -> None:
-    a, b, bias, activation, _ = inputs
-    ctx.has_bias, ctx.activation = bias is not None, activation
+    a, b, _, activation, _ = inputs
+    ctx.activation = activation
     ctx.save_for_backward(a, b, output if activation else None)
 
 

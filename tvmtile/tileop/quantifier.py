@@ -92,18 +92,21 @@ class Quantifier(TileOp):
     def check(self) -> None:
         check_bounds(f"{self.kind}_of", self.src)
 
+    def truth(self, offsets: list[Index]) -> ir.Expr:
+        """Whether an element is true, 1 or 0."""
+        load = tirx.BufferLoad(self.src.source, element(self.src, offsets))
+        dtype = dtype_of(self.src)
+        # LLVM has no comparison of two booleans that TVM would ask it for.
+        return tirx.Cast("int32", load if dtype == "bool" else load != tirx.const(0, dtype))
+
 
 @lowering(Quantifier, target="llvm", variant="elements")
 def quantifier_elements(op: Quantifier, _: LoweringContext) -> tirx.Stmt:
     """Look at every element; LLVM makes vectors of it, which an early exit would prevent."""
     total = Total("int32", 1)
-    dtype = dtype_of(op.src)
 
     def look(offsets: list[Index]) -> tirx.Stmt:
-        load = tirx.BufferLoad(op.src.source, element(op.src, offsets))
-        # LLVM has no comparison of two booleans that TVM would ask it for.
-        truth = load if dtype == "bool" else load != tirx.const(0, dtype)
-        found = tirx.Cast("int32", truth)
+        found = op.truth(offsets)
         return total.set(total.value | found if op.kind == "any" else total.value & found)
 
     start = total.starting_from(tirx.const(0 if op.kind == "any" else 1, "int32"))
@@ -121,12 +124,9 @@ def quantifier_threads(op: Quantifier, context: LoweringContext) -> tirx.Stmt:
     )
     combiner = COMBINERS["bitor" if op.kind == "any" else "bitand"]
     total = tirx.BufferLoad(found, [0])
-    dtype = dtype_of(op.src)
 
     def look(offsets: list[Index]) -> tirx.Stmt:
-        load = tirx.BufferLoad(op.src.source, element(op.src, offsets))
-        truth = load if dtype == "bool" else load != tirx.const(0, dtype)
-        return tirx.BufferStore(found, combiner.combine(tirx.Cast("int32", truth), total), [0])
+        return tirx.BufferStore(found, combiner.combine(op.truth(offsets), total), [0])
 
     none = tirx.const(0 if op.kind == "any" else 1, "int32")
     holds = tirx.BufferLoad(answer, [0]) != tirx.const(0, "int32")
