@@ -14,12 +14,15 @@ RANGES = {
     "nibbles": (lambda x: (T.Cast("int32", x) >> 4) & 15, "uint8", "float16"),
     "centred nibbles": (lambda x: ((T.Cast("int32", x) >> 4) & 15) - 8, "uint8", "float16"),
     "ten bits": (lambda x: x & 1023, "int32", "float16"),
+    "int8 that wraps": (lambda x: T.Cast("int8", x), "uint16", "float16"),
+    "uint8 that wraps": (lambda x: T.Cast("uint8", (x & 511) - 200), "int32", "float16"),
     "bfloat16 nibbles": (lambda x: (x & 15) - 8, "int32", "bfloat16"),
     "bfloat16 seven bits": (lambda x: x & 127, "int32", "bfloat16"),
 }
 TOO_LARGE = {
     "int32": (lambda x: x, "int32", "float16"),
     "eleven bits": (lambda x: x & 2047, "int32", "float16"),
+    "bfloat16 of int8 that wraps": (lambda x: T.Cast("int8", x) + 1, "uint16", "bfloat16"),
     "bfloat16 of a byte": (lambda x: x, "uint8", "bfloat16"),
 }
 

@@ -7,7 +7,7 @@ from tvm import DataType, ir, tirx
 from tvmtile._tvm import Replacement
 from tvmtile.ir.kernels import with_kernels
 from tvmtile.ir.passes import prim_func_pass
-from tvmtile.ir.rewriting import ScopedRewriter, reads_no_memory
+from tvmtile.ir.rewriting import ScopedRewriter, contains, reads_no_memory
 
 __all__ = ["LowerIntegerCastsOnCuda"]
 
@@ -53,10 +53,10 @@ class _Converter(ScopedRewriter):
     def visit_bind(self, bind: tirx.Bind) -> tirx.Stmt:
         # What is read from memory may change, but the value of a name does not leave its range.
         if _is_scalar_integer(bind.value) and not reads_no_memory(bind.value):
-            bound = self.analyzer.const_int_bound(bind.value)
-            extent = bound.max_value - bound.min_value + 1
+            least, greatest = self._bounds(bind.value)
+            extent = greatest - least + 1
             if extent <= _SMALL:
-                low, size = (tirx.const(n, "int64") for n in (bound.min_value, extent))
+                low, size = (tirx.const(n, "int64") for n in (least, extent))
                 values = ir.Range.from_min_extent(low, size)
                 self.analyzer.bind(bind.var, values, allow_override=True)
         return super().visit_bind(bind)
@@ -67,9 +67,9 @@ class _Converter(ScopedRewriter):
         if dtype not in _MANTISSA_BITS or not _is_scalar_integer(cast.value):
             return tirx.Cast(dtype, value)
         bits = _MANTISSA_BITS[dtype]
-        bound = self.analyzer.const_int_bound(cast.value)
-        lowest = min(0, bound.min_value)
-        if bound.max_value - lowest >= 1 << bits or lowest < -(1 << bits):
+        least, greatest = self._bounds(cast.value)
+        lowest = min(0, least)
+        if greatest - lowest >= 1 << bits or lowest < -(1 << bits):
             return tirx.Cast(dtype, value)
         offset = value
         if lowest:
@@ -77,6 +77,26 @@ class _Converter(ScopedRewriter):
         one = (_EXPONENT_OF_ONE[dtype] + bits) << bits
         held = tirx.Cast("uint16", offset) | tirx.const(one, "uint16")
         return tirx.reinterpret(dtype, held) - tirx.const(float((1 << bits) - lowest), dtype)
+
+    def _bounds(self, value: ir.Expr) -> tuple[int, int]:
+        """The least and greatest value; to TVM's analyzer no conversion wraps around."""
+        if contains(value, tirx.Cast, self._wraps):
+            return _limits(value)
+        bound = self.analyzer.const_int_bound(value)
+        return bound.min_value, bound.max_value
+
+    def _wraps(self, cast: tirx.Cast) -> bool:
+        if not _is_scalar_integer(cast) or not _is_scalar_integer(cast.value):
+            return False
+        bound, (least, greatest) = self.analyzer.const_int_bound(cast.value), _limits(cast)
+        return bound.min_value < least or bound.max_value > greatest
+
+
+def _limits(value: ir.Expr) -> tuple[int, int]:
+    dtype = DataType(str(value.ty.dtype))
+    if str(dtype).startswith("uint"):
+        return 0, (1 << dtype.bits) - 1
+    return -(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1
 
 
 _SMALL = 1 << max(_MANTISSA_BITS.values())
