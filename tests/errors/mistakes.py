@@ -1599,6 +1599,19 @@ def misspelled_keyword_of_the_second_statement_of_a_line():
             T.fill(tile, valeu=0); T.copy(tile, A)  # fmt: skip  # noqa: E702  # <--
 
 
+def argument_that_is_given_twice():
+    """
+    InvalidOperand: T.Pipelined got multiple values for argument 'num_stages'
+      help: its parameters are ...
+    """
+
+    @T.prim_func
+    def kernel(A: T.Tensor((64,), T.float32)):
+        with T.Kernel(1):
+            for i in T.Pipelined(0, 64, 2, num_stages=2):  # <--
+                A[i] = 1
+
+
 def recursion_that_the_running_kernel_should_end():
     """
     SyntaxNotSupported: factorial calls itself without end: functions run while the kernel is traced,

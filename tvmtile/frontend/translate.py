@@ -213,7 +213,8 @@ def _operator_on_tile(failure: Failure) -> TileError | None:
 def _wrong_arguments(failure: Failure) -> TileError | None:
     """`T.Kernel(1, thread=64)`: arguments that a function of the language does not take."""
     text = re.match(
-        r"(?:\w+\.)*\w+\(\) (got an unexpected keyword argument '(\w+)'|missing .*|takes .*)",
+        r"(?:\w+\.)*\w+\(\) (got an unexpected keyword argument '(\w+)'|"
+        r"got multiple values .*|missing .*|takes .*)",
         str(failure.error),
     )
     if not isinstance(failure.error, TypeError) or text is None:
