@@ -5,6 +5,8 @@
     python -m tests.fuzz --seeds 0:1000 --pipelines   # pipelined loops, with two roles and with one
     python -m tests.fuzz --seeds 0:1000 --views   # tiles and tensors that have several names
     python -m tests.fuzz --seeds 0:1000 --indices   # indices that count down, are divided, looked up
+    python -m tests.fuzz --seeds 0:1000 --shapes   # tiles of many axes, loops that are left early
+    python -m tests.fuzz --seeds 0:1000 --extremes   # NaN, ends of ranges, conversions
     python -m tests.fuzz failures/llvm_17_wrong.py --target llvm      # a program that failed, again
 
 Programs that fail are saved, as they were and shrunk. The exit status is 1 if one failed.
@@ -23,8 +25,10 @@ from pathlib import Path
 
 from tests.fuzz.generate import (
     generate,
+    generate_extreme,
     generate_indexed,
     generate_pipelined,
+    generate_shaped,
     generate_viewed,
 )
 from tests.fuzz.program import Program
@@ -88,6 +92,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--indices", action="store_true", help="programs whose indices are computed in many ways"
     )
+    parser.add_argument(
+        "--shapes", action="store_true", help="programs of many axes, and of loops left early"
+    )
+    parser.add_argument(
+        "--extremes", action="store_true", help="programs of NaN, ends of ranges and conversions"
+    )
     parser.add_argument("--target", action="append", choices=TARGETS, help="llvm where absent")
     parser.add_argument("--gpu", action="store_true", help="the CUDA GPU of this machine")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
@@ -111,6 +121,8 @@ def _programs(options: argparse.Namespace) -> Iterator[Program]:
     first, end = map(int, options.seeds.split(":"))
     make = generate_viewed if options.views else generate
     make = generate_indexed if options.indices else make
+    make = generate_shaped if options.shapes else make
+    make = generate_extreme if options.extremes else make
     make = generate_pipelined if options.pipelines else make
     for seed in range(first, end):
         yield make(seed, *filter(None, [options.size]))

@@ -33,6 +33,11 @@ class Kernel:
         How often the statement at hand runs.
     """
 
+    grid: tuple[str, ...] = ("n", "m")
+    """The roles of the axes along which blocks share the work."""
+    shapes: tuple[str, ...] = _SHAPES
+    """The roles of a new tile, of which one is chosen."""
+
     def __init__(self, module: Module) -> None:
         self.module, self.rng, self.text = module, module.rng, module.text
         self.axes: dict[str, Axis] = {}
@@ -89,7 +94,7 @@ class Kernel:
 
         It is a new one, or one that tiles like this were stored to before: the last store counts.
         """
-        missing = [a for a in (self.axes["n"], self.axes["m"]) if a.role not in roles]
+        missing = [self.axes[role] for role in self.grid if role not in roles]
         own = [self.axes[role] for role in roles]
         origins = [a.index for a in missing] + [a.origin for a in own]
         known = [t for t in self.stores.get(roles, []) if t.dtype in dtypes]
@@ -110,7 +115,7 @@ class Collectives(Kernel):
 
     def load(self, with_loop: bool = False) -> Tile:
         """Copy a tile from a tensor."""
-        shapes = [s for s in _SHAPES if "k" in s] if with_loop else _SHAPES
+        shapes = [s for s in self.shapes if "k" in s] if with_loop else self.shapes
         return self.loaded(self.rng.choice(shapes), scope="shared" if with_loop else "")
 
     def loaded(self, roles: str, dtype: str = "", scope: str = "") -> Tile:
@@ -210,7 +215,7 @@ class Collectives(Kernel):
 
     def fill(self) -> None:
         """One value in every element."""
-        tile = self.allocate(self.rng.choice(_SHAPES))
+        tile = self.allocate(self.rng.choice(self.shapes))
         if self.rng.random() < 0.4:
             self.text.add(f"T.clear({tile.name})")
         else:
@@ -220,27 +225,28 @@ class Collectives(Kernel):
     # Operators -----------------------------------------------------------------------------------
 
     def transpose(self) -> None:
-        """Exchange the axes of a matrix."""
-        sources = [t for t in self.filled(sums=False) if len(t.roles) == 2]
+        """Exchange the last two axes."""
+        sources = [t for t in self.filled(sums=False) if len(t.roles) >= 2]
         if not sources:
             self.load()
             return
         source = self.rng.choice(sources)
         dtype = source.dtype if self.rng.random() < 0.7 else "float32"
-        target = self.allocate("".join(source.roles[::-1]), dtype)
+        *others, rows, columns = source.roles
+        target = self.allocate("".join((*others, columns, rows)), dtype)
         self.text.add(f"T.transpose({source.name}, {target.name})")
         target.filled = True
 
     def reduce(self) -> None:
         """Combine the elements along an axis."""
         sources = [
-            t for t in self.filled(sums=False) if len(t.roles) == 2 and t.dtype[:6] != "float8"
+            t for t in self.filled(sums=False) if len(t.roles) >= 2 and t.dtype[:6] != "float8"
         ]
         if not sources:
             self.load()
             return
         source = self.rng.choice(sources)
-        axis = self.rng.randrange(2)
+        axis = self.rng.randrange(len(source.roles))
         kinds = ["max", "min", "absmax"]
         kinds += ["sum", "abssum"] if source.dtype in (*FLOATS, "int32") else []
         kinds += [] if "float" in source.dtype else ["bitand", "bitor", "bitxor"]
@@ -250,14 +256,14 @@ class Collectives(Kernel):
         bound = source.bound * source.shape[axis] if "sum" in kind else 2 * BOUND
         is_sum = "sum" in kind or "bit" in kind
         target, clear = self._result(source, axis, bound if is_sum else BOUND)
-        dim = axis if self.rng.random() < 0.5 else axis - 2
+        dim = axis if self.rng.random() < 0.5 else axis - len(source.roles)
         option = "" if clear else ", clear=False"
         self.text.add(f"T.reduce_{kind}({source.name}, {target.name}, dim={dim}{option})")
         target.filled = True
 
     def _result(self, source: Tile, axis: int, bound: float) -> tuple[Tile, bool]:
         """Where a reduction goes, and whether it replaces what is there."""
-        roles = source.roles[1 - axis]
+        roles = "".join(role for at, role in enumerate(source.roles) if at != axis)
         known = [
             t for t in self.filled(roles) if t.dtype == source.dtype and t.is_sum == (bound > BOUND)
         ]

@@ -15,12 +15,21 @@ from random import Random
 
 from tests.fuzz.indices import IndexMaker
 from tests.fuzz.kernels import KernelMaker
+from tests.fuzz.numbers import NumberMaker
 from tests.fuzz.parts import Module
 from tests.fuzz.pipelines import PipelineMaker
 from tests.fuzz.program import Program
+from tests.fuzz.shapes import ShapeMaker
 from tests.fuzz.views import ViewMaker
 
-__all__ = ["generate", "generate_indexed", "generate_pipelined", "generate_viewed"]
+__all__ = [
+    "generate",
+    "generate_extreme",
+    "generate_indexed",
+    "generate_pipelined",
+    "generate_shaped",
+    "generate_viewed",
+]
 
 
 def generate(seed: int, size: int = 10) -> Program:
@@ -46,6 +55,32 @@ def generate_viewed(seed: int, size: int = 6) -> Program:
 def generate_indexed(seed: int, size: int = 6) -> Program:
     """The program of a seed whose indices are computed: counted down, divided, clamped, looked up."""
     return _of_kernels(IndexMaker, seed, size)
+
+
+def generate_shaped(seed: int, size: int = 6) -> Program:
+    """The program of a seed whose tiles have up to four axes, and whose loops are left early.
+
+    Parameters
+    ----------
+    seed : int
+        Of the program and of its inputs.
+    size : int
+        The greatest number of statements of a kernel, those in loops and the last stores not counted.
+    """
+    return _of_kernels(ShapeMaker, seed, size)
+
+
+def generate_extreme(seed: int, size: int = 10) -> Program:
+    """The program of a seed with NaN, infinities, ends of ranges, conversions, wrapping integers.
+
+    Parameters
+    ----------
+    seed : int
+        Of the program and of its inputs.
+    size : int
+        How many statements are tried: those without a meaning are left out.
+    """
+    return NumberMaker(seed, size).make()
 
 
 def _of_kernels(maker: type[KernelMaker], seed: int, size: int) -> Program:

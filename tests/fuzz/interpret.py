@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import itertools
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,7 @@ class Interpreter(Expressions):
         self._globals = dict(self.names)
         self._block = 0
         self._in_parallel = False
+        self._ended = np.zeros(1, bool)  # lanes that have left the loop at hand
         self.tensors: dict[str, Buffer] = {}
         for arg in self._functions["main"].args.args:
             self._bind_argument(arg, arguments[arg.arg])
@@ -61,7 +63,7 @@ class Interpreter(Expressions):
         if isinstance(note, ast.Call):
             assert isinstance(note.args[0], ast.Tuple)
             shape = tuple(self.integer(extent) for extent in note.args[0].elts)
-            buffer = Buffer(arg.arg, shape, ast.literal_eval(note.args[1]), "global")
+            buffer = Buffer(arg.arg, shape, ast.literal_eval(note.args[-1]), "global")
             buffer.fill(np.asarray(given))
             self.names[arg.arg] = self.tensors[arg.arg] = buffer
             return
@@ -93,6 +95,13 @@ class Interpreter(Expressions):
                 self._assign(target, ast.BinOp(_as_load(target), op, value))
             case ast.Expr(value=ast.Call() as call):
                 self._perform(call)
+            case ast.While():
+                self._while(node)
+            case ast.Break():
+                if (self.lanes.runs & self.lanes.maybe).any():
+                    raise Invalid("a loop that may or may not be left")
+                self._ended |= self.lanes.runs
+                self.lanes = Lanes(np.zeros_like(self.lanes.runs), self.lanes.maybe)
             case ast.Continue():
                 stay = self.lanes.runs & self.lanes.maybe
                 self.lanes = Lanes(stay, self.lanes.maybe)
@@ -162,29 +171,64 @@ class Interpreter(Expressions):
             for indices in itertools.product(*spans):
                 self._iteration(node, [literal(i, "int32") for i in indices])
         elif name in _SERIAL:
-            for index in self._range(call.args):
-                self._iteration(node, [index])
+            with self._left_alone():
+                for index, lanes in self._range(call.args):
+                    self._repeated(node, lanes, [index])
         else:
             raise Invalid(f"the interpreter does not know loops over T.{name}")
 
-    def _iteration(self, node: ast.For, indices: list[Value], lanes: Lanes | None = None) -> None:
+    def _while(self, node: ast.While) -> None:
+        with self._left_alone():
+            while True:
+                condition = self.value(node.test)
+                if (condition.error > 0).any():
+                    raise Invalid("a loop that may or may not go on")
+                lanes = self.lanes.runs & condition.data
+                if not self._repeated(node, lanes, []):
+                    return
+                self._ended |= ~lanes
+
+    @contextmanager
+    def _left_alone(self) -> Iterator[None]:
+        """A loop that `break` leaves in some lanes."""
+        outer, self._ended = self._ended, np.zeros(self.lanes.runs.shape, bool)
+        yield
+        self._ended = outer
+
+    def _repeated(self, node: ast.For | ast.While, lanes: np.ndarray, indices: list[Value]) -> bool:
+        """One more iteration in those lanes that have not left the loop, if there are any."""
+        runs = self.lanes.runs & lanes & ~self._ended
+        if runs.any():
+            self._iteration(node, indices, Lanes(runs, self.lanes.maybe))
+        return bool(runs.any())
+
+    def _iteration(
+        self, node: ast.For | ast.While, indices: list[Value], lanes: Lanes | None = None
+    ) -> None:
         outer_lanes, outer_names = self.lanes, dict(self.names)
-        targets = node.target.elts if isinstance(node.target, ast.Tuple) else [node.target]
+        target = node.target if isinstance(node, ast.For) else ast.Tuple([])
+        targets = target.elts if isinstance(target, ast.Tuple) else [target]
         for target, index in zip(targets, indices, strict=True):
             self._bind(target, index)
         self.lanes = lanes or self.lanes
         self._body(node.body)
         self.lanes, self.names = outer_lanes, outer_names
 
-    def _range(self, args: list[ast.expr]) -> Iterator[Value]:
+    def _range(self, args: list[ast.expr]) -> Iterator[tuple[Value, np.ndarray]]:
+        """The iterations of a loop, each with the lanes that do it."""
         bounds = [self.value(arg) for arg in args]
         start, stop = (literal(0), bounds[0]) if len(bounds) == 1 else bounds[:2]
         step = int(bounds[2].data) if len(bounds) == 3 else 1
-        first, last = int(start.data.reshape(-1)[0]), int(stop.data.reshape(-1)[0])
-        if np.any(start.data != first) or np.any(stop.data != last):
-            raise Invalid("the bounds of a loop differ from lane to lane")
-        for index in range(first, last, step):
-            yield literal(index, "int32")
+        if not start.exact or not stop.exact:
+            raise Invalid("the bounds of a loop are not exact")
+        runs = self.lanes.runs
+        first, last = (np.broadcast_to(b.data, runs.shape) for b in (start, stop))
+        if np.all(first == first.flat[0]):
+            first = first.flat[0]
+        counts = np.broadcast_to((last - first + step - np.sign(step)) // step, runs.shape)
+        for number in range(counts[runs].max(initial=0)):
+            index = np.asarray(first + number * step)
+            yield Value(index, np.zeros(index.shape), "int32"), number < counts
 
     def _parallel(self, node: ast.For, call: ast.Call) -> None:
         if self._in_parallel:

@@ -8,11 +8,14 @@ from tests.fuzz.terms import FLOATS, Leaf, Terms
 
 __all__ = ["Nests"]
 
-_VARIABLES = "ij"
+_VARIABLES = "ijhl"
 
 
 class Nests(Kernel):
     """Writes loops over the elements of tiles."""
+
+    targets: tuple[str, ...] = ("mn", "mn", "mn", "mk", "kn", "m", "n", "mx", "nk")
+    """The roles of a tile that is computed, of which one is chosen."""
 
     def elementwise(self) -> None:
         """One nest: over a tile, or over the block's part of a tensor."""
@@ -30,13 +33,13 @@ class Nests(Kernel):
         known = self.filled(sums=False)
         if known and self.rng.random() < 0.6:
             return self.rng.choice(known)
-        return self.allocate(self.rng.choice(("mn", "mn", "mn", "mk", "kn", "m", "n", "mx", "nk")))
+        return self.allocate(self.rng.choice(self.targets))
 
     def _loop(self, tile: Tile) -> tuple[str, list[str]]:
         """The header of a nest over a tile, and the index of each axis."""
         names = list(_VARIABLES[: len(tile.shape)])
         order = list(range(len(names)))
-        if len(names) == 2 and self.rng.random() < 0.08:
+        if len(names) >= 2 and self.rng.random() < 0.08:
             order.reverse()
         extents = ", ".join(str(tile.shape[axis]) for axis in order)
         return f"for {', '.join(names[axis] for axis in order)} in T.Parallel({extents}):", names

@@ -143,10 +143,14 @@ def clear(access: Access, dst: Region) -> None:
 
 def transpose(access: Access, src: Region, dst: Region) -> None:
     """The last two axes exchanged."""
-    value = access.read(src)
-    if len(src.shape) != 2 or dst.shape != src.shape[::-1]:
+    value, extents = access.read(src), src.extents or ()
+    if len(extents) < 2 or dst.extents != (*extents[:-2], *extents[:-3:-1]):
         raise Invalid("a transposition of tiles that do not fit")
-    access.write(dst, Value(value.data.T, value.error.T, value.dtype))
+    data, error = (
+        part.reshape(extents).swapaxes(-1, -2).reshape(dst.shape)
+        for part in (value.data, value.error)
+    )
+    access.write(dst, Value(data, error, value.dtype))
 
 
 def gemm(

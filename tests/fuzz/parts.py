@@ -80,6 +80,8 @@ class Tensor:
         What the kernel at hand does with it: "read", "written" or an atomic's kind.
     bound : float
         The greatest absolute value of its elements.
+    strides : tuple of str
+        Of each axis, in elements; none where the tensor is dense.
     """
 
     name: str
@@ -87,6 +89,7 @@ class Tensor:
     dtype: str
     use: str
     bound: float = BOUND
+    strides: tuple[str, ...] = ()
 
 
 class Text:
@@ -153,5 +156,10 @@ class Module:
 
 
 def _tensor(tensor: Tensor) -> str:
-    dims = ", ".join(tensor.dims) + ("," if len(tensor.dims) == 1 else "")
+    dims, strides = (
+        ", ".join(numbers) + ("," if len(numbers) == 1 else "")
+        for numbers in (tensor.dims, tensor.strides)
+    )
+    if strides:
+        return f'T.StridedTensor(({dims}), ({strides}), "{tensor.dtype}")'
     return f'T.Tensor(({dims}), "{tensor.dtype}")'

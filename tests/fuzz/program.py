@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.fuzz.exact import ExactInterpreter, extremes
 from tests.fuzz.interpret import Interpreter
 from tests.fuzz.memory import Buffer
 from tests.fuzz.values import is_float, round_trip
@@ -44,23 +45,43 @@ class Program:
     def arguments(self, call: int) -> dict[str, Any]:
         """For each parameter of a call, the elements of a tensor or a number."""
         rng = np.random.default_rng([self.seed, call])
-        sizes = self.sizes[call]
-        return {arg.arg: _argument(arg.annotation, sizes, rng) for arg in self.parameters}
+        sizes, make = self.sizes[call], extremes if self.is_extreme else elements
+        return {arg.arg: _argument(arg.annotation, sizes, rng, make) for arg in self.parameters}
+
+    @property
+    def is_extreme(self) -> bool:
+        """Its numbers are what other programs stay away from, and none has an error."""
+        return 'INPUTS = "extreme"' in self.source
+
+    def strides(self, call: int) -> dict[str, tuple[int, ...]]:
+        """Those of each `T.StridedTensor` in a call, in elements."""
+        notes = {arg.arg: arg.annotation for arg in self.parameters}
+        return {
+            name: _numbers(note.args[1], self.sizes[call])
+            for name, note in notes.items()
+            if isinstance(note, ast.Call) and len(note.args) == 3
+        }
 
     def meaning(self, call: int) -> dict[str, Buffer]:
         """What the tensors hold after a call; `Invalid` where that is not defined."""
+        if self.is_extreme:
+            return ExactInterpreter(self.source, self.arguments(call)).run()
         interpreter = Interpreter(self.source, self.sizes[call], self.arguments(call))
         return interpreter.run()
 
 
-def _argument(note: ast.expr | None, sizes: dict[str, int], rng: np.random.Generator) -> Any:
+def _argument(
+    note: ast.expr | None, sizes: dict[str, int], rng: np.random.Generator, make: Any
+) -> Any:
     if isinstance(note, ast.Attribute):
-        return elements((), note.attr, rng)[()]
+        return make((), note.attr, rng)[()]
     assert isinstance(note, ast.Call)
-    extents = note.args[0]
-    assert isinstance(extents, ast.Tuple)
-    shape = tuple(int(eval(ast.unparse(e), {"T": _Arithmetic}, sizes)) for e in extents.elts)
-    return elements(shape, ast.literal_eval(note.args[1]), rng)
+    return make(_numbers(note.args[0], sizes), ast.literal_eval(note.args[-1]), rng)
+
+
+def _numbers(node: ast.expr, sizes: dict[str, int]) -> tuple[int, ...]:
+    assert isinstance(node, ast.Tuple)
+    return tuple(int(eval(ast.unparse(e), {"T": _Arithmetic}, sizes)) for e in node.elts)
 
 
 class _Arithmetic:
@@ -86,9 +107,11 @@ def elements(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> np
 
 def mismatch(expected: Buffer, found: np.ndarray) -> str:
     """How a tensor differs from what it should hold, or "" where it does not."""
-    got = found.astype(expected.data.dtype).reshape(-1)
+    got, wanted = (x.reshape(-1) for x in (found.astype(expected.data.dtype), expected.data))
     with np.errstate(invalid="ignore"):
-        far = ~(np.abs(got.astype(np.float64) - expected.data) <= expected.error)
+        apart = np.abs(got.astype(np.float64) - wanted.astype(np.float64))
+        near = (expected.error > 0) & (apart <= expected.error)
+        far = ~((got == wanted) | near | ((got != got) & (wanted != wanted)))
     if not far.any():
         return ""
     first = int(np.flatnonzero(far)[0])

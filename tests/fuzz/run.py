@@ -92,29 +92,41 @@ class Hung(Exception):
 
 
 class Guarded:
-    """A tensor in the middle of a larger one, whose other bytes nobody may change."""
+    """A tensor in the middle of a larger one, whose other bytes nobody may change.
 
-    def __init__(self, elements: np.ndarray, dtype: str, device: str) -> None:
+    Where it has strides, those between its elements are among the others.
+    """
+
+    def __init__(
+        self, elements: np.ndarray, dtype: str, device: str, strides: tuple[int, ...] | None = None
+    ) -> None:
         import torch
 
-        stored = np.ascontiguousarray(elements).astype(storage(dtype))
-        memory = np.full(stored.nbytes + 2 * _BAND, _PATTERN, np.uint8)
-        memory[_BAND : _BAND + stored.nbytes] = np.frombuffer(stored.tobytes(), np.uint8)
-        self._size, self._shape, self._dtype = stored.nbytes, stored.shape, stored.dtype
+        self._shape, self._dtype = elements.shape, storage(dtype)
+        size = self._dtype.itemsize
+        dense = np.empty(elements.shape, np.uint8).strides
+        self._strides = tuple(size * s for s in (dense if strides is None else strides))
+        last = sum((n - 1) * s for n, s in zip(self._shape, self._strides, strict=True))
+        memory = np.full(last + size + 2 * _BAND, _PATTERN, np.uint8)
+        self._in(memory)[...] = elements.astype(self._dtype)
         # An allocation of torch is aligned for vectors, and so is the band's end.
         self._memory = torch.empty(memory.size, dtype=torch.uint8, device=device)
         self._memory.copy_(torch.from_numpy(memory))
-        inner = self._memory[_BAND : _BAND + stored.nbytes]
-        self.tensor = inner.view(getattr(torch, dtype)).view(stored.shape)
+        inner = self._memory[_BAND:-_BAND].view(getattr(torch, dtype))
+        self.tensor = inner.as_strided(self._shape, [s // size for s in self._strides])
+
+    def _in(self, memory: np.ndarray) -> np.ndarray:
+        """The tensor in the bytes that hold it."""
+        return np.ndarray(self._shape, self._dtype, memory.data, _BAND, self._strides)
 
     def elements(self) -> np.ndarray:
         """The elements; `Band` if something beside them has changed."""
-        memory = self._memory.cpu().numpy()
-        outside = np.concatenate([memory[:_BAND], memory[_BAND + self._size :]])
-        if np.any(outside != _PATTERN):
+        memory = self._memory.cpu().numpy().copy()
+        found = self._in(memory).copy()
+        self._in(memory)[...] = np.full(self._dtype.itemsize, _PATTERN, np.uint8).view(self._dtype)
+        if np.any(memory != _PATTERN):
             raise Band("memory outside of the tensor was written")
-        inner = memory[_BAND : _BAND + self._size].tobytes()
-        return np.frombuffer(inner, self._dtype).reshape(self._shape)
+        return found
 
 
 def loaded(program: Program, directory: Path) -> ModuleType:
@@ -150,7 +162,11 @@ def called(kernel: Any, program: Program, call: int, device: str) -> dict[str, n
         for arg in program.parameters
         if isinstance(given[arg.arg], np.ndarray)
     }
-    guarded = {name: Guarded(given[name], dtype, device) for name, dtype in dtypes.items()}
+    strides = program.strides(call)
+    guarded = {
+        name: Guarded(given[name], dtype, device, strides.get(name))
+        for name, dtype in dtypes.items()
+    }
     kernel(*(guarded[n].tensor if n in guarded else given[n].item() for n in given))
     if device == "cuda":
         _await_gpu()
@@ -171,7 +187,7 @@ def _await_gpu() -> None:
 
 
 def _dtype_of(arg: Any) -> str:
-    return str(arg.annotation.args[1].value)
+    return str(arg.annotation.args[-1].value)
 
 
 def _wrong(results: dict[str, np.ndarray], expected: dict[str, Buffer]) -> str:

@@ -13,8 +13,10 @@ import pytest
 from tests.fuzz.__main__ import seed_of
 from tests.fuzz.generate import (
     generate,
+    generate_extreme,
     generate_indexed,
     generate_pipelined,
+    generate_shaped,
     generate_viewed,
 )
 from tests.fuzz.program import Program
@@ -35,9 +37,12 @@ SEEDS = {
     "viewed_seed": 4,
     "indexed_cpu_seed": 10,
     "indexed_seed": 4,
+    "shaped_seed": 4,
+    "extreme_seed": 4,
 }
 """How many programs run where `--fuzz-seeds` does not say; 200 of each do in CI."""
 _SHARE = {"pipelined_seed": 5, "viewed_seed": 5, "indexed_cpu_seed": 4, "indexed_seed": 10}
+_SHARE |= {"shaped_seed": 10, "extreme_seed": 10}
 """One in so many of `--fuzz-seeds`, mostly because each is compiled for two targets."""
 SIZE = 3
 """Small programs: thirty of them take the CPU target less than half a minute."""
@@ -114,7 +119,26 @@ def test_programs_on_gpus_whose_indices_are_computed(indexed_seed, target, tmp_p
     check(generate_indexed(indexed_seed, SIZE), target, tmp_path)
 
 
-_GENERATORS = (generate, generate_indexed, generate_pipelined, generate_viewed)
+@emulated
+@pytest.mark.parametrize("target", ["llvm", "metal", "cuda"])
+def test_programs_on_tiles_of_many_axes(shaped_seed, target, tmp_path):
+    check(generate_shaped(shaped_seed, SIZE), target, tmp_path)
+
+
+@emulated
+@pytest.mark.parametrize("target", ["llvm", "metal", "cuda"])
+def test_programs_on_extreme_numbers(extreme_seed, target, tmp_path):
+    check(generate_extreme(extreme_seed, 2 * SIZE), target, tmp_path)
+
+
+_GENERATORS = (
+    generate,
+    generate_extreme,
+    generate_indexed,
+    generate_pipelined,
+    generate_shaped,
+    generate_viewed,
+)
 
 
 @pytest.mark.parametrize("make", _GENERATORS)

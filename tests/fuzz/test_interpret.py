@@ -104,6 +104,23 @@ for i in T.Parallel(4):
     assert data(results["B"]) == [[4, -3, 2, -4], [7, -3, 7, -4]]
 
 
+def test_loops_that_are_left_and_that_differ_from_lane_to_lane():
+    body = """
+n = T.alloc_var("int32", init=0)
+while n < bx + 1:
+    n = n + 1
+for i in T.Parallel(4):
+    t = T.alloc_var("int32", init=0)
+    for q in T.serial(i):
+        if q > 1:
+            break
+        t = t + 10
+    B[bx, i] = T.cast(t + n, "float32")
+"""
+    results = interpreted(body, {"B": np.full((2, 4), 7)})
+    assert data(results["B"]) == [[1, 11, 21, 21], [2, 12, 22, 22]]
+
+
 def test_reductions_scans_and_products():
     body = """
 s = T.alloc_shared((2, 3), "float32")
