@@ -7,6 +7,7 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
+from tvmtile.errors import DataRace
 
 TARGETS = {
     "metal": {"target": "metal", "execution_backend": "emulator"},
@@ -197,3 +198,38 @@ def test_a_few_threads(target, threads):
     own, expected = results(program, target, a, torch.zeros(24))
     assert torch.equal(own[1], a.sum(0) * 3)
     assert torch.equal(own[1], expected[1])
+
+
+def bitonic_sort(exchanges):
+    """Threads whose numbers differ in one bit exchange elements; `exchanges` says which of them do."""
+
+    @T.prim_func
+    def program(X: T.Tensor((64,), "float32")):
+        with T.Kernel(1, threads=64):
+            s = T.alloc_shared((64,), "float32")
+            t = T.get_thread_binding(0)
+            s[t] = X[t]
+            T.sync_threads()
+            for k in T.serial(6):
+                for j in T.serial(k + 1):
+                    other = t ^ (1 << (k - j))
+                    if exchanges(t, other):
+                        if (s[t] > s[other]) == ((t & (2 << k)) == 0):
+                            kept = s[t]
+                            s[t] = s[other]
+                            s[other] = kept
+                    T.sync_threads()
+            X[t] = s[t]
+
+    return program
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_bitonic_sort_by_threads(target):
+    """Who exchanges elements depends on two loops, one as long as the variable of the other says."""
+    x = torch.randn(64)
+    program = bitonic_sort(lambda t, other: other > t)
+    for (sorted_,) in results(program, target, x):
+        torch.testing.assert_close(sorted_, x.sort()[0])
+    with pytest.raises(DataRace, match="that others write in the same statement"):
+        tvmtile.compile(bitonic_sort(lambda t, other: other != t), **TARGETS[target])

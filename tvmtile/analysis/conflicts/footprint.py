@@ -210,7 +210,7 @@ class Footprints:
         if scope == ConflictScope.NONE or is_exact:
             return scope
         for number, loop in enumerate(loops):
-            possible = iterations.cases_of(loop)
+            possible = iterations.cases_of(loop, cases)
             for each in possible:
                 found = (
                     self._refined(
@@ -253,7 +253,7 @@ def _certainty(
     if is_exact:
         return Collision.CERTAIN
     for number, loop in enumerate(loops):
-        ways = iterations.cases_of(loop)
+        ways = iterations.cases_of(loop, cases)
         for way in ways:
             found = {
                 _certainty(compare, iterations, {**cases, loop: case}, loops[number + 1 :])

@@ -16,7 +16,7 @@ from tvmtile.analysis.conflicts.expressions import conjuncts, period, repetition
 from tvmtile.analysis.conflicts.points import Free
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
 from tvmtile.analysis.effects import Access, Loop
-from tvmtile.ir.operands import literal
+from tvmtile.ir.operands import constant, literal
 from tvmtile.ir.rewriting import substitute, variables_of
 
 __all__ = ["Case", "Iterations"]
@@ -125,20 +125,32 @@ class Iterations:
         later = self._symbol(loop, "distance", distance.iterations, UNBOUNDED)
         return iteration, iteration + later * loop.step
 
-    def cases_of(self, loop: Loop) -> list[list[Case]]:
+    def cases_of(self, loop: Loop, chosen: Mapping[Loop, Case] | None = None) -> list[list[Case]]:
         """The cases that a loop's iterations fall into, in the ways that are not too many.
 
-        The fewest come first; those by the remainders say the least, since they know no bounds.
+        The fewest come first; those by the remainders say the least, since they know no bounds. The
+        bounds of a loop may be known in the cases that are `chosen` of loops around it.
         """
         if loop.var is None:
             return []
         distance, once = self._distances[loop], self._domain.once
         number = math.lcm(*(self._period(access, loop) for access in self._accesses))
+        bounds = self._bounds(loop, chosen or {})
         ways = [
             once((loop, distance, number), lambda: self._remainders(loop, distance, number)),
-            once((loop, distance), lambda: self._each(loop, distance)),
+            once((loop, distance, bounds), lambda: self._each(loop, distance, bounds)),
         ]
         return sorted(filter(None, ways), key=len)
+
+    def _bounds(self, loop: Loop, chosen: Mapping[Loop, Case]) -> tuple[int, int] | None:
+        """The first value and the number of iterations of a loop, where both accesses have the same."""
+        found = []
+        for side in range(2):
+            values = {outer.node.loop_var: case[side] for outer, case in chosen.items()}
+            found += [constant(substitute(each, values)) for each in (loop.low, loop.extent)]
+        low, extent = found[:2]
+        same = found[:2] == found[2:]
+        return (low, extent) if same and low is not None and extent is not None else None
 
     def _period(self, access: Access, loop: Loop) -> int:
         var = loop.var
@@ -146,12 +158,13 @@ class Iterations:
             return 1
         return self._domain.once((access, loop), lambda: period(access.indices or (), var))
 
-    def _each(self, loop: Loop, distance: Distance) -> list[Case]:
+    def _each(self, loop: Loop, distance: Distance, bounds: tuple[int, int] | None) -> list[Case]:
         """A case for each iteration, or pair of them."""
         assert loop.var is not None
-        low, extent, step = map(literal, (loop.low, loop.extent, loop.step))
-        if low is None or extent is None or step is None or extent > _MAX_CASES:
+        step = literal(loop.step)
+        if bounds is None or step is None or bounds[1] > _MAX_CASES:
             return []
+        low, extent = bounds
         pairs = _pairs(distance, extent)
         if len(pairs) > _MAX_CASES:
             return []
