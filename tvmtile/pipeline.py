@@ -93,6 +93,7 @@ _CPU: tuple[Any, ...] = (
     P.LowerMathOnCpu,  # exp and exp2 become arithmetic, so that LLVM can
     P.WidenIndices,  # elements of large tensors are numbered in 64 bits
     P.KeepRemainders,  # remainders that TVM would wrongly merge stay two
+    P.LimitShifts,  # numbers that fit in 32 bits may be shifted by more
     P.PlaceMemoryOnCpu,  # tiles become arrays of the host
     P.LowerNarrowFloatsOnCpu,  # bfloat16 and float8 become integers that hold their bits
     P.HideTruncationsOnCpu,  # and LLVM does not join their conversion with a store
@@ -166,6 +167,7 @@ _GPU: tuple[Any, ...] = (
     P.LeaveUnrolling,  # the compiler of the source unrolls what is guarded, or very long
     P.WidenIndices,  # elements of large tensors are numbered in 64 bits
     P.KeepRemainders,  # remainders that TVM would wrongly merge stay two
+    P.LimitShifts,  # numbers that fit in 32 bits may be shifted by more
     P.LaunchClusters,  # blocks of a cluster are launched together
     _Only("cuda", P.KeepTensorMaps),  # the host encodes them once for a tensor and a shape
 )

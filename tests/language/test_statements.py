@@ -431,6 +431,35 @@ def test_constants_become_booleans_and_other_bits():
     assert y.tolist() == [[1, 1, 1, 1], [1, 0, 1, 0], [5, 5, 5, 5]]
 
 
+@pytest.mark.parametrize("amount", [31, 32, 40, 63])
+def test_numbers_of_32_bits_in_64_are_shifted_by_more(amount):
+    """By a constant, and by what is known at run time only."""
+
+    @T.prim_func
+    def program(
+        X: T.Tensor((8,), "int8"),
+        Z: T.Tensor((8,), "uint64"),
+        N: T.Tensor((8,), "int32"),
+        Y: T.Tensor((5, 8), "int64"),
+    ):
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(8):
+                by = T.cast(N[i], "int64")
+                Y[0, i] = T.cast(X[i], "int64") >> amount
+                Y[1, i] = T.cast(Z[i] >> amount, "int64")
+                Y[2, i] = T.cast(X[i], "int64") >> by
+                Y[3, i] = (T.cast(i - 4, "int64") >> by) & 7
+                Y[4, i] = (T.cast(X[i], "int64") << by) >> by
+
+    x = torch.arange(-4, 4, dtype=torch.int8)
+    z = torch.arange(8, dtype=torch.int64) * 1234567890123456789 & (2**63 - 1)
+    n = torch.full((8,), amount, dtype=torch.int32)
+    y = everywhere(program, x, z.to(torch.uint64), n, torch.zeros(5, 8, dtype=torch.int64))
+    shifted = x.long() >> amount
+    expected = [shifted, z >> amount, shifted, shifted & 7, (x.long() << amount) >> amount]
+    assert torch.equal(y, torch.stack(expected))
+
+
 # Extrema -----------------------------------------------------------------------------------------
 
 

@@ -90,6 +90,7 @@ from tvmtile.passes.workarounds.keep_comparisons import KeepComparisons
 from tvmtile.passes.workarounds.keep_names import KeepNames
 from tvmtile.passes.workarounds.keep_remainders import KeepRemainders
 from tvmtile.passes.workarounds.keep_truncations import KeepTruncations
+from tvmtile.passes.workarounds.limit_shifts import LimitShifts
 from tvmtile.passes.workarounds.predicate_arrivals import PredicateArrivals
 from tvmtile.passes.workarounds.short_circuit import ShortCircuitOnCpu
 from tvmtile.passes.workarounds.store_names import StoreNamesOnCpu
@@ -142,6 +143,7 @@ __all__ = [
     "LaunchClusters",
     "LeaveUnrolling",
     "Legalize",
+    "LimitShifts",
     "LimitUnrolling",
     "LocateAssertionsOnCpu",
     "LowerAssertionsOnCuda",

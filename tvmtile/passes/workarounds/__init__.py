@@ -17,6 +17,7 @@ from tvmtile.passes.workarounds.keep_names import KeepNames
 from tvmtile.passes.workarounds.keep_negations import KeepNegations
 from tvmtile.passes.workarounds.keep_remainders import KeepRemainders
 from tvmtile.passes.workarounds.keep_truncations import KeepTruncations
+from tvmtile.passes.workarounds.limit_shifts import LimitShifts
 from tvmtile.passes.workarounds.narrow_sums import NarrowSums
 from tvmtile.passes.workarounds.predicate_arrivals import PredicateArrivals
 from tvmtile.passes.workarounds.short_circuit import ShortCircuitOnCpu
@@ -63,9 +64,15 @@ WORKAROUNDS = (
     ),
     Workaround(
         KeepTruncations,
-        "conversions of indices to integers of 8 and 16 bits",
-        "TVM's constant folding",
-        "it fails on a constant that does not fit",
+        "conversions between integers that may wrap around",
+        "TVM's analyzer, and its constant folding",
+        "it takes them not to, so that `x < 0` is false; and fails on a constant that does not fit",
+    ),
+    Workaround(
+        LimitShifts,
+        "shifts of 64 bits by more than 31",
+        "TVM's NarrowDataType",
+        "it computes in 32 bits what fits them, and does not look at the amount",
     ),
     Workaround(
         KeepNames,
