@@ -250,6 +250,25 @@ def test_a_call_in_compiled_code(call, a, b):
     torch._dynamo.reset()
 
 
+def test_a_function_in_compiled_code_draws_no_warning(monkeypatch, a):
+    monkeypatch.delenv("TVMTILE_TARGET")  # the target follows the tensors
+    monkeypatch.setattr(torch._dynamo.utils, "warn_once", pytest.fail)
+
+    @tvmtile.jit
+    def double(A):
+        N = T.const("N")
+        A: T.Tensor((N,), "float32")
+        B = T.empty((N,), "float32")
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(N):
+                B[i] = A[i] * 2
+        return B
+
+    result = torch.compile(lambda a: double(a) + 1, backend="eager")(a)
+    torch.testing.assert_close(result, a * 2 + 1)
+    torch._dynamo.reset()
+
+
 def test_one_graph_of_compiled_code_needs_an_operator(function, a, b):
     compiled = torch.compile(lambda a, b: function(a, b) + 1, backend="eager", fullgraph=True)
     with pytest.raises(torch._dynamo.exc.Unsupported, match="@tvmtile.torch_op over the kernel"):

@@ -6,7 +6,6 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 from typing import Any
 
 from tvm import ir, tirx
@@ -21,6 +20,8 @@ from tvmtile.jit.kernel import Kernel
 __all__ = ["FollowingKernel", "best_target", "chosen_target", "target_of", "target_on"]
 
 _TARGETS = {"cpu": "llvm", "cuda": "cuda", "mps": "metal", "metal": "metal"}
+_SEEN: dict[object, str] = {}
+"""The targets of devices that tensors were on. A cache of functools would make torch.compile warn."""
 
 
 def chosen_target() -> Any:
@@ -51,10 +52,12 @@ def target_of(arguments: Iterable[object]) -> str | None:
     return target
 
 
-@lru_cache(maxsize=64)
 def target_on(device: object) -> str:
     """The target of a device of torch's, numpy's or TVM's; numpy before its second version has none."""
-    return _TARGETS.get(str(device).partition(":")[0], "llvm")
+    target = _SEEN.get(device)
+    if target is None:
+        target = _SEEN[device] = _TARGETS.get(str(device).partition(":")[0], "llvm")
+    return target
 
 
 class FollowingKernel(Kernel):
