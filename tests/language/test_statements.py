@@ -431,6 +431,22 @@ def test_constants_become_booleans_and_other_bits():
     assert y.tolist() == [[1, 1, 1, 1], [1, 0, 1, 0], [5, 5, 5, 5]]
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("number", [65504, 65519, 65520, 2**31 - 1, -65519, -65520, 448, -449])
+def test_constants_beyond_a_narrow_float_become_what_they_do_at_run_time(number, dtype):
+    @T.prim_func
+    def program(X: T.Tensor((1,), "int32"), Y: T.Tensor((3,), "float32")):
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(1):
+                constant = T.int32(number) + 0 * i
+                Y[0] = T.cast(T.cast(constant, dtype), "float32")
+                Y[1] = T.cast(T.cast(T.cast(constant, "float32"), dtype), "float32")
+                Y[2] = T.cast(T.cast(X[i], dtype), "float32")
+
+    y = everywhere(program, torch.tensor([number], dtype=torch.int32), torch.zeros(3))
+    assert y.tolist() == [y[2]] * 3
+
+
 @pytest.mark.parametrize("amount", [31, 32, 40, 63])
 def test_numbers_of_32_bits_in_64_are_shifted_by_more(amount):
     """By a constant, and by what is known at run time only."""

@@ -7,6 +7,7 @@ table expects a name: `T.float16 == "float16"`.
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -27,7 +28,16 @@ if TYPE_CHECKING:
 else:
     DTypeLike = Extent = Shape = Any
 
-__all__ = ["DType", "DTypeLike", "Extent", "Shape", "as_dtype", "dtype_names", "with_kept_bits"]
+__all__ = [
+    "DType",
+    "DTypeLike",
+    "Extent",
+    "Shape",
+    "as_dtype",
+    "conversion",
+    "dtype_names",
+    "with_kept_bits",
+]
 
 _SCALARS = (
     "bool",
@@ -189,7 +199,7 @@ def cast(value: Any, dtype: DTypeLike) -> Any:
     """
     wanted = as_dtype(dtype)
     if isinstance(value, bool | int | float):
-        return tirx.const(value, str(wanted))
+        return tirx.const(_limited(value, str(wanted)), str(wanted))
     expression = value.asobject() if hasattr(value, "asobject") else value
     if hasattr(expression, "load"):
         expression = expression.load()
@@ -207,8 +217,35 @@ def cast(value: Any, dtype: DTypeLike) -> Any:
         return expression
     if str(wanted) == "bool":  # as C and TVM have it; TVM's folding of constants asks for 0 or 1
         return expression != tirx.const(0, source)
-    expression = with_kept_bits(expression, wanted)
-    return tirx.Cast(result, expression)
+    return conversion(with_kept_bits(expression, wanted), result)
+
+
+_LARGEST = {"float16": 65504.0, "float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
+
+
+def conversion(value: ir.Expr, dtype: str) -> ir.Expr:
+    """The conversion of a value, where it has another dtype."""
+    number = _number_of(value)
+    if number is None or (limited := _limited(number, dtype)) is number:
+        return tirx.Cast(dtype, value)
+    return tirx.const(limited, dtype)
+
+
+def _limited(number: float, dtype: str) -> float:
+    """What a number becomes at run time in a float that can't hold it; TVM's folding fails of one."""
+    largest = _LARGEST.get(dtype, math.inf)
+    if not abs(number) > largest:  # also NaN
+        return number
+    rounds_up = dtype == "float16" and abs(number) >= largest + 16  # half of what is between two
+    return math.copysign(math.inf if rounds_up else largest, number)
+
+
+def _number_of(value: Any) -> float | None:
+    """The number that a constant is, also one that was converted; None of anything else."""
+    if isinstance(value, tirx.IntImm | tirx.FloatImm):
+        return float(value.value)
+    keeps = isinstance(value, tirx.Cast) and str(value.ty.dtype) in ("float32", "float64", "int64")
+    return _number_of(value.value) if keeps else None
 
 
 def with_kept_bits(value: ir.Expr, wanted: DType) -> ir.Expr:

@@ -11,7 +11,7 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidOperand
-from tvmtile.frontend.dtypes import DType, DTypeLike, cast, with_kept_bits
+from tvmtile.frontend.dtypes import DType, DTypeLike, cast, conversion, with_kept_bits
 from tvmtile.frontend.unusable import Unusable, raise_unusable
 from tvmtile.frontend.variables import Reference
 from tvmtile.ir.operands import describe
@@ -165,7 +165,7 @@ def converted(value: Any, dtype: DTypeLike) -> Any:
     if source == wanted:
         return value
     value = with_kept_bits(value, DType(wanted))
-    return value if str(value.ty.dtype) == wanted else tirx.Cast(wanted, value)
+    return value if str(value.ty.dtype) == wanted else conversion(value, wanted)
 
 
 KINDS = ("bool", "int", "float")
