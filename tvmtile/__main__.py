@@ -11,8 +11,6 @@ from typing import Any
 from tvmtile.cache import Store, cache_directory, clear_cache
 from tvmtile.errors import TileError
 
-__all__ = ["main"]
-
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Do what the command line says.

@@ -9,8 +9,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-__all__ = ["OPERATORS", "PIPELINE_NAME", "add_operator", "register"]
-
 PIPELINE_NAME = "tvmtile"
 
 OPERATORS = (

@@ -2,8 +2,6 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-__all__ = ["__version__"]
-
 try:
     __version__ = version("tvmtile")
 except PackageNotFoundError:  # a tree that nobody has installed

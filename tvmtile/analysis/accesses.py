@@ -21,16 +21,6 @@ from tvmtile.ir.operators import TileOp
 from tvmtile.ir.rewriting import contains, substitute
 from tvmtile.ir.spans import location_of
 
-__all__ = [
-    "Access",
-    "accesses_of",
-    "elements_in",
-    "kernels_of",
-    "uses",
-    "values_of_names",
-    "written_parameters",
-]
-
 N = TypeVar("N", bound=ir.Node)
 
 

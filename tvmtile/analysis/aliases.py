@@ -10,8 +10,6 @@ from tvm import ir, tirx
 from tvmtile._tvm import is_buffer_var, nodes_in, walk
 from tvmtile.ir.calls import op_name
 
-__all__ = ["MAY_SHARE", "Aliases", "may_share"]
-
 MAY_SHARE = "tvmtile.may_share"
 """The operator of `may_share`."""
 

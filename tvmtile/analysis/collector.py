@@ -8,8 +8,6 @@ from tvmtile._tvm import Mutator, Rewriting, is_buffer_var, mutated
 from tvmtile.ir.calls import is_if_then_else
 from tvmtile.ir.operators import TileOp, operator_of
 
-__all__ = ["Collector", "mbarriers_of"]
-
 
 def mbarriers_of(op: TileOp) -> list[ir.TensorLoad]:
     """The mbarriers on which an operator completes or at which it arrives, beside what it writes."""

@@ -16,8 +16,6 @@ from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.ir.kernels import Launch
 
-__all__ = ["Comers", "Condition", "Threads"]
-
 Threads: TypeAlias = NDArray[np.bool_]
 """Of each thread of a block, whether it comes."""
 

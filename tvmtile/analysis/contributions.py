@@ -8,8 +8,6 @@ from tvm import ir, tirx
 from tvmtile.ir.combiners import Combiner
 from tvmtile.ir.rewriting import mentions
 
-__all__ = ["contribution"]
-
 
 def contribution(store: tirx.BufferStore, combiner: Combiner) -> ir.TensorLoad | None:
     """What a store combines with the element that it stores to; None where it does something else."""

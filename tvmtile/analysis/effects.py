@@ -21,8 +21,6 @@ from tvmtile.ir.scopes import is_global, is_private, is_shared
 from tvmtile.ir.spans import location_of
 from tvmtile.ir.threads import Group
 
-__all__ = ["Access", "Effects", "Loop", "Mbarrier"]
-
 
 @dataclass(frozen=True, eq=False)
 class Loop:

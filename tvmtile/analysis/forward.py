@@ -9,8 +9,6 @@ from tvm import tirx
 
 from tvmtile.ir.kernels import is_loop_exit, statements_of
 
-__all__ = ["Forward"]
-
 State = TypeVar("State")
 
 

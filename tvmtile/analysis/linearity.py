@@ -9,8 +9,6 @@ from tvm import ir, tirx
 
 from tvmtile.ir.rewriting import contains
 
-__all__ = ["is_linear"]
-
 _Degrees: TypeAlias = frozenset[int]
 
 _CONSTANT, _LINEAR, _NEITHER = frozenset({0}), frozenset({1}), frozenset[int]()

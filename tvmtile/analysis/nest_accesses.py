@@ -14,8 +14,6 @@ from tvmtile.analysis.accesses import Access
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
 from tvmtile.ir.operands import constant
 
-__all__ = ["Elements", "elements_of", "sample"]
-
 _MOST = 4096
 """Iterations that are looked at: the first and the last ones along each axis, where there are more."""
 _MOST_INNER = 4

@@ -8,8 +8,6 @@ from tvm.sym import Analyzer, IntervalSet
 from tvmtile._tvm import mapped
 from tvmtile.ir.rewriting import ScopedRewriter, contains, substitute, variables_of
 
-__all__ = ["NestRanges"]
-
 
 class NestRanges(ScopedRewriter):
     """Visits a nest and knows, at each place, the ranges of its loops and the values of its names."""

@@ -14,8 +14,6 @@ from tvmtile.ir.kernels import is_parallel
 from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import substitute
 
-__all__ = ["Nest", "nests_in"]
-
 
 class Nest:
     """A nest of `T.Parallel` loops, taken apart.

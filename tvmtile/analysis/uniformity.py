@@ -18,8 +18,6 @@ from tvmtile.ir.rewriting import contains, has_effect, variables_of
 from tvmtile.ir.scopes import is_private
 from tvmtile.ir.threads import Group, Regions, group_of_region
 
-__all__ = ["ThreadVariance"]
-
 _EFFECT = 0
 """Stands for what every thread does for itself among the sources of a value."""
 

@@ -17,8 +17,6 @@ from tvmtile.ir.nodes import once_per_node
 from tvmtile.ir.operands import buffer_of, origin_of
 from tvmtile.ir.operators import TileOp
 
-__all__ = ["Use", "uses_in"]
-
 
 @dataclass(frozen=True, eq=False)
 class Use:

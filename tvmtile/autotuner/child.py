@@ -22,8 +22,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["IDLE_SECONDS", "Child", "Outcome", "serve"]
-
 _START = (
     "import sys; sys.path[:] = {path!r}; {first}from tvmtile.autotuner.child import serve; serve()"
 )

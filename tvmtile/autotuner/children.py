@@ -9,8 +9,6 @@ from collections.abc import Callable
 
 from tvmtile.autotuner.child import IDLE_SECONDS, Child, Outcome
 
-__all__ = ["borrow", "close_children", "give_back", "in_child"]
-
 _idle: list[Child] = []
 
 

@@ -19,15 +19,6 @@ from tvmtile.jit.artifacts import adopt, name_in_cache
 from tvmtile.jit.request import Request
 from tvmtile.jit.toolchain import toolchain
 
-__all__ = [
-    "Compiled",
-    "PassOptions",
-    "adopt_compiled",
-    "compile_here",
-    "compile_in_child",
-    "refuse_foreign",
-]
-
 _PARTS = ("version of tvmtile", "source of tvmtile", "TVM", "tvm-ffi", "kind of device")
 """What machines that compile alike have in common: the first are those of `toolchain`."""
 

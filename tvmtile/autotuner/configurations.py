@@ -10,8 +10,6 @@ from typing import Any
 
 from tvmtile.errors import InvalidOperand, InvalidValue
 
-__all__ = ["AUTO", "PASS_CONFIGS", "Configuration", "Configurations", "expanded"]
-
 Configuration = dict[str, Any]
 Configurations = Mapping[str, Iterable[Any]] | Iterable[Mapping[str, Any]] | Callable[..., Any]
 

@@ -10,8 +10,6 @@ from typing import Any
 
 from tvm import ir
 
-__all__ = ["Unknown", "identity"]
-
 
 class Unknown(Exception):
     """A value without a text that says what it is."""

@@ -13,8 +13,6 @@ from tvmtile.jit.parameters import KernelParam
 from tvmtile.jit.request import Request
 from tvmtile.profiler import as_list, compare, do_bench, make_inputs
 
-__all__ = ["Inputs", "InputsOf", "copied", "device_of"]
-
 
 def copied(value: object) -> Any:
     """A tensor's copy; another value itself."""

@@ -22,8 +22,6 @@ from tvmtile.autotuner.settings import ProfileArgs
 from tvmtile.cache import current_store, digest
 from tvmtile.jit.request import Request
 
-__all__ = ["keep", "kept", "key_of_tuning"]
-
 _KIND = "tuned"
 
 

@@ -14,8 +14,6 @@ from tvmtile.jit.artifact import Artifact
 from tvmtile.jit.request import Request
 from tvmtile.profiler import as_list, do_bench
 
-__all__ = ["Measurement", "Measurer", "Plan"]
-
 
 @dataclass(frozen=True)
 class Plan:

@@ -10,8 +10,6 @@ from typing import Any, TypeVar
 
 from tvmtile.autotuner.result import Trial
 
-__all__ = ["logger", "report", "watched"]
-
 _Item = TypeVar("_Item")
 
 logger = logging.getLogger("tvmtile.autotuner")

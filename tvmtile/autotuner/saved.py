@@ -20,8 +20,6 @@ from tvmtile.autotuner.result import AutotuneResult, Trial
 from tvmtile.errors import InvalidValue
 from tvmtile.jit.request import Request
 
-__all__ = ["load", "save"]
-
 _MAKERS = {("tvmtile.jit.request", "_again"), ("tvmtile.jit.ir_data", "from_data")}
 
 

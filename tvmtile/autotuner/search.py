@@ -24,8 +24,6 @@ from tvmtile.errors import reason_of
 from tvmtile.jit.request import Request
 from tvmtile.jit.threads import usable_cpus
 
-__all__ = ["Limits", "Search"]
-
 
 @dataclass(frozen=True)
 class Limits:

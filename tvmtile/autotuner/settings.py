@@ -9,8 +9,6 @@ from typing import Any
 from tvmtile.profiler import TensorSupplyType
 from tvmtile.target import TargetLike
 
-__all__ = ["CompileArgs", "ProfileArgs"]
-
 
 @dataclass(frozen=True)
 class CompileArgs:

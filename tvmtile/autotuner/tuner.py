@@ -36,8 +36,6 @@ from tvmtile.profiler import TensorSupplyType
 from tvmtile.target import TargetLike
 from tvmtile.transform import warn_without_effect
 
-__all__ = ["AutoTuner"]
-
 
 class AutoTuner:
     """Tries configurations of a kernel.

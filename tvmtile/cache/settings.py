@@ -9,15 +9,6 @@ from pathlib import Path
 from tvmtile.cache.store import Store
 from tvmtile.errors import InvalidValue
 
-__all__ = [
-    "cache_directory",
-    "clear_cache",
-    "current_store",
-    "disable_cache",
-    "enable_cache",
-    "is_cache_enabled",
-]
-
 _MEGABYTES = 4096
 _switched: bool | None = None
 """What this process asked for; None where the environment decides."""

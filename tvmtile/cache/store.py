@@ -23,8 +23,6 @@ from typing import Any
 
 from tvmtile.errors import warn
 
-__all__ = ["KINDS", "Entry", "Store", "digest"]
-
 KINDS = ("kernels", "cubins", "emulator", "tuned")
 """What there is: compiled programs, compiled CUDA sources, what the emulators compiled, and results
 of the autotuner."""

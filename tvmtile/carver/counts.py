@@ -17,8 +17,6 @@ from tvmtile.ir.operators import TileOp
 from tvmtile.ir.rewriting import mentions, substitute
 from tvmtile.ir.scopes import is_global
 
-__all__ = ["Counts", "counts_of"]
-
 
 @dataclass(frozen=True)
 class Counts:

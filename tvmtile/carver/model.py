@@ -15,8 +15,6 @@ from dataclasses import dataclass
 
 from tvmtile.carver.arch.device import TileDevice
 
-__all__ = ["Work", "blocks_per_core", "resident_blocks", "seconds"]
-
 _LATENCY = 700.0
 """Cycles from a load of the memory of a GPU to its value."""
 _STEP = 40.0

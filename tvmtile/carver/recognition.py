@@ -21,8 +21,6 @@ from tvmtile.errors import InvalidValue
 from tvmtile.ir.kernels import is_parallel
 from tvmtile.ir.operands import buffer_of, constant, dtype_of, extents_of
 
-__all__ = ["template_of"]
-
 
 def template_of(program: tirx.PrimFunc) -> BaseTemplate:
     """The computation of a program.

@@ -32,8 +32,6 @@ from typing import Any
 
 from tvm import ir, tirx
 
-__all__ = ["SMALL_TANH", "TANH", "exp2_float32", "exp_float32", "tanh_float32"]
-
 _P = (
     0.4999999403953552,
     0.1666652113199234,

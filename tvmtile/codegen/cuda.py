@@ -18,17 +18,6 @@ from tvmtile.codegen import cuda_atomics, cuda_floats
 from tvmtile.codegen.narrow_floats import NARROW_FLOATS
 from tvmtile.ir.types import Index
 
-__all__ = [
-    "ASSERT_FAIL",
-    "FAST_TANH",
-    "LOG",
-    "decode",
-    "decode_half",
-    "encode",
-    "function_call",
-    "value",
-]
-
 ASSERT_FAIL = "tvmtile_assert_fail"
 """Stops all kernels with an error: takes a message, a file and a line."""
 LOG = "printf"

@@ -12,8 +12,6 @@ from __future__ import annotations
 import re
 from functools import cache
 
-__all__ = ["definition", "name_of", "vector_name_of"]
-
 _TYPES = {
     "int8": ("signed char", 8),
     "uint8": ("unsigned char", 8),

@@ -12,8 +12,6 @@ from functools import cache
 
 from tvmtile.codegen import metal_floats, rounded_floats
 
-__all__ = ["HALVES", "definition", "name_of"]
-
 _NAME = re.compile(r"tvmtile_(decode|halves|half|encode_half|encode)_(float[48]_\w+)")
 _INTERPRETATIONS = {"float8_e4m3fn": "__NV_E4M3", "float8_e5m2": "__NV_E5M2"}
 HALVES = tuple(_INTERPRETATIONS)

@@ -12,8 +12,6 @@ from tvmtile.codegen.cuda import FAST_TANH, value
 from tvmtile.codegen.float_functions import NAMES, OTHER_NAMES, Rule, calling, scaling
 from tvmtile.ir.annotations import FAST
 
-__all__ = ["APPROXIMATIONS", "RULES"]
-
 _OWN_NAMES = ("erf", "hypot", "log1p", "rsqrt", "tanh")
 APPROXIMATIONS = ("cos", "exp", "exp10", "log", "log10", "log2", "sin", "tan", "tanh")
 """The functions of which CUDA has fast ones, by the name of TVM's intrinsic."""

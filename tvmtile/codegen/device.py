@@ -10,8 +10,6 @@ from collections.abc import Callable
 
 from tvm import ir, tirx
 
-__all__ = ["DeviceRule", "device_pass", "marked"]
-
 _MARK = "tvmtile.device_code"
 
 DeviceRule = Callable[[tirx.PrimFunc, str], tirx.PrimFunc]

@@ -8,16 +8,6 @@ from typing import Any, TypeAlias
 from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
 
-__all__ = [
-    "NAMES",
-    "OTHER_NAMES",
-    "Rule",
-    "calling",
-    "operator",
-    "scaling",
-    "widened",
-]
-
 Rule: TypeAlias = Callable[[ir.Call], ir.Expr]
 """Makes an expression of the call of an intrinsic."""
 

@@ -11,8 +11,6 @@ from tvmtile.codegen.float_functions import Rule, operator
 from tvmtile.codegen.once import shown_if_cheap
 from tvmtile.ir.kernels import with_body
 
-__all__ = ["LowerIntrinsics"]
-
 
 @device_pass("LowerIntrinsics")
 def LowerIntrinsics(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:

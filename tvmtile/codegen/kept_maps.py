@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from functools import cache
 
-__all__ = ["ENTRIES", "keep_name", "keeps_map", "kept_maps", "recall_name"]
-
 ENTRIES = 64
 """Of one tensor map; the layers of a model, say, share a kernel."""
 

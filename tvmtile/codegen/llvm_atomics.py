@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from functools import cache
 
-__all__ = ["ORDERS", "atomic_function", "carrier_dtype", "supported_dtypes"]
-
 ORDERS = {
     "relaxed": "monotonic",
     "consume": "acquire",

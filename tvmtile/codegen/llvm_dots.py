@@ -15,8 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-__all__ = ["DOT_PRODUCTS", "MATRIX_PRODUCTS", "DotProduct", "dot_function", "wrapping_add"]
-
 
 @dataclass(frozen=True)
 class DotProduct:

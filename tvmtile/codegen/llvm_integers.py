@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from functools import cache
 
-__all__ = ["WRAPPING", "unknown_zero", "wrapping_function"]
-
 WRAPPING = ("uint32", "uint64")
 """The dtypes whose arithmetic TVM takes for free of overflow."""
 _FUNCTION = """\

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from functools import cache
 
-__all__ = ["rounding_function"]
-
 _TYPES = {"float32": ("float", "f32"), "float64": ("double", "f64")}
 _MODES = {"rz": 0, "ru": 2, "rd": 3}
 """The numbers that `llvm.set.rounding` takes."""

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from functools import cache
 
-__all__ = ["ALLOW_TILES", "BLOCK", "STEP_BYTES", "TILE_PRODUCTS", "tile_function"]
-
 BLOCK = 32
 """Rows and columns of sums that a function adds to."""
 STEP_BYTES = 64

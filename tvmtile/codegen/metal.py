@@ -21,16 +21,6 @@ from tvmtile.codegen import (
     rounded_floats,
 )
 
-__all__ = [
-    "ELEMENTS_PER_LANE",
-    "FUNCTIONS",
-    "LOG",
-    "element_of",
-    "matmul2d",
-    "set_element",
-    "with_functions",
-]
-
 ELEMENTS_PER_LANE = 2
 """Elements of an 8x8 simdgroup matrix that a thread holds."""
 LOG = "os_log_default.log"

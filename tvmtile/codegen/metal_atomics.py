@@ -14,8 +14,6 @@ from __future__ import annotations
 import re
 from functools import cache
 
-__all__ = ["SPACES", "definition", "has_atomic", "name_of"]
-
 SPACES = {"global": "device", "shared": "threadgroup", "shared.dyn": "threadgroup"}
 """The address space of a scope whose elements several threads reach."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-__all__ = ["definition", "device_barrier"]
-
 # A macro, so that a barrier stands in the line of the kernel that waits, not in one function for all.
 _BARRIER = """\
 #define tvmtile_{group}_barrier() {group}_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup)

@@ -16,8 +16,6 @@ from tvm.tirx.script import builder as T
 
 from tvmtile.codegen.narrow_floats import NARROW_FLOATS, NarrowFloat
 
-__all__ = ["decode", "definition", "encode", "encode_half"]
-
 _MANTISSA = 23
 _BIAS = 127
 _NAME = re.compile(r"tvmtile_(decode|encode|encode_half)_(float[48]_\w+)")

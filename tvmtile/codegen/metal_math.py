@@ -18,8 +18,6 @@ from tvmtile.codegen.float_functions import (
     widened,
 )
 
-__all__ = ["FUNCTIONS", "RULES"]
-
 
 def _polynomial(x: str, coefficients: tuple[float, ...]) -> str:
     """The text of a polynomial's value, from its coefficients, the constant first."""

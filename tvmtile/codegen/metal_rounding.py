@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["definition", "name_of"]
-
 _NAME = re.compile(r"tvmtile_ieee_(add|sub|mul|div|fma|sqrt|rsqrt)")
 
 

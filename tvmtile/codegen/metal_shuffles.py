@@ -13,8 +13,6 @@ from tvm.tirx.script import builder as T
 
 from tvmtile.codegen.float_functions import Rule
 
-__all__ = ["RULES", "definition"]
-
 _FUNCTIONS = {
     "tvm_warp_shuffle": "simd_shuffle",
     "tvm_warp_shuffle_up": "simd_shuffle_up",

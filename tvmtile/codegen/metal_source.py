@@ -15,8 +15,6 @@ from tvmtile._tvm import codegen_build
 from tvmtile.codegen.metal import with_functions
 from tvmtile.codegen.unrolled_loops import UNROLL_NEXT
 
-__all__ = ["complete", "complete_what_tvm_builds", "kernel_source", "needed_alignment"]
-
 _CALLBACK = "tvm_callback_metal_compile"  # TVM calls it with the source of each kernel
 
 _BYTES = {"char": 1, "uchar": 1, "half": 2, "bfloat": 2, "short": 2, "ushort": 2}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["lacking_in_tvm"]
-
 _LATER = (
     (r"\w*bfloat\w*", "bfloat16, of Metal 3.1"),
     (r"atomic_float", "atomic addition to float32, of Metal 3"),

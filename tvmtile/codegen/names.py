@@ -7,8 +7,6 @@ from tvm import ir, tirx
 from tvmtile._tvm import buffer_var, is_buffer_var, mapped
 from tvmtile.codegen.float_functions import NAMES, OTHER_NAMES
 
-__all__ = ["without_keywords"]
-
 # fmt: off
 _KEYWORDS = (
     # Of C++14, where TVM does not reserve them.

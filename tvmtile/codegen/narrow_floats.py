@@ -23,8 +23,6 @@ from typing import Any
 
 from tvm import DataType, ir, tirx
 
-__all__ = ["NARROW_FLOATS", "NarrowFloat", "decode", "encode"]
-
 _FLOAT32_MANTISSA = 23
 _FLOAT32_BIAS = 127
 _FLOAT32_INFINITY = 0x7F800000

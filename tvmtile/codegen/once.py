@@ -21,8 +21,6 @@ from tvmtile.codegen.device import device_pass
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.rewriting import contains
 
-__all__ = ["ShowNames", "once", "shown_if_cheap"]
-
 _NAME = "tvmtile.once"
 
 

@@ -22,8 +22,6 @@ from tvm import ir, tirx
 
 from tvmtile.codegen.narrow_floats import NARROW_FLOATS, NarrowFloat
 
-__all__ = ["FORMATS", "ROUNDINGS", "definition", "encode", "name_of"]
-
 ROUNDINGS = ("rn", "rz", "rp", "rm", "rs")
 """To nearest, to zero, up (to plus infinity), down (to minus infinity), stochastic."""
 FORMATS = {

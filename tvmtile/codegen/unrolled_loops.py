@@ -12,8 +12,6 @@ from tvmtile.codegen.device import device_pass
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.rewriting import seq
 
-__all__ = ["UNROLL_NEXT", "MarkUnrolled"]
-
 UNROLL_NEXT = "tvmtile_unroll_next"
 """What is called in front of a loop, for `metal_source.complete` to write a pragma instead."""
 

@@ -25,8 +25,6 @@ from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.rewriting import seq
 from tvmtile.layout.shared import panel_of
 
-__all__ = ["instructions_of"]
-
 _ATOM_ROWS = 8
 _UNIT = 16
 """Bytes that addresses and distances in a descriptor count."""

@@ -8,15 +8,6 @@ from tvmtile.errors import InvalidValue
 from tvmtile.target import TargetLike, compute_capability
 from tvmtile.utils.target import determine_target
 
-__all__ = [
-    "get_target_compute_version",
-    "have_bf16",
-    "have_fp8",
-    "have_tma",
-    "is_hopper",
-    "parse_compute_version",
-]
-
 
 def get_target_compute_version(target: TargetLike | None = None) -> str:
     """The compute capability of a target, as "9.0".

@@ -6,8 +6,6 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["Token", "closing", "split_at_commas", "text_of", "tokenize"]
-
 _TOKEN = re.compile(
     r"""
     (?P<space>\s+|//[^\n]*|/\*.*?\*/|(?m:^)[ \t]*\#(?:\\\n|[^\n])*)

@@ -20,8 +20,6 @@ from tvmtile.ir.annotations import KERNEL_ANNOTATION
 from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import launch_loop
 
-__all__ = ["launch_thread", "thread_binding", "with_launch"]
-
 _TAGS = tuple(f"{place}.{axis}" for place in ("blockIdx", "threadIdx") for axis in AXES)
 """The axes of a launch, outermost first."""
 _ALWAYS = ("blockIdx.x", "threadIdx.x")

@@ -18,8 +18,6 @@ from tvmtile.frontend.values import as_condition, described
 if TYPE_CHECKING:
     from tvmtile.frontend.tracer import Tracer
 
-__all__ = ["Branch", "Loop", "LoopNest", "Region", "Variable", "While", "tried"]
-
 
 class Region:
     """A run-time loop or branch whose body is being traced."""

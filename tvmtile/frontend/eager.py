@@ -37,8 +37,6 @@ from tvmtile.frontend.tracer import Tracer
 from tvmtile.frontend.translate import translate_errors
 from tvmtile.ir.packed import FLOAT4
 
-__all__ = ["EagerFunction", "current_eager"]
-
 _STATE = threading.local()
 
 

@@ -12,8 +12,6 @@ from tvmtile.errors import InvalidOperand, OutOfBounds, ShapeMismatch
 from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.spans import current_span
 
-__all__ = ["Elements", "check_element", "store_indices", "vector_of"]
-
 
 class Elements:
     """A buffer whose elements and regions are about to be read, `buffer[...]`.

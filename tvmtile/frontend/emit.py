@@ -11,8 +11,6 @@ from tvmtile.frontend.kernel import kernel_of
 from tvmtile.ir.operators import TileOp
 from tvmtile.ir.spans import current_span
 
-__all__ = ["checked_call", "emit", "require_program"]
-
 
 def require_program(name: str) -> None:
     """Raise an error outside of a program, where no statement can be written."""

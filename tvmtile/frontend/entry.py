@@ -38,8 +38,6 @@ from tvmtile.ir.operands import literal
 from tvmtile.ir.rewriting import mentions, replace_loop
 from tvmtile.ir.spans import location_of
 
-__all__ = ["OUT_IDX_ATTR", "Macro", "macro", "prim_func", "resolve_annotations"]
-
 OUT_IDX_ATTR = "tvmtile.out_idx"
 
 # What Relax and dlight look at: a tile program is opaque to fusion (OpPatternKind::kOpaque of TVM's

@@ -22,8 +22,6 @@ from tvmtile._tvm import ExprOperand
 from tvmtile.frontend.dtypes import DType
 from tvmtile.frontend.values import ARITHMETIC, BITWISE, operands
 
-__all__ = ["expressions_of_kernels"]
-
 _LOCK = threading.Lock()
 # Assigned to: TVM's classes, whose attributes the type checker knows.
 _EXPR: Any = ir.Expr

@@ -6,8 +6,6 @@ from typing import Any, NoReturn
 
 from tvmtile.errors import InvalidOperand
 
-__all__ = ["Indices"]
-
 
 class Indices(list[Any]):
     """A list of indices, which arithmetic does not take for one of them, or for a list to repeat."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Sequence
 
-__all__ = ["exposed", "loop_targets", "stored_names", "written"]
-
 OWN_SCOPE = (
     ast.FunctionDef,
     ast.ClassDef,

@@ -20,8 +20,6 @@ from tvm.script.ir_builder import ir as module_builder
 
 from tvmtile._tvm import parser_method, parser_method_of
 
-__all__ = ["DISPATCH_TOKEN", "as_member", "is_module_body"]
-
 DISPATCH_TOKEN = "tvmtile"
 _TVM_TOKEN = "tirx"
 

@@ -12,8 +12,6 @@ from tvmtile.frontend.kernel import current_kernel
 from tvmtile.frontend.tracer import current_tracer
 from tvmtile.ir.operands import constant, describe, region
 
-__all__ = ["check_operand"]
-
 
 def check_operand(operator: str, name: str, value: object) -> Any:
     """Accept what can be an operand; a variable's value or a number is an error.

@@ -14,8 +14,6 @@ from tvmtile.frontend.unusable import Unusable, raise_unusable
 from tvmtile.frontend.values import as_condition, binary, described, is_number, store_element
 from tvmtile.frontend.variables import Reference, is_scalar_variable
 
-__all__ = ["Expressions"]
-
 
 class _IndexBuilder:
     def __getitem__(self, index: object) -> Any:

@@ -16,8 +16,6 @@ from tvmtile.frontend.source import parameter_location
 from tvmtile.frontend.tensor import TensorSpec
 from tvmtile.frontend.unusable import Unusable
 
-__all__ = ["Parameters", "as_parameter", "is_run_time"]
-
 
 class Parameters:
     """Declares parameters: those with an annotation in the signature, the others in the body."""

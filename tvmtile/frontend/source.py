@@ -22,8 +22,6 @@ from collections.abc import Iterator
 
 from tvmtile.errors import SourceLocation, SyntaxNotSupported
 
-__all__ = ["keep_source", "parameter_location", "parse_definition"]
-
 _TYPED = ("<string>", "<stdin>")
 """The names that Python gives to text without a file."""
 

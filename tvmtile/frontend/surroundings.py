@@ -12,8 +12,6 @@ from typing import Any
 from tvmtile.errors import is_internal
 from tvmtile.frontend.entry import Macro
 
-__all__ = ["Surroundings"]
-
 _PLAIN = (bool, int, float, str, type(None))
 _ABSENT = object()
 

@@ -5,24 +5,6 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-__all__ = [
-    "OPERATORS",
-    "TRACER_NAME",
-    "call_of_tracer",
-    "decorator_name",
-    "load",
-    "locals_",
-    "locate",
-    "names_in",
-    "plain_arguments",
-    "rebound",
-    "store",
-    "target_names",
-    "thunk",
-    "traced_range",
-    "where_dynamic",
-]
-
 TRACER_NAME = "__tile__"
 OPERATORS: dict[type[ast.AST], tuple[str, str]] = {
     ast.Add: ("add", "+"),

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from tvm import ir
 
-__all__ = ["Tile"]
-
 if TYPE_CHECKING:
 
     class Tile(ir.Var):

@@ -50,8 +50,6 @@ from tvmtile.frontend.variables import Reference, is_scalar_variable
 from tvmtile.ir.operands import describe
 from tvmtile.ir.spans import current_span
 
-__all__ = ["Tracer", "current_tracer", "write_assertion"]
-
 _ACTIVE = threading.local()
 
 

@@ -41,8 +41,6 @@ from tvmtile.frontend.unknown_names import (
 from tvmtile.frontend.untraced import condition_in_function, loop_in_python, store_in_function
 from tvmtile.ir.operands import describe
 
-__all__ = ["Failure", "translate_errors"]
-
 _SYMBOLS: dict[type[ast.AST], str] = {
     **{node: symbol for node, (_, symbol) in OPERATORS.items()},
     ast.USub: "-",

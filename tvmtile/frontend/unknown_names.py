@@ -21,8 +21,6 @@ from tvmtile.ir.operands import describe
 if TYPE_CHECKING:
     from tvmtile.frontend.translate import Failure
 
-__all__ = ["length_of_tensor", "not_in_language", "undefined", "unknown_attribute"]
-
 _LANGUAGE = "tvmtile.language"
 
 

@@ -21,13 +21,6 @@ from tvmtile.frontend.variables import Reference, is_scalar_variable
 if TYPE_CHECKING:
     from tvmtile.frontend.translate import Failure
 
-__all__ = [
-    "condition_in_function",
-    "loop_in_python",
-    "refuse_lost_assignment",
-    "store_in_function",
-]
-
 
 def _function_of(failure: Failure) -> str | None:
     """The plain function that a line stands in; None in code that is traced."""

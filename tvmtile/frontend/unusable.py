@@ -8,8 +8,6 @@ from typing import Any, NoReturn
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import ScopeError, SourceLocation, TileError
 
-__all__ = ["Unusable", "counted", "escaped", "raise_unusable"]
-
 
 class Unusable:
     """What a name holds that has no value here: any use is the error."""

@@ -18,22 +18,6 @@ from tvmtile.ir.operands import describe
 from tvmtile.ir.rewriting import contains
 from tvmtile.ir.spans import current_span
 
-__all__ = [
-    "ARITHMETIC",
-    "BITWISE",
-    "KINDS",
-    "as_condition",
-    "binary",
-    "converted",
-    "described",
-    "dtype_of_variable",
-    "is_number",
-    "kind_of",
-    "operands",
-    "reads_memory",
-    "store_element",
-]
-
 _SHIFTS = {"lshift": "<<", "rshift": ">>"}
 BITWISE = {"and_", "or_", "xor", *_SHIFTS}
 ARITHMETIC = {"add", "sub", "mul", "floordiv", "mod"}

@@ -11,8 +11,6 @@ from tvm_ffi import structural_equal
 
 from tvmtile._tvm import is_buffer_var
 
-__all__ = ["Ref", "Reference", "is_scalar_variable", "let"]
-
 _SCALAR_LAYOUT = TileLayout(S[1])
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit
 
-__all__ = ["ALONG_COLUMNS", "ALONG_ROWS", "MATRICES", "MATRIX_ROWS"]
-
 MATRIX_ROWS = 8
 """Rows of a matrix, of 16 bytes each."""
 MATRICES = 4

@@ -15,18 +15,6 @@ from tvm import DataType
 from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, with_weights
 
-__all__ = [
-    "ATOMS",
-    "PAIRS_OF_BYTES",
-    "SPARSE_ATOMS",
-    "Atom",
-    "MetadataPiece",
-    "lane_map",
-    "m16n8",
-    "metadata_map",
-    "metadata_of",
-]
-
 Axis: TypeAlias = tuple[Digit, ...]
 _WORD_BITS = 32
 _GROUPS = 8  # of four lanes

@@ -7,8 +7,6 @@ from typing import Any
 
 from tvm.tirx.script import builder as T
 
-__all__ = ["ptx"]
-
 
 @cache
 def ptx(name: str) -> Any:

@@ -13,19 +13,6 @@ from dataclasses import dataclass, field
 
 from tvmtile.ir.threads import WARP_SIZE
 
-__all__ = [
-    "COLUMNS",
-    "COPIES",
-    "DATAPATHS",
-    "KINDS",
-    "LANES",
-    "TRANSFERS",
-    "Datapath",
-    "Kind",
-    "TensorCopy",
-    "Transfer",
-]
-
 COLUMNS, LANES = 512, 128
 _PARTS = LANES // WARP_SIZE
 _WORDS = 128

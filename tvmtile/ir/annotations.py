@@ -2,28 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "APART",
-    "ARRIVES_ONLY",
-    "ARRIVE_COUNT",
-    "BARRIER_ID",
-    "CLUSTER_ANNOTATION",
-    "CLUSTER_STEP",
-    "COOPERATIVE_LAUNCH",
-    "FAST",
-    "IN_FLIGHT_ANNOTATION",
-    "KERNEL_ANNOTATION",
-    "LAUNCH_TAGS_WITHOUT_VALUE",
-    "MAY_ALIAS",
-    "NO_UNROLLING",
-    "ORDER_ANNOTATION",
-    "OVERLAPPED_LAUNCH",
-    "STAGES_ANNOTATION",
-    "STAGE_ANNOTATION",
-    "UNROLL_BY_TVM",
-    "UNROLL_FACTOR",
-]
-
 KERNEL_ANNOTATION = "tvmtile.kernel"
 """Annotation of a kernel's outermost `blockIdx` loop: how tvmtile's passes know a tile program."""
 CLUSTER_ANNOTATION = "tvmtile.cluster"

@@ -23,30 +23,6 @@ from tvmtile.ir.calls import op_name, takes_address
 from tvmtile.ir.operands import as_int32
 from tvmtile.ir.types import Index
 
-__all__ = [
-    "BULK_STORE",
-    "CP_ASYNC",
-    "INTRINSICS",
-    "KINDS",
-    "WGMMA",
-    "Issue",
-    "Kind",
-    "Product",
-    "Wait",
-    "asynchronously",
-    "issue",
-    "issued",
-    "kind_of",
-    "multiply",
-    "names_token",
-    "product_of",
-    "signal",
-    "signalled",
-    "token_of_region",
-    "wait",
-    "waited",
-]
-
 _ISSUE, _MULTIPLY, _SIGNAL, _WAIT = INTRINSICS = (
     "async_issue",
     "async_multiply",

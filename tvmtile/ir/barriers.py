@@ -12,18 +12,6 @@ from tvmtile.ir.annotations import ARRIVE_COUNT, ARRIVES_ONLY, CLUSTER_STEP
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.operands import constant
 
-__all__ = [
-    "arrivals",
-    "attributes_of",
-    "barrier_name",
-    "is_barrier",
-    "is_barrier_of_blocks",
-    "is_cluster_barrier",
-    "is_grid_barrier",
-    "scope_of",
-    "sync",
-]
-
 _NAMES = {
     "warp": "sync_warp",
     "shared": "sync_threads",

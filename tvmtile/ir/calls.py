@@ -9,8 +9,6 @@ from tvm import ir
 from tvmtile._tvm import OPAQUE
 from tvmtile.ir.nodes import once_per_node
 
-__all__ = ["effect_of", "is_extern_call", "is_if_then_else", "op_name", "takes_address"]
-
 _EXTERN = ("tirx.call_extern", "tirx.call_pure_extern")
 
 

@@ -13,8 +13,6 @@ from typing import Any
 
 from tvm import DataType, ir, tirx
 
-__all__ = ["COMBINERS", "Combiner", "accumulator_dtype", "is_integer", "propagating_nan"]
-
 
 @dataclass(frozen=True)
 class Combiner:

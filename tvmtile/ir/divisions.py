@@ -15,8 +15,6 @@ from tvm.sym import Analyzer
 from tvmtile._tvm import mapped
 from tvmtile.ir.types import Binary
 
-__all__ = ["is_division", "is_integer", "named_divisions", "rounded_to_zero"]
-
 _DIVISIONS = (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod)
 _TO_ZERO = {tirx.FloorDiv: tirx.Div, tirx.FloorMod: tirx.Mod}
 

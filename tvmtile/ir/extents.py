@@ -10,8 +10,6 @@ from tvm.sym import Analyzer, ConstIntBound
 from tvmtile._tvm import is_buffer_var
 from tvmtile.ir.rewriting import substitute
 
-__all__ = ["is_power_of_two", "linear_in", "take_for_extents"]
-
 
 def is_power_of_two(number: int) -> bool:
     """Tell whether a number is 1, 2, 4, ..."""

@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-__all__ = ["count_of", "is_large", "widened"]
-
 _WIDE = "int64"
 _LIMIT = 2**31
 

@@ -19,31 +19,6 @@ from tvmtile.ir.calls import op_name
 from tvmtile.ir.nodes import once_per_node
 from tvmtile.ir.rewriting import contains, replace_loop, seq
 
-__all__ = [
-    "Launch",
-    "bound_target",
-    "flattened",
-    "importing_llvm",
-    "in_root_block",
-    "is_continue",
-    "is_kernel",
-    "is_loop_exit",
-    "is_parallel",
-    "is_thread_return",
-    "is_tile_program",
-    "leaves_loop",
-    "outermost_loops_in",
-    "statements_of",
-    "target_of",
-    "with_body",
-    "with_kernels",
-    "with_launch_body",
-    "with_statements",
-    "without",
-    "without_root_block",
-    "written_out",
-]
-
 S = TypeVar("S", bound=tirx.Stmt)
 
 

@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 
 from tvm import ir
 
-__all__ = ["once_per_node"]
-
 Result = TypeVar("Result")
 
 _MOST_KEPT = 1 << 12

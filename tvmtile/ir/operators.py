@@ -22,18 +22,6 @@ from tvmtile.ir.nodes import once_per_node
 from tvmtile.ir.operands import as_region, region
 from tvmtile.ir.types import Index
 
-__all__ = [
-    "TileOp",
-    "ValueOp",
-    "all_operators",
-    "operator_for",
-    "operator_of",
-    "operators_in",
-    "python_value",
-    "tile_operator",
-    "with_tile",
-]
-
 _OPERATORS: dict[str, type[TileOp]] = {}
 
 

@@ -18,8 +18,6 @@ from tvmtile.ir.operands import describe
 from tvmtile.ir.rewriting import retyped, substitute
 from tvmtile.ir.scopes import is_global, is_shared
 
-__all__ = ["FLOAT4", "has_float4", "in_bytes", "is_packed", "params_in_bytes"]
-
 FLOAT4 = "float4_e2m1fn"
 
 

@@ -12,8 +12,6 @@ from tvm.ir.transform import PassContext
 
 from tvmtile.ir.kernels import is_tile_program
 
-__all__ = ["Contract", "Property", "check_order", "contract_of", "prim_func_pass"]
-
 
 class Property(Enum):
     """What a pass establishes, and what holds from then on to the end of the lowering."""

@@ -27,26 +27,6 @@ from tvmtile.ir.calls import effect_of
 from tvmtile.ir.divisions import is_division
 from tvmtile.ir.nodes import once_per_node
 
-__all__ = [
-    "ScopedRewriter",
-    "contains",
-    "defined_in",
-    "for_loop",
-    "has_effect",
-    "launch_loop",
-    "mentions",
-    "nest",
-    "ranges_in",
-    "reads_no_memory",
-    "replace_loop",
-    "retyped",
-    "seq",
-    "substitute",
-    "variables_of",
-    "with_fresh_variables",
-]
-
-
 N = TypeVar("N")
 
 

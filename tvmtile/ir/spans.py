@@ -10,8 +10,6 @@ from tvm import ir, tirx
 from tvmtile._tvm import walk
 from tvmtile.errors import SourceLocation, user_location
 
-__all__ = ["current_span", "first_location", "location_of", "span_within"]
-
 
 def current_span() -> ir.Span | None:
     """The line of the user's that is being executed, as a TVM span."""

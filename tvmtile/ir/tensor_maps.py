@@ -15,8 +15,6 @@ from tvmtile.ir.calls import op_name
 from tvmtile.ir.operands import as_int32
 from tvmtile.ir.types import Index
 
-__all__ = ["ENCODER", "TensorMap", "is_encoder", "tensor_map", "tensor_map_of"]
-
 ENCODER = "runtime.cuTensorMapEncodeTiled"
 """TVM's function that calls the driver's."""
 _NAME = "tvmtile.tensor_map"

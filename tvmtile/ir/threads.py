@@ -17,22 +17,6 @@ from tvmtile._tvm import Mutator, mapped
 from tvmtile.ir.kernels import Launch, is_kernel
 from tvmtile.ir.rewriting import ScopedRewriter
 
-__all__ = [
-    "ALL_LANES",
-    "MAX_THREADS",
-    "REGISTER_FILE",
-    "WARPGROUP",
-    "WARP_SIZE",
-    "Group",
-    "GroupRewriter",
-    "Regions",
-    "group_of_region",
-    "group_region",
-    "let_in",
-    "registers_of_each",
-    "without_groups",
-]
-
 WARP_SIZE = 32
 """Threads of a warp of NVIDIA's GPUs, and of a simdgroup of Apple's."""
 WARPGROUP = 4 * WARP_SIZE

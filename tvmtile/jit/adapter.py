@@ -14,9 +14,6 @@ from tvmtile.jit.arguments import with_addresses
 from tvmtile.jit.artifact import Artifact
 from tvmtile.target import runs_here
 
-__all__ = ["Adapter", "TvmAdapter"]
-
-
 _DEVICES = {"llvm": "cpu", "cuda": "cuda", "metal": "metal"}
 
 

@@ -20,8 +20,6 @@ from tvmtile.jit.launches import KernelInterface
 if TYPE_CHECKING:
     from tvmtile.jit.cuda import Binary
 
-__all__ = ["Artifact", "name_of"]
-
 # LLVM ends the process where a file can't be written, so that the text is taken in memory.
 _HOST = "host.ll"
 

@@ -20,8 +20,6 @@ from tvmtile.jit.key import Key, key_of
 from tvmtile.jit.toolchain import is_unchanged
 from tvmtile.transform import with_effect
 
-__all__ = ["adopt", "artifact_of", "name_in_cache"]
-
 _KIND = "kernels"
 _made: WeakValueDictionary[str, Artifact] = WeakValueDictionary()
 _locks: WeakValueDictionary[str, Any] = WeakValueDictionary()

@@ -12,8 +12,6 @@ from tvmtile.errors import InvalidOperand, warn
 from tvmtile.jit.adapter import Adapter, TvmAdapter
 from tvmtile.jit.artifact import Artifact
 
-__all__ = ["EMULATOR", "METAL_BACKENDS", "adapter_for", "backend_for", "mps_is_available"]
-
 _TVM = ("tvm_ffi", "tvm")
 # TileLang's other ways to call what it compiled; here TVM's calling convention is the only one.
 _TILELANG = {"cython": ("llvm", "cuda"), "nvrtc": ("cuda",)}

@@ -31,8 +31,6 @@ from tvmtile.passes.cpu.insert_index_checks import CHECK_INDICES
 from tvmtile.target import gpu, runs_here
 from tvmtile.transform import EFFECTS, with_effect
 
-__all__ = ["build", "build_artifact", "pass_context"]
-
 _VERIFY = "tvmtile.verify"
 
 

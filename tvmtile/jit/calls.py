@@ -32,8 +32,6 @@ from tvmtile.jit.signatures import Argument, Array, One, Results, Unknown
 from tvmtile.jit.threads import prepare_thread_pool
 from tvmtile.library import allocator
 
-__all__ = ["PROGRAM_FAILURES", "CompiledProgram"]
-
 PROGRAM_FAILURES = (
     CudaCompileError,
     EmulationError,

@@ -18,13 +18,6 @@ from tvmtile.jit.signatures import One, Program
 from tvmtile.target import TargetLike
 from tvmtile.transform import PassConfigKey, in_force, warn_without_effect
 
-__all__ = [
-    "compile",
-    "ignore_options",
-    "par_compile",
-    "refuse_unknown",
-]
-
 
 @overload
 def compile(

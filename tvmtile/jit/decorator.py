@@ -32,8 +32,6 @@ from tvmtile.jit.specialisation import Arguments, hashable, is_tensor
 from tvmtile.jit.style import EAGER, LAZY, written_style
 from tvmtile.target import TargetLike
 
-__all__ = ["JitFunction", "jit"]
-
 
 @overload
 def jit(

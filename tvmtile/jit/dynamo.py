@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 
-__all__ = ["DYNAMO", "break_graph"]
-
 DYNAMO = "torch._dynamo"
 """The module that is there before anything is traced."""
 

@@ -16,8 +16,6 @@ from tvmtile.jit.artifact import Artifact
 from tvmtile.jit.launches import Launch
 from tvmtile.jit.recorded import RecordedAdapter, is_torch
 
-__all__ = ["EmulatorAdapter", "memory_of"]
-
 
 class EmulatorAdapter(RecordedAdapter):
     """Runs a GPU's program on the CPU, with every access to memory checked.

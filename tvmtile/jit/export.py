@@ -29,8 +29,6 @@ from tvmtile.target import runs_here
 if TYPE_CHECKING:
     from tvmtile.jit.kernel import Kernel
 
-__all__ = ["export_library"]
-
 _ARCHIVES = (".tar",)
 
 

@@ -28,8 +28,6 @@ from tvmtile.ir.barriers import is_grid_barrier
 from tvmtile.ir.kernels import is_tile_program
 from tvmtile.ir.spans import location_of
 
-__all__ = ["known_options", "launch_failure", "translate_failures"]
-
 _OUR_LOWERING = tuple(
     str(Path(__file__).resolve().parent.parent / name)
     for name in ("analysis", "codegen", "ir", "layout", "passes", "tileop")

@@ -17,8 +17,6 @@ from tvmtile.jit.artifact import name_of
 from tvmtile.jit.backends import mps_is_available
 from tvmtile.jit.kernel import Kernel
 
-__all__ = ["FollowingKernel", "best_target", "chosen_target", "target_of", "target_on"]
-
 _TARGETS = {"cpu": "llvm", "cuda": "cuda", "mps": "metal", "metal": "metal"}
 _SEEN: dict[object, str] = {}
 """The targets of devices that tensors were on. A cache of functools would make torch.compile warn."""

@@ -21,8 +21,6 @@ from tvm.tirx.layout import Axis
 
 from tvmtile._tvm import CObject, type_info_of_key
 
-__all__ = ["from_data", "to_data"]
-
 Node = tuple[str, Any]
 """The key of a type, and the references that make an object of it."""
 

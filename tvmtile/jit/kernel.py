@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from tvmtile.passes.tile.select_implementation import Choices
     from tvmtile.profiler import Profiler, TensorSupplyType
 
-__all__ = ["Kernel"]
-
 
 class Kernel(CompiledProgram[Results]):
     """A tile program compiled for a target.

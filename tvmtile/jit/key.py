@@ -29,8 +29,6 @@ from tvmtile.jit.ir_data import Node, to_data
 from tvmtile.jit.toolchain import cuda_compiler, toolchain
 from tvmtile.tileop.registry import registered_lowerings
 
-__all__ = ["Key", "key_of"]
-
 _LINES = ("ir.Span", "ir.SequentialSpan", "ir.SourceName")
 _VERIFIER = "Verifier"
 # These change what is printed, or how a kernel runs.

@@ -26,8 +26,6 @@ from tvmtile.ir.annotations import LAUNCH_TAGS_WITHOUT_VALUE
 from tvmtile.ir.tensor_maps import ENCODER
 from tvmtile.jit.placeholders import address_of, argument_at
 
-__all__ = ["KernelInterface", "Launch", "MapOf", "Recording", "record", "record_launches"]
-
 _RECORD = "tvmtile.record_launch"
 _ALLOCATE = "tvmtile.record_workspace"
 _MAP = "tvmtile.record_tensor_map"

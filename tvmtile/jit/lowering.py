@@ -15,8 +15,6 @@ from tvmtile.jit.parameters import KernelParam
 from tvmtile.jit.signatures import Program
 from tvmtile.target import TargetLike
 
-__all__ = ["CompiledArtifact", "lower"]
-
 
 @dataclass(frozen=True)
 class CompiledArtifact:

@@ -12,8 +12,6 @@ from tvm import ir, tirx
 
 from tvmtile.jit.artifact import name_of
 
-__all__ = ["LoweringView", "PassView"]
-
 _COLOURS = {"+": "\x1b[32m", "-": "\x1b[31m", "@": "\x1b[36m"}
 _HEADING, _PLAIN = "\x1b[1m", "\x1b[0m"
 _STYLES = {"+": "background:#e6ffec", "-": "background:#ffebe9", "@": "color:#888"}

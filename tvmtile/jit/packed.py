@@ -10,8 +10,6 @@ from tvm import ir
 
 from tvmtile.ir.packed import has_float4
 
-__all__ = ["as_bytes", "as_elements"]
-
 _OF_TORCH = "torch.float4_e2m1fn_x2"
 
 

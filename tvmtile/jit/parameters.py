@@ -11,8 +11,6 @@ from tvmtile._tvm import is_buffer_var
 from tvmtile.frontend.dtypes import DType
 from tvmtile.ir.operands import constant
 
-__all__ = ["KernelParam"]
-
 
 @dataclass(frozen=True)
 class KernelParam:

@@ -15,8 +15,6 @@ from typing import Any
 import tvm_ffi
 from tvm_ffi import DLDeviceType
 
-__all__ = ["address_of", "argument_at", "placeholder"]
-
 # Arguments are this far apart, so that no two overlap.
 _DISTANCE_BITS = 44
 _DEVICES = {"metal": DLDeviceType.kDLMetal, "cuda": DLDeviceType.kDLCUDA}

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from tvmtile.jit.cuda.resources import KernelResources
     from tvmtile.jit.kernel import Kernel
 
-__all__ = ["KernelProfile", "profile"]
-
 
 @dataclass(frozen=True, repr=False)
 class KernelProfile:

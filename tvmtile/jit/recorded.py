@@ -23,8 +23,6 @@ from tvmtile.jit.artifact import Artifact
 from tvmtile.jit.launches import Launch, MapOf, record
 from tvmtile.jit.placeholders import address_of, placeholder
 
-__all__ = ["RecordedAdapter", "is_torch"]
-
 
 class RecordedAdapter(Adapter):
     """Runs the kernels that a program's host function would launch.

@@ -20,8 +20,6 @@ from tvmtile.jit.key import Key, key_of
 from tvmtile.target import TargetLike, resolve
 from tvmtile.transform import with_effect
 
-__all__ = ["Request", "result_positions"]
-
 
 @dataclass(frozen=True, eq=False)
 class Request:

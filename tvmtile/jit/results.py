@@ -16,8 +16,6 @@ from tvmtile.ir.rewriting import mentions, substitute, variables_of
 from tvmtile.jit.arguments import row_major
 from tvmtile.library import Strides, allocator
 
-__all__ = ["Results", "Source", "bound_extents", "evaluate", "sources_of"]
-
 
 @dataclass(frozen=True)
 class Source:

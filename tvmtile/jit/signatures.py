@@ -30,19 +30,6 @@ from tvmtile.target import TargetLike
 if TYPE_CHECKING:
     from tvmtile.jit.kernel import Kernel
 
-__all__ = [
-    "Argument",
-    "Array",
-    "CalledWhenCompiled",
-    "JitOptions",
-    "Makes",
-    "One",
-    "Parameters",
-    "Program",
-    "Results",
-    "Unknown",
-]
-
 Program: TypeAlias = tirx.PrimFunc | Callable[..., Any]
 """A tile program; to a type checker, what `T.prim_func` decorates stays a function."""
 

@@ -11,8 +11,6 @@ from tvmtile.errors import (
     ArgumentError,
 )
 
-__all__ = ["Arguments", "hashable", "is_tensor"]
-
 
 def is_tensor(value: Any) -> bool:
     """Tell a tensor of any library from other arguments."""

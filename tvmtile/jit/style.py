@@ -14,9 +14,6 @@ from tvmtile.errors import (
 from tvmtile.frontend.entry import Macro
 from tvmtile.frontend.source import parse_definition
 
-__all__ = ["EAGER", "LAZY", "written_style"]
-
-
 EAGER = "eager"
 
 

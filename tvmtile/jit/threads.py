@@ -19,8 +19,6 @@ from pathlib import Path
 
 import tvm
 
-__all__ = ["prepare_thread_pool", "usable_cpus"]
-
 # Of TVM's runtime::threading::ThreadGroup::AffinityMode.
 _MOST_CORES = 1
 _SHARE_ALL_CORES = -3

@@ -15,8 +15,6 @@ from tvmtile.cache import digest
 from tvmtile.cuda_runtime import has_gpu
 from tvmtile.errors import import_optional
 
-__all__ = ["cuda_compiler", "is_unchanged", "toolchain"]
-
 _PACKAGE = Path(tvmtile.__file__).parent
 _LIBRARIES = (Path(tvm.__file__).parent / "lib", Path(tvm_ffi.__file__).parent / "lib")
 

@@ -29,8 +29,6 @@ from tvmtile.jit.calls import PROGRAM_FAILURES
 from tvmtile.jit.dynamo import break_graph
 from tvmtile.jit.torch_operators import Operators, is_wrapper
 
-__all__ = ["TorchCalls", "as_torch_operator"]
-
 _NO_GRADIENT = "a kernel has no gradient of its own"
 _REMEDY = (
     "call it under torch.no_grad(), or in the forward of a torch.autograd.Function whose backward "

@@ -23,8 +23,6 @@ from tvmtile.jit.artifact import name_of
 if TYPE_CHECKING:
     from tvmtile.jit.kernel import Kernel
 
-__all__ = ["Program", "as_torch_op", "checked_name", "registered", "returned_type"]
-
 _DEVICES = ("cpu", "cuda", "mps")
 
 _OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {

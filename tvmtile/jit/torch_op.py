@@ -29,8 +29,6 @@ from tvmtile.jit.torch_library import Program, registered, returned_type
 if TYPE_CHECKING:
     from torch.library import CustomOpDef
 
-__all__ = ["torch_op"]
-
 _TYPES = {bool: "bool", int: "SymInt", float: "float", str: "str"}
 """What a schema calls arguments of Python's types."""
 

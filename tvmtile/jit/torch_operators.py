@@ -20,8 +20,6 @@ from torch.library import custom_op
 
 from tvmtile.errors import ArgumentError
 
-__all__ = ["Operators", "is_wrapper"]
-
 _COUNT = itertools.count()
 
 

@@ -12,8 +12,6 @@ from tvm.target import Target
 
 from tvmtile.jit.cuda.compilation import compiling
 
-__all__ = ["lowering_steps", "module_before"]
-
 
 @tvm.instrument.pass_instrument
 class _Recorder:

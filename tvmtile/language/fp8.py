@@ -7,8 +7,6 @@ from typing import Any
 from tvmtile.errors import InvalidValue
 from tvmtile.frontend.dtypes import DType
 
-__all__ = ["determine_fp8_type", "determine_torch_fp8_type"]
-
 _TYPES = {"e4m3": DType("float8_e4m3fn"), "e5m2": DType("float8_e5m2")}
 
 

@@ -12,9 +12,6 @@ from tvmtile.frontend.emit import require_program
 from tvmtile.ir.spans import current_span
 from tvmtile.ir.threads import ALL_LANES
 
-__all__ = ["lanes_of", "located", "of_threads"]
-
-
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 

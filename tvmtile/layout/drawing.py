@@ -8,8 +8,6 @@ from tvm.sym import Analyzer
 
 from tvmtile.layout.fragment import FragmentLayout
 
-__all__ = ["drawn", "first_difference"]
-
 _ROWS, _COLUMNS = 4, 8
 
 

@@ -18,8 +18,6 @@ from tvmtile.ir.rewriting import mentions
 from tvmtile.ir.types import Index
 from tvmtile.layout.fragment import REGISTER, Digit, common_refinement
 
-__all__ = ["IndexMap", "Part", "cut"]
-
 
 @dataclass(frozen=True)
 class Part:

@@ -31,8 +31,6 @@ from tvmtile.layout.fragment import (
 )
 from tvmtile.layout.index_map import IndexMap, Part, cut
 
-__all__ = ["LoopAxis", "LoopLayout", "is_free", "loop_layout"]
-
 
 @dataclass(frozen=True)
 class LoopAxis:

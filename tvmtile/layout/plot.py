@@ -16,8 +16,6 @@ from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.layout import Fragment, Layout
 from tvmtile.layout.fragment import Digit, FragmentLayout
 
-__all__ = ["places", "plot_layout"]
-
 Operand: TypeAlias = tuple[tuple[Digit, ...], ...]
 """An operand of an instruction: the digits of the index along each of its axes."""
 

@@ -27,20 +27,6 @@ from tvm_ffi import structural_equal
 from tvmtile.ir.nodes import once_per_node
 from tvmtile.ir.operands import bits_of
 
-__all__ = [
-    "SWIZZLES",
-    "bytes_of",
-    "contiguous_run",
-    "has_plain_rows",
-    "layout_of_places",
-    "panel_of",
-    "period_of",
-    "span",
-    "swizzle_of",
-    "swizzled",
-    "width_of",
-]
-
 SWIZZLES = {"full": 128, "half": 64, "quarter": 32}
 """The widths in bytes, by the names that `T.annotate_layout` takes."""
 _PIECE_BITS = 128

@@ -20,8 +20,6 @@ from tvmtile.layout.fragment import (
     layout_of,
 )
 
-__all__ = ["read_user_layout"]
-
 
 def read_user_layout(tile: ir.Var, layout: Any, threads: int) -> FragmentLayout:
     """Read a layout that `T.annotate_layout` gives a fragment.

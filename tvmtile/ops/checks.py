@@ -7,8 +7,6 @@ from typing import Any
 
 from tvmtile.errors import ArgumentError, InvalidValue
 
-__all__ = ["check_attention", "check_same_kind", "check_tensor", "described"]
-
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 

@@ -11,16 +11,6 @@ from tvmtile.jit import compile as compile_program
 from tvmtile.jit.following import chosen_target, target_on
 from tvmtile.target import TargetLike
 
-__all__ = [
-    "Plans",
-    "compiled",
-    "how_it_lies",
-    "is_plain",
-    "is_traced",
-    "size_class",
-    "target_for",
-]
-
 _LARGEST = 1 << 14
 _MOST_PLANS = 4096
 _kernels: dict[Any, Kernel] = {}

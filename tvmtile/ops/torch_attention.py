@@ -23,8 +23,6 @@ from tvmtile.ops.kernels import compiled, is_plain, size_class, target_for
 from tvmtile.ops.torch_matmul import matmul_operator
 from tvmtile.ops.torch_rows import softmax_operator
 
-__all__ = ["attention"]
-
 _ALIGNED = 128
 _FOLDED = 64
 

@@ -17,8 +17,6 @@ from tvmtile.ops.checks import check_same_kind, check_tensor, described
 from tvmtile.ops.configurations import matmul_configuration
 from tvmtile.ops.kernels import Plans, compiled, how_it_lies, is_plain, size_class, target_for
 
-__all__ = ["apply_activation", "matmul", "matmul_operator"]
-
 _FROM_RESULT = (None, "relu")
 """Activations whose gradient follows from their result."""
 _BY_TORCH = {

@@ -17,8 +17,6 @@ from tvmtile.ir.kernels import bound_target, in_root_block, is_tile_program, wit
 from tvmtile.passes.tile.plan_pipeline import MOST_STAGES
 from tvmtile.target import TargetLike, resolve
 
-__all__ = ["LowerTilePrograms"]
-
 
 def LowerTilePrograms(target: TargetLike | None = None) -> Any:
     """Make the pass that lowers every tile program of a module to ordinary TIR.

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     import torch
 
 
-__all__ = ["TensorSupplyType", "filled", "make_inputs"]
-
-
 class TensorSupplyType(Enum):
     """What a profiler fills a kernel's inputs with, where it is given none."""
 

@@ -11,8 +11,6 @@ import tvm
 
 from tvmtile.errors import InvalidOperand
 
-__all__ = ["do_bench"]
-
 _MORE_THAN_L2 = 256 << 20
 """Bytes; the largest L2 cache so far has half of that."""
 

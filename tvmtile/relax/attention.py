@@ -22,8 +22,6 @@ from tvmtile.relax.graph import (
 )
 from tvmtile.relax.products import swapped
 
-__all__ = ["find_attention"]
-
 _Q, _K, _V = wildcard(), wildcard(), wildcard()
 _ATTENTION = is_op("relax.nn.attention")(_Q, _K, _V)
 _X, _OTHER, _NUMBER = wildcard(), wildcard(), is_const()

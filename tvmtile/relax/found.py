@@ -11,8 +11,6 @@ from tvm import tirx
 import tvmtile.language as T
 from tvmtile.ir.types import Index
 
-__all__ = ["DTYPES", "Extents", "Found", "Left", "common_dtype", "fixed"]
-
 DTYPES = ("float16", "bfloat16", "float32")
 """Of the tensors that kernels are put in for."""
 

@@ -11,18 +11,6 @@ from tvm.sym import Analyzer
 
 from tvmtile.ir.types import Index
 
-__all__ = [
-    "Graph",
-    "attribute_ints",
-    "calls_of",
-    "handle",
-    "is_same_shape",
-    "number",
-    "product",
-    "shape_of",
-    "static",
-]
-
 _ANALYZER = Analyzer()
 
 

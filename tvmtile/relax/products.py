@@ -11,8 +11,6 @@ from tvmtile.ops import programs
 from tvmtile.relax.found import DTYPES, Extents, Found, Left, common_dtype, fixed
 from tvmtile.relax.graph import Graph, attribute_ints, calls_of, is_same_shape, product, shape_of
 
-__all__ = ["find_product", "swapped"]
-
 _X, _OTHER = wildcard(), wildcard()
 _MATMUL = is_op("relax.matmul")(_X, _OTHER)
 _CAST = is_op("relax.astype")(_X)

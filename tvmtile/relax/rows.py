@@ -11,8 +11,6 @@ from tvmtile.ops import programs
 from tvmtile.relax.found import Extents, Found, Left, common_dtype, fixed
 from tvmtile.relax.graph import Graph, attribute_ints, number, product, shape_of
 
-__all__ = ["find_rows"]
-
 _X, _WEIGHT, _BIAS = wildcard(), wildcard(), wildcard()
 _SOFTMAX = is_op("relax.nn.softmax")(_X)
 _LAYER_NORM = is_op("relax.nn.layer_norm")(_X, _WEIGHT, _BIAS)

@@ -20,8 +20,6 @@ from tvmtile.relax.products import find_product
 from tvmtile.relax.rows import find_rows
 from tvmtile.target import TargetLike, parse, require_lowering
 
-__all__ = ["Choice", "UseTileKernels"]
-
 _LOG = logging.getLogger("tvmtile.relax")
 _FINDERS: tuple[Callable[[Graph, Any], Found | None], ...] = (
     find_attention,

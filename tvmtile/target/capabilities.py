@@ -12,18 +12,6 @@ from tvmtile.cuda_runtime import has_gpu
 from tvmtile.errors import UnknownTarget
 from tvmtile.ir.threads import MAX_THREADS, WARP_SIZE
 
-__all__ = [
-    "ARCHITECTURES",
-    "CUDA_NAMED_BARRIERS",
-    "METAL4_KEY",
-    "CpuCapability",
-    "GpuCapability",
-    "compute_capability",
-    "cpu",
-    "gpu",
-    "no_gpu",
-]
-
 
 @dataclass(frozen=True)
 class CpuCapability:

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 
 from tvmtile.errors import InvalidValue
 
-__all__ = ["PerfResult", "process_func", "regression"]
-
 _PREFIX = "regression_"
 _TRIES = 5
 

@@ -17,8 +17,6 @@ from tvmtile.ir.scopes import SHARED_SCOPE
 from tvmtile.ir.threads import ALL_LANES, WARP_SIZE
 from tvmtile.ir.types import Index
 
-__all__ = ["Prefix", "butterfly", "combine_over_block", "per_thread", "shuffled"]
-
 _HALVES = (16, 8, 4, 2, 1)
 _MOST_UNROLLED = 64
 

@@ -25,18 +25,6 @@ from tvmtile.ir.rewriting import seq
 from tvmtile.ir.spans import current_span
 from tvmtile.tileop.registry import LoweringContext, lowering, needs
 
-__all__ = [
-    "BlockRank",
-    "JoinCluster",
-    "RemoteArrival",
-    "RemoteCopy",
-    "RemoteStore",
-    "block_rank_in_cluster",
-    "check_rank",
-    "has_clusters",
-    "join_blocks",
-]
-
 
 def block_rank_in_cluster() -> ir.Call:
     """The number of a block in its cluster, from 0, with x fastest; 0 where each block is alone.

@@ -24,8 +24,6 @@ from tvmtile.tileop.elementwise import moved
 from tvmtile.tileop.eviction import eviction_of
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
-__all__ = ["Copy", "async_copy", "between_fragments", "between_threads", "copy", "reference"]
-
 
 def copy(
     src: Any,

@@ -43,8 +43,6 @@ from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 from tvmtile.tileop.tma import check_mask
 from tvmtile.tileop.tma.copies import by_leader, check_fits, fence, load_for_blocks
 
-__all__ = ["CopyToBlock", "Multicast", "copy_cluster"]
-
 
 def copy_cluster(
     src: Any,

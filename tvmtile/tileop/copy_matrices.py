@@ -16,8 +16,6 @@ from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.gemm.simdgroup import COLUMN, ROW, Matrices, unproven_bounds
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
-__all__ = ["copy_matrices"]
-
 
 def _fits(op: Copy, _: LoweringContext) -> None:
     target = op.dst.source

@@ -16,8 +16,6 @@ from tvmtile.tileop.mbarrier import InitMbarriers, Mbarrier
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 from tvmtile.tileop.tma.copies import by_leader, check_fits, fence, load, store
 
-__all__: list[str] = []
-
 
 def _fits(op: Copy, context: LoweringContext) -> None:
     src, dst = buffer_of(op.src), buffer_of(op.dst)

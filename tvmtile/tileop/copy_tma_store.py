@@ -39,8 +39,6 @@ from tvmtile.tileop.tma.copies import (
 )
 from tvmtile.tileop.tma.instructions import BulkGroup
 
-__all__: list[str] = []
-
 _ROWS = 64
 """Of a piece: the four warps of a warpgroup have 16 each."""
 _ROW_BYTES = 128

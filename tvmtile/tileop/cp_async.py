@@ -22,15 +22,6 @@ from tvmtile.ir.scopes import is_global, is_shared
 from tvmtile.ir.types import Index, Value
 from tvmtile.target import gpu
 
-__all__ = [
-    "CpAsync",
-    "CpAsyncGroup",
-    "access_ptr",
-    "ptx_commit_group",
-    "ptx_cp_async",
-    "ptx_wait_group",
-]
-
 _SIZES = (4, 8, 16)
 """Bytes that an instruction copies."""
 

@@ -17,8 +17,6 @@ from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 from tvmtile.tileop.vectors import lane_of, ramp
 
-__all__ = ["Dp4a", "dp4a", "reference"]
-
 _LANES = 4
 
 

@@ -10,8 +10,6 @@ from tvmtile.ir.operands import constant, dtype_of
 from tvmtile.ir.rewriting import nest
 from tvmtile.ir.types import Index
 
-__all__ = ["converted", "element", "matching_offsets", "moved", "moving_axes", "over_region"]
-
 
 def moving_axes(operand: ir.TensorRegion) -> list[int]:
     """The axes of a region along which it has more than one element, as far as is known."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from tvmtile.errors import InvalidOperand
 
-__all__ = ["eviction_of"]
-
 _POLICIES = ("evict_normal", "evict_first", "evict_last")
 """What the L2 cache gives up first, and last; by these names, or their numbers here."""
 

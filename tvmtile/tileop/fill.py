@@ -22,8 +22,6 @@ from tvmtile.layout.fragment import layout_of
 from tvmtile.tileop.elementwise import converted, element, over_region
 from tvmtile.tileop.registry import Decline, LoweringContext, as_loops, lowering
 
-__all__ = ["Fill", "clear", "fill", "reference"]
-
 
 def fill(buffer: Any, value: Any, annotations: Mapping[str, object] | None = None) -> None:
     """Set every element of a tile to `value`.

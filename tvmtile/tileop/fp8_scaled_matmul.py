@@ -38,8 +38,6 @@ from tvmtile.target import gpu
 from tvmtile.tileop.matrices import MatrixProduct, oriented
 from tvmtile.tileop.scaled_products import ScaledProduct, cleared, is_tile, matrix_shape, moving
 
-__all__ = ["Fp8ScaledMatmul", "fp8_scaled_matmul", "reference"]
-
 _OPERANDS = (
     *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"),
     "float4_e2m1fn",

@@ -36,16 +36,6 @@ from tvmtile.ir.types import Index, TileOperand
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.matrices import element_of, oriented
 
-__all__ = [
-    "MoveRows",
-    "gather4",
-    "gather_reference",
-    "gather_rows",
-    "scatter4",
-    "scatter_reference",
-    "scatter_rows",
-]
-
 _INDICES = ("int32", "int64")
 
 

@@ -23,24 +23,6 @@ from tvmtile.layout.fragment import FragmentLayout
 from tvmtile.layout.user_layout import read_user_layout
 from tvmtile.tileop.registry import LoweringContext, lowering, needs, no_code
 
-__all__ = [
-    "LAUNCH_BOUNDS_BLOCKS",
-    "AnnotateLayout",
-    "DependentLaunch",
-    "MinBlocks",
-    "Persistence",
-    "UseSwizzle",
-    "WarpSpecialization",
-    "annotate_layout",
-    "annotate_min_blocks_per_sm",
-    "annotate_persistent",
-    "annotate_warp_specialize",
-    "pdl_sync",
-    "pdl_trigger",
-    "use_swizzle",
-]
-
-
 LAUNCH_BOUNDS_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
 """TVM's attribute of a kernel: the second number of CUDA's `__launch_bounds__`."""
 

@@ -17,8 +17,6 @@ from tvmtile.ir.types import Index, TileOperand
 from tvmtile.tileop.elementwise import element, over_region
 from tvmtile.tileop.registry import as_loops, lowering
 
-__all__ = ["Im2col", "c2d_im2col", "im2col", "reference"]
-
 
 def im2col(
     img: TileOperand,

@@ -6,8 +6,6 @@ from tvmtile.frontend.emit import emit
 from tvmtile.ir.operators import ValueOp, tile_operator
 from tvmtile.tileop.registry import lowering, no_code
 
-__all__ = ["ImportSource", "import_source"]
-
 
 @tile_operator
 class ImportSource(ValueOp):

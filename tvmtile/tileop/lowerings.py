@@ -20,5 +20,3 @@ import tvmtile.tileop.reduce.cpu
 import tvmtile.tileop.reduce.registers
 import tvmtile.tileop.scan.cpu
 import tvmtile.tileop.scan.gpu  # noqa: F401
-
-__all__: list[str] = []

@@ -13,8 +13,6 @@ from tvmtile.ir.operators import TileOp
 from tvmtile.ir.rewriting import for_loop, nest, seq
 from tvmtile.tileop.elementwise import converted
 
-__all__ = ["MatrixProduct", "element_of", "ignore_schedule", "oriented"]
-
 
 class MatrixProduct(TileOp):
     """A base of operators that add the product of two matrices to a third one."""

@@ -34,25 +34,6 @@ from tvmtile.ir.types import Index, TileOperand
 from tvmtile.tileop.cluster import JoinCluster, RemoteArrival, check_rank
 from tvmtile.tileop.registry import LoweringContext, lowering, needs, no_code
 
-__all__ = [
-    "AwaitPhase",
-    "EndPhase",
-    "InitMbarriers",
-    "Mbarrier",
-    "ProxyFence",
-    "alloc_barrier",
-    "alloc_cluster_barrier",
-    "as_mbarrier",
-    "barrier_arrive",
-    "barrier_wait",
-    "cp_async_barrier_noinc",
-    "fence_proxy_async",
-    "mbarrier_arrive",
-    "mbarrier_arrive_expect_tx",
-    "mbarrier_expect_tx",
-    "mbarrier_wait_parity",
-]
-
 _MOST_ARRIVALS = (1 << 20) - 1
 """PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier"."""
 

@@ -7,8 +7,6 @@ from tvm import ir
 from tvmtile.ir.combiners import COMBINERS, Combiner
 from tvmtile.ir.operators import TileOp, tile_operator
 
-__all__ = ["PartialReduce"]
-
 
 @tile_operator
 class PartialReduce(TileOp):

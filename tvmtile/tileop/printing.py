@@ -20,8 +20,6 @@ from tvmtile.ir.types import Index
 from tvmtile.tileop.elementwise import converted, element, moving_axes, over_region
 from tvmtile.tileop.registry import LoweringContext, lowering
 
-__all__ = ["Print", "PrintTile", "print"]
-
 SHOW_VALUE, SHOW_TILE = "tvmtile.show_value", "tvmtile.show_tile"
 """Names of the functions that a kernel on the CPU calls to print, registered with TVM."""
 

@@ -19,8 +19,6 @@ from tvmtile.tileop.elementwise import element, over_region
 from tvmtile.tileop.registry import LoweringContext, lowering
 from tvmtile.tileop.vectors import Total
 
-__all__ = ["Quantifier", "all_of", "any_of", "reference"]
-
 
 def any_of(buffer: TileOperand) -> ir.Expr:
     """Tell whether some element of a tile is not zero.

@@ -40,16 +40,6 @@ from tvmtile.tileop.across_threads import combine_over_block, per_thread
 from tvmtile.tileop.elementwise import converted, element, moved, over_region
 from tvmtile.tileop.registry import LoweringContext, lowering
 
-__all__ = [
-    "FinalizeReducer",
-    "ReducerInit",
-    "ReducerUpdate",
-    "alloc_reducer",
-    "finalize_reducer",
-    "reducer_init",
-    "reducer_update",
-]
-
 _KINDS = ("sum", "max", "min", "bitand", "bitor", "bitxor")
 
 

@@ -11,8 +11,6 @@ from tvmtile.ir.operators import ValueOp, tile_operator
 from tvmtile.tileop.hints import LAUNCH_BOUNDS_BLOCKS
 from tvmtile.tileop.registry import LoweringContext, lowering, needs, no_code
 
-__all__ = ["SetMaxRegisters", "dec_max_nreg", "inc_max_nreg", "set_max_nreg"]
-
 _COUNTS = range(24, 257, 8)
 """PTX ISA, "Miscellaneous Instructions: setmaxnreg"."""
 

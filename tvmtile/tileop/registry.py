@@ -27,23 +27,6 @@ from tvmtile.ir.threads import WARP_SIZE, Group
 from tvmtile.layout.fragment import FragmentLayout
 from tvmtile.target import GpuCapability, gpu
 
-__all__ = [
-    "Decline",
-    "Lacking",
-    "Lowering",
-    "LoweringContext",
-    "SharedTile",
-    "as_loops",
-    "candidates_of",
-    "fragments_of",
-    "implementation_of",
-    "lowering",
-    "needs",
-    "no_code",
-    "of_shared_operands",
-    "registered_lowerings",
-]
-
 _LOWERINGS: dict[tuple[str, str], list[Lowering]] = {}
 
 

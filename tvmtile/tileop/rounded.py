@@ -16,8 +16,6 @@ from tvmtile.ir.spans import current_span
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
-__all__ = ["APPROXIMATE", "OPERANDS", "ROUNDINGS", "Rounded", "RoundedCast"]
-
 OPERANDS = {"add": 2, "sub": 2, "mul": 2, "div": 2, "fma": 3, "sqrt": 1, "rcp": 1, "rsqrt": 1}
 """The operations and how many operands they take."""
 ROUNDINGS = ("rn", "rz", "ru", "rd")

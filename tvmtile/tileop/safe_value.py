@@ -14,8 +14,6 @@ from tvmtile.ir.operands import dtype_of
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.scopes import is_global
 
-__all__ = ["SafeValue", "annotate_safe_value"]
-
 
 def annotate_safe_value(safe_value_map: Mapping[Any, Any]) -> None:
     """Say what reads outside tensors in global memory give, in place of zero.

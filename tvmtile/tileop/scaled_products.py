@@ -29,8 +29,6 @@ from tvmtile.tileop.matrices import element_of, oriented
 if TYPE_CHECKING:
     from tvmtile.tileop.fp8_scaled_matmul import Fp8ScaledMatmul
 
-__all__ = ["ScaledProduct", "cleared", "is_tile", "matrix_shape", "moving"]
-
 _FEW_ROWS = 8
 """Those that `tvmtile.tileop.gemm.vectors` multiplies on an Apple GPU, floats of 8 bits as they are."""
 _MMA_DEPTH = 32

@@ -19,8 +19,6 @@ from tvmtile.tileop.registry import (
     fragments_of,
 )
 
-__all__ = ["declined_before", "emit", "refusal", "select"]
-
 
 def select(
     op: TileOp, context: LoweringContext, refused: Mapping[str, str] | None = None

@@ -16,8 +16,6 @@ from tvmtile.ir.threads import WARPGROUP
 from tvmtile.layout.shared import swizzled
 from tvmtile.tileop.registry import LoweringContext
 
-__all__ = ["PIECE_BYTES", "bytes_of", "bytes_taken", "name_of", "swizzled_tile"]
-
 PIECE_BYTES = 64 * 128
 """Of a copy that a warpgroup does piece by piece: 64 rows."""
 

@@ -28,8 +28,6 @@ from tvmtile.tileop.copy import Copy, between_fragments, between_threads
 from tvmtile.tileop.elementwise import converted, element, over_region
 from tvmtile.tileop.registry import LoweringContext, as_loops, lowering
 
-__all__ = ["Transpose", "reference", "transpose"]
-
 
 def transpose(
     src: TileOperand, dst: TileOperand, annotations: Mapping[str, object] | None = None

@@ -22,18 +22,6 @@ from tvmtile.ir.scopes import is_global
 from tvmtile.ir.types import Index
 from tvmtile.target import CpuCapability
 
-__all__ = [
-    "Total",
-    "is_vectorizable",
-    "lane_of",
-    "lies_inside",
-    "ramp",
-    "repeat",
-    "splat",
-    "strips",
-    "widest",
-]
-
 # Registers that a vector may span: the latency of an addition (4 cycles) is hidden.
 _REGISTERS = 4
 _INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))

@@ -11,8 +11,6 @@ from tvmtile.carver.arch import TileDevice
 from tvmtile.carver.counts import counts_of
 from tvmtile.errors import InvalidOperand
 
-__all__ = ["AnalysisResult", "Analyzer"]
-
 
 @dataclass(frozen=True)
 class AnalysisResult:

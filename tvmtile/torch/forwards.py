@@ -17,8 +17,6 @@ from torch.overrides import TorchFunctionMode
 
 from tvmtile import ops
 
-__all__ = ["FUNCTIONS", "activation_of", "forward_of", "functions_by_kernels", "identity"]
-
 
 def _linear(module: Any, activation: str | None, x: Tensor) -> Tensor:
     return ops.matmul(x, module.weight.mT, module.bias, activation=activation)

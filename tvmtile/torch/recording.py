@@ -13,8 +13,6 @@ from torch.overrides import TorchFunctionMode
 
 from tvmtile.torch.forwards import FUNCTIONS
 
-__all__ = ["Call", "Recording", "record"]
-
 
 @dataclass(frozen=True)
 class Call:

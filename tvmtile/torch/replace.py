@@ -23,8 +23,6 @@ from tvmtile.torch.recording import Call, Recording, record
 from tvmtile.torch.report import Entry, Report
 from tvmtile.torch.verification import TOLERANCE, error_of, milliseconds
 
-__all__ = ["replace"]
-
 
 def replace(
     model: nn.Module, *inputs: object, at_least: float = 1.0, **named_inputs: object

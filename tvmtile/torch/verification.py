@@ -10,8 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["TOLERANCE", "error_of", "milliseconds"]
-
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 """Relative to the largest element: sums of float32 in another order, rounded to the dtype."""
 

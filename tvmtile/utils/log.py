@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 
-__all__ = ["set_log_level"]
-
 
 def set_log_level(level: int | str) -> None:
     """Set the level of the log `tvmtile`, in which the autotuner writes.

@@ -7,8 +7,6 @@ from typing import Any
 from tvmtile.jit.following import best_target, chosen_target
 from tvmtile.target import TargetLike, resolve
 
-__all__ = ["determine_target"]
-
 
 def determine_target(target: TargetLike = "auto", return_object: bool = False) -> Any:
     """A target, where "auto" is what `TVMTILE_TARGET` names or else the best device of this machine.

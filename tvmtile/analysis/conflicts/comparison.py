@@ -21,8 +21,6 @@ from tvmtile.analysis.conflicts.symbolic import Value
 from tvmtile.analysis.effects import Access, Loop
 from tvmtile.ir.threads import WARP_SIZE
 
-__all__ = ["Comparison"]
-
 
 class Comparison:
     """Compares two accesses of the same memory.

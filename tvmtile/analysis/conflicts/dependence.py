@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import ClassVar
 
-__all__ = ["Collision", "ConflictScope", "Distance", "Side"]
-
 
 class Side(Enum):
     """Which of two accesses a loop is around, the earlier or the later one."""

@@ -21,8 +21,6 @@ from tvmtile.ir.operands import literal
 from tvmtile.ir.rewriting import defined_in, substitute, variables_of
 from tvmtile.ir.threads import WARP_SIZE
 
-__all__ = ["UNBOUNDED", "Domain"]
-
 UNBOUNDED = 1 << 28
 """More than the values of a variable with no bounds."""
 _MAX_CASES = 64

@@ -15,8 +15,6 @@ from tvmtile.analysis.conflicts.symbolic import NotSeparable, Value
 from tvmtile.analysis.effects import Access
 from tvmtile.ir.rewriting import substitute
 
-__all__ = ["Enumeration"]
-
 
 class Enumeration:
     """The elements of an access, each by a coordinate an axis, or by its place in memory.

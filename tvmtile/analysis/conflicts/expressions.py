@@ -13,8 +13,6 @@ from tvmtile.ir.operands import literal
 from tvmtile.ir.rewriting import mentions
 from tvmtile.ir.types import Binary
 
-__all__ = ["bits", "conjuncts", "lanes", "period", "repetition", "strides"]
-
 
 def conjuncts(condition: ir.Expr) -> list[Any]:
     """The conditions that hold where one holds."""

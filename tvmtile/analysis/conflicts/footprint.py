@@ -32,8 +32,6 @@ from tvmtile.analysis.effects import Access, Loop
 from tvmtile.ir.kernels import Launch
 from tvmtile.ir.threads import WARP_SIZE
 
-__all__ = ["Footprints"]
-
 
 class Footprints:
     """Compares accesses of a kernel; `uniform` names have one value for all threads of a block."""

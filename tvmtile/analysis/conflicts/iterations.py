@@ -19,8 +19,6 @@ from tvmtile.analysis.effects import Access, Loop
 from tvmtile.ir.operands import constant, literal
 from tvmtile.ir.rewriting import substitute, variables_of
 
-__all__ = ["Case", "Iterations"]
-
 _MAX_ITERATIONS = 4096
 _MAX_CASES = 64
 _MANY_CASES = 16

@@ -15,8 +15,6 @@ from tvmtile.analysis.conflicts.expressions import lanes
 from tvmtile.analysis.effects import Access
 from tvmtile.ir.threads import WARP_SIZE, WARPGROUP
 
-__all__ = ["Free", "Owners", "Points", "TooMany", "conflict_scope", "have_common", "points_of"]
-
 _MAX_POINTS = 1 << 21
 
 

@@ -22,8 +22,6 @@ from tvmtile.ir.calls import is_if_then_else, op_name
 from tvmtile.ir.rewriting import contains
 from tvmtile.ir.types import Binary
 
-__all__ = ["NotSeparable", "Value", "evaluate", "may_wrap"]
-
 
 class NotSeparable(Exception):
     """An expression that is no sum of numbers and a uniform term."""

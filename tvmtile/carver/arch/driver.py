@@ -9,14 +9,6 @@ import tvm
 from tvmtile.cuda_runtime import has_gpu
 from tvmtile.errors import MissingDependency
 
-__all__ = [
-    "get_compute_capability",
-    "get_device_name",
-    "get_max_dynamic_shared_size_bytes",
-    "get_num_sms",
-    "get_shared_memory_per_block",
-]
-
 
 def _device(device_id: int) -> Any:
     if not has_gpu():

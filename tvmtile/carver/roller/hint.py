@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 
 from tvmtile.carver.roller.rasterization import NoRasterization, Rasterization
 
-__all__ = ["Hint"]
-
 
 @dataclass(frozen=True)
 class Hint:

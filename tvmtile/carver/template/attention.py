@@ -14,8 +14,6 @@ from tvmtile.carver.model import Work
 from tvmtile.carver.roller import Hint
 from tvmtile.carver.template.base import BaseTemplate, bytes_of, powers
 
-__all__ = ["FlashAttentionTemplate"]
-
 _SPARE = 48
 _SOFTMAX = 8.0
 """Instructions for a score: maximum, difference, exponential, sum, conversion."""

@@ -12,9 +12,6 @@ from tvmtile.carver.arch import TileDevice, auto_infer_current_arch
 from tvmtile.carver.model import Work, seconds
 from tvmtile.carver.roller import Hint
 
-__all__ = ["BaseTemplate", "bytes_of", "powers"]
-
-
 _Template = TypeVar("_Template", bound="BaseTemplate")
 
 

@@ -14,8 +14,6 @@ from tvmtile.carver.model import Work
 from tvmtile.carver.roller import Hint, NoRasterization, Rasterization2DRow
 from tvmtile.carver.template.base import BaseTemplate, bytes_of, powers
 
-__all__ = ["GEMVTemplate", "MatmulTemplate"]
-
 _SPARE = 40
 """Registers of a thread for indices and addresses."""
 _PANEL = 10

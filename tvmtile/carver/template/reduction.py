@@ -15,8 +15,6 @@ from tvmtile.carver.roller import Hint
 from tvmtile.carver.template.base import BaseTemplate, bytes_of, powers
 from tvmtile.errors import InvalidValue
 
-__all__ = ["ElementwiseTemplate", "GeneralReductionTemplate"]
-
 _SPARE = 24
 _SHUFFLE, _BARRIER = 30.0, 150.0
 """Cycles to combine two values of a warp's lanes, and those of its warps."""

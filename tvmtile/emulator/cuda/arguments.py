@@ -13,8 +13,6 @@ from tvmtile.emulator.cuda.tensor_map import TensorMap
 from tvmtile.emulator.machine.launching import Argument, HostMemory
 from tvmtile.errors import ArgumentError
 
-__all__ = ["bind"]
-
 # CUDA's numbers as numpy has them.
 _SCALARS = {
     "bool": "bool",

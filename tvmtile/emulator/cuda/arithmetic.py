@@ -6,8 +6,6 @@ import itertools
 
 from tvmtile.emulator.cuda.row import Instruction
 
-__all__ = ["arithmetic_rows"]
-
 
 def arithmetic_rows() -> list[Instruction]:
     """All of them."""

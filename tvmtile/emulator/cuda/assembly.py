@@ -15,8 +15,6 @@ from tvmtile.emulator.cuda.instructions import Instruction, find
 from tvmtile.emulator.lexer import Token, closing, split_at_commas, text_of
 from tvmtile.errors import CudaEmulationError
 
-__all__ = ["Statement", "parse", "translated"]
-
 _TYPES = {"h": "std::uint16_t", "r": "std::uint32_t", "l": "std::uint64_t"}
 _TYPES |= {"f": "float", "d": "double", "n": "int"}
 # A predicate that is set from an operand, and an instruction that depends on it or takes it.

@@ -7,8 +7,6 @@ from dataclasses import replace
 
 from tvmtile.emulator.cuda.row import Instruction, hopper
 
-__all__ = ["asynchronous_rows"]
-
 
 def asynchronous_rows() -> list[Instruction]:
     """All of them."""

@@ -11,8 +11,6 @@ from tvmtile.instructions.matrices import ALONG_COLUMNS, ALONG_ROWS, MATRICES
 from tvmtile.instructions.mma import ATOMS, SPARSE_ATOMS, Atom, lane_map, metadata_map
 from tvmtile.instructions.wgmma import FAMILIES, Family, Wgmma, sum_map
 
-__all__ = ["matrix_rows"]
-
 
 def matrix_rows() -> list[Instruction]:
     """All of them."""

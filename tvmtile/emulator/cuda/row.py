@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["NUMBERS", "Instruction", "hopper"]
-
 NUMBERS = {
     "f16": "kF16",
     "bf16": "kBf16",

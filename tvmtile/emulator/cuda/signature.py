@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from tvmtile.emulator.lexer import Token, closing, split_at_commas
 
-__all__ = ["KernelSignature", "Parameter", "find_kernels"]
-
 _QUALIFIERS = frozenset(("const", "volatile", "__restrict__", "__grid_constant__", "restrict"))
 
 

@@ -16,8 +16,6 @@ from tvmtile.instructions.tensor_memory import (
     Transfer,
 )
 
-__all__ = ["tensor_core_rows"]
-
 _GROUPS = (1, 2)
 # What the hardware may keep of an operand: the operand may not change in the meantime with or without.
 _USES = ("fill", "use", "lastuse", "discard")

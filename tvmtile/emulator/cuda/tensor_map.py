@@ -14,8 +14,6 @@ from typing import Any
 
 from tvmtile.errors import ArgumentError
 
-__all__ = ["NO_MAP", "TensorMap", "encoded_map", "tensor_map"]
-
 _SIZE = 128
 _RANKS = range(1, 6)
 _SWIZZLE_BYTES = {1: 32, 2: 64, 3: 128}

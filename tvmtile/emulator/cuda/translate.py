@@ -15,8 +15,6 @@ from tvmtile.emulator.cuda.signature import KernelSignature
 from tvmtile.emulator.lexer import Token, closing, split_at_commas, text_of
 from tvmtile.errors import CudaEmulationError
 
-__all__ = ["PRELUDE", "SOURCE_NAME", "translate"]
-
 SOURCE_NAME = "kernel.cu"
 """What the compiler calls the CUDA source in its messages."""
 PRELUDE = "emulator/cuda.h"

@@ -5,18 +5,6 @@ from __future__ import annotations
 import ctypes
 import enum
 
-__all__ = [
-    "CLUSTER",
-    "OPERATIONS",
-    "Access",
-    "Binding",
-    "BufferArgument",
-    "Failure",
-    "Launch",
-    "Report",
-    "Statistics",
-]
-
 OPERATIONS = 16
 """What threads may meet at: a block's barrier, a warp's, and what a front end numbers after them."""
 CLUSTER = OPERATIONS - 1

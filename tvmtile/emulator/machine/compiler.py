@@ -13,8 +13,6 @@ from pathlib import Path
 
 from tvmtile.errors import MissingDependency
 
-__all__ = ["compiler_identity", "find_compiler", "machine_flags", "run"]
-
 
 @functools.cache
 def find_compiler() -> tuple[str, ...]:

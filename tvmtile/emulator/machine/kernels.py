@@ -10,8 +10,6 @@ from tvmtile.emulator.machine.launching import Image
 from tvmtile.emulator.machine.toolchain import FrontEnd
 from tvmtile.errors import ArgumentError, hide_internal_frames
 
-__all__ = ["Kernel", "Module"]
-
 
 class _Signature(Protocol):
     @property

@@ -14,8 +14,6 @@ from tvmtile.emulator.machine import abi, toolchain
 from tvmtile.emulator.machine.report import Context, error_of
 from tvmtile.errors import ArgumentError
 
-__all__ = ["SECONDS", "Argument", "HostMemory", "Image", "SharedArgument", "extent"]
-
 SECONDS = 60.0
 MAX_THREADS = 1024
 MAX_BLOCKS = 8  # of a cluster

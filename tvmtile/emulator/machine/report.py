@@ -10,8 +10,6 @@ from typing import NamedTuple
 from tvmtile.emulator.machine.abi import Access, Failure, Report
 from tvmtile.errors import EmulationError
 
-__all__ = ["Context", "Vocabulary", "error_of"]
-
 _DOES = ("reads", "writes", "atomically reads", "atomically writes")
 _DID = ("read", "wrote", "atomically read", "atomically wrote")
 _HELP = {

@@ -25,8 +25,6 @@ from tvmtile.cache import current_store, digest
 from tvmtile.emulator.machine.compiler import compiler_identity, find_compiler, machine_flags, run
 from tvmtile.errors import TileError
 
-__all__ = ["FrontEnd", "build_module", "source_line_of"]
-
 _HERE = Path(__file__).resolve().parent
 _INCLUDE = _HERE / "include"
 _RUNTIME = _HERE / "runtime"

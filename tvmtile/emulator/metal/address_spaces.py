@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 from tvmtile.emulator.lexer import Token, closing, text_of
 from tvmtile.errors import MetalEmulationError
 
-__all__ = ["check_address_spaces"]
-
 _SPACES = frozenset({"device", "threadgroup", "thread", "constant"})
 _QUALIFIERS = frozenset({"const", "volatile", "unsigned", "signed", "struct"})
 _CASTS = frozenset({"static_cast", "reinterpret_cast", "const_cast"})

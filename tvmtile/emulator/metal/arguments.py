@@ -12,8 +12,6 @@ from tvmtile.emulator.machine.launching import HostMemory
 from tvmtile.emulator.metal.signature import KernelSignature, Parameter, StructField
 from tvmtile.errors import ArgumentError
 
-__all__ = ["bind", "element_bytes_of"]
-
 # Metal's scalar types as numpy has them; bfloat16 it has not.
 _SCALARS = {
     "bool": "bool",

@@ -12,8 +12,6 @@ from tvmtile.emulator.lexer import Token
 from tvmtile.emulator.metal.signature import KernelSignature, Parameter
 from tvmtile.errors import MetalCompileError
 
-__all__ = ["LAST_BUFFER", "check_restrictions"]
-
 LAST_BUFFER = 30
 """The highest index of a buffer, of the 31 that a kernel takes."""
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 
 from tvmtile.emulator.lexer import Token, closing, split_at_commas, text_of
 
-__all__ = ["BUILTIN_ATTRIBUTES", "KernelSignature", "Parameter", "StructField", "find_kernels"]
-
 # What a kernel may ask about its thread, in terms of the runtime's `context`: three arguments of
 # emulator::attribute<T>.
 BUILTIN_ATTRIBUTES = {

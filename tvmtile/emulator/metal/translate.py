@@ -14,8 +14,6 @@ from tvmtile.emulator.lexer import Token, closing, split_at_commas, text_of
 from tvmtile.emulator.metal.signature import BUILTIN_ATTRIBUTES, KernelSignature, Parameter
 from tvmtile.errors import MetalCompileError
 
-__all__ = ["SOURCE_NAME", "translate"]
-
 # What the compiler calls the Metal source in its messages.
 SOURCE_NAME = "kernel.metal"
 

@@ -12,8 +12,6 @@ from tvmtile.jit.adapter import TvmAdapter
 from tvmtile.jit.cuda.nvrtc import Binary, compile_source
 from tvmtile.target import runs_here
 
-__all__ = ["CudaAdapter"]
-
 
 class CudaAdapter(TvmAdapter):
     """TVM's calling convention, on tensors of an NVIDIA GPU, in torch's current stream.

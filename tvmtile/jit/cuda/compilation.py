@@ -15,8 +15,6 @@ from tvm.target import Target
 
 from tvmtile.jit.cuda.nvrtc import Binary, compile_source
 
-__all__ = ["Compilation", "compiling"]
-
 _CALLBACK = "tvm_callback_cuda_compile"
 
 

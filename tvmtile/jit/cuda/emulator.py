@@ -13,8 +13,6 @@ from tvmtile.jit.artifact import Artifact
 from tvmtile.jit.emulated import EmulatorAdapter, memory_of
 from tvmtile.jit.launches import Launch, MapOf
 
-__all__ = ["CudaEmulatorAdapter", "kernel_source"]
-
 
 def kernel_source(name: str, kernel: tirx.PrimFunc, target: Target) -> str:
     """The CUDA source of a kernel, of its name and its function after TVM's last pass."""

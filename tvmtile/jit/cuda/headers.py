@@ -12,8 +12,6 @@ from pathlib import Path
 
 from tvmtile.errors import MissingDependency
 
-__all__ = ["PREAMBLE", "has_foreign_headers", "headers_in_memory", "include_directories"]
-
 PREAMBLE = """\
 #ifndef INFINITY
 #define INFINITY __int_as_float(0x7f800000)

@@ -19,8 +19,6 @@ from tvmtile.jit.cuda.headers import (
     include_directories,
 )
 
-__all__ = ["Binary", "compile_source", "identity"]
-
 _KIND = "cubins"
 _ENTRY = re.compile(r"__global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(")
 

@@ -13,8 +13,6 @@ from tvmtile.ir.scopes import SHARED_SCOPE
 from tvmtile.passes.memory.shared_memory import allocated_bytes, shared_tiles_in
 from tvmtile.target import GpuCapability, gpu
 
-__all__ = ["KernelResources", "resources_of", "resources_of_log"]
-
 
 @dataclass(frozen=True)
 class KernelResources:

@@ -9,8 +9,6 @@ from tvmtile.jit.emulated import EmulatorAdapter
 from tvmtile.jit.launches import Launch
 from tvmtile.jit.metal.scalars import packed_scalars
 
-__all__ = ["MetalEmulatorAdapter"]
-
 
 class MetalEmulatorAdapter(EmulatorAdapter):
     """Runs a Metal program on the CPU, with every access to memory checked."""

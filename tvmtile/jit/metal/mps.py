@@ -16,8 +16,6 @@ from tvmtile.jit.launches import Launch
 from tvmtile.jit.metal.scalars import packed_scalars
 from tvmtile.jit.recorded import RecordedAdapter, is_torch
 
-__all__ = ["TorchAdapter"]
-
 
 class TorchAdapter(RecordedAdapter):
     """Runs a Metal program on torch tensors of an Apple GPU, by `torch.mps.compile_shader`."""

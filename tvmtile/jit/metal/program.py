@@ -14,8 +14,6 @@ from tvmtile.jit.launches import KernelInterface, record_launches
 from tvmtile.jit.metal.scalars import check_scalars
 from tvmtile.pipeline import tvm_pipeline
 
-__all__ = ["build_program"]
-
 
 def build_program(
     mod: ir.IRModule,

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from tvmtile.errors import UnsupportedDtype
 from tvmtile.jit.launches import KernelInterface
 
-__all__ = ["check_scalars", "packed_scalars"]
-
 # A scalar as the host passes it, in the first bytes of its 8.
 _FORMATS = {
     "bool": "?",

@@ -17,8 +17,6 @@ from tvmtile.language.generators.mrg32k3a import Mrg32k3a
 from tvmtile.language.generators.philox import Philox
 from tvmtile.language.generators.xorwow import Xorwow
 
-__all__ = ["GENERATORS", "Generator"]
-
 
 class Generator(Protocol):
     """The state of a thread's sequence."""

@@ -10,9 +10,6 @@ from tvm.tirx.script import builder as T
 from tvmtile.ir.types import Index
 from tvmtile.language.generators.state import array, at, copy, halves, steps_ahead, store, u32, u64
 
-__all__ = ["Matrix", "Mrg32k3a", "times_factor"]
-
-
 Matrix = tuple[tuple[int, ...], ...]
 
 

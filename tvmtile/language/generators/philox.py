@@ -7,8 +7,6 @@ from tvm.tirx.script import builder as T
 
 from tvmtile.language.generators.state import array, at, halves, store, u32, u64
 
-__all__ = ["Philox"]
-
 
 class Philox:
     """Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011).

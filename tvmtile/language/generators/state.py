@@ -9,8 +9,6 @@ from tvm.tirx.script import builder as T
 
 from tvmtile.ir.types import Index
 
-__all__ = ["array", "at", "copy", "halves", "steps_ahead", "store", "u32", "u64"]
-
 
 def array(dtype: str, size: int) -> ir.Var:
     """An array of each thread's own."""

@@ -10,8 +10,6 @@ from tvm.tirx.script import builder as T
 from tvmtile.ir.types import Index
 from tvmtile.language.generators.state import array, at, halves, steps_ahead, store, u32
 
-__all__ = ["Xorwow"]
-
 
 class Xorwow:
     """XORWOW (Marsaglia, "Xorshift RNGs", 2003): 160 bits by xorshift, and a sum added to them.

@@ -17,8 +17,6 @@ from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.rewriting import ScopedRewriter
 
-__all__ = ["Bounds"]
-
 _MOST_KEPT = 1 << 13
 
 S = TypeVar("S", bound=tirx.Stmt)

@@ -10,8 +10,6 @@ from tvmtile.errors import warn
 from tvmtile.ir.operands import describe
 from tvmtile.ir.passes import prim_func_pass
 
-__all__ = ["CheckAccumulators"]
-
 
 @prim_func_pass("CheckAccumulators")
 def CheckAccumulators(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -10,8 +10,6 @@ from tvmtile.ir.kernels import target_of
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.spans import location_of
 
-__all__ = ["CheckAssertions"]
-
 
 @prim_func_pass("CheckAssertions")
 def CheckAssertions(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -16,8 +16,6 @@ from tvmtile.ir.rewriting import contains, substitute
 from tvmtile.ir.scopes import is_global
 from tvmtile.ir.spans import location_of
 
-__all__ = ["CheckBounds"]
-
 _EXITS = ("tirx.break_loop", "tirx.continue_loop")
 
 

@@ -11,8 +11,6 @@ from tvmtile.ir.kernels import bound_target
 from tvmtile.ir.spans import location_of
 from tvmtile.target import gpu
 
-__all__ = ["CheckBuffers"]
-
 
 def _check_buffers(func: tirx.PrimFunc, mod: ir.IRModule, context: PassContext) -> tirx.PrimFunc:
     del mod, context

@@ -14,8 +14,6 @@ from tvmtile.ir.operators import operators_in
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.scopes import FRAGMENT_SCOPE
 
-__all__ = ["CheckFragments"]
-
 _MOST_HELD_WHOLE = 64
 """Elements of a fragment that a thread may well hold all of, in registers."""
 

@@ -26,8 +26,6 @@ from tvmtile.passes.checks.host_accesses import refuse_host_accesses
 from tvmtile.passes.memory.shared_memory import lifetimes_in, most_at_once
 from tvmtile.target import GpuCapability, gpu
 
-__all__ = ["CheckLaunch"]
-
 _SHUFFLES = "tirx.tvm_warp_shuffle"
 
 

@@ -10,8 +10,6 @@ from tvmtile.ir.kernels import is_parallel
 from tvmtile.ir.operands import describe
 from tvmtile.ir.passes import prim_func_pass
 
-__all__ = ["CheckLocals"]
-
 
 @prim_func_pass("CheckLocals")
 def CheckLocals(func: tirx.PrimFunc) -> tirx.PrimFunc:

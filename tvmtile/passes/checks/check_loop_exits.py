@@ -12,8 +12,6 @@ from tvmtile.ir.kernels import is_continue, is_loop_exit, is_parallel
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.spans import location_of
 
-__all__ = ["CheckLoopExits"]
-
 
 @prim_func_pass("CheckLoopExits")
 def CheckLoopExits(func: tirx.PrimFunc) -> tirx.PrimFunc:

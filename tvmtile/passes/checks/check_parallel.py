@@ -23,8 +23,6 @@ from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, contains, defined_in, substitute
 from tvmtile.ir.scopes import is_private
 
-__all__ = ["CheckParallel"]
-
 
 @prim_func_pass("CheckParallel")
 def CheckParallel(func: tirx.PrimFunc) -> tirx.PrimFunc:

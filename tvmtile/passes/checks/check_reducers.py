@@ -13,8 +13,6 @@ from tvmtile.ir.kernels import is_parallel
 from tvmtile.ir.operands import describe
 from tvmtile.ir.passes import prim_func_pass
 
-__all__ = ["CheckReducers"]
-
 
 @dataclass
 class _Total:

@@ -13,8 +13,6 @@ from tvmtile.ir.operands import describe
 from tvmtile.ir.spans import location_of
 from tvmtile.target import GpuCapability
 
-__all__ = ["refuse_host_accesses"]
-
 
 def refuse_host_accesses(func: tirx.PrimFunc, capability: GpuCapability) -> None:
     """Refuse accesses of the host to the memory of a GPU, in the extents of a grid too.

@@ -26,8 +26,6 @@ from tvmtile.ir.rewriting import (
 from tvmtile.ir.scopes import is_global
 from tvmtile.tileop.registry import Decline, LoweringContext, implementation_of
 
-__all__ = ["AccumulateInPlace"]
-
 
 @prim_func_pass("AccumulateInPlace", requires=(Property.IMPLEMENTATIONS,))
 def AccumulateInPlace(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -19,8 +19,6 @@ from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import mentions, replace_loop, seq, substitute
 
-__all__ = ["ClearByProducts"]
-
 
 @prim_func_pass("ClearByProducts", requires=(Property.IMPLEMENTATIONS,))
 def ClearByProducts(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -20,8 +20,6 @@ from tvmtile.ir.scopes import is_global
 from tvmtile.ir.spans import location_of
 from tvmtile.ir.types import Binary
 
-__all__ = ["CHECK_INDICES", "InsertIndexChecks"]
-
 CHECK_INDICES = "tvmtile.check_indices"
 """Attribute of a function, and option of a compilation, that asks for the checks."""
 

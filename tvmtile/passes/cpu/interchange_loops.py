@@ -24,8 +24,6 @@ from tvmtile.ir.rewriting import (
     with_fresh_variables,
 )
 
-__all__ = ["InterchangeLoopsOnCpu"]
-
 _FEWEST = 8
 """Iterations that are worth a vector."""
 

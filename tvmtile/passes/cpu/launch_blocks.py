@@ -28,8 +28,6 @@ from tvmtile.passes.cpu.insert_index_checks import CHECK_INDICES
 from tvmtile.passes.cpu.threads.plan import Item, Nested, Once, Plan, Private, Run
 from tvmtile.passes.cpu.threads.runs import emit_runs
 
-__all__ = ["LaunchBlocksOnCpu"]
-
 
 @prim_func_pass(
     "LaunchBlocksOnCpu", requires=(Property.NO_THREADS,), establishes=(Property.NO_KERNELS,)

@@ -11,8 +11,6 @@ from tvmtile.ir.kernels import with_body
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.types import Binary
 
-__all__ = ["LowerExtremaOnCpu"]
-
 _INTRINSICS = {tirx.Max: "llvm.maxnum", tirx.Min: "llvm.minnum"}
 
 

@@ -12,8 +12,6 @@ from tvmtile.ir.calls import op_name
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.passes import prim_func_pass
 
-__all__ = ["LowerMathOnCpu"]
-
 _FLOAT32 = {"tirx.exp": exp_float32, "tirx.exp2": exp2_float32, "tirx.tanh": tanh_float32}
 _NARROW = ("float16", "bfloat16")
 # In the C library, and TVM has no rule for them or none for float16.

@@ -12,8 +12,6 @@ from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, replace_loop
 from tvmtile.passes.cpu.unknown_zeros import Zeros, with_unknown_zeros
 
-__all__ = ["LowerParallelOnCpu"]
-
 
 @prim_func_pass(
     "LowerParallelOnCpu",

@@ -12,8 +12,6 @@ from tvmtile._tvm import is_buffer_var, mapped, nodes_in
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.rewriting import replace_loop, seq
 
-__all__ = ["OutlineBlocks"]
-
 _CPU = 1
 """DLPack's number of the kind of device."""
 

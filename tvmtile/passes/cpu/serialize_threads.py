@@ -12,8 +12,6 @@ from tvmtile.ir.threads import without_groups
 from tvmtile.passes.cpu.threads.plan import plan_threads
 from tvmtile.passes.cpu.threads.runs import emit_runs
 
-__all__ = ["SerializeThreads"]
-
 
 @prim_func_pass(
     "SerializeThreads", requires=(Property.EXITS_ARE_BRANCHES,), establishes=(Property.NO_THREADS,)

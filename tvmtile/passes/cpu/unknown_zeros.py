@@ -10,8 +10,6 @@ from tvmtile.codegen.llvm_integers import unknown_zero
 from tvmtile.ir.kernels import Launch, importing_llvm, with_body, with_kernels, with_launch_body
 from tvmtile.ir.rewriting import seq
 
-__all__ = ["Zeros", "with_unknown_zeros"]
-
 
 class Zeros:
     """The zeros that a kernel uses, one a dtype."""

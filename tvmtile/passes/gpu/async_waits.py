@@ -9,8 +9,6 @@ from tvm import tirx
 from tvmtile.analysis.forward import Forward
 from tvmtile.ir.asynchronous import Wait, kind_of, signalled, waited
 
-__all__ = ["groups_left"]
-
 _Ages = tuple[int, ...]
 """Of the signals of a token, the latest first: how many groups were committed since, at least."""
 _State = Mapping[str, _Ages]

@@ -21,8 +21,6 @@ from tvmtile.ir.threads import GroupRewriter
 from tvmtile.passes.gpu.parallel_iterations import Iterations
 from tvmtile.passes.gpu.vectorize_accesses import vectorized
 
-__all__ = ["DistributeParallel"]
-
 
 @prim_func_pass(
     "DistributeParallel",

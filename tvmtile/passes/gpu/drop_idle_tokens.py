@@ -10,8 +10,6 @@ from tvmtile.ir.kernels import with_kernels, without
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 
-__all__ = ["DropIdleTokens"]
-
 
 @prim_func_pass("DropIdleTokens", requires=(Property.NO_PARALLEL,))
 def DropIdleTokens(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -16,8 +16,6 @@ from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, defined_in, seq, variables_of
 from tvmtile.ir.tensor_maps import ENCODER, TensorMap, tensor_map_of
 
-__all__ = ["EncodeTensorMaps"]
-
 
 @prim_func_pass("EncodeTensorMaps", requires=(Property.NO_TILE_OPERATORS,))
 def EncodeTensorMaps(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -11,8 +11,6 @@ from tvmtile.ir.rewriting import retyped, substitute
 from tvmtile.ir.scopes import FRAGMENT_SCOPE
 from tvmtile.tileop.registry import fragments_of, implementation_of
 
-__all__ = ["FragmentToSimdgroup"]
-
 
 @prim_func_pass("FragmentToSimdgroup", requires=(Property.IMPLEMENTATIONS,))
 def FragmentToSimdgroup(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -12,8 +12,6 @@ from tvmtile._tvm import Mutator, mutated
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.operands import constant
 
-__all__ = ["GuardLaunches"]
-
 
 @tvm.transform.module_pass(opt_level=0, name="tvmtile.GuardLaunches")
 def GuardLaunches(mod: ir.IRModule, _: PassContext) -> ir.IRModule:

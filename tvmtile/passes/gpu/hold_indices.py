@@ -22,8 +22,6 @@ from tvmtile.ir.rewriting import defined_in, replace_loop, seq, variables_of, wi
 from tvmtile.ir.scopes import is_shared
 from tvmtile.ir.threads import group_of_region
 
-__all__ = ["HoldIndices"]
-
 _MOST_HELD = 16
 """Registers of a thread for the indices of a loop."""
 _Index = tuple[ir.TensorLoad, tuple[tirx.For, ...]]

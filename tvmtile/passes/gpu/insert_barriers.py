@@ -35,8 +35,6 @@ from tvmtile.passes.gpu.barriers.placement import place
 from tvmtile.passes.gpu.barriers.structure import Builder
 from tvmtile.target import CUDA_NAMED_BARRIERS, gpu
 
-__all__ = ["InsertBarriers"]
-
 
 @prim_func_pass(
     "InsertBarriers",

@@ -17,8 +17,6 @@ from tvmtile.ir.rewriting import for_loop, mentions, substitute
 from tvmtile.ir.scopes import is_global, is_shared
 from tvmtile.passes.gpu.vector_moves import LARGEST, bytes_of, contiguous_base
 
-__all__ = ["as_async_copies"]
-
 _SIZES = (16, 8, 4)
 
 

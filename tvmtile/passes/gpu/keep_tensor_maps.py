@@ -14,8 +14,6 @@ from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.tensor_maps import is_encoder
 
-__all__ = ["KeepTensorMaps"]
-
 
 @prim_func_pass("KeepTensorMaps", requires=(Property.NO_TILE_OPERATORS,))
 def KeepTensorMaps(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -16,8 +16,6 @@ from tvmtile.ir.rewriting import contains
 from tvmtile.target import gpu
 from tvmtile.tileop.hints import LAUNCH_BOUNDS_BLOCKS
 
-__all__ = ["SetKernelAttributes"]
-
 _LAUNCH = "tirx.kernel_launch_params"
 
 

@@ -12,8 +12,6 @@ from tvmtile.ir.rewriting import launch_loop, replace_loop
 from tvmtile.ir.spans import location_of
 from tvmtile.target import gpu
 
-__all__ = ["LaunchClusters"]
-
 
 @prim_func_pass("LaunchClusters")
 def LaunchClusters(func: tirx.PrimFunc) -> tirx.PrimFunc:

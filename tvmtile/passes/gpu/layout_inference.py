@@ -40,8 +40,6 @@ from tvmtile.layout.fragment import (
 from tvmtile.layout.loops import LoopLayout, is_free, loop_layout
 from tvmtile.tileop.registry import LoweringContext, candidates_of, fragments_of, implementation_of
 
-__all__ = ["Conflict", "Inference", "Placed"]
-
 
 @dataclass(frozen=True)
 class Placed:

@@ -16,8 +16,6 @@ from tvmtile.ir.rewriting import contains, has_effect, replace_loop
 from tvmtile.ir.scopes import is_private
 from tvmtile.ir.threads import WARP_SIZE
 
-__all__ = ["LimitUnrolling"]
-
 _MOST_REGISTERS = 512
 """Elements of an array that may be held in registers, packed ones among them."""
 _MOST_STATEMENTS = 1024

@@ -28,8 +28,6 @@ from tvmtile.ir.threads import ALL_LANES, WARP_SIZE
 from tvmtile.passes.gpu.async_waits import groups_left
 from tvmtile.passes.gpu.product_fences import fenced_products, product_in
 
-__all__ = ["LowerAsyncWork"]
-
 
 @prim_func_pass(
     "LowerAsyncWork", requires=(Property.ORDERED,), establishes=(Property.NO_ASYNC_TOKENS,)

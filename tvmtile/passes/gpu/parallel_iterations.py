@@ -33,8 +33,6 @@ from tvmtile.layout.loops import LoopAxis, LoopLayout, is_free, loop_layout
 from tvmtile.passes.gpu.issue_async_copies import as_async_copies
 from tvmtile.passes.gpu.vectorize_accesses import vectorized, without_invariant
 
-__all__ = ["Iterations"]
-
 _MOST_UNROLLED = 64
 """Iterations of a loop over memory alone that are written out one by one."""
 _MOST_WITH_LOOPS = 8

@@ -18,8 +18,6 @@ from tvmtile.ir.scopes import SIMDGROUP_SCOPE, is_fragment
 from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.layout.fragment import FragmentLayout, layout_of
 
-__all__ = ["PlaceFragments"]
-
 
 @prim_func_pass(
     "PlaceFragments",

@@ -14,8 +14,6 @@ from tvmtile.ir.operators import operator_of
 from tvmtile.ir.rewriting import contains
 from tvmtile.ir.scopes import is_private, is_shared
 
-__all__ = ["fenced_products", "product_in"]
-
 _Path = tuple[int, ...]
 """The branches around a statement, outer ones first."""
 

@@ -34,8 +34,6 @@ from tvmtile.passes.gpu.sums_in_parts import (
     sums_in,
 )
 
-__all__ = ["ReduceBehindLoops"]
-
 
 @prim_func_pass("ReduceBehindLoops", requires=(Property.FRAGMENT_LAYOUTS,))
 def ReduceBehindLoops(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -17,8 +17,6 @@ from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import nest, replace_loop, retyped, seq
 from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment
 
-__all__ = ["ShareFragments"]
-
 _FEW = 8
 """Elements that each thread may as well compute."""
 

@@ -18,8 +18,6 @@ from tvmtile.ir.rewriting import mentions
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_fragment
 from tvmtile.layout.fragment import FragmentLayout, compact_registers, layout_of
 
-__all__ = ["SumGroup", "layout_of_parts", "next_group", "store_of", "sum_of", "sums_in"]
-
 _SUMS = ("sum", "abssum")
 
 

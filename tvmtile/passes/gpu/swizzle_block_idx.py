@@ -10,8 +10,6 @@ from tvmtile.ir.operators import operators_in
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import seq, substitute
 
-__all__ = ["SwizzleBlockIdx"]
-
 
 @prim_func_pass("SwizzleBlockIdx")
 def SwizzleBlockIdx(func: tirx.PrimFunc) -> tirx.PrimFunc:

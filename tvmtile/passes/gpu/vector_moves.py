@@ -20,8 +20,6 @@ from tvmtile.ir.scopes import is_in_registers, is_shared
 from tvmtile.ir.types import Binary
 from tvmtile.layout.shared import contiguous_run, has_plain_rows
 
-__all__ = ["LARGEST", "Moves", "bytes_of", "contiguous_base", "takes_places", "without_lane"]
-
 _WORD = 4
 LARGEST = 16
 """Bytes that a thread moves at once at most."""

@@ -30,8 +30,6 @@ from tvmtile.ir.scopes import is_in_registers
 from tvmtile.ir.spans import span_within
 from tvmtile.passes.gpu.vector_moves import LARGEST, Moves, takes_places, without_lane
 
-__all__ = ["vectorized", "without_invariant"]
-
 
 def vectorized(variable: ir.Var, extent: int, body: tirx.Stmt, analyzer: Analyzer) -> tirx.Stmt:
     """A loop over contiguous elements as vector moves around an unrolled loop that computes."""

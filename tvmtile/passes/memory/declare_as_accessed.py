@@ -11,8 +11,6 @@ from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import retyped, substitute
 
-__all__ = ["DeclareAsAccessed"]
-
 
 @prim_func_pass("DeclareAsAccessed", requires=(Property.NO_FRAGMENTS,))
 def DeclareAsAccessed(func: tirx.PrimFunc) -> tirx.PrimFunc:

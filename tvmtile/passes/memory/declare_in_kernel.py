@@ -10,8 +10,6 @@ from tvmtile.ir.kernels import Launch, with_kernels, with_launch_body
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import seq, substitute
 
-__all__ = ["DeclareInKernel"]
-
 
 @prim_func_pass("DeclareInKernel")
 def DeclareInKernel(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -13,8 +13,6 @@ from tvmtile.ir.rewriting import ScopedRewriter, retyped
 from tvmtile.ir.scopes import is_shared
 from tvmtile.layout.shared import contiguous_run, has_plain_rows, span
 
-__all__ = ["FlattenShared"]
-
 
 @prim_func_pass("FlattenShared", requires=(Property.ORDERED,), establishes=(Property.FLAT_TILES,))
 def FlattenShared(func: tirx.PrimFunc) -> tirx.PrimFunc:

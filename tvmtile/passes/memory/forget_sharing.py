@@ -11,8 +11,6 @@ from tvmtile.ir.calls import op_name
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.passes import prim_func_pass
 
-__all__ = ["ForgetSharing"]
-
 
 @prim_func_pass("ForgetSharing")
 def ForgetSharing(func: tirx.PrimFunc) -> tirx.PrimFunc:

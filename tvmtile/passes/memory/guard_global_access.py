@@ -20,8 +20,6 @@ from tvmtile.ir.rewriting import ScopedRewriter, contains, has_effect, seq, with
 from tvmtile.ir.scopes import is_global
 from tvmtile.passes.memory.nest_bounds import Index, NestBounds, within_axis
 
-__all__ = ["GuardGlobalAccess"]
-
 
 @prim_func_pass(
     "GuardGlobalAccess", requires=(Property.NO_TILE_OPERATORS,), establishes=(Property.IN_BOUNDS,)

@@ -13,8 +13,6 @@ from tvm_ffi import structural_equal
 from tvmtile.analysis.nest_ranges import NestRanges
 from tvmtile.ir.rewriting import contains
 
-__all__ = ["Index", "NestBounds", "within_axis"]
-
 
 def within_axis(low: ir.Expr, high: ir.Expr, extent: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
     """What holds where the indices from `low` to `high` lie inside an axis of so many elements."""

@@ -12,8 +12,6 @@ from tvmtile.passes.memory.shared_memory import allocated_bytes
 from tvmtile.passes.memory.shared_tiles import SharedTiles
 from tvmtile.target import gpu
 
-__all__ = ["PadSharedRows"]
-
 
 @prim_func_pass(
     "PadSharedRows", requires=(Property.PIPELINED,), establishes=(Property.SHARED_LAYOUTS,)

@@ -29,8 +29,6 @@ from tvmtile.passes.memory.shared_memory import (
 )
 from tvmtile.target import GpuCapability, gpu
 
-__all__ = ["PlaceMemoryOnCpu", "PlaceMemoryOnCuda", "PlaceMemoryOnGpu"]
-
 
 @prim_func_pass(
     "PlaceMemoryOnCpu", requires=(Property.NO_TILE_OPERATORS,), establishes=(Property.HOST_MEMORY,)

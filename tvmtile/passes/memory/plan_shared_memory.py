@@ -15,8 +15,6 @@ from tvmtile.ir.spans import location_of
 from tvmtile.passes.memory.shared_memory import Slot, lifetimes_in, packed
 from tvmtile.target import GpuCapability, gpu
 
-__all__ = ["PlanSharedMemory"]
-
 
 @prim_func_pass(
     "PlanSharedMemory",

@@ -19,19 +19,6 @@ from tvmtile.ir.threads import Regions
 from tvmtile.layout.shared import bytes_of
 from tvmtile.target import GpuCapability
 
-__all__ = [
-    "Slot",
-    "Tile",
-    "alignment_of",
-    "all_bytes",
-    "allocated_bytes",
-    "lifetimes_in",
-    "most_at_once",
-    "one_after_the_other",
-    "packed",
-    "shared_tiles_in",
-]
-
 _DEFAULT_ALIGNMENT = 64
 """TVM's alignment of a buffer that asks for none."""
 

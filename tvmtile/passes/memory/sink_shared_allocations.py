@@ -15,8 +15,6 @@ from tvmtile.passes.tile.pipelining import KernelTiles, Obstacle, body_of
 from tvmtile.passes.tile.pipelining.coverage import Coverage
 from tvmtile.target import gpu
 
-__all__ = ["SinkSharedAllocations"]
-
 
 @prim_func_pass("SinkSharedAllocations", requires=(Property.PIPELINED,))
 def SinkSharedAllocations(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -15,8 +15,6 @@ from tvmtile.layout.shared import SWIZZLES, period_of, swizzled
 from tvmtile.passes.memory.shared_tiles import SharedTiles
 from tvmtile.passes.memory.user_layouts import user_layout
 
-__all__ = ["SwizzleShared"]
-
 
 @prim_func_pass(
     "SwizzleShared", requires=(Property.PIPELINED,), establishes=(Property.SHARED_LAYOUTS,)

@@ -15,8 +15,6 @@ from tvmtile.ir.operands import bits_of, describe, static_shape
 from tvmtile.ir.rewriting import retyped
 from tvmtile.layout.shared import SWIZZLES, has_plain_rows, layout_of_places, swizzle_of, swizzled
 
-__all__ = ["layout_of_map", "user_layout"]
-
 
 def user_layout(tile: ir.Var, layout: Any, widest: int, *, is_viewed: bool) -> Layout | None:
     """The layout that `T.annotate_layout` asks for; None where rows are plain.

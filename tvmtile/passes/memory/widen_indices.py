@@ -10,8 +10,6 @@ from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter
 from tvmtile.ir.scopes import is_global
 
-__all__ = ["WidenIndices"]
-
 
 @prim_func_pass("WidenIndices")
 def WidenIndices(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -12,8 +12,6 @@ from tvmtile.ir.kernels import with_body
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.transform import FAST_MATH
 
-__all__ = ["ApproximateFunctionsOnCuda"]
-
 
 @prim_func_pass("ApproximateFunctionsOnCuda")
 def ApproximateFunctionsOnCuda(func: tirx.PrimFunc) -> tirx.PrimFunc:

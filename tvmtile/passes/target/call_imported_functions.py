@@ -13,8 +13,6 @@ from tvmtile.ir.kernels import with_body
 from tvmtile.ir.operators import operators_in
 from tvmtile.ir.passes import prim_func_pass
 
-__all__ = ["CallImportedFunctions", "imported_sources"]
-
 
 @prim_func_pass("CallImportedFunctions")
 def CallImportedFunctions(func: tirx.PrimFunc) -> tirx.PrimFunc:

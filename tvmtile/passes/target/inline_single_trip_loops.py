@@ -9,8 +9,6 @@ from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, substitute
 
-__all__ = ["InlineSingleTripLoops"]
-
 
 @prim_func_pass("InlineSingleTripLoops", requires=(Property.NO_PARALLEL,))
 def InlineSingleTripLoops(func: tirx.PrimFunc) -> tirx.PrimFunc:

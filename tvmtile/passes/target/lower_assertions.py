@@ -10,8 +10,6 @@ from tvmtile.ir.kernels import with_kernels
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.spans import location_of
 
-__all__ = ["LocateAssertionsOnCpu", "LowerAssertionsOnCuda"]
-
 
 @prim_func_pass("LocateAssertionsOnCpu")
 def LocateAssertionsOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -18,8 +18,6 @@ from tvmtile.ir.spans import location_of
 from tvmtile.passes.target.call_imported_functions import imported_sources
 from tvmtile.target import runs_here
 
-__all__ = ["LowerCudaFunctions"]
-
 
 @prim_func_pass("LowerCudaFunctions")
 def LowerCudaFunctions(func: tirx.PrimFunc) -> tirx.PrimFunc:

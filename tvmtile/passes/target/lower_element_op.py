@@ -22,8 +22,6 @@ from tvmtile.ir.spans import location_of
 from tvmtile.tileop.registry import LoweringContext
 from tvmtile.tileop.selection import emit, select
 
-__all__ = ["LowerElementOp"]
-
 
 @prim_func_pass(
     "LowerElementOp", requires=(Property.NO_TILE_OPERATORS,), establishes=(Property.NO_OPERATORS,)

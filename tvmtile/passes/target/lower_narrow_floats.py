@@ -11,8 +11,6 @@ from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.spans import location_of
 from tvmtile.passes.target.narrow_floats import lowered
 
-__all__ = ["LowerNarrowFloatsOnCpu", "LowerNarrowFloatsOnCuda", "LowerNarrowFloatsOnMetal"]
-
 
 @prim_func_pass("LowerNarrowFloatsOnCpu", requires=(Property.HOST_MEMORY,))
 def LowerNarrowFloatsOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:

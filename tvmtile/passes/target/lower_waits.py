@@ -14,8 +14,6 @@ from tvmtile.ir.operands import as_int32
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import seq
 
-__all__ = ["LowerWaitsOnCuda"]
-
 _OF_SOME = 15
 """The barrier for some of the threads where the user names none; 0 is that of `__syncthreads`."""
 

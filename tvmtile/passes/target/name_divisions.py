@@ -10,8 +10,6 @@ from tvmtile.ir.kernels import with_kernels
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import contains, reads_no_memory, seq
 
-__all__ = ["NameDivisions"]
-
 
 @prim_func_pass("NameDivisions")
 def NameDivisions(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -16,8 +16,6 @@ from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import seq, variables_of
 from tvmtile.ir.types import Index
 
-__all__ = ["BindExtents"]
-
 
 @prim_func_pass("BindExtents")
 def BindExtents(func: tirx.PrimFunc) -> tirx.PrimFunc:

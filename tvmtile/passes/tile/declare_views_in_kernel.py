@@ -12,8 +12,6 @@ from tvmtile.ir.kernels import Launch, with_kernels, with_launch_body
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import seq, substitute
 
-__all__ = ["DeclareViewsInKernel"]
-
 
 @prim_func_pass("DeclareViewsInKernel")
 def DeclareViewsInKernel(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -16,8 +16,6 @@ from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, contains, for_loop, replace_loop, seq
 from tvmtile.ir.scopes import SHARED_SCOPE, is_global, is_private
 
-__all__ = ["DoScalarsOnce"]
-
 
 @prim_func_pass("DoScalarsOnce")
 def DoScalarsOnce(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -19,8 +19,6 @@ from tvmtile.ir.scopes import is_global, is_shared
 from tvmtile.ir.threads import Regions
 from tvmtile.tileop.registry import Decline, Lowering, LoweringContext, implementation_of
 
-__all__ = ["ElideSharedStaging"]
-
 
 @prim_func_pass("ElideSharedStaging", requires=(Property.IMPLEMENTATIONS,))
 def ElideSharedStaging(func: tirx.PrimFunc) -> tirx.PrimFunc:

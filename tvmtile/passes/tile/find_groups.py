@@ -24,8 +24,6 @@ from tvmtile.ir.rewriting import contains, seq
 from tvmtile.ir.spans import first_location
 from tvmtile.ir.threads import WARP_SIZE, Group, group_region
 
-__all__ = ["FindGroups"]
-
 
 @prim_func_pass(
     "FindGroups", requires=(Property.EXITS_ARE_BRANCHES,), establishes=(Property.GROUPS,)

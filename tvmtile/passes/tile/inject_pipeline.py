@@ -40,8 +40,6 @@ from tvmtile.passes.tile.pipelining import (
 from tvmtile.target import gpu
 from tvmtile.tileop.registry import implementation_of
 
-__all__ = ["InjectPipeline"]
-
 
 @prim_func_pass("InjectPipeline", requires=(Property.PLANNED,), establishes=(Property.PIPELINED,))
 def InjectPipeline(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -16,8 +16,6 @@ from tvmtile.ir.rewriting import mentions, seq, substitute
 from tvmtile.ir.scopes import is_fragment
 from tvmtile.transform import NO_TENSOR_MAPS
 
-__all__ = ["Legalize"]
-
 
 @prim_func_pass("Legalize", establishes=(Property.REGIONS,))
 def Legalize(func: tirx.PrimFunc) -> tirx.PrimFunc:

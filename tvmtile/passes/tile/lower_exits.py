@@ -27,8 +27,6 @@ from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, replace_loop, seq
 from tvmtile.ir.spans import location_of
 
-__all__ = ["LowerExits"]
-
 
 @prim_func_pass("LowerExits", establishes=(Property.EXITS_ARE_BRANCHES,))
 def LowerExits(func: tirx.PrimFunc) -> tirx.PrimFunc:

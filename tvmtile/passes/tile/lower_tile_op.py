@@ -27,8 +27,6 @@ from tvmtile.passes.memory.shared_tiles import SharedTiles
 from tvmtile.tileop.registry import LoweringContext, implementation_of
 from tvmtile.tileop.selection import emit
 
-__all__ = ["LowerTileOp", "TileOperators"]
-
 
 class TileOperators(GroupRewriter):
     """Base of rewriters of the tile operators of a function, each with its context."""

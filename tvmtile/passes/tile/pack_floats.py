@@ -31,8 +31,6 @@ from tvmtile.ir.scopes import is_shared
 from tvmtile.ir.spans import location_of
 from tvmtile.target import gpu
 
-__all__ = ["PackFloats"]
-
 _BYTE = "uint8"
 _LOW, _HIGH = 0x0F, 0xF0
 

@@ -35,8 +35,6 @@ from tvmtile.passes.tile.pipelining import (
 )
 from tvmtile.target import gpu
 
-__all__ = ["MOST_STAGES", "PlanPipeline"]
-
 MOST_STAGES = "tvmtile.most_stages"
 """Attribute of a function: no pipelined loop has more stages."""
 

@@ -11,8 +11,6 @@ from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import for_loop, replace_loop, substitute
 
-__all__ = ["PlanUnrolling"]
-
 _HINTS = (tirx.ForKind.UNROLLED, tirx.ForKind.VECTORIZED)
 
 

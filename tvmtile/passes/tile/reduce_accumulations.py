@@ -22,8 +22,6 @@ from tvmtile.ir.rewriting import ScopedRewriter, contains, for_loop, seq, substi
 from tvmtile.ir.rewriting import nest as nested
 from tvmtile.ir.scopes import FRAGMENT_SCOPE
 
-__all__ = ["ReduceAccumulations"]
-
 _FEW = 8
 """Terms of a sum that one thread may as well take, if there are sums for all threads."""
 _MOST_TERMS = 512

@@ -25,8 +25,6 @@ from tvmtile.tileop.registry import (
 )
 from tvmtile.tileop.selection import declined_before, refusal, select
 
-__all__ = ["Choice", "Choices", "SelectImplementation", "choices_of", "with_implementation"]
-
 
 @prim_func_pass(
     "SelectImplementation",

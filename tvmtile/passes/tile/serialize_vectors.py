@@ -19,8 +19,6 @@ from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import contains, replace_loop, substitute
 from tvmtile.target import gpu
 
-__all__ = ["SerializeVectors"]
-
 
 @prim_func_pass("SerializeVectors")
 def SerializeVectors(func: tirx.PrimFunc) -> tirx.PrimFunc:

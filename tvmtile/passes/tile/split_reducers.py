@@ -19,8 +19,6 @@ from tvmtile.ir.rewriting import ScopedRewriter, contains, seq, substitute
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, REDUCER_SCOPE
 from tvmtile.ir.spans import location_of
 
-__all__ = ["SplitReducers"]
-
 
 @prim_func_pass("SplitReducers", requires=(Property.REGIONS,))
 def SplitReducers(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -17,8 +17,6 @@ from tvmtile.ir.rewriting import ScopedRewriter, nest, seq
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, SHARED_SCOPE, is_fragment
 from tvmtile.ir.spans import location_of
 
-__all__ = ["StageOverlaps"]
-
 
 @prim_func_pass("StageOverlaps", requires=(Property.REGIONS,))
 def StageOverlaps(func: tirx.PrimFunc) -> tirx.PrimFunc:

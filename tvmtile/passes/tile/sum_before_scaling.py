@@ -15,8 +15,6 @@ from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import defined_in, replace_loop, seq, variables_of
 
-__all__ = ["SumBeforeScaling"]
-
 
 @prim_func_pass("SumBeforeScaling")
 def SumBeforeScaling(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -21,8 +21,6 @@ from tvmtile.ir.rewriting import (
 )
 from tvmtile.ir.types import Binary
 
-__all__ = ["UnswitchConditions"]
-
 
 @prim_func_pass("UnswitchConditions", requires=(Property.NO_TILE_OPERATORS,))
 def UnswitchConditions(func: tirx.PrimFunc) -> tirx.PrimFunc:

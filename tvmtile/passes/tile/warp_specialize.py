@@ -34,8 +34,6 @@ from tvmtile.passes.tile.specialization import (
 from tvmtile.target import GpuCapability, gpu
 from tvmtile.transform import ONE_ROLE
 
-__all__ = ["WarpSpecialize", "roles_of"]
-
 
 @prim_func_pass("WarpSpecialize", requires=(Property.IMPLEMENTATIONS, Property.GROUPS))
 def WarpSpecialize(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -26,8 +26,6 @@ from tvmtile.passes.workarounds.widen_truth_values import WidenTruthValuesOnCpu
 from tvmtile.passes.workarounds.wrap_unsigned import WrapUnsignedOnCpu
 from tvmtile.passes.workarounds.write_constants import WriteConstants
 
-__all__ = ["WORKAROUNDS", "Workaround"]
-
 
 @dataclass(frozen=True)
 class Workaround:

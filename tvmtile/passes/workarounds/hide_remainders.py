@@ -15,8 +15,6 @@ from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import mentions, variables_of
 from tvmtile.passes.cpu.unknown_zeros import Zeros, with_unknown_zeros
 
-__all__ = ["HideRemaindersOnCpu"]
-
 
 @prim_func_pass("HideRemaindersOnCpu", requires=(Property.HOST_MEMORY,))
 def HideRemaindersOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:

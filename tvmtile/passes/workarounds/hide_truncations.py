@@ -11,8 +11,6 @@ from tvmtile.ir.rewriting import contains
 from tvmtile.passes.cpu.unknown_zeros import Zeros, with_unknown_zeros
 from tvmtile.target import cpu
 
-__all__ = ["HideTruncationsOnCpu"]
-
 
 @prim_func_pass("HideTruncationsOnCpu", requires=(Property.HOST_MEMORY,))
 def HideTruncationsOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -18,8 +18,6 @@ from tvmtile.analysis.aliases import Aliases
 from tvmtile.codegen.device import device_pass
 from tvmtile.ir.kernels import with_body
 
-__all__ = ["KeepElements"]
-
 
 @device_pass("KeepElements")
 def KeepElements(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:

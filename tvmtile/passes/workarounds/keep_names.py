@@ -16,8 +16,6 @@ from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, contains, reads_no_memory
 from tvmtile.ir.types import Binary
 
-__all__ = ["KeepNames"]
-
 
 @prim_func_pass("KeepNames")
 def KeepNames(func: tirx.PrimFunc) -> tirx.PrimFunc:

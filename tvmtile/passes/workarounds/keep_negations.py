@@ -19,8 +19,6 @@ from tvmtile.ir.kernels import with_body
 from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import contains
 
-__all__ = ["KeepNegations"]
-
 _AFFECTED = ("int8", "int16", "int32")
 
 

@@ -9,8 +9,6 @@ from tvmtile.ir.kernels import with_body
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, contains
 
-__all__ = ["LimitShifts"]
-
 _MOST = 31
 
 

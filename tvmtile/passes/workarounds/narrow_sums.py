@@ -12,8 +12,6 @@ from tvmtile.codegen.device import device_pass
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.rewriting import ScopedRewriter, contains
 
-__all__ = ["NarrowSums"]
-
 _WIDE = "int64"
 _LIMIT = 2**31
 _UNKNOWN = 2**63

@@ -14,8 +14,6 @@ from tvmtile.ir.kernels import Launch, with_kernels
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import mentions
 
-__all__ = ["PredicateArrivals"]
-
 _ARRIVE = "mbarrier.arrive.shared.b64"
 
 

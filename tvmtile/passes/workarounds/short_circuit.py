@@ -11,8 +11,6 @@ from tvmtile.ir.kernels import with_body
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import contains
 
-__all__ = ["ShortCircuitOnCpu"]
-
 
 @prim_func_pass("ShortCircuitOnCpu")
 def ShortCircuitOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -14,8 +14,6 @@ from tvmtile.ir.kernels import with_body
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, has_effect, seq, substitute
 
-__all__ = ["StoreNamesOnCpu"]
-
 _LIMIT = 1000
 """What putting values in the places of their names may cost (`_cost`): more takes seconds."""
 

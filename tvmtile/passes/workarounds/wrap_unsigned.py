@@ -11,8 +11,6 @@ from tvmtile.codegen.llvm_integers import WRAPPING, wrapping_function
 from tvmtile.ir.kernels import importing_llvm, with_body
 from tvmtile.ir.passes import prim_func_pass
 
-__all__ = ["WrapUnsignedOnCpu"]
-
 _OPERATIONS = {tirx.Add: "add", tirx.Sub: "sub", tirx.Mul: "mul"}
 
 

@@ -29,8 +29,6 @@ from tvmtile.codegen.device import device_pass
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.types import Binary
 
-__all__ = ["WriteConstants"]
-
 _LOWEST_INT = -(2**31)
 
 

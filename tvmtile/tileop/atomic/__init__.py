@@ -38,25 +38,6 @@ from tvmtile.ir.types import Index, TileOperand, Value
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.vectors import ramp
 
-__all__ = [
-    "VECTORS",
-    "Atomic",
-    "AtomicLoad",
-    "AtomicTile",
-    "atomic_add",
-    "atomic_addx2",
-    "atomic_addx4",
-    "atomic_load",
-    "atomic_max",
-    "atomic_min",
-    "atomic_or",
-    "atomic_store",
-    "cast_like",
-    "lanes_of",
-    "names_tile",
-    "reference",
-]
-
 
 def atomic_add(
     dst: TileOperand,

@@ -33,8 +33,6 @@ from tvmtile.tileop.elementwise import (
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 from tvmtile.tileop.vectors import lane_of
 
-__all__: list[str] = []
-
 
 @lowering(AtomicTile, target=("llvm", "metal", "cuda"), variant="elements")
 def atomic_tile_elements(op: AtomicTile, _: LoweringContext) -> tirx.Stmt:

@@ -19,8 +19,6 @@ from tvmtile.tileop.staging import bytes_of, bytes_taken, swizzled_tile
 from tvmtile.tileop.tma import TmaCopy
 from tvmtile.tileop.tma.copies import barrier_of_group, by_leader, check_fits, store
 
-__all__: list[str] = []
-
 
 def _fits(op: AtomicTile, context: LoweringContext) -> None:
     if not names_tile(op.src) or not is_fragment(op.src.source) or not is_whole(op.src):

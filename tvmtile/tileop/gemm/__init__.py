@@ -15,8 +15,6 @@ from tvmtile.ir.operators import tile_operator
 from tvmtile.ir.types import TileOperand
 from tvmtile.tileop.matrices import MatrixProduct, element_of, ignore_schedule, oriented
 
-__all__ = ["SHARES", "Gemm", "GemmWarpPolicy", "gemm", "reference"]
-
 
 class GemmWarpPolicy(IntEnum):
     """How the warps of a block share a tile of the accumulator."""

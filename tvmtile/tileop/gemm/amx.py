@@ -21,8 +21,6 @@ from tvmtile.tileop.gemm.microkernel import GemmTile
 from tvmtile.tileop.gemm.packing import Matrix, loop
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
-__all__ = ["gemm_amx"]
-
 
 def _instruction(tile: GemmTile, context: LoweringContext) -> str:
     dtypes = (tile.a.dtype, tile.b.dtype, tile.c.dtype)

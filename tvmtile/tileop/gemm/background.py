@@ -13,17 +13,6 @@ from tvmtile.ir.types import Index, TileOperand
 from tvmtile.tileop.gemm import GemmWarpPolicy, gemm
 from tvmtile.tileop.registry import LoweringContext, lowering
 
-__all__ = [
-    "CommitWgmma",
-    "WaitWgmma",
-    "wait_wgmma",
-    "warpgroup_arrive",
-    "warpgroup_commit_batch",
-    "warpgroup_fence_operand",
-    "warpgroup_wait",
-    "wgmma_gemm",
-]
-
 
 def wgmma_gemm(
     A: TileOperand,

@@ -15,16 +15,6 @@ from tvmtile.tileop.gemm.microkernel import GemmTile, emit_gemm
 from tvmtile.tileop.gemm.packing import Matrix
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
-__all__ = [
-    "check_blocks",
-    "check_vectors",
-    "gemm_dots",
-    "gemm_loops",
-    "gemm_microkernel",
-    "reads_in_place",
-    "tile_of",
-]
-
 _VECTOR_DTYPES = (
     *("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32"),
     *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),

@@ -34,8 +34,6 @@ from tvmtile.tileop.gemm.packing import (
     vector_dtype,
 )
 
-__all__ = ["Columns", "DotProducts", "Words", "choose", "held_dtypes"]
-
 _HELD_BY_BFLOAT16 = (
     "bfloat16",
     "float8_e4m3fn",

@@ -5,8 +5,6 @@ from __future__ import annotations
 from tvmtile.tileop.gemm import Gemm
 from tvmtile.tileop.registry import as_loops, lowering
 
-__all__: list[str] = []
-
 
 def _slow(op: Gemm) -> str | None:
     if not op.has_related_dtypes():  # which was said when the call was written

@@ -27,8 +27,6 @@ from tvmtile.tileop.gemm.partition import Partition, along_k, layout_of_matrices
 from tvmtile.tileop.gemm.simdgroup import PADDED
 from tvmtile.tileop.registry import Decline, Lacking, LoweringContext, lowering, of_shared_operands
 
-__all__ = ["BLOCK", "COLUMN", "ROW", "gemm_matmul2d"]
-
 BLOCK = 16
 """Rows and columns of a block, of which cooperative tensors consist: one of A, two of B and of C."""
 _PAIR = (BLOCK, 2 * BLOCK)

@@ -53,8 +53,6 @@ from tvmtile.tileop.gemm.packing import (
     vector_dtype,
 )
 
-__all__ = ["GemmTile", "Products", "column_panels", "emit_gemm", "register_block"]
-
 
 # A broadcast serves as many fused multiply-adds as a block has vectors. Where 32 registers hold four
 # and rows enough, dot products of bytes are a twentieth faster on Zen 5 than with two, with which

@@ -43,8 +43,6 @@ from tvmtile.tileop.registry import (
 if TYPE_CHECKING:
     from tvmtile.tileop.gemm_sp import GemmSp
 
-__all__ = ["SWIZZLED", "WarpProduct", "atom_of", "gemm_mma", "layouts_of"]
-
 Product: TypeAlias = "Gemm | GemmSp"
 SWIZZLED = SharedTile(swizzle=128)
 """`ldmatrix` takes 16 bytes of each of eight rows, which lie in different banks then."""

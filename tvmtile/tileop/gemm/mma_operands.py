@@ -25,8 +25,6 @@ from tvmtile.layout.shared import contiguous_run, has_plain_rows
 from tvmtile.tileop.gemm.partition import Axis, registers_of
 from tvmtile.tileop.vectors import ramp
 
-__all__ = ["Operand", "Runs", "has_matrix_rows", "in_runs", "indices_of", "place_of"]
-
 _WORD_BITS = 32
 _ROW_BITS = 128
 

@@ -25,8 +25,6 @@ from tvmtile.tileop.gemm.microkernel import GemmTile, Products, emit_gemm
 from tvmtile.tileop.gemm.packing import Matrix, Source, array, loop
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
-__all__ = ["gemm_mmla"]
-
 
 def _instruction(tile: GemmTile, context: LoweringContext) -> DotProduct:
     dtypes = (*held_dtypes(tile), tile.compute_dtype)

@@ -12,17 +12,6 @@ from tvmtile.ir.rewriting import for_loop, seq
 from tvmtile.ir.types import Index
 from tvmtile.tileop.vectors import ramp
 
-__all__ = [
-    "Matrix",
-    "Source",
-    "array",
-    "broadcast",
-    "cast_copy",
-    "loop",
-    "transposing_copy",
-    "vector_dtype",
-]
-
 
 class Source(Protocol):
     """What elements are loaded from, by row and column."""

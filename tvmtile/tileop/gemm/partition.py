@@ -12,15 +12,6 @@ from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout
 from tvmtile.tileop.gemm import GemmWarpPolicy
 from tvmtile.tileop.registry import Decline
 
-__all__ = [
-    "Axis",
-    "Partition",
-    "along_k",
-    "layout_of_matrices",
-    "partition",
-    "registers_of",
-]
-
 Axis: TypeAlias = tuple[Digit, ...]
 """The digits of an index, most significant first."""
 

@@ -9,8 +9,6 @@ from tvmtile.ir.scopes import is_fragment
 from tvmtile.tileop.matrices import MatrixProduct
 from tvmtile.tileop.registry import Decline
 
-__all__ = ["check_extents", "check_fragments"]
-
 
 def check_extents(op: MatrixProduct) -> None:
     """Decline a product whose extents are not constants."""

@@ -34,16 +34,6 @@ from tvmtile.tileop.registry import (
     of_shared_operands,
 )
 
-__all__ = [
-    "COLUMN",
-    "MATRIX",
-    "PADDED",
-    "ROW",
-    "Matrices",
-    "gemm_simdgroup",
-    "unproven_bounds",
-]
-
 MATRIX = 8
 """Rows and columns of a simdgroup matrix."""
 

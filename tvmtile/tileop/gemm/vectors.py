@@ -24,8 +24,6 @@ from tvmtile.tileop.gemm import Gemm
 from tvmtile.tileop.gemm.requirements import check_extents
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
-__all__ = ["MOST_ROWS", "gemm_vectors"]
-
 MOST_ROWS = 8
 """Of A: from there on simdgroup matrices are full."""
 _WORD = 4

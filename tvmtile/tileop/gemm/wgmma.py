@@ -34,8 +34,6 @@ from tvmtile.tileop.gemm.partition import (
 from tvmtile.tileop.gemm.requirements import check_extents, check_fragments
 from tvmtile.tileop.registry import Decline, Lacking, LoweringContext, SharedTile, lowering
 
-__all__ = ["gemm_wgmma"]
-
 _ATOM_ROWS = 8
 """Rows after which a swizzle repeats in a panel."""
 

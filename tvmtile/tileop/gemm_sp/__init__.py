@@ -22,8 +22,6 @@ from tvmtile.tileop.gemm import SHARES, GemmWarpPolicy
 from tvmtile.tileop.matrices import MatrixProduct, element_of, ignore_schedule, oriented
 from tvmtile.tileop.registry import as_loops, lowering
 
-__all__ = ["GemmSp", "gemm_sp", "reference"]
-
 _FLOATS = ("float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2")
 _INTEGERS = ("int8", "uint8")
 _ACCUMULATORS = {

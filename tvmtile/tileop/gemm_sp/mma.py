@@ -25,8 +25,6 @@ from tvmtile.tileop.gemm_sp import GemmSp
 from tvmtile.tileop.matrices import element_of
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering, of_shared_operands
 
-__all__ = ["gemm_sp_mma", "metadata"]
-
 
 def _atom_of(op: GemmSp, context: LoweringContext) -> Atom:
     if is_fragment(buffer_of(op.E)):

@@ -37,20 +37,6 @@ from tvmtile.tileop.elementwise import moving_axes
 if TYPE_CHECKING:
     from tvmtile.layout.fragment import FragmentLayout
 
-__all__ = [
-    "Reduce",
-    "reduce",
-    "reduce_absmax",
-    "reduce_abssum",
-    "reduce_bitand",
-    "reduce_bitor",
-    "reduce_bitxor",
-    "reduce_max",
-    "reduce_min",
-    "reduce_sum",
-    "reference",
-]
-
 
 def reduce(
     buffer: TileOperand,

@@ -40,8 +40,6 @@ from tvmtile.tileop.partial_reduce import PartialReduce
 from tvmtile.tileop.reduce import Reduce
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
-__all__ = ["partial_reduce_registers", "reduce_memory", "reduce_registers"]
-
 
 def _is_in_memory(op: Reduce, _: LoweringContext) -> None:
     if is_fragment(op.src.source):

@@ -22,8 +22,6 @@ from tvmtile.ir.operands import (
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.types import TileOperand
 
-__all__ = ["Scan", "cummax", "cumsum", "reference"]
-
 
 def cumsum(
     src: TileOperand,

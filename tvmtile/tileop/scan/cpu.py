@@ -31,8 +31,6 @@ from tvmtile.tileop.vectors import (
     widest,
 )
 
-__all__ = ["scan_columns", "scan_elements"]
-
 
 class _Scanning:
     """One scan of `lanes` neighbours at a time."""

@@ -26,8 +26,6 @@ from tvmtile.tileop.elementwise import converted, element, matching_offsets, mov
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 from tvmtile.tileop.scan import Scan
 
-__all__ = ["scan_pieces", "scan_strips"]
-
 
 def _fits_in_memory(op: Scan, context: LoweringContext) -> None:
     extents = [constant(r.extent) for r in op.src.region]

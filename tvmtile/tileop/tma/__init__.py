@@ -33,8 +33,6 @@ from tvmtile.tileop.tma.copies import (
 )
 from tvmtile.tileop.tma.instructions import has_bulk_copies
 
-__all__ = ["TmaCopy", "check_mask", "tma_copy"]
-
 
 def tma_copy(
     src: Any,

@@ -25,18 +25,6 @@ from tvmtile.layout.shared import has_plain_rows, width_of
 from tvmtile.tileop.elementwise import moving_axes
 from tvmtile.tileop.registry import Decline
 
-__all__ = [
-    "MOST_ELEMENTS",
-    "PIECE",
-    "Box",
-    "Boxes",
-    "boxes_of",
-    "check_columns",
-    "check_tensor",
-    "needs_panels",
-    "strides_of",
-]
-
 _MOST_AXES = 5
 MOST_ELEMENTS = 256
 """Of a box along an axis."""

@@ -25,18 +25,6 @@ from tvmtile.tileop.tma.boxes import boxes_of, check_columns, check_tensor
 from tvmtile.tileop.tma.instructions import BulkLoad, BulkStore, has_bulk_copies
 from tvmtile.tileop.tma.maps import map_of
 
-__all__ = [
-    "barrier_of_group",
-    "barrier_of_warpgroup",
-    "by_leader",
-    "check_fits",
-    "fence",
-    "load",
-    "load_for_blocks",
-    "sides",
-    "store",
-]
-
 
 def check_fits(op: Any, context: LoweringContext) -> None:
     """Raise `Decline` where a copy between global and shared memory can't go by tensor maps."""

@@ -31,8 +31,6 @@ from tvmtile.tileop.registry import Decline, LoweringContext, SharedTile, loweri
 from tvmtile.tileop.tma.boxes import MOST_ELEMENTS, PIECE, Boxes, boxes_of
 from tvmtile.tileop.tma.instructions import BulkLoad, has_bulk_copies
 
-__all__ = ["TmaDescriptor", "TmaLoad", "create_tma_descriptor", "tma_load"]
-
 _DTYPES = (
     *("uint8", "uint16", "uint32", "int32", "uint64", "int64"),
     *("float16", "float32", "float64", "bfloat16"),

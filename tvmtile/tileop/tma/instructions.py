@@ -20,15 +20,6 @@ from tvmtile.ir.types import Index
 from tvmtile.target import gpu
 from tvmtile.tileop.registry import Decline, Lacking, LoweringContext, lowering, needs
 
-__all__ = [
-    "BulkGroup",
-    "BulkLoad",
-    "BulkStore",
-    "has_bulk_copies",
-    "tma_store_arrive",
-    "tma_store_wait",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class _BulkCopy(ValueOp):

@@ -8,8 +8,6 @@ from tvmtile.ir.operands import bits_of
 from tvmtile.ir.tensor_maps import TensorMap, tensor_map
 from tvmtile.tileop.tma.boxes import Boxes, strides_of
 
-__all__ = ["map_of"]
-
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 _L2_PROMOTION = 2
 """To 128 bytes."""

@@ -25,8 +25,6 @@ from tvmtile.tileop.tma.boxes import MOST_ELEMENTS, PIECE, Boxes, check_tensor
 from tvmtile.tileop.tma.instructions import BulkLoad, BulkStore
 from tvmtile.tileop.tma.maps import map_of
 
-__all__ = ["tma_gather4", "tma_gather4_bytes", "tma_scatter4"]
-
 _ROWS = 4
 
 

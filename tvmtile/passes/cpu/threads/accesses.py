@@ -10,8 +10,6 @@ from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.ir.scopes import is_of_block
 
-__all__ = ["Accesses"]
-
 
 class Accesses:
     """How a piece of code uses the tiles that threads share."""

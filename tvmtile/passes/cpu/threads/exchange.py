@@ -21,8 +21,6 @@ from tvmtile.ir.rewriting import contains, for_loop, seq, substitute
 from tvmtile.ir.spans import location_of
 from tvmtile.ir.threads import WARP_SIZE
 
-__all__ = ["Exchanged", "exchange_values"]
-
 _REDUCE_SCOPE = "reduce_scope"
 
 

@@ -23,8 +23,6 @@ from tvmtile.passes.cpu.threads.accesses import Accesses
 from tvmtile.passes.cpu.threads.exchange import exchange_values
 from tvmtile.passes.cpu.threads.statements import Guards, Statements, divergent, may_change
 
-__all__ = ["Item", "Nested", "Once", "Plan", "Private", "Run", "plan_threads"]
-
 
 @dataclass
 class Run:

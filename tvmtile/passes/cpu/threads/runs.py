@@ -14,8 +14,6 @@ from tvmtile.ir.rewriting import for_loop, seq, substitute, variables_of
 from tvmtile.passes.cpu.threads.plan import Item, Nested, Once, Plan, Private, Run
 from tvmtile.passes.cpu.threads.statements import may_change
 
-__all__ = ["emit_runs"]
-
 
 def emit_runs(
     plan: Plan,

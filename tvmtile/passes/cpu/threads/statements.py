@@ -23,8 +23,6 @@ from tvmtile.ir.spans import first_location
 from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.passes.cpu.threads.accesses import Accesses
 
-__all__ = ["Guards", "Statements", "divergent", "may_change"]
-
 Guards: TypeAlias = tuple[tuple[ir.Var, bool], ...]
 """Bound conditions, and what each must be for a thread to take part."""
 

@@ -50,8 +50,6 @@ from tvmtile.passes.gpu.barriers.state import (
     not_past,
 )
 
-__all__ = ["Checker", "Clause"]
-
 
 class Clause(NamedTuple):
     """Slots, one of which must hold a barrier."""

@@ -15,16 +15,6 @@ from tvmtile.ir.rewriting import seq
 from tvmtile.ir.spans import first_location
 from tvmtile.ir.threads import WARP_SIZE, WARPGROUP, Group, Regions, group_of_region
 
-__all__ = [
-    "NamedBarriers",
-    "case_of",
-    "groups_in",
-    "hands_over",
-    "seen_by",
-    "waits_apart",
-    "with_own_barriers",
-]
-
 _UNNAMED = 15
 """The barrier that LowerWaitsOnCuda takes for some threads where the user names none."""
 

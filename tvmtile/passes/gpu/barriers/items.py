@@ -13,24 +13,6 @@ from tvmtile.ir import asynchronous
 from tvmtile.ir.threads import Group
 from tvmtile.passes.gpu.barriers.clusters import Arrivals
 
-__all__ = [
-    "Barrier",
-    "Barriers",
-    "Branch",
-    "Exit",
-    "Handover",
-    "Item",
-    "Iteration",
-    "Leaf",
-    "Sequence",
-    "Signal",
-    "Slot",
-    "TokenWait",
-    "Wait",
-    "accesses_of",
-    "has_own_flow",
-]
-
 
 @dataclass(eq=False)
 class Slot:

@@ -34,8 +34,6 @@ from tvmtile.passes.gpu.barriers.races import Race
 from tvmtile.passes.gpu.barriers.refusals import refuse
 from tvmtile.passes.gpu.barriers.removal import remaining
 
-__all__ = ["place"]
-
 _MAX_CHOICES = 6  # results of a loop that are kept
 _MAX_COMBINATIONS = 24
 _TRIPS = 16  # taken for a loop whose number of iterations is not known

@@ -11,8 +11,6 @@ from tvm import ir
 from tvmtile.analysis.conflicts.dependence import Collision
 from tvmtile.analysis.effects import Access
 
-__all__ = ["Race", "contested", "may_race"]
-
 
 class Race(Exception):
     """Two accesses that no barrier separates, or no wait for an asynchronous copy."""

@@ -9,8 +9,6 @@ from tvmtile.ir.asynchronous import BULK_STORE, CP_ASYNC, WGMMA
 from tvmtile.ir.operands import describe
 from tvmtile.passes.gpu.barriers.races import Race
 
-__all__ = ["refuse"]
-
 
 def refuse(race: Race) -> DataRace | VerifyError:
     """The error for a race that no barrier can prevent."""

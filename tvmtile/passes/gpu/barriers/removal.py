@@ -17,8 +17,6 @@ import functools
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-__all__ = ["bits_of", "remaining"]
-
 _ORDERS = 2  # that of the slots, and by their weights
 
 

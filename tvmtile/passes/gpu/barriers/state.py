@@ -20,21 +20,6 @@ from tvmtile.ir.asynchronous import CP_ASYNC, KINDS, kind_of
 from tvmtile.passes.gpu.barriers.clusters import Cluster
 from tvmtile.passes.gpu.barriers.items import Barrier, Handover, Signal, TokenWait
 
-__all__ = [
-    "NO_SLOTS",
-    "Distances",
-    "Open",
-    "Paths",
-    "Signals",
-    "State",
-    "add",
-    "add_all",
-    "after_barrier",
-    "following",
-    "moved",
-    "not_past",
-]
-
 _MAX_BEHIND = max(kind.max_behind for kind in KINDS.values())
 _MAX_DISTANCE = _MAX_BEHIND + 1
 _MAX_PATHS = 16  # of one access, none of them part of another

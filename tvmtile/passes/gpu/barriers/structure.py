@@ -55,8 +55,6 @@ from tvmtile.passes.gpu.barriers.items import (
 )
 from tvmtile.passes.gpu.barriers.refusals import refuse
 
-__all__ = ["Builder"]
-
 _BRANCH_WEIGHT = 0.6  # so that a barrier beside a branch is better than one in each of its cases
 
 

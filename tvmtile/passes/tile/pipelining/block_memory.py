@@ -11,8 +11,6 @@ from tvmtile.ir.spans import first_location
 from tvmtile.passes.memory.shared_memory import lifetimes_in, most_at_once
 from tvmtile.target import GpuCapability
 
-__all__ = ["BlockMemory", "warn_of_fewer_stages"]
-
 
 def warn_of_fewer_stages(loop: tirx.For, stages: int, wanted: int, why: str) -> None:
     """Say that a loop has not the stages that it asks for."""

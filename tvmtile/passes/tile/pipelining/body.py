@@ -17,15 +17,6 @@ from tvmtile.ir.operators import operator_of
 from tvmtile.ir.rewriting import contains, seq, variables_of, with_fresh_variables
 from tvmtile.passes.tile.pipelining.tiles import KernelTiles
 
-__all__ = [
-    "Body",
-    "Obstacle",
-    "Unit",
-    "body_of",
-    "has_effects",
-    "replayable_in",
-]
-
 
 class Obstacle(Exception):
     """A loop can't be pipelined by a plan; the message is the reason.

@@ -15,10 +15,6 @@ from tvmtile.ir.rewriting import substitute
 from tvmtile.passes.tile.pipelining.body import Unit
 from tvmtile.passes.tile.pipelining.tiles import KernelTiles
 
-__all__ = [
-    "Coverage",
-]
-
 _MOST_STEPS = 64  # iterations of a serial loop that are followed one by one
 
 

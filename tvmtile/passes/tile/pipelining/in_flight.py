@@ -14,8 +14,6 @@ from tvmtile.passes.tile.pipelining.body import Unit
 from tvmtile.passes.tile.pipelining.plan import Plan
 from tvmtile.tileop.registry import implementation_of
 
-__all__ = ["with_work_in_flight", "work_of"]
-
 
 def with_work_in_flight(plan: Plan, units: Sequence[Unit], kind: str) -> Plan:
     """A plan in which work of the last stage goes on until the next iteration has issued its own.

@@ -13,8 +13,6 @@ from tvm import ir, tirx
 from tvmtile.ir.operators import operator_for
 from tvmtile.ir.scopes import MBARRIER_SCOPE
 
-__all__ = ["Mbarriers"]
-
 
 @dataclass(frozen=True, eq=False)
 class Mbarriers:

@@ -14,8 +14,6 @@ from tvmtile.ir.operators import operator_for, operator_of
 from tvmtile.ir.types import Index
 from tvmtile.passes.tile.pipelining.mbarriers import Mbarriers
 
-__all__ = ["Phases"]
-
 
 class Phases:
     """The mbarriers of a stage's copies.

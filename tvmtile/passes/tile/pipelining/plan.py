@@ -21,15 +21,6 @@ from tvmtile.passes.tile.pipelining.body import Body, Obstacle, Unit, body_of
 from tvmtile.passes.tile.pipelining.coverage import Coverage
 from tvmtile.passes.tile.pipelining.tiles import KernelTiles
 
-__all__ = [
-    "PIPELINE_ANNOTATIONS",
-    "BufferCopies",
-    "Plan",
-    "buffer_copies_of",
-    "other_annotations",
-    "plan_of",
-]
-
 PIPELINE_ANNOTATIONS = (
     STAGES_ANNOTATION,
     ORDER_ANNOTATION,

@@ -13,8 +13,6 @@ from tvmtile.ir.operands import buffer_of
 from tvmtile.ir.operators import operator_of
 from tvmtile.passes.tile.pipelining.tiles import KernelTiles
 
-__all__ = ["StageAxis", "with_stage_axes"]
-
 
 @dataclass(frozen=True)
 class StageAxis:

@@ -24,8 +24,6 @@ from tvmtile.passes.tile.pipelining.body import Body, Unit
 from tvmtile.passes.tile.pipelining.phases import Phases
 from tvmtile.passes.tile.pipelining.plan import Plan, other_annotations
 
-__all__ = ["Stages"]
-
 
 @dataclass(frozen=True)
 class _Group:

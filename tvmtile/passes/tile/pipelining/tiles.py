@@ -9,10 +9,6 @@ from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.kernels import Launch
 
-__all__ = [
-    "KernelTiles",
-]
-
 
 class KernelTiles(Aliases):
     """The buffers of a kernel.

@@ -20,8 +20,6 @@ from tvmtile.passes.tile.specialization.computed import ANY_MBARRIER
 from tvmtile.tileop.registry import LoweringContext
 from tvmtile.tileop.selection import declined_before, select
 
-__all__ = ["BulkCopies"]
-
 
 class BulkCopies:
     """The copies of a kernel, and the layouts that it fixes for their tiles."""

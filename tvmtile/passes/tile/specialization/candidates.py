@@ -40,14 +40,6 @@ from tvmtile.passes.tile.specialization.computed import (
 from tvmtile.passes.tile.specialization.guards import guard_of, without_guard
 from tvmtile.passes.tile.specialization.skew import Skew
 
-__all__ = [
-    "Candidate",
-    "Unsuitable",
-    "candidates_in",
-    "pipelined_loops_in",
-    "wish_of",
-]
-
 _BYTES_ON_THE_WAY = 32 << 10
 """What a multiprocessor has to have asked for at any time, to get as much as memory gives."""
 

@@ -19,8 +19,6 @@ from tvmtile.passes.tile.specialization.skew import skewed
 from tvmtile.passes.tile.specialization.split import Split, Splits, counters_of, parts_of
 from tvmtile.passes.tile.specialization.trips import Trips
 
-__all__ = ["consumers_of"]
-
 
 def consumers_of(
     body: tirx.Stmt,

@@ -11,8 +11,6 @@ from tvmtile.ir.kernels import flattened
 from tvmtile.ir.rewriting import replace_loop, seq, substitute
 from tvmtile.passes.tile.pipelining import KernelTiles, has_effects, replayable_in
 
-__all__ = ["guard_of", "without_guard"]
-
 
 def guard_of(
     loop: tirx.For, tiles: KernelTiles, variance: Callable[[], ThreadVariance]

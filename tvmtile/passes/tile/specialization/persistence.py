@@ -32,8 +32,6 @@ from tvmtile.passes.tile.specialization.candidates import (
     wish_of,
 )
 
-__all__ = ["persistent"]
-
 _X = "blockIdx.x"
 
 

@@ -21,8 +21,6 @@ from tvmtile.passes.tile.specialization.ring import Ring
 if TYPE_CHECKING:
     from tvmtile.analysis.accesses import Access
 
-__all__ = ["Preload", "Preloaded", "preloaded_in"]
-
 
 @dataclass(frozen=True)
 class Preload:

@@ -31,8 +31,6 @@ from tvmtile.passes.tile.specialization.preloads import Preload
 from tvmtile.passes.tile.specialization.ring import Ring
 from tvmtile.passes.tile.specialization.split import Split, Splits, counters_of, parts_of
 
-__all__ = ["Producer", "producer_of"]
-
 
 @dataclass(frozen=True)
 class Producer:

@@ -15,15 +15,6 @@ from tvmtile.passes.tile.pipelining import Unit
 from tvmtile.passes.tile.specialization.candidates import Candidate
 from tvmtile.passes.tile.specialization.skew import registers_held
 
-__all__ = [
-    "LEAST_LOADED",
-    "blocks_at_once",
-    "consumer_registers",
-    "moves_registers",
-    "registers_loaded",
-    "registers_moved",
-]
-
 _REGISTERS = {
     (256, False): (24, 240),
     (384, False): (32, 160),

@@ -13,8 +13,6 @@ from tvmtile.ir.operators import operator_for
 from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.passes.tile.pipelining import Mbarriers
 
-__all__ = ["Ring"]
-
 
 @dataclass(frozen=True)
 class Ring:

@@ -34,8 +34,6 @@ from tvmtile.passes.tile.pipelining import Body, Unit, work_of
 from tvmtile.passes.tile.specialization.ring import Ring
 from tvmtile.passes.tile.specialization.trips import Trips
 
-__all__ = ["Skew", "Unskewed", "registers_held", "skew_of", "skewed"]
-
 
 class Unskewed(Exception):
     """The products of a loop don't overlap with the next iteration; the message is the reason."""

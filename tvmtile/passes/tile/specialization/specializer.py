@@ -38,8 +38,6 @@ from tvmtile.passes.tile.specialization.splitter import Splitter
 from tvmtile.target import GpuCapability
 from tvmtile.tileop.registry import LoweringContext, implementation_of
 
-__all__ = ["Specializer"]
-
 
 class Specializer:
     """Splits the loops of a kernel.

@@ -14,8 +14,6 @@ from tvmtile.passes.tile.specialization.preloads import Preload
 from tvmtile.passes.tile.specialization.ring import Ring
 from tvmtile.passes.tile.specialization.trips import Trips
 
-__all__ = ["Split", "Splits", "counters_of", "parts_of"]
-
 
 @dataclass(frozen=True)
 class Split:

@@ -19,8 +19,6 @@ from tvmtile.passes.tile.specialization.skew import Skew, Unskewed, skew_of
 from tvmtile.passes.tile.specialization.split import Split, Splits
 from tvmtile.passes.tile.specialization.trips import KeptTrips, Trips
 
-__all__ = ["Splitter"]
-
 
 class Splitter:
     """Splits the candidates of a kernel, of which all tiles have room in `memory`."""

@@ -17,8 +17,6 @@ from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import mentions, replace_loop, seq, substitute
 from tvmtile.passes.tile.pipelining import other_annotations
 
-__all__ = ["KeptTrips", "Trips"]
-
 
 @dataclass(frozen=True)
 class Trips:
