@@ -115,6 +115,43 @@ def test_who_arrives_hands_over_what_it_wrote(count, who, ordered):
     assert torch.equal(c, a.flip(1))
 
 
+def told(at, asks):
+    """Blocks of a cluster arrive at a barrier in some iterations, and wait in the same ones."""
+
+    @T.prim_func
+    def main(A: T.Tensor((2, 64), "int32")):
+        with T.ClusterKernel(2, threads=64, cluster_dims=2) as bx:
+            tx, rank = T.get_thread_binding(), T.block_rank_in_cluster()
+            alloc = T.alloc_barrier if at == "block" else T.alloc_cluster_barrier
+            bars = alloc([1, 128 if at == "first" else 64])
+            for k in T.serial(4):
+                condition = {"none": True, "iteration": k > 0, "both": T.And(k > 0, tx < 64)}[asks]
+                if condition:
+                    if at in ("block", "cluster"):
+                        T.barrier_arrive(bars[1])
+                    else:
+                        T.mbarrier_arrive(bars[1], {"own": rank, "other": 1 - rank, "first": 0}[at])
+                if condition:
+                    if at == "first":
+                        if rank == 0:
+                            T.barrier_wait(bars[1], (k - (asks != "none")) % 2)
+                    else:
+                        T.mbarrier_wait_parity(bars[1], (k - (asks != "none")) % 2)
+                if at in ("other", "first"):
+                    T.cluster_sync()  # nobody is two phases ahead
+            A[bx, tx] = 1
+
+    return main
+
+
+@pytest.mark.parametrize("asks", ["none", "iteration", "both"])
+@pytest.mark.parametrize("at", ["block", "cluster", "own", "other", "first"])
+def test_branches_with_nothing_but_an_arrival_or_a_wait(at, asks):
+    a = torch.zeros(2, 64, dtype=torch.int32)
+    emulated(told(at, asks))(a)
+    assert (a == 1).all()
+
+
 def test_those_who_wait_hand_on_what_they_know():
     """The first warp writes, the second waits and arrives, the third waits for the second."""
 

@@ -55,6 +55,8 @@ def test_what_a_branch_asks_of_iterations_becomes_a_predicate(asked, of_threads,
         f"if k > 0 and tx == 0:\n    {ARRIVE}\n    {ARRIVE}",
         f"if k > 0 and tx == 0:\n    {predicated('k < 4')}",
         'if k > 0 and tx == 0:\n    T.evaluate(T.tvm_storage_sync("warp"))',
+        "if k > 0 and tx == 0:\n    T.cuda.mbarrier_wait(T.address_of(empty[0]), k % 2)",
+        "if k > 0 and tx == 0:\n    T.evaluate(T.max(T.abs(k), 1))",
     ],
 )
 def test_other_statements_stay_as_they_are(body):

@@ -76,10 +76,8 @@ def _predicated(kernel: tirx.For) -> tirx.For:
 def _arrives_at(stmt: tirx.Stmt) -> ir.Expr | None:
     """The address of the mbarrier that a statement arrives at, if it does nothing else."""
     call: Any = stmt.value if isinstance(stmt, tirx.Evaluate) else None
-    if not isinstance(call, ir.Call) or len(call.args) == 0:
+    some = ptx(_ARRIVE)(tirx.Var("address", "uint32"))
+    if not isinstance(call, ir.Call) or not call.op.same_as(some.op):
         return None
-    pointer = call.args[0]
-    if not isinstance(pointer, ir.Call) or len(pointer.args) != 1:
-        return None
-    (address,) = pointer.args
-    return address if structural_equal(call, ptx(_ARRIVE)(address)) else None
+    address, *modifiers = call.args
+    return address if structural_equal(modifiers, list(some.args[1:])) else None
