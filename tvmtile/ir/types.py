@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from tvm import ir, tirx
 
-__all__ = ["Binary", "Index", "TileOperand", "Value"]
+__all__ = ["COMPARISONS", "Binary", "Index", "TileOperand", "Value"]
 
 Binary: TypeAlias = (
     tirx.Add | tirx.Sub | tirx.Mul | tirx.Div | tirx.Mod | tirx.FloorDiv | tirx.FloorMod
@@ -14,6 +14,9 @@ Binary: TypeAlias = (
     | tirx.And | tirx.Or
 )  # fmt: skip
 """An operation of two operands, `a` and `b`."""
+
+COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+"""The operations whose result is a truth value of two operands of any dtype."""
 
 Index: TypeAlias = ir.Expr | int
 """An index or an extent."""

@@ -19,7 +19,7 @@ from tvmtile.ir.kernels import with_body
 from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import contains, for_loop, retyped, seq
 from tvmtile.ir.scopes import is_private
-from tvmtile.ir.types import Binary
+from tvmtile.ir.types import COMPARISONS, Binary
 
 __all__ = ["lowered"]
 
@@ -28,7 +28,6 @@ _BYTE_OFFSET = "tirx.ptr_byte_offset"
 _MOVES_BITS = ("prim.if_then_else", "tirx.reinterpret", "tirx.address_of", _BYTE_OFFSET)
 _TOGETHER = 4
 """Codes in a word."""
-_COMPARISON = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
 
 def _no_direct_way(dtype: str, operand: ir.Expr) -> Any:
@@ -141,7 +140,7 @@ class _Lowering:
             (tirx.FloatImm, self._constant),
             (tirx.Cast, self._cast),
             (_ARITHMETIC, self._arithmetic),
-            (_COMPARISON, self._comparison),
+            (COMPARISONS, self._comparison),
             (tirx.Select, self._select),
             (tirx.Broadcast, self._broadcast),
             (tirx.Shuffle, self._shuffle),

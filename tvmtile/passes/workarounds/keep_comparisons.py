@@ -10,11 +10,9 @@ from tvmtile.codegen.device import device_pass
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import prim_func_pass
-from tvmtile.ir.types import Binary
+from tvmtile.ir.types import COMPARISONS, Binary
 
 __all__ = ["KeepComparisons", "ShowComparisons"]
-
-_TYPES = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
 
 
 @prim_func_pass("KeepComparisons")
@@ -59,7 +57,7 @@ def KeepComparisons(func: tirx.PrimFunc) -> tirx.PrimFunc:
                 B[i] = A[i] + B[i] + A[i] * T.float32(-1)
     ```
     """
-    return with_body(func, mapped(func.body, (_TYPES, _kept), (tirx.Sub, _uncancelled)))
+    return with_body(func, mapped(func.body, (COMPARISONS, _kept), (tirx.Sub, _uncancelled)))
 
 
 def _kept(comparison: Binary) -> ir.Expr:
@@ -109,7 +107,7 @@ def _shown(test: Binary) -> ir.Expr:
     if not isinstance(converted, tirx.Cast) or constant(zero) != 0:
         return test
     comparison = converted.value
-    if not isinstance(comparison, tirx.LT | tirx.LE | tirx.GT | tirx.GE | tirx.EQ | tirx.NE):
+    if not isinstance(comparison, COMPARISONS):
         return test
     if not isinstance(test, tirx.EQ):
         return comparison

@@ -18,13 +18,12 @@ from tvmtile.ir.rewriting import (
     substitute,
     variables_of,
 )
-from tvmtile.ir.types import Binary
+from tvmtile.ir.types import COMPARISONS, Binary
 
 __all__ = ["KeepRemainders"]
 
 _DIVISIONS = (tirx.FloorDiv, tirx.FloorMod)
 _BITWISE = (tirx.BitwiseAnd, tirx.BitwiseOr, tirx.BitwiseXor)
-_COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
 
 
 @prim_func_pass("KeepRemainders")
@@ -67,7 +66,7 @@ class _Keeper(ScopedRewriter):
         self._values: dict[ir.Var, ir.Expr] = {}  # of names, which TVM writes out
 
     def others(self) -> list[Replacement]:
-        return [(_COMPARISONS, self.visit_comparison)]
+        return [(COMPARISONS, self.visit_comparison)]
 
     def visit_comparison(self, node: Binary) -> ir.Expr:
         """`i - j + j < n`, as a guard has it of an index."""

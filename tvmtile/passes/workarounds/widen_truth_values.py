@@ -7,11 +7,10 @@ from tvm import ir, tirx
 from tvmtile._tvm import mapped
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.passes import prim_func_pass
-from tvmtile.ir.types import Binary
+from tvmtile.ir.types import COMPARISONS, Binary
 
 __all__ = ["WidenTruthValuesOnCpu"]
 
-_COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 _EXTREMA = (tirx.Max, tirx.Min)
 
 
@@ -38,7 +37,7 @@ def WidenTruthValuesOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
             B[bx] = T.Cast("int8", A[bx]) == T.Cast("int8", B[bx])
     ```
     """
-    return with_body(func, mapped(func.body, ((*_COMPARISONS, *_EXTREMA), _widened)))
+    return with_body(func, mapped(func.body, ((*COMPARISONS, *_EXTREMA), _widened)))
 
 
 def _widened(node: Binary) -> ir.Expr:
