@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from tvm import DataType, ir, tirx
@@ -26,6 +27,7 @@ __all__ = [
     "describe",
     "dtype_of",
     "extents_of",
+    "integer_range",
     "is_whole",
     "literal",
     "match_extents",
@@ -106,6 +108,12 @@ def as_region(operand: Any, extents: Sequence[Any] | None = None) -> ir.TensorRe
         given = list(extents) if extents is not None else []
         own = [1] * (rank - len(given)) + given[max(0, len(given) - rank) :]
     return region(buffer_of(operand), origin_of(operand), own)
+
+
+@cache
+def integer_range(dtype: str) -> tuple[int, int]:
+    """The least and the largest number that a dtype of integers holds."""
+    return int(tirx.min_value(dtype).value), int(tirx.max_value(dtype).value)
 
 
 def literal(value: ir.Expr) -> int | None:

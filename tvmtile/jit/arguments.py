@@ -12,7 +12,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import ArgumentError
-from tvmtile.ir.operands import constant
+from tvmtile.ir.operands import constant, integer_range
 from tvmtile.ir.packed import has_float4, params_in_bytes
 from tvmtile.ir.rewriting import substitute
 from tvmtile.jit.packed import as_bytes
@@ -116,7 +116,7 @@ def with_integers_in_range(
 ) -> Callable[..., object]:
     """`function`, with its integers checked, of which TVM would keep the low bits only."""
     limits = {
-        index: _limits(str(param.ty.dtype))
+        index: integer_range(str(param.ty.dtype))
         for index, param in enumerate(params)
         if ir.is_prim_expr(param) and "int" in str(param.ty.dtype)
     }
@@ -131,10 +131,6 @@ def with_integers_in_range(
         return function(*args)
 
     return call
-
-
-def _limits(dtype: str) -> tuple[int, int]:
-    return int(tirx.min_value(dtype).value), int(tirx.max_value(dtype).value)
 
 
 def in_order(
@@ -206,7 +202,7 @@ def _scalar_problem(param: ir.Var, arg: object) -> _Problem | None:
         return None
     if not isinstance(arg, Integral):
         return f"is {_a(dtype)}; it got the float {arg!r}", "pass an int"
-    lowest, highest = _limits(dtype)
+    lowest, highest = integer_range(dtype)
     if not lowest <= int(arg) <= highest:
         return f"is {_a(dtype)}; {arg} does not fit", f"it holds {lowest} to {highest}"
     return None

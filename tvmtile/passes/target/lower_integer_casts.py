@@ -6,6 +6,7 @@ from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import Replacement
 from tvmtile.ir.kernels import with_kernels
+from tvmtile.ir.operands import integer_range
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, contains, reads_no_memory
 
@@ -81,22 +82,16 @@ class _Converter(ScopedRewriter):
     def _bounds(self, value: ir.Expr) -> tuple[int, int]:
         """The least and greatest value; to TVM's analyzer no conversion wraps around."""
         if contains(value, tirx.Cast, self._wraps):
-            return _limits(value)
+            return integer_range(str(value.ty.dtype))
         bound = self.analyzer.const_int_bound(value)
         return bound.min_value, bound.max_value
 
     def _wraps(self, cast: tirx.Cast) -> bool:
         if not _is_scalar_integer(cast) or not _is_scalar_integer(cast.value):
             return False
-        bound, (least, greatest) = self.analyzer.const_int_bound(cast.value), _limits(cast)
+        bound = self.analyzer.const_int_bound(cast.value)
+        least, greatest = integer_range(str(cast.ty.dtype))
         return bound.min_value < least or bound.max_value > greatest
-
-
-def _limits(value: ir.Expr) -> tuple[int, int]:
-    dtype = DataType(str(value.ty.dtype))
-    if str(dtype).startswith("uint"):
-        return 0, (1 << dtype.bits) - 1
-    return -(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1
 
 
 _SMALL = 1 << max(_MANTISSA_BITS.values())

@@ -8,6 +8,7 @@ from tvm import DataType, DataTypeCode, ir, tirx
 
 from tvmtile._tvm import Replacement
 from tvmtile.ir.kernels import with_body
+from tvmtile.ir.operands import integer_range
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, contains
 
@@ -120,6 +121,5 @@ _KINDS = (DataTypeCode.INT, DataTypeCode.UINT)
 
 
 def _range(dtype: DataType) -> tuple[int, int]:
-    """The least and the largest of an integer."""
-    least = -(1 << (dtype.bits - 1)) if dtype.type_code == DataTypeCode.INT else 0
-    return least, least + (1 << dtype.bits) - 1
+    """The least and the largest of an integer, or of a lane."""
+    return integer_range(str(dtype.with_lanes(1)))
