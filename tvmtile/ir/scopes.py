@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tvm import ir
 
+from tvmtile._tvm import is_buffer_var
+
 __all__ = [
     "CLUSTER_BARRIER_SCOPE",
     "FRAGMENT_SCOPE",
@@ -19,6 +21,7 @@ __all__ = [
     "is_of_block",
     "is_private",
     "is_shared",
+    "is_tensor",
 ]
 
 SHARED_SCOPE = "shared.dyn"
@@ -43,6 +46,11 @@ def is_fragment(buffer: ir.Var) -> bool:
 def is_global(buffer: ir.Var) -> bool:
     """Tell whether a buffer lies in global memory: tensors, and `T.alloc_global`."""
     return bool(buffer.ty.storage_scope == "global")
+
+
+def is_tensor(var: ir.Var) -> bool:
+    """Tell whether a variable of any kind is a buffer in global memory."""
+    return is_buffer_var(var) and is_global(var)
 
 
 def is_shared(buffer: ir.Var) -> bool:

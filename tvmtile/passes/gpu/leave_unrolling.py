@@ -13,7 +13,7 @@ from tvmtile.ir.kernels import statements_of, with_kernels, written_out
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, defined_in, replace_loop, variables_of
-from tvmtile.ir.scopes import is_global
+from tvmtile.ir.scopes import is_tensor
 
 __all__ = ["LeaveUnrolling"]
 
@@ -131,10 +131,6 @@ def _has_guards(loop: tirx.For, extents: set[ir.Var]) -> bool:
             return False
         names = variables_of(condition)
         differs = any(name in inside for name in names) and any(name in extents for name in names)
-        return differs and contains(guarded, ir.Var, _is_tensor)
+        return differs and contains(guarded, ir.Var, is_tensor)
 
     return contains(loop.body, (tirx.IfThenElse, ir.Call), guards)
-
-
-def _is_tensor(var: ir.Var) -> bool:
-    return is_buffer_var(var) and is_global(var)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tvm import ir, tirx
+from tvm import tirx
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.ir.kernels import flattened, is_parallel, statements_of
 from tvmtile.ir.operators import operator_of
-from tvmtile.ir.scopes import is_global, is_shared
+from tvmtile.ir.scopes import is_shared, is_tensor
 from tvmtile.passes.tile.pipelining.body import Unit
 from tvmtile.passes.tile.pipelining.plan import Plan
 from tvmtile.passes.tile.pipelining.tiles import KernelTiles
@@ -34,7 +34,7 @@ def later_units(units: Sequence[Unit], plan: Plan, tiles: KernelTiles) -> list[b
     return [
         unit.writes.keys().isdisjoint(unit.reads)
         and all(is_buffer_var(var) and is_shared(var) for var in unit.writes)
-        and not any(_is_global(var) and var in written for var in unit.reads)
+        and not any(is_tensor(var) and var in written for var in unit.reads)
         and _is_used_later(number, units, plan)
         for number, unit in enumerate(units)
     ]
@@ -50,10 +50,6 @@ def _is_move(stmt: tirx.Stmt) -> bool:
         return is_parallel(stmt)
     op = operator_of(stmt)
     return op is not None and op.copied() is not None
-
-
-def _is_global(var: ir.Var) -> bool:
-    return is_buffer_var(var) and is_global(var)
 
 
 def _is_used_later(number: int, units: Sequence[Unit], plan: Plan) -> bool:

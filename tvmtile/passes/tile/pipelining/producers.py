@@ -8,7 +8,7 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var
-from tvmtile.ir.scopes import is_global, is_shared
+from tvmtile.ir.scopes import is_shared, is_tensor
 from tvmtile.passes.tile.pipelining.body import Obstacle, Unit
 from tvmtile.passes.tile.pipelining.plan import Plan
 from tvmtile.passes.tile.pipelining.tiles import KernelTiles
@@ -56,7 +56,7 @@ class Producers:
         return (
             self._may_run_ahead(index)
             and not self._computes(index)
-            and any(is_buffer_var(var) and is_global(var) for var in self._units[index].reads)
+            and any(map(is_tensor, self._units[index].reads))
         )
 
     def _computes(self, index: int) -> bool:

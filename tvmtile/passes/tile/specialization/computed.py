@@ -15,7 +15,7 @@ from tvmtile.ir.calls import is_if_then_else
 from tvmtile.ir.kernels import is_parallel
 from tvmtile.ir.operators import TileOp, operators_in
 from tvmtile.ir.rewriting import contains
-from tvmtile.ir.scopes import is_fragment, is_global, is_shared
+from tvmtile.ir.scopes import is_fragment, is_global, is_shared, is_tensor
 from tvmtile.passes.tile.pipelining import KernelTiles, Mbarriers, Unit
 
 __all__ = [
@@ -38,8 +38,7 @@ def is_computed(unit: Unit) -> bool:
 def computes_as_it_loads(unit: Unit) -> bool:
     """Tell whether a statement is a loop that computes from global memory, and no copy."""
     operators = [op for op in operators_in(unit.stmt) if op.is_tile]
-    reads = (var for var in unit.reads if is_buffer_var(var))
-    return not operators and any(map(is_global, reads))
+    return not operators and any(map(is_tensor, unit.reads))
 
 
 def _is_elementwise(op: TileOp) -> bool:
