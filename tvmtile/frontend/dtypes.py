@@ -220,7 +220,10 @@ def cast(value: Any, dtype: DTypeLike) -> Any:
     return conversion(with_kept_bits(expression, wanted), result)
 
 
-_LARGEST = {"float16": 65504.0, "float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
+_LARGEST = {
+    dtype: float(tirx.max_value(dtype).value)
+    for dtype in ("float16", "float8_e4m3fn", "float8_e5m2")
+}
 
 
 def conversion(value: ir.Expr, dtype: str) -> ir.Expr:

@@ -98,17 +98,18 @@ def _with_layouts(loop: tirx.For, context: LoweringContext) -> tirx.For:
             return substitute(loop, new)
         first = next((c for c in conflicts if c.is_demanded), conflicts[0])
         products = [] if viewed else inference.products_around(first.fragment)
-        alike = _shared_alike(loop, context, products, len(conflicts))
+        alike = _shared_alike(loop, context, fragments, products, len(conflicts))
         loop = alike or _staged(loop, first, context.target)
 
 
 def _shared_alike(
-    loop: tirx.For, context: LoweringContext, products: list[tirx.Stmt], conflicts: int
+    loop: tirx.For,
+    context: LoweringContext,
+    fragments: list[ir.Var],
+    products: list[tirx.Stmt],
+    conflicts: int,
 ) -> tirx.For | None:
     """The kernel with some products shared out over warps in one way; None without fewer conflicts."""
-    fragments = [
-        each.buffer for each in nodes_in(loop, tirx.AllocBuffer) if is_fragment(each.buffer)
-    ]
     # The way that most of them have already comes first.
     ways = (_shared_in(loop, products, way) for way in range(2))
     for changed, alike in sorted(ways, key=lambda way: way[0]):

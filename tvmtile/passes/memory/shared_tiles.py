@@ -11,7 +11,7 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 from tvm.target import Target
 
-from tvmtile._tvm import Mutator, is_buffer_var, mutated, nodes_in
+from tvmtile._tvm import Mutator, is_buffer_var, mutated
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.errors import InvalidOperand, SourceLocation
 from tvmtile.ir.asynchronous import CP_ASYNC, issued
@@ -23,6 +23,7 @@ from tvmtile.ir.scopes import is_fragment, is_shared
 from tvmtile.ir.spans import location_of
 from tvmtile.ir.threads import Regions
 from tvmtile.layout.shared import SWIZZLES, width_of
+from tvmtile.passes.memory.shared_memory import shared_tiles_in
 from tvmtile.passes.memory.user_layouts import user_layout
 from tvmtile.tileop.registry import Lowering, LoweringContext, SharedTile, implementation_of
 
@@ -52,10 +53,7 @@ class SharedTiles:
     def of(cls, kernel: tirx.For, target: Target) -> SharedTiles:
         """Those of a kernel, which is a tile program, for a target."""
         context = LoweringContext(target, Analyzer(), launch=Launch(kernel))
-        shared = [
-            each.buffer for each in nodes_in(kernel, tirx.AllocBuffer) if is_shared(each.buffer)
-        ]
-        tiles = cls(context, shared, viewed=set(Aliases(kernel).aliased))
+        tiles = cls(context, shared_tiles_in(kernel), viewed=set(Aliases(kernel).aliased))
         regions = Regions()
 
         def call(node: ir.Call, mutator: Mutator) -> ir.Call:
