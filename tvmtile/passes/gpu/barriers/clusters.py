@@ -21,7 +21,7 @@ from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.analysis.effects import Access, Effects, Loop
 from tvmtile.ir.annotations import CLUSTER_ANNOTATION
 from tvmtile.ir.operands import constant
-from tvmtile.ir.operators import TileOp, operator_of
+from tvmtile.ir.operators import TileOp, operator_of, operators_in
 from tvmtile.ir.rewriting import contains, mentions, substitute, variables_of
 from tvmtile.ir.scopes import is_shared
 from tvmtile.ir.tensor_maps import is_encoder
@@ -34,13 +34,9 @@ _MOST_BLOCKS = 16
 
 def blocks_together(kernel: tirx.For) -> int:
     """How many blocks reach each other's memory: those of a cluster, where one acts in another's."""
-    reaches = contains(kernel, ir.Call, lambda call: _ranks(call) is not None)
-    return math.prod(map(int, kernel.annotations.get(CLUSTER_ANNOTATION, [1]))) if reaches else 1
-
-
-def _ranks(call: ir.Call) -> Sequence[ir.Expr] | None:
-    op = operator_of(call)
-    return None if op is None else op.ranks()
+    size = math.prod(map(int, kernel.annotations.get(CLUSTER_ANNOTATION, [1])))
+    reaches = size > 1 and any(op.ranks() is not None for op in operators_in(kernel))
+    return size if reaches else 1
 
 
 def is_published(kernel: tirx.For, function: tirx.Stmt, effects: Effects) -> bool:
@@ -48,7 +44,7 @@ def is_published(kernel: tirx.For, function: tirx.Stmt, effects: Effects) -> boo
 
     `function` is what makes the tensor maps.
     """
-    operators = [op for op in map(operator_of, nodes_in(kernel, ir.Call)) if op is not None]
+    operators = operators_in(kernel)
     if effects.device_memory or any(map(_stores_there, operators)):
         return True
     written = {hash(effects.root(each)) for each in effects.written if not is_shared(each)}
