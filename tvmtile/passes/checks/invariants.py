@@ -219,8 +219,16 @@ class _Contents:
 
 @once_per_node
 def _contents_of(body: tirx.Stmt) -> _Contents:
-    calls = [call for call in nodes_in(body, ir.Call) if op_name(call).startswith("tvmtile.")]
-    return _Contents(nodes_in(body, tirx.For), nodes_in(body, tirx.AllocBuffer), calls)
+    found = nodes_in(body, (tirx.For, tirx.AllocBuffer, ir.Call))  # one walk, after each pass
+    return _Contents(
+        loops=[node for node in found if isinstance(node, tirx.For)],
+        allocations=[node for node in found if isinstance(node, tirx.AllocBuffer)],
+        calls=[
+            node
+            for node in found
+            if isinstance(node, ir.Call) and op_name(node).startswith("tvmtile.")
+        ],
+    )
 
 
 def _contents(func: tirx.PrimFunc) -> _Contents:
