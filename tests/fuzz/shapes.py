@@ -110,14 +110,21 @@ class ShapeMaker(KernelMaker):
             return self.rng.choice(known)
         return self.allocate("".join(roles), tile.dtype)
 
-    def _slice(self) -> None:
-        """A slice of a tile to a smaller tile, or back."""
+    def _cut(self) -> tuple[Tile, int, Tile] | None:
+        """A tile, one of its axes, and a tile for its slices; without one of several axes, a load."""
         tile = self._tall()
         if tile is None:
             self.load()
-            return
+            return None
         axis = self.rng.randrange(len(tile.roles))
-        flat = self._flat(tile, axis)
+        return tile, axis, self._flat(tile, axis)
+
+    def _slice(self) -> None:
+        """A slice of a tile to a smaller tile, or back."""
+        cut = self._cut()
+        if cut is None:
+            return
+        tile, axis, flat = cut
         index = str(self.rng.randrange(tile.shape[axis]))
         if self.rng.random() < 0.5:
             index = f"({self.rng.choice(self.indices)}) % {tile.shape[axis]}"
@@ -129,12 +136,10 @@ class ShapeMaker(KernelMaker):
 
     def _slices(self) -> None:
         """Each slice of a tile: taken out, worked on, perhaps put back."""
-        tile = self._tall()
-        if tile is None:
-            self.load()
+        cut = self._cut()
+        if cut is None:
             return
-        axis = self.rng.randrange(len(tile.roles))
-        flat = self._flat(tile, axis)
+        tile, axis, flat = cut
         index, count = self.module.name("r"), tile.shape[axis]
         loop = self.rng.choice((f"range({count})", f"T.serial({count})", f"T.unroll({count})"))
         with self._repeated(count), self.text.block(f"for {index} in {loop}:"):
