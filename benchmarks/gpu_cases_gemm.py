@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from gpu_case import Case, Tensors, configurations, matrix
-from gpu_programs import GROUP
+from gpu_programs import GROUP, MXFP4_BITS
 
 GEMM = configurations(
     "block_M block_N block_K stages threads panel",
@@ -256,13 +256,19 @@ def _decoded_case(
     )
 
 
-def _half_bytes(words: torch.Tensor, *, by_thread: bool) -> torch.Tensor:
-    """Those of words of four pairs, pair i in the bits from 4 i and from 16 + 4 i on, along K.
+INT4_BITS = tuple(tuple(range(first, first + 4)) for first in range(0, 16, 4))
+
+
+def _half_bytes(
+    words: torch.Tensor, bits: Sequence[Sequence[int]], *, by_thread: bool
+) -> torch.Tensor:
+    """Those of words of four pairs, along K; `bits` says where a half word has its elements of them.
 
     A word holds eight neighbours, or what a thread multiplies: of 256 columns those of eight words.
     """
-    firsts = torch.tensor([0, 16, 4, 20, 8, 24, 12, 28], device=words.device)
-    found = (words.to(torch.int64)[..., None] >> firsts) & 0xF
+    places = torch.tensor([[b + half for b in own] for own in bits for half in (0, 16)])
+    found = (words.to(torch.int64)[..., None, None] >> places.to(words.device)) & 1
+    found = (found << torch.arange(4, device=words.device)).sum(-1)
     if by_thread:  # thread, word of it, pair, element
         found = found.view(len(words), -1, 4, 8, 4, 2).permute(0, 1, 3, 4, 2, 5)
     return found.flatten(1)
@@ -275,7 +281,7 @@ def int4_case(M: int, N: int, K: int, configurations: list[dict[str, Any]], goal
         return matrix(M, K), words.to(torch.uint32), scales if M < 64 else scales.T.contiguous()
 
     def decoded(words: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-        nibbles = _half_bytes(words, by_thread=M < 64)
+        nibbles = _half_bytes(words, INT4_BITS, by_thread=M < 64)
         by_rows = scales if len(scales) == N else scales.T
         return (nibbles.to(scales.dtype) - 8) * by_rows.repeat_interleave(GROUP, dim=1)
 
@@ -292,7 +298,7 @@ def mxfp4_case(M: int, N: int, K: int) -> Case:
         return matrix(M, K, dtype="bfloat16"), words.to(torch.uint32), codes.view(torch.uint32)
 
     def decoded(words: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
-        nibbles = _half_bytes(words, by_thread=True)
+        nibbles = _half_bytes(words, MXFP4_BITS, by_thread=True)
         values = torch.tensor([*E2M1, *(-x for x in E2M1)], device=words.device)
         scales = torch.exp2(codes.view(torch.uint8).float() - 127)
         return (values[nibbles] * scales.repeat_interleave(32, dim=1)).bfloat16()

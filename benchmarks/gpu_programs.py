@@ -18,6 +18,8 @@ except ImportError:
     from tvmtile.layout import make_swizzled_layout
 
 GROUP = 64  # weights that share a scale
+# In a half of a word, of each of its four weights: mantissa, exponent from its low bit on, sign.
+MXFP4_BITS = ((6, 7, 8, 15), (3, 4, 5, 12), (0, 1, 2, 9), (14, 10, 11, 13))
 
 
 def gemm(
@@ -232,24 +234,21 @@ __device__ __forceinline__ unsigned int decoded(
   return result;
 }
 """
-# A product brings sign and magnitude of two half bytes to their places in two bfloat16, which are by
-# 2^126 too small. A factor is the bits of a power of two, with one more where it is the least one or no
-# number, as it is found for four at once.
+# Sign and magnitude of a pair come to their places in two bfloat16, which are by 2^126 too small. Three
+# pairs lie as they are to lie, but for a shift; the last has the bits that they leave, which a product
+# brings there. A factor is 2^(code - 33), two in a word; 2^32 more is a factor of all weights.
+# (`mul.rn.bf16x2` is of sm_90; the sum with -0 is the same machine code there, and compiles for sm_80.)
 _DECODED_MXFP4 = """\
 __device__ __forceinline__ unsigned int decoded(
-    unsigned int word, unsigned int place, unsigned int scales, unsigned int which) {
-  unsigned int moved = place < 2 ? word : word >> 8;
-  unsigned int nibbles = moved & (place % 2 ? 0x00f000f0u : 0x000f000fu);
-  unsigned int bits = nibbles * (place % 2 ? 0x104u : 0x1040u) & 0x81c081c0u;
-  unsigned int nonzero = ((scales & 0x7f7f7f7fu) + 0x7f7f7f7fu) | scales;
-  unsigned int finite = ((~scales & 0x7f7f7f7fu) + 0x7f7f7f7fu) | ~scales;
-  unsigned int more = ~(nonzero & finite) & 0x80808080u;
-  unsigned int factor = __byte_perm(scales, more, (which << 4 | (4 + which)) * 0x101u) >> 1;
-  unsigned int result;
+    unsigned int word, unsigned int place, unsigned int codes, unsigned int which) {
+  unsigned int moved = place < 3 ? word << place * 3 : (word >> 8 & 0x006c006cu) * 0x421u;
+  unsigned int weights = moved & 0x81c081c0u;
+  unsigned int factors = ((which % 2 ? codes >> 8 : codes) & 0x00ff00ffu) * 0x80u + 0x2f002f00u;
+  unsigned short factor = half_of(factors, which / 2);
+  unsigned int both, result;
+  asm("mov.b32 %0, {%1, %1};" : "=r"(both) : "h"(factor));
   asm("fma.rn.bf16x2 %0, %1, %2, %3;"
-      : "=r"(result) : "r"(bits), "r"(0x7e807e80u), "r"(0x80008000u));
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;"
-      : "=r"(result) : "r"(result), "r"(factor), "r"(0x80008000u));
+      : "=r"(result) : "r"(weights), "r"(both), "r"(0x80008000u));
   return result;
 }
 """
@@ -258,15 +257,15 @@ __device__ __forceinline__ unsigned int decoded(
 def _four_bit_gemm(
     M: int, N: int, K: int,
     block_N: int, block_K: int, stages: int, groups: int, threads: int,
-    *, dtype: str, scale_dtype: str, scaled: int, decoded: str,
+    *, dtype: str, scale_dtype: str, scaled: int, decoded: str, times: float = 1.0,
 ) -> Any:  # fmt: skip
     """C = A @ W.T for weights of 4 bits, which become as wide as A in registers.
 
-    A word of W holds what a thread has of two instructions `wgmma`: four pairs of weights, pair i in
-    the bits from 4 i and from 16 + 4 i on. Of 256 weights along K a thread's words lie side by side. An
-    element of W_scale is of `scaled` weights; `decoded` is given a word, which pair of it, such an
-    element, and which 32 of its weights. Each group of threads has a part of K; their sums are added in
-    the end.
+    A word of W holds what a thread has of two instructions `wgmma`: four pairs of weights, one of each
+    in either half. Of 256 weights along K a thread's words lie side by side. An element of W_scale is
+    of `scaled` weights; `decoded` is given a word, which pair of it, such an element, and which 32 of
+    its weights. Each group of threads has a part of K; their sums are added in the end, `times` a
+    factor of all weights.
     """
     block_M, part = 16, K // groups
     numbers = list(range(groups))
@@ -318,13 +317,16 @@ def _four_bit_gemm(
                 total = sums[0, i, j]
                 for g in numbers[1:]:
                     total = total + sums[g, i, j]
-                C[by * block_M + i, bx * block_N + j] = total
+                C[by * block_M + i, bx * block_N + j] = total * times
 
     return main
 
 
 def int4_gemm(M: int, N: int, K: int, **configuration: int) -> Any:
-    """Float16 A; a weight is its half byte less 8, times the scale of 64."""
+    """Float16 A; a weight is its half byte less 8, times the scale of 64.
+
+    Pair i of a word is in the bits from 4 i and from 16 + 4 i on.
+    """
     kind = {"dtype": "float16", "scale_dtype": "float16", "scaled": GROUP}
     return _four_bit_gemm(M, N, K, **configuration, **kind, decoded=_DECODED_INT4)
 
@@ -374,8 +376,12 @@ def int4_gemm_many_rows(
 
 
 def mxfp4_gemm(M: int, N: int, K: int, **configuration: int) -> Any:
-    """Bfloat16 A; in W_scale the codes of four powers of two in a word, each of 32 weights."""
-    kind = {"dtype": "bfloat16", "scale_dtype": "uint32", "scaled": 128}
+    """Bfloat16 A; in W_scale the codes of four powers of two in a word, each of 32 weights.
+
+    Codes are those of 2^-100 to 2^33, so that a weight takes one multiplication. `MXFP4_BITS` says
+    where a word has its pairs.
+    """
+    kind = {"dtype": "bfloat16", "scale_dtype": "uint32", "scaled": 128, "times": 2.0**32}
     return _four_bit_gemm(M, N, K, **configuration, **kind, decoded=_DECODED_MXFP4)
 
 
