@@ -33,6 +33,7 @@ from tvmtile.passes.gpu.keep_tensor_maps import KeepTensorMaps
 from tvmtile.passes.gpu.launch_clusters import LaunchClusters
 from tvmtile.passes.gpu.leave_unrolling import LeaveUnrolling
 from tvmtile.passes.gpu.limit_unrolling import LimitUnrolling
+from tvmtile.passes.gpu.load_first import LoadFirst
 from tvmtile.passes.gpu.lower_async_work import LowerAsyncWork
 from tvmtile.passes.gpu.place_fragments import PlaceFragments
 from tvmtile.passes.gpu.reduce_behind_loops import ReduceBehindLoops
@@ -145,6 +146,7 @@ __all__ = [
     "Legalize",
     "LimitShifts",
     "LimitUnrolling",
+    "LoadFirst",
     "LocateAssertionsOnCpu",
     "LowerAssertionsOnCuda",
     "LowerAsyncWork",
