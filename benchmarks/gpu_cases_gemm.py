@@ -118,6 +118,7 @@ def epilogue_case(M: int, N: int, K: int) -> Case:
 FEW_ROWS = configurations(
     "block_M block_N block_K stages",
     (8, 64, 256, 6),
+    (8, 64, 512, 3),
     (16, 64, 64, 12),
     (16, 64, 128, 5),
     (16, 64, 128, 8),
