@@ -189,3 +189,28 @@ def test_results_of_sums_with_a_tile_are_right():
     check(product(n=72, grid=(3, 3)), n=72)
     check(product(grid=(2, 6), at=agreeing))
     check(product(grid=(2, 5), at=overlapping))
+
+
+def test_sums_that_a_loop_leaves_behind_are_not_written():
+    @T.prim_func
+    def main(
+        A: T.Tensor((32, 64), "float32"),
+        B: T.Tensor((64, 32), "float32"),
+        last: T.Tensor((2,), "int32"),
+        C: T.Tensor((32, 32), "float32"),
+    ):
+        with T.Kernel(1):
+            for step in T.serial(2):
+                sums = T.alloc_fragment((32, 32), "float32")
+                T.clear(sums)
+                T.gemm(
+                    A[0:32, step * 32 : step * 32 + 32], B[step * 32 : step * 32 + 32, 0:32], sums
+                )
+                if last[step] > 0:
+                    break
+                T.copy(sums, C)
+
+    assert not is_in_place(main)
+    A, B, C = torch.randn(32, 64), torch.randn(64, 32), torch.zeros(32, 32)
+    tvmtile.compile(main, target="llvm")(A, B, torch.tensor([0, 1], dtype=torch.int32), C)
+    torch.testing.assert_close(C, A[:, :32] @ B[:32], rtol=1e-4, atol=1e-4)

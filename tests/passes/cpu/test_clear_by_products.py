@@ -126,3 +126,27 @@ def test_sums_that_have_another_name_are_cleared(between, value, first):
     assert (value == O).all()
     expected = A.double() @ B.double() + value
     torch.testing.assert_close(C.double(), expected, rtol=1e-2, atol=1e-2)
+
+
+def test_a_loop_may_be_left_with_cleared_sums():
+    @T.prim_func
+    def main(
+        A: T.Tensor((32, 64), "float32"),
+        B: T.Tensor((64, 32), "float32"),
+        last: T.Tensor((2,), "int32"),
+        C: T.Tensor((32, 32), "float32"),
+    ):
+        with T.Kernel(1):
+            sums = T.alloc_fragment((32, 32), "float32")
+            for step in T.serial(2):
+                T.clear(sums)
+                if last[step] > 0:
+                    break
+                for k in T.serial(4):
+                    T.gemm(A[0:32, k * 16 : k * 16 + 16], B[k * 16 : k * 16 + 16, 0:32], sums)
+            T.copy(sums, C)
+
+    assert not begins_with_a_product(main)
+    A, B, C = torch.randn(32, 64), torch.randn(64, 32), torch.full((32, 32), 7.0)
+    tvmtile.compile(main, target="llvm")(A, B, torch.tensor([0, 1], dtype=torch.int32), C)
+    torch.testing.assert_close(C, torch.zeros(32, 32))

@@ -276,6 +276,40 @@ def test_what_is_no_sum_of_sums(use, between):
     check(program, lambda a, s: step(a, s, between))
 
 
+@pytest.mark.parametrize("target", [CUDA, METAL], ids=str)
+@pytest.mark.parametrize("leave", ["break", "continue"])
+def test_a_loop_around_that_is_left_between_sums(target, leave):
+    @T.prim_func
+    def main(
+        A: T.Tensor((STEPS, ROWS, COLUMNS), "float32"),
+        S: T.Tensor((STEPS, ROWS), "float32"),
+        C: T.Tensor((2, ROWS), "float32"),
+    ):
+        with T.Kernel(1, threads=64):
+            x = T.alloc_fragment((ROWS, COLUMNS), "float32")
+            total = T.alloc_fragment((ROWS,), "float32")
+            T.clear(total)
+            for step in T.serial(STEPS):
+                for k in T.serial(STEPS):
+                    T.copy(A[k, 0, 0], x)
+                    T.reduce_sum(x, total, dim=1, clear=False)
+                if S[step, 0] != S[0, 0]:
+                    if leave == "break":
+                        break
+                    else:  # noqa: RET508 (a macro decides it)
+                        continue
+                T.reduce_sum(x, total, dim=1, clear=False)
+                for i in T.Parallel(ROWS):
+                    C[1, i] = total[i]
+            T.copy(total, C[0, 0])
+
+    def expected(a, _):
+        turns = STEPS if leave == "continue" else 2
+        return turns * a.sum(dim=(0, 2)) + a[-1].sum(dim=1)
+
+    check(main, expected, target=target)
+
+
 def test_a_sum_outside_of_loops():
     @T.prim_func
     def main(A: T.Tensor((ROWS, COLUMNS), "float32"), C: T.Tensor((ROWS,), "float32")):

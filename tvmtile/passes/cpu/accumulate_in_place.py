@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import dropwhile, takewhile
 from typing import Any
 
 from tvm import ir, tirx
@@ -10,7 +11,7 @@ from tvmtile._tvm import Mutator, mapped, mutated
 from tvmtile.analysis.accesses import Access, accesses_of, values_of_names
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.extents import linear_in
-from tvmtile.ir.kernels import Launch, target_of, with_kernels
+from tvmtile.ir.kernels import Launch, leaves_loop, target_of, with_kernels
 from tvmtile.ir.operands import constant, is_whole, region
 from tvmtile.ir.operators import TileOp, operator_of, with_tile
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -36,10 +37,10 @@ def AccumulateInPlace(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     The tile is left out where nothing uses it but products that add to it, and what clears it, before
     one copy to a tensor of its dtype that the kernel does not use otherwise. The copy stands beside
-    the tile's allocation and fills a region that certainly lies inside the tensor. No two blocks have
-    parts of the region in common: each index of the grid counts, in an axis of its own, by the
-    region's extent or more. Neither has a view, and functions whose tensors may share memory stay as
-    they are.
+    the tile's allocation, no `break` or `continue` skips it once the tile is in use, and it fills a
+    region that certainly lies inside the tensor. No two blocks have parts of the region in common:
+    each index of the grid counts, in an axis of its own, by the region's extent or more. Neither has a
+    view, and functions whose tensors may share memory stay as they are.
 
     Before
     ------
@@ -109,7 +110,9 @@ class _InPlace:
 
     def _without_tile(self, node: tirx.SeqStmt, tile: ir.Var) -> tirx.Stmt:
         copies = [(s, ends) for s in node.seq if (ends := _copied(s)) and _is(ends[0], tile)]
-        goal = self._goal(node, tile, copies[0][1]) if len(copies) == 1 else None
+        if len(copies) != 1 or _may_skip(node, tile, copies[0][0]):
+            return node
+        goal = self._goal(node, tile, copies[0][1])
         if goal is None:
             return node
 
@@ -212,6 +215,13 @@ def _sums(op: TileOp, tile: ir.Var) -> bool:
         return True
     others = [o for o in op.reads() if not any(o is written for written in op.writes())]
     return op.is_product and not any(_is(o, tile) for o in others)
+
+
+def _may_skip(node: tirx.SeqStmt, tile: ir.Var, copy: tirx.Stmt) -> bool:
+    """Tell whether a `break` or `continue` may leave out the copy of a tile that is summed."""
+    until_copy = takewhile(lambda s: not s.same_as(copy), node.seq)
+    used = dropwhile(lambda s: _allocates(s, tile) or not mentions(s, tile), until_copy)
+    return any(map(leaves_loop, used))
 
 
 def _allocates(statement: tirx.Stmt, tile: ir.Var) -> bool:

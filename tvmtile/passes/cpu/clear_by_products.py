@@ -13,7 +13,7 @@ from tvm.sym import Analyzer
 from tvmtile._tvm import mapped
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
-from tvmtile.ir.kernels import with_kernels
+from tvmtile.ir.kernels import leaves_loop, with_kernels
 from tvmtile.ir.operands import constant, region
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -27,8 +27,8 @@ def ClearByProducts(func: tirx.PrimFunc) -> tirx.PrimFunc:
     The sums of a product begin in registers then: they are neither stored as zeros nor loaded, which
     took a twelfth of a product of bytes in two steps along K. The first iteration stands before the
     loop, so this is done where one operator is all of an iteration, and the number of iterations is
-    known. What stands between does not use the tile, whose memory has no other name. Functions whose
-    tensors may share memory stay as they are.
+    known. What stands between does not use the tile, whose memory has no other name, and does not leave
+    a loop around. Functions whose tensors may share memory stay as they are.
 
     Before
     ------
@@ -80,12 +80,16 @@ def _without_clears(node: tirx.SeqStmt, aliased: set[ir.Var]) -> tirx.Stmt:
         cleared = _cleared(statement)
         if cleared is None or cleared.source in aliased:
             continue
-        users = (n for n in range(position + 1, len(statements)) if _uses(statements[n], cleared))
-        user = next(users, None)
-        begun = None if user is None else _begun(statements[user], cleared)
-        if user is not None and begun is not None:
-            statements[user] = begun
-            left_out.append(position)
+        for user in range(position + 1, len(statements)):
+            if leaves_loop(statements[user]):
+                break
+            if not _uses(statements[user], cleared):
+                continue
+            begun = _begun(statements[user], cleared)
+            if begun is not None:
+                statements[user] = begun
+                left_out.append(position)
+            break
     return seq([s for number, s in enumerate(statements) if number not in left_out])
 
 

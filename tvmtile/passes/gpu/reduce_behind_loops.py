@@ -15,6 +15,7 @@ from tvmtile.ir.kernels import (
     Launch,
     flattened,
     is_parallel,
+    leaves_loop,
     with_kernels,
     with_launch_body,
     without,
@@ -46,8 +47,9 @@ def ReduceBehindLoops(func: tirx.PrimFunc) -> tirx.PrimFunc:
     are reduced, and what follows reads `total`.
 
     That is done to sums of whole fragments into fragments if all that touches these, from the first to
-    the last sum, is such a reduction or a store of an expression that is linear in them, and one of the
-    sums stands in a loop. Sums of floats are taken in another order, and scaled before they are added.
+    the last sum, is such a reduction or a store of an expression that is linear in them, one of the
+    sums stands in a loop, and no `break` or `continue` between them leaves a loop around. Sums of
+    floats are taken in another order, and scaled before they are added.
 
     Before
     ------
@@ -202,6 +204,8 @@ class _Rewriter:
         if not self._sums_in(statements[0]):
             return []
         for number, stmt in enumerate(statements, 1):
+            if leaves_loop(stmt):  # it would skip what puts the parts together
+                break
             if self._group.mentioned_in(stmt):
                 rewritten = self._with_parts(stmt)
                 if self._group.mentioned_in(rewritten) or contains(

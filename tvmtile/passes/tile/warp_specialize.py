@@ -50,7 +50,8 @@ def WarpSpecialize(func: tirx.PrimFunc) -> tirx.PrimFunc:
     asks for it; where it has room for several, one of them multiplies while another computes.
 
     Iterations of which one condition says whether anything is done, as a mask of blocks does, are left
-    out by both roles where it does not hold: nobody waits for a tile that nobody copies.
+    out by both roles where it does not hold: nobody waits for a tile that nobody copies. A `break` or
+    `continue` of a loop around is one of both roles, too.
 
     Before a loop the producer also copies the tiles that its iterations only read, as the queries of
     attention. Where a serial loop is around both, it copies those of the next iteration while consumers

@@ -757,3 +757,33 @@ def a_layout_that_tensor_maps_do_not_carry() -> Run:
 
     a, b = numbers(N, 3 * N), numbers(3 * N, N)
     return Run(program, (a, b), product(a, b))
+
+
+@with_one_role("the copies depend on c, which only consumers know")
+def a_loop_around_that_is_left_by_what_was_computed() -> Run:
+    a, b = numbers(N, 3 * N), numbers(3 * N, N)
+    whole = product(a, b)
+    first = float(whole[0, 0])
+    assert first, "two turns are more than one and a half"
+
+    @T.prim_func
+    def program(
+        A: T.Tensor((N, 3 * N), "float16"),
+        B: T.Tensor((3 * N, N), "float16"),
+        C: T.Tensor((N, N), "float32"),
+    ):
+        with T.Kernel(1, threads=128):
+            a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
+            c, total = T.alloc_fragment((N, N), "float32"), T.alloc_shared((N, N), "float32")
+            T.clear(c)
+            for _ in T.serial(4):
+                for k in T.Pipelined(3, num_stages=2):
+                    T.copy(A[0, k * N], a)
+                    T.copy(B[k * N, 0], b)
+                    T.gemm(a, b, c)
+                T.copy(c, total)
+                if T.abs(total[0, 0]) > 1.5 * abs(first):
+                    break
+            T.copy(c, C)
+
+    return Run(program, (a, b), 2 * whole)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, mutated, nodes_in
-from tvmtile.ir.kernels import flattened
+from tvmtile.ir.kernels import flattened, leaves_loop
 from tvmtile.ir.operands import buffer_of
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.rewriting import contains
@@ -89,6 +89,8 @@ def preloaded_in(
             op = _copy_of(child)
             if op is not None and why_not(op, 1) is None:
                 before.append(op)
+            elif leaves_loop(child):  # consumers that leave do not come to wait for the copies
+                before.clear()
             for candidate in candidates:
                 if child.same_as(candidate.loop):
                     outer = around[-1] if around else None

@@ -10,7 +10,7 @@ from tvm import ir, tirx
 from tvmtile._tvm import mapped
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.ir.asynchronous import CP_ASYNC, asynchronously
-from tvmtile.ir.kernels import flattened
+from tvmtile.ir.kernels import flattened, is_loop_exit, leaves_loop
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.rewriting import (
     contains,
@@ -102,10 +102,13 @@ class _Slicer:
         return kept
 
     def _of(self, stmt: tirx.Stmt) -> list[tirx.Stmt]:
-        """What a statement is to the producer; nothing where there are no loops to be split."""
+        """What a statement is to the producer; nothing without loops to be split and exits of loops."""
         if isinstance(stmt, tirx.For) and stmt.loop_var in self._splits:
             return self._producing(stmt, self._splits[stmt.loop_var])
-        if not contains(stmt, tirx.For, lambda loop: loop.loop_var in self._splits):
+        if is_loop_exit(stmt):
+            return [stmt]
+        has_split = contains(stmt, tirx.For, lambda loop: loop.loop_var in self._splits)
+        if not has_split and not leaves_loop(stmt):
             return []
         if isinstance(stmt, tirx.SeqStmt):
             return self._sequence(stmt)
