@@ -276,6 +276,30 @@ def test_what_is_no_sum_of_sums(use, between):
     check(program, lambda a, s: step(a, s, between))
 
 
+def test_a_while_loop_that_reads_the_total_of_the_iteration_before():
+    @T.prim_func
+    def main(
+        A: T.Tensor((STEPS, ROWS, COLUMNS), "float32"),
+        S: T.Tensor((STEPS, ROWS), "float32"),
+        C: T.Tensor((2, ROWS), "float32"),
+    ):
+        with T.Kernel(1, threads=64):
+            x = T.alloc_fragment((ROWS, COLUMNS), "float32")
+            total = T.alloc_fragment((ROWS,), "float32")
+            turn = T.alloc_var("int32")
+            T.clear(total)
+            turn = 0
+            while turn < 2:
+                T.copy(total, C[1 - turn, 0])
+                for k in T.serial(STEPS):
+                    T.copy(A[k, 0, 0], x)
+                    T.reduce_sum(x, total, dim=1, clear=False)
+                turn += 1
+
+    assert is_behind(main)
+    check(main, lambda a, _: a.sum(dim=(0, 2)))
+
+
 @pytest.mark.parametrize("target", [CUDA, METAL], ids=str)
 @pytest.mark.parametrize("leave", ["break", "continue"])
 def test_a_loop_around_that_is_left_between_sums(target, leave):

@@ -167,12 +167,14 @@ class _Rewriter:
         self.found = False
 
     def rewrite(self, body: tirx.Stmt) -> tirx.Stmt:
-        return mutated(body, (tirx.SeqStmt, self._sequence), (tirx.For, self._loop))
+        loops = (tirx.For, tirx.While)
+        return mutated(body, (tirx.SeqStmt, self._sequence), (loops, self._loop))
 
-    def _loop(self, loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
+    def _loop(self, loop: tirx.For | tirx.While, mutator: Mutator) -> tirx.Stmt:
         if is_parallel(loop):
             return loop
-        outer, self._is_repeated = self._is_repeated, loop.thread_binding is None
+        is_launch = isinstance(loop, tirx.For) and loop.thread_binding is not None
+        outer, self._is_repeated = self._is_repeated, not is_launch
         try:
             return mutator.default_mutate(loop)
         finally:
