@@ -276,6 +276,29 @@ def test_what_is_no_sum_of_sums(use, between):
     check(program, lambda a, s: step(a, s, between))
 
 
+def test_sums_of_no_iterations_leave_the_total():
+    """What stands behind the loop, no sum of sums, changes it meanwhile."""
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((STEPS, ROWS, COLUMNS), "float32"),
+        S: T.Tensor((STEPS, ROWS), "float32"),
+        C: T.Tensor((2, ROWS), "float32"),
+    ):
+        with T.Kernel(1, threads=64):
+            x = T.alloc_fragment((ROWS, COLUMNS), "float32")
+            total = T.alloc_fragment((ROWS,), "float32")
+            for turn in T.serial(2):
+                for k in T.serial((1 - turn) * T.cast(S[0, 0] == S[0, 0], "int32")):
+                    T.copy(A[k, 0, 0], x)
+                    T.reduce_sum(x, total, dim=1)
+                for i in T.Parallel(ROWS):
+                    total[i] = T.max(total[i], 1) + 1
+            T.copy(total, C[0, 0])
+
+    check(main, lambda a, _: a[0].sum(dim=1).clamp(min=1) + 2)
+
+
 def test_a_while_loop_that_reads_the_total_of_the_iteration_before():
     @T.prim_func
     def main(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tvm import ir, tirx
@@ -20,7 +20,7 @@ from tvmtile.ir.kernels import (
     with_launch_body,
     without,
 )
-from tvmtile.ir.operands import as_region, dtype_of
+from tvmtile.ir.operands import as_region, constant, dtype_of
 from tvmtile.ir.operators import operator_for, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, for_loop, nest, seq
@@ -234,13 +234,12 @@ class _Rewriter:
         begin: list[tirx.Stmt] = []
         end: list[tirx.Stmt] = []
         for buffer, part in self._group.parts.items():
-            within = _accesses(seq(statements), buffer)
+            within = sum(len(_accesses(stmt, buffer)) for stmt in statements)
             before = sum(len(_accesses(stmt, buffer)) for stmt in self._before)
-            behind = len(_accesses(self._kernel, buffer)) - len(within) - before
-            is_set = bool(within) and not (within[0].reads or within[0].conditions)
+            behind = len(_accesses(self._kernel, buffer)) - within - before
             if before:
                 begin.append(self._first(buffer, part))
-            elif self._is_repeated and behind and not is_set:
+            elif self._is_repeated and behind and not _is_set_by(statements, buffer):
                 return None  # what it holds may be of the iteration before
             if behind or (before and self._is_repeated):
                 end.append(self._together(buffer, part))
@@ -326,6 +325,19 @@ class _Rewriter:
 
 def _accesses(stmt: tirx.Stmt, buffer: ir.Var) -> list[Access]:
     return [access for access in accesses_of(stmt) if access.buffer.same_as(buffer)]
+
+
+def _is_set_by(statements: Iterable[tirx.Stmt], buffer: ir.Var) -> bool:
+    """Tell whether the first of the statements that use a buffer certainly comes to set all of it."""
+    stmt = next((stmt for stmt in statements if _accesses(stmt, buffer)), None)
+    if stmt is None:
+        return False
+    if is_parallel(stmt) or isinstance(stmt, tirx.Evaluate):
+        first = _accesses(stmt, buffer)[0]
+        return not (first.reads or first.conditions)
+    if not isinstance(stmt, tirx.For) or (constant(stmt.extent) or 0) < 1 or leaves_loop(stmt.body):
+        return False
+    return _is_set_by(flattened(stmt.body), buffer)
 
 
 def _without_unused(body: tirx.Stmt, group: SumGroup) -> tirx.Stmt:
