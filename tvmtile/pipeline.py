@@ -124,10 +124,10 @@ _GPU: tuple[Any, ...] = (
     P.PlanPipeline,  # which copies of a loop run ahead, and how far
     P.InjectPipeline,  # tiles are multi-buffered; asynchronous copies run ahead and are waited for
     P.SinkSharedAllocations,  # tiles local to an iteration may share memory with others
+    P.InferLayout,  # every element of a fragment gets its thread and register
     # What threads take at once from shared tiles lies in different banks.
     _Only("metal", P.PadSharedRows),
     _Only("cuda", P.SwizzleShared),
-    P.InferLayout,  # every element of a fragment gets its thread and register
     P.ReduceBehindLoops,  # sums that a loop only adds up are exchanged between threads behind it
     P.SelectImplementation,  # now also where the choice depends on fragment layouts
     P.LowerTileOp,  # tile operators become loops over elements and matrix instructions

@@ -47,13 +47,10 @@ _SHARE |= {"shaped_seed": 10, "extreme_seed": 10}
 SIZE = 3
 """Small programs: thirty of them take the CPU target less than half a minute."""
 _OUTSIDE = r"copy: .* reaches outside"  # of a tensor that is smaller than a tile
-_APART = r".* lie in different threads"  # two fragments of products, and what reads both
 DOCUMENTED = {
     "llvm": (_OUTSIDE,),
     "cuda": (_OUTSIDE,),
     "metal": (_OUTSIDE, r"T.Kernel: threads=\d+, but "),
-    "hopper": (_APART,),
-    "hopper-one-role": (_APART,),
 }
 """What a target refuses by its documentation."""
 

@@ -178,6 +178,57 @@ def test_an_operand_that_is_needed_in_two_layouts_is_staged(target):
     assert "thread:register of the elements from [" in text
 
 
+def masked_scores(dtype, sums, threads, policy, is_viewed):
+    """What of a first product is below the diagonal, times B, plus a second product, twice."""
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((64, 64), dtype), B: T.Tensor((64, 64), dtype), C: T.Tensor((64, 64), sums)
+    ):
+        with T.Kernel(1, threads=threads):
+            a = T.alloc_shared((64, 64), dtype)
+            b = T.alloc_shared((64, 64), dtype)
+            x = T.alloc_fragment((64, 64), sums)
+            y = T.alloc_fragment((64, 64), sums)
+            p = T.alloc_fragment((64, 64), dtype)
+            T.copy(A, a)
+            T.copy(B, b)
+            T.clear(y)
+            for k in T.serial(2):
+                T.gemm(a, b, x, transpose_B=True, clear_accum=True, policy=policy)
+                if is_viewed:
+                    T.clear(T.reshape(p, (4096,)))
+                for i, j in T.Parallel(64, 64):
+                    p[i, j] = T.if_then_else(i >= j, T.clamp(x[i, j], -8, 8), k)
+                T.gemm(p, b, y, transpose_B=True, policy=policy)
+                T.gemm(a, b, y, transpose_B=True, policy=policy)
+            T.copy(y, C)
+
+    return main
+
+
+@pytest.mark.parametrize(("dtype", "sums"), [("float16", "float32"), ("int8", "int32")])
+@pytest.mark.parametrize("threads", [128, 256])
+@pytest.mark.parametrize("policy", [SQUARE, ROWS, COLUMNS])
+@pytest.mark.parametrize("is_viewed", [False, True])
+def test_an_operand_that_is_staged_lies_as_the_instructions_find_it(
+    dtype, sums, threads, policy, is_viewed
+):
+    """Warpgroups side by side need all columns of p, each of them has some, and int8 lies otherwise."""
+    program = masked_scores(dtype, sums, threads, policy, is_viewed)
+    a, b = (torch.randint(-3, 4, (64, 64)).to(getattr(torch, dtype)) for _ in range(2))
+    is_staged = is_viewed or dtype == "int8" or threads == 256
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        kernel = tvmtile.compile(program, target=HOPPER, out_idx=[-1], execution_backend="emulator")
+        products = set(re.findall("gemm of (.): (.*)", str(kernel.choices)))
+    assert {str(w.message)[:1] for w in caught} == ({"p"} if is_staged else set())
+    # Views show plain rows, in which wgmma finds nothing.
+    assert (("y", "mma") in products) == is_viewed
+    expected = tvmtile.compile(program, target="llvm", out_idx=[-1])(a, b)
+    assert torch.equal(kernel(a, b), expected)
+
+
 @pytest.mark.parametrize("target", ["metal", CUDA])
 def test_what_no_instruction_holds_is_staged_everywhere(target):
     """A fragment whose rows move: their threads were chosen freely."""

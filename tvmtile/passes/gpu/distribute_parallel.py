@@ -24,7 +24,12 @@ from tvmtile.passes.gpu.vectorize_accesses import vectorized
 
 @prim_func_pass(
     "DistributeParallel",
-    requires=(Property.NO_TILE_OPERATORS, Property.IN_BOUNDS, Property.FRAGMENT_LAYOUTS),
+    requires=(
+        Property.NO_TILE_OPERATORS,
+        Property.IN_BOUNDS,
+        Property.FRAGMENT_LAYOUTS,
+        Property.SHARED_LAYOUTS,
+    ),
     establishes=(Property.NO_PARALLEL,),
 )
 def DistributeParallel(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -17,7 +17,7 @@ from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.nest_accesses import elements_of, sample
 from tvmtile.analysis.nests import Nest
 from tvmtile.errors import warn
-from tvmtile.ir.kernels import Launch, is_parallel, target_of, with_kernels
+from tvmtile.ir.kernels import Launch, is_parallel, target_of, with_kernels, without
 from tvmtile.ir.operands import describe
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -35,7 +35,7 @@ __all__ = ["InferLayout"]
 
 @prim_func_pass(
     "InferLayout",
-    requires=(Property.IMPLEMENTATIONS, Property.PIPELINED, Property.SHARED_LAYOUTS),
+    requires=(Property.IMPLEMENTATIONS, Property.PIPELINED),
     establishes=(Property.FRAGMENT_LAYOUTS,),
 )
 def InferLayout(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -199,7 +199,7 @@ def _with_copy(loop: tirx.For, fragment: ir.Var, reader: tirx.Stmt) -> tirx.For:
 
 
 def _moved(loop: tirx.For, fragment: ir.Var) -> tirx.For:
-    """The kernel with a fragment, and the views of it, in shared memory.
+    """The kernel with a fragment, and the views of it, in shared memory; its layout is not fixed there.
 
     Iterations that add to one of its elements came one after the other in the thread that held it, and
     still do.
@@ -207,12 +207,16 @@ def _moved(loop: tirx.For, fragment: ir.Var) -> tirx.For:
     moved = [fragment, *Aliases(loop).views_of(fragment)]
     memory = {buffer: retyped(buffer, scope=SHARED_SCOPE) for buffer in moved}
 
+    def fixes(node: tirx.Stmt) -> bool:
+        op = operator_of(node)
+        return op is not None and fragment in op.fixed_layouts()
+
     def in_order(node: tirx.For, mutator: Mutator) -> tirx.Stmt:
         if is_parallel(node):
             return _in_order(node, set(memory.values()))
         return mutator.default_mutate(node)
 
-    return mutated(substitute(loop, memory), (tirx.For, in_order))
+    return mutated(substitute(without(loop, fixes), memory), (tirx.For, in_order))
 
 
 def _in_order(loop: tirx.For, memory: set[ir.Var]) -> tirx.Stmt:

@@ -14,7 +14,7 @@ from tvmtile.target import gpu
 
 
 @prim_func_pass(
-    "PadSharedRows", requires=(Property.PIPELINED,), establishes=(Property.SHARED_LAYOUTS,)
+    "PadSharedRows", requires=(Property.FRAGMENT_LAYOUTS,), establishes=(Property.SHARED_LAYOUTS,)
 )
 def PadSharedRows(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Make the rows of shared tiles as much longer as implementations want, where a block has room.

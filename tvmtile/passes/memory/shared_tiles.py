@@ -81,11 +81,14 @@ class SharedTiles:
     def why_plain(self, tile: ir.Var, panels: Collection[int]) -> str | None:
         """Why a tile does not lie in panels of any of these widths in bytes; None where it may.
 
-        A layout that is fixed by hand may be such a swizzle, whatever it was made by.
+        A layout that is fixed by hand may be such a swizzle, whatever it was made by. A fragment
+        that is seen through views ends up in shared memory, in plain rows.
         """
         layout, _ = self.user_layouts.get(tile, ("auto", None))
         if tile in self.viewed:
             return f"{tile.name} is seen through a view, or its address is taken"
+        if is_fragment(tile):
+            return None
         if layout != "auto" and _panel_of(tile, layout) not in panels:
             return f"the layout of {tile.name} is fixed by hand"
         return None if _has_whole_rows(tile) else f"{tile.name} has no rows of constant extents"

@@ -17,7 +17,7 @@ from tvmtile.passes.memory.user_layouts import user_layout
 
 
 @prim_func_pass(
-    "SwizzleShared", requires=(Property.PIPELINED,), establishes=(Property.SHARED_LAYOUTS,)
+    "SwizzleShared", requires=(Property.FRAGMENT_LAYOUTS,), establishes=(Property.SHARED_LAYOUTS,)
 )
 def SwizzleShared(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Give the types of shared tiles a layout, a `tvm.tirx.layout.ComposeLayout` or `TileLayout`.
@@ -43,7 +43,19 @@ def SwizzleShared(func: tirx.PrimFunc) -> tirx.PrimFunc:
         for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
             for tx in T.thread_binding(128, thread="threadIdx.x"):
                 tile = T.alloc_buffer((32, 32), "float16", scope="shared.dyn")
-                acc = T.alloc_buffer((32, 32), "float32", scope="local.fragment")
+                acc = T.alloc_buffer(
+                    (32, 32),
+                    "float32",
+                    scope="local.fragment",
+                    layout=T.TileLayout(
+                        T.S[
+                            (2, 2, 8, 2, 2, 4, 2) : (
+                                *(64 @ Axis.tx, 2, 4 @ Axis.tx),
+                                *(32 @ Axis.tx, 4, 1 @ Axis.tx, 1),
+                            )
+                        ]
+                    ),
+                )
                 T.tile.copy(A[0:32, 0:32], tile[0:32, 0:32])
                 T.tile.gemm(tile[0:32, 0:32], tile[0:32, 0:32], acc[0:32, 0:32], impl="mma")
     ```
@@ -57,7 +69,19 @@ def SwizzleShared(func: tirx.PrimFunc) -> tirx.PrimFunc:
                     scope="shared.dyn",
                     layout=T.ComposeLayout(3, 2, 3, T.TileLayout(T.S[(32, 1, 32):(32, 1024, 1)])),
                 )
-                acc = T.alloc_buffer((32, 32), "float32", scope="local.fragment")
+                acc = T.alloc_buffer(
+                    (32, 32),
+                    "float32",
+                    scope="local.fragment",
+                    layout=T.TileLayout(
+                        T.S[
+                            (2, 2, 8, 2, 2, 4, 2) : (
+                                *(64 @ Axis.tx, 2, 4 @ Axis.tx),
+                                *(32 @ Axis.tx, 4, 1 @ Axis.tx, 1),
+                            )
+                        ]
+                    ),
+                )
                 T.tile.copy(A[0:32, 0:32], tile[0:32, 0:32])
                 T.tile.gemm(tile[0:32, 0:32], tile[0:32, 0:32], acc[0:32, 0:32], impl="mma")
     ```

@@ -102,6 +102,8 @@ def _check(op: Gemm, context: LoweringContext) -> None:
         return bool(context.analyzer.can_prove_equal(tirx.floormod(value, of), 0))
 
     plan = _plan(op, context)
+    if is_fragment(buffer_of(op.A)) and (reason := context.why_plain(buffer_of(op.A), ())):
+        raise Decline(reason)
     for operand, follows_k, _ in _operands(op, plan):
         widest = plan.panels[buffer_of(operand)]
         panels = [panel for panel in SWIZZLES.values() if panel <= widest]
