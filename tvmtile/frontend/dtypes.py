@@ -28,17 +28,6 @@ if TYPE_CHECKING:
 else:
     DTypeLike = Extent = Shape = Any
 
-__all__ = [
-    "DType",
-    "DTypeLike",
-    "Extent",
-    "Shape",
-    "as_dtype",
-    "conversion",
-    "dtype_names",
-    "with_kept_bits",
-]
-
 _SCALARS = (
     "bool",
     *(f"{sign}int{bits}" for sign in ("", "u") for bits in (4, 8, 16, 32, 64)),

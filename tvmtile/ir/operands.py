@@ -15,30 +15,6 @@ from tvmtile.errors import InvalidOperand, OutOfBounds, ShapeMismatch
 from tvmtile.ir.scopes import is_global
 from tvmtile.ir.types import Index, TileOperand
 
-__all__ = [
-    "SAME_EXTENTS",
-    "as_int32",
-    "as_region",
-    "bits_of",
-    "buffer_of",
-    "check_bounds",
-    "checked_axis",
-    "constant",
-    "describe",
-    "dtype_of",
-    "extents_of",
-    "integer_range",
-    "is_whole",
-    "literal",
-    "match_extents",
-    "matched_regions",
-    "offset_in_memory",
-    "region",
-    "same_extents",
-    "static_shape",
-    "without_units",
-]
-
 
 class _OfThread(threading.local):
     """An analyzer for each thread: calls of one from several threads corrupt what it knows."""
@@ -51,7 +27,9 @@ _OF_THREAD = _OfThread()
 
 
 def buffer_of(operand: Any) -> ir.Var:
-    """The buffer that an operand lies in."""
+    """The buffer that an operand lies in, or that a statement stores to."""
+    if isinstance(operand, tirx.BufferStore):
+        return operand.buffer
     return operand if is_buffer_var(operand) else operand.source
 
 

@@ -6,24 +6,6 @@ from tvm import ir
 
 from tvmtile._tvm import is_buffer_var
 
-__all__ = [
-    "CLUSTER_BARRIER_SCOPE",
-    "FRAGMENT_SCOPE",
-    "MBARRIER_SCOPE",
-    "REDUCER_SCOPE",
-    "SHARED_SCOPE",
-    "SIMDGROUP_SCOPE",
-    "is_cluster_mbarrier",
-    "is_fragment",
-    "is_global",
-    "is_in_registers",
-    "is_mbarrier",
-    "is_of_block",
-    "is_private",
-    "is_shared",
-    "is_tensor",
-]
-
 SHARED_SCOPE = "shared.dyn"
 """Memory that the threads of a block share."""
 MBARRIER_SCOPE = "shared.barrier"

@@ -6,8 +6,6 @@ from typing import TypeAlias
 
 from tvm import ir, tirx
 
-__all__ = ["COMPARISONS", "Binary", "Index", "TileOperand", "Value"]
-
 Binary: TypeAlias = (
     tirx.Add | tirx.Sub | tirx.Mul | tirx.Div | tirx.Mod | tirx.FloorDiv | tirx.FloorMod
     | tirx.Min | tirx.Max | tirx.EQ | tirx.NE | tirx.LT | tirx.LE | tirx.GT | tirx.GE

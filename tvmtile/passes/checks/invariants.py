@@ -29,8 +29,6 @@ from tvmtile.passes.memory.shared_memory import all_bytes
 from tvmtile.target import gpu
 from tvmtile.tileop.registry import fragments_of, implementation_of
 
-__all__ = ["ALWAYS", "INVARIANTS", "Invariant", "tensors_within_bounds", "tiles_within_bounds"]
-
 Invariant: TypeAlias = Callable[[tirx.PrimFunc], Iterator[str]]
 """Names what is wrong with a function, if anything."""
 

@@ -129,7 +129,7 @@ class Inference:
             return node
 
         def by_itself(node: ir.TensorLoad, mutator: Mutator) -> ir.TensorLoad:
-            buffer = node.buffer if isinstance(node, tirx.BufferStore) else node.source
+            buffer = buffer_of(node)
             if buffer in self._fragments:
                 self._whole.add(buffer)
                 self._note_user(buffer, regions.group, location_of(node))

@@ -15,8 +15,6 @@ from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, defined_in, replace_loop, variables_of
 from tvmtile.ir.scopes import is_tensor
 
-__all__ = ["LeaveUnrolling"]
-
 _FEW_STATEMENTS = 16
 """Of a nest that is written out here: as short as a loop."""
 _MOST_OPERATIONS = 56 * 1024

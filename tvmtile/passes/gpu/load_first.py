@@ -23,8 +23,6 @@ from tvmtile.ir.rewriting import (
 )
 from tvmtile.ir.scopes import is_private, is_shared
 
-__all__ = ["LoadFirst"]
-
 _MOST_ELEMENTS = 32
 """That are loaded at once: each is in a register of its own until its word is put together."""
 

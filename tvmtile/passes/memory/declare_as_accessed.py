@@ -7,7 +7,7 @@ from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import mapped, nodes_in
 from tvmtile.analysis.aliases import Aliases
-from tvmtile.ir.operands import constant
+from tvmtile.ir.operands import buffer_of, constant
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import retyped, substitute
 
@@ -44,7 +44,7 @@ def DeclareAsAccessed(func: tirx.PrimFunc) -> tirx.PrimFunc:
         each.buffer: set() for each in nodes_in(func.body, tirx.AllocBuffer)
     }
     for node in nodes_in(func.body, (tirx.BufferStore, ir.TensorLoad)):
-        buffer = node.buffer if isinstance(node, tirx.BufferStore) else node.source
+        buffer = buffer_of(node)
         if aliases.root(buffer) in accessed:
             accessed[aliases.root(buffer)].add(str(buffer.ty.dtype))
     new = {root: _redeclared(root, dtypes) for root, dtypes in accessed.items()}

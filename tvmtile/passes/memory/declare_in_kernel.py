@@ -7,6 +7,7 @@ from tvm import ir, tirx
 from tvmtile._tvm import buffer_var, nodes_in
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.kernels import Launch, with_kernels, with_launch_body
+from tvmtile.ir.operands import buffer_of
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import seq, substitute
 
@@ -59,8 +60,5 @@ def _accessed_in_two_ways(body: tirx.Stmt) -> list[ir.Var]:
     """The tensors from outside that a body accesses both directly and through views."""
     aliases = Aliases(body)
     declared = {*aliases.views, *(each.buffer for each in nodes_in(body, tirx.AllocBuffer))}
-    accessed = dict.fromkeys(
-        node.buffer if isinstance(node, tirx.BufferStore) else node.source
-        for node in nodes_in(body, (tirx.BufferStore, ir.TensorLoad))
-    )
+    accessed = dict.fromkeys(map(buffer_of, nodes_in(body, (tirx.BufferStore, ir.TensorLoad))))
     return [buffer for buffer in accessed if buffer in aliases.aliased and buffer not in declared]

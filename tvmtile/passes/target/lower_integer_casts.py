@@ -10,8 +10,6 @@ from tvmtile.ir.operands import integer_range
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, contains, reads_no_memory
 
-__all__ = ["LowerIntegerCastsOnCuda"]
-
 _MANTISSA_BITS = {"float16": 10, "bfloat16": 7}
 _EXPONENT_OF_ONE = {"float16": 15, "bfloat16": 127}
 

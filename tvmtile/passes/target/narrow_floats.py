@@ -21,8 +21,6 @@ from tvmtile.ir.rewriting import contains, for_loop, retyped, seq
 from tvmtile.ir.scopes import is_private
 from tvmtile.ir.types import COMPARISONS, Binary
 
-__all__ = ["lowered"]
-
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.Min, tirx.Max)
 _BYTE_OFFSET = "tirx.ptr_byte_offset"
 _MOVES_BITS = ("prim.if_then_else", "tirx.reinterpret", "tirx.address_of", _BYTE_OFFSET)

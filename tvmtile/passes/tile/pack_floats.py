@@ -293,9 +293,8 @@ class _Pack(ScopedRewriter):
 
     def _refuse_vector(self, node: ir.TensorLoad | tirx.BufferStore) -> None:
         if isinstance(node.indices[-1], tirx.Ramp):
-            buffer = node.buffer if isinstance(node, tirx.BufferStore) else node.source
             raise UnsupportedDtype(
-                f"{describe(buffer)} is accessed by vectors",
+                f"{describe(buffer_of(node))} is accessed by vectors",
                 help="access its elements in a loop over T.vectorized",
                 location=location_of(node),
             )

@@ -12,8 +12,6 @@ from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.types import COMPARISONS, Binary
 
-__all__ = ["KeepComparisons", "ShowComparisons"]
-
 
 @prim_func_pass("KeepComparisons")
 def KeepComparisons(func: tirx.PrimFunc) -> tirx.PrimFunc:

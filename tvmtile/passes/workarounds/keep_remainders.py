@@ -20,8 +20,6 @@ from tvmtile.ir.rewriting import (
 )
 from tvmtile.ir.types import COMPARISONS, Binary
 
-__all__ = ["KeepRemainders"]
-
 _DIVISIONS = (tirx.FloorDiv, tirx.FloorMod)
 _BITWISE = (tirx.BitwiseAnd, tirx.BitwiseOr, tirx.BitwiseXor)
 

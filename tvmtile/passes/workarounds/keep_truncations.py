@@ -12,8 +12,6 @@ from tvmtile.ir.operands import integer_range
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, contains
 
-__all__ = ["KeepTruncations"]
-
 _INFINITE = 2**63 - 1  # to TVM's analyzer
 
 

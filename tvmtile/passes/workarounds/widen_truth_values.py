@@ -9,8 +9,6 @@ from tvmtile.ir.kernels import with_body
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.types import COMPARISONS, Binary
 
-__all__ = ["WidenTruthValuesOnCpu"]
-
 _EXTREMA = (tirx.Max, tirx.Min)
 
 

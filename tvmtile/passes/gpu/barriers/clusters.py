@@ -26,8 +26,6 @@ from tvmtile.ir.rewriting import contains, mentions, substitute, variables_of
 from tvmtile.ir.scopes import is_shared
 from tvmtile.ir.tensor_maps import is_encoder
 
-__all__ = ["Arrivals", "Cluster", "Done", "blocks_together", "is_published"]
-
 _MOST_BLOCKS = 16
 """Of a cluster; no GPU has larger ones."""
 

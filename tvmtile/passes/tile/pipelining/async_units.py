@@ -14,8 +14,6 @@ from tvmtile.passes.tile.pipelining.body import Unit
 from tvmtile.passes.tile.pipelining.plan import Plan
 from tvmtile.passes.tile.pipelining.tiles import KernelTiles
 
-__all__ = ["async_units", "later_units"]
-
 
 def async_units(units: Sequence[Unit], plan: Plan, tiles: KernelTiles) -> list[bool]:
     """Tell of each unit whether what it writes may arrive when a later stage begins.

@@ -13,8 +13,6 @@ from tvmtile.passes.tile.pipelining.body import Obstacle, Unit
 from tvmtile.passes.tile.pipelining.plan import Plan
 from tvmtile.passes.tile.pipelining.tiles import KernelTiles
 
-__all__ = ["Producers"]
-
 
 class Producers:
     """The units that run ahead: copies from global memory into shared tiles, and what they need."""

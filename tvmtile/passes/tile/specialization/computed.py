@@ -18,14 +18,6 @@ from tvmtile.ir.rewriting import contains
 from tvmtile.ir.scopes import is_fragment, is_global, is_shared, is_tensor
 from tvmtile.passes.tile.pipelining import KernelTiles, Mbarriers, Unit
 
-__all__ = [
-    "ANY_MBARRIER",
-    "computed_ahead",
-    "computes_as_it_loads",
-    "is_computed",
-    "why_not_from_tiles",
-]
-
 
 def is_computed(unit: Unit) -> bool:
     """Tell whether the elements that a statement writes are more than moved, one by one."""
