@@ -46,8 +46,8 @@ def annotate_compile_flags(flags: Any) -> None:
 
 
 def annotate_consumer_reg_alloc(reg_count: int = 240) -> None:
-    """Accepted with a warning: registers of a consumer thread, where roles are split."""
-    warn_ignored("T.annotate_consumer_reg_alloc", _NO_ROLES, reg_count=reg_count)
+    """Accepted with a warning: registers of a thread that consumes tiles."""
+    warn_ignored("T.annotate_consumer_reg_alloc", _REGISTERS, reg_count=reg_count)
 
 
 def annotate_l2_hit_ratio(l2_hit_ratio_map: dict[Any, float]) -> None:
@@ -83,11 +83,11 @@ def annotate_pass_configs(configs: Mapping[Any, Any]) -> None:
 
 
 def annotate_producer_reg_dealloc(reg_count: int = 24) -> None:
-    """Accepted with a warning: registers of a producer thread, where roles are split."""
-    warn_ignored("T.annotate_producer_reg_dealloc", _NO_ROLES, reg_count=reg_count)
+    """Accepted with a warning: registers of a thread that copies tiles."""
+    warn_ignored("T.annotate_producer_reg_dealloc", _REGISTERS, reg_count=reg_count)
 
 
-_NO_ROLES = "all threads of a block have the same work, and the same registers"
+_REGISTERS = "how many registers a thread of each role has follows from what it holds"
 
 
 def annotate_restrict_buffers(*buffers: object) -> None:
@@ -111,8 +111,8 @@ def annotate_restrict_buffers(*buffers: object) -> None:
 
 
 def disable_warp_group_reg_alloc() -> None:
-    """Accepted for TileLang's kernels: leave the register counts of warp groups as they are."""
+    """Accepted for TileLang's kernels; register counts follow from what the roles hold."""
 
 
 def no_set_max_nreg() -> None:
-    """Accepted for TileLang's kernels: leave the register counts of warp groups as they are."""
+    """Accepted for TileLang's kernels, as `T.disable_warp_group_reg_alloc` is."""
