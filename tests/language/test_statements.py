@@ -19,7 +19,7 @@ import tvmtile
 import tvmtile.language as T
 from tests.gpu.machine import HAS_GPU, by_way_of_gpu, on_gpu
 from tests.metal.programs import emulated
-from tvmtile.errors import CudaEmulationError, NestingError
+from tvmtile.errors import CudaEmulationError, MetalEmulationError, NestingError
 from tvmtile.pipeline import check
 
 TARGETS = ("llvm", "metal", {"kind": "cuda", "arch": "sm_80"})
@@ -612,3 +612,67 @@ def test_the_right_side_of_and_and_or_is_read_where_the_left_one_leaves_it_open(
     backend = {"execution_backend": "emulator"} if target == "metal" else {}
     tvmtile.compile(main, target=target, **backend)(torch.arange(8.0), p, c)
     assert c.tolist() == [[0, 1, 1, 0, 1, 0, 0, 0], [0, 1, 1, 1, 1, 0, 1, 0]]
+
+
+@T.prim_func
+def flags(
+    A: T.Tensor((4, 128), "int32"),
+    B: T.Tensor((8,), "int32"),
+    C: T.Tensor((3, 8), "int32"),
+):
+    with T.Kernel(2, threads=64) as bx:
+        found = T.alloc_shared((8,), "int32")
+        known = T.alloc_fragment((8,), "int32")
+        T.fill(found, -1)
+        T.fill(known, -1)
+        for k in T.serial(4):
+            for i in T.Parallel(128):
+                if A[k, i] < 8:
+                    found[A[k, i]] = k
+                    known[A[k, i]] = 2 * k
+                    C[2, A[k, i]] = A[k, i] + 1
+        for i in T.Parallel(128):
+            if A[0, i] < 4:
+                found[A[0, i]] = -2
+            if A[bx, i] < 8:
+                B[A[bx, i]] = 1
+        if bx == 0:
+            T.copy(found, C[0, 0])
+            T.copy(known, C[1, 0])
+
+
+@pytest.mark.filterwarnings("ignore:.* is kept in shared memory")
+@pytest.mark.parametrize("target", [*TARGETS, {"kind": "cuda", "arch": "sm_90a"}], ids=str)
+def test_stores_of_one_value_by_several_iterations_and_blocks(target):
+    """The last statement, and of it the last iteration of the loop around, wins."""
+    numbers = torch.randint(
+        0, 14, (4, 128), dtype=torch.int32, generator=torch.Generator().manual_seed(3)
+    )
+    some, all_of_them = torch.zeros(8, dtype=torch.int32), torch.zeros(3, 8, dtype=torch.int32)
+    backend = "auto" if target == "llvm" else "emulator"
+    tvmtile.compile(flags, target=target, execution_backend=backend)(numbers, some, all_of_them)
+    rows = [{int(n) for n in row} for row in numbers]
+    last = [max((k for k in range(4) if n in rows[k]), default=-1) for n in range(8)]
+    assert some.tolist() == [int(n in rows[0] | rows[1]) for n in range(8)]
+    assert all_of_them[0].tolist() == [-2 if n in rows[0] and n < 4 else last[n] for n in range(8)]
+    assert all_of_them[1].tolist() == [2 * k if k >= 0 else -1 for k in last]
+    assert all_of_them[2].tolist() == [n + 1 if last[n] >= 0 else 0 for n in range(8)]
+
+
+@T.prim_func
+def last_ones(A: T.Tensor((64,), "int32"), B: T.Tensor((1,), "int32")):
+    with T.Kernel(1, threads=64):
+        for i in T.Parallel(64):
+            if A[i] > 0:
+                B[0] = A[i]  # which one?
+
+
+@pytest.mark.parametrize("target", ["metal", {"kind": "cuda", "arch": "sm_80"}], ids=str)
+def test_stores_of_different_values_are_a_race(target):
+    """Where they are known only when the kernel runs, the emulators find it."""
+    kernel = tvmtile.compile(last_ones, target=target, execution_backend="emulator")
+    result = torch.zeros(1, dtype=torch.int32)
+    kernel(torch.full((64,), 3, dtype=torch.int32), result)
+    assert result.item() == 3
+    with pytest.raises((MetalEmulationError, CudaEmulationError), match=r"race: .* B_ptr\[0\]"):
+        kernel(torch.arange(64, dtype=torch.int32), result)

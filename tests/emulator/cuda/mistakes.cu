@@ -25,6 +25,34 @@ extern "C" __global__ void warp_barrier_for_two_warps(float* a) {
 
 extern "C" __global__ void blocks_share_an_element(float* a) { a[0] = blockIdx.x; }
 
+// Two threads of two warps, `x` and the other one: which of them comes first does not matter.
+extern "C" __global__ void two_stores(float* a, int kind, int x) {
+  __shared__ float tile[1];
+  if (threadIdx.x == 5) tile[0] = 2;
+  __syncthreads();
+  if (threadIdx.x == x) {
+    if (kind == 3) a[1] = tile[0];
+    if (kind == 4) tile[0] = 1;
+    if (kind == 5) tile[0] = 2;
+    if (kind == 6) {
+      atomicExch(tile, 2.0f);
+    } else {
+      tile[0] = kind == 1 ? 3 : 2;
+    }
+    if (kind == 2) a[1] = tile[0];
+  } else if (threadIdx.x == 32 - x) {
+    tile[0] = 2;
+  }
+  __syncthreads();
+  if (kind == 7) tile[0] = 7;
+  __syncthreads();
+  if (threadIdx.x == 0) a[0] = tile[0];
+}
+
+extern "C" __global__ void blocks_store_an_element(float* a, int apart) {
+  a[0] = 3 + apart * blockIdx.x;
+}
+
 extern "C" __global__ void beyond_the_end(float* a, int n) {
   a[threadIdx.x + n] = 1;  // out of bounds
 }

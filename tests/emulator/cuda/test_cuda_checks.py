@@ -99,6 +99,39 @@ def test_nothing_orders_two_blocks():
     module().kernel("blocks_share_an_element")(floats(), grid=2, block=1, check_global_races=False)
 
 
+_STORES = {"one value": 0, "one value, one of them twice": 5, "and another one behind them": 7}
+_RACES = {
+    "two values": 1,
+    "read by one of them": 2,
+    "read by one of them before": 3,
+    "two values by one of them": 4,
+    "one of them atomic": 6,
+}
+
+
+@pytest.mark.parametrize("first", [0, 32])
+@pytest.mark.parametrize("kind", _STORES.values(), ids=_STORES.keys())
+def test_stores_of_one_value_are_no_race(kind, first):
+    result = floats()
+    module().kernel("two_stores")(result, kind, first, grid=1, block=64)
+    assert result[0] == (7 if kind == 7 else 2)
+
+
+@pytest.mark.parametrize("first", [0, 32])
+@pytest.mark.parametrize("kind", _RACES.values(), ids=_RACES.keys())
+def test_stores_are_a_race_whichever_comes_first(kind, first):
+    error = error_of("two_stores", floats(), kind, first)
+    assert (error.kind, error.buffer) == ("race", "tile")
+    assert {thread[0] for thread in error.threads} == {0, 32}
+
+
+def test_blocks_may_store_one_value():
+    result = floats()
+    module().kernel("blocks_store_an_element")(result, 0, grid=3, block=64)
+    assert result[0] == 3
+    assert error_of("blocks_store_an_element", floats(), 1, grid=3, block=64).kind == "race"
+
+
 def test_an_index_beyond_the_end_of_an_array():
     array = floats()
     with pytest.raises(CudaEmulationError, match=r"writes a\[64\]; a has 64 elements") as caught:

@@ -62,8 +62,8 @@ def InsertBarriers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     That holds for threadgroup memory, and for a tensor that the kernel uses in two ways, of reads,
     writes and atomic updates, or writes in two places. Between accesses of a tensor a barrier is left
     out where not all threads of the block come: the user orders those, as he does what one block writes
-    and another reads. Tensors that are different parameters are taken to be different memory. An
-    element that one statement writes in several threads is left to them.
+    and another reads. Tensors that are different parameters are taken to be different memory. Threads
+    that write an element by the same statement, once, write the same value.
 
     An arrival at the mbarrier of another block is a fence of the GPU only where threads write what
     other blocks read.

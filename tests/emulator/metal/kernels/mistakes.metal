@@ -22,7 +22,7 @@ kernel void write_without_barrier(device float* out [[buffer(0)]],
 
 kernel void two_writes(device float* out [[buffer(0)]], uint i [[thread_index_in_threadgroup]]) {
   threadgroup half sums[4];
-  if (i == 3 || i == 40) sums[2] = 1.0h;  // race: two writes
+  if (i == 3 || i == 40) sums[2] = half(i);  // race: two writes
   threadgroup_barrier(mem_flags::mem_threadgroup);
   if (i == 0) out[0] = sums[2];
 }
@@ -66,9 +66,9 @@ kernel void device_race(device int* data [[buffer(0)]], uint i [[thread_index_in
 }
 
 kernel void threadgroups_race(device int* data [[buffer(0)]],
-                              uint group [[threadgroup_position_in_grid]],
+                              uint2 group [[threadgroup_position_in_grid]],
                               uint i [[thread_index_in_threadgroup]]) {
-  if (i == 5) data[7] = group;  // race: two threadgroups
+  if (i == 5) data[7] = group.y;  // race: two threadgroups
 }
 
 kernel void atomic_and_plain(device atomic_int* counter [[buffer(0)]], device int* out [[buffer(1)]],

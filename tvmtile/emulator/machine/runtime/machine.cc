@@ -254,6 +254,7 @@ void Machine::run_thread() {
 }
 
 void Machine::finish(Thread& thread) {
+  compare_stores();
   thread.state = Thread::State::kFinished;
   Block& block = *thread.block;
   Warp& warp = warp_of(thread);
@@ -302,6 +303,7 @@ Thread* Machine::next_ready(const Thread& after) {
 }
 
 void Machine::go_on(Thread& from, Thread* to) {
+  compare_stores();
   while (to == nullptr) {
     if (at_idle == nullptr || !at_idle()) fail_deadlock();
     to = from.state == Thread::State::kReady ? &from : next_ready(from);
@@ -679,6 +681,7 @@ bool Machine::is_private(const Thread& thread, std::uintptr_t address, std::uint
 void Machine::access(const Thread& thread, unsigned agent, std::uintptr_t address,
                      std::uint64_t size, Access access, std::uintptr_t instruction, int line,
                      bool needs_fence) {
+  compare_stores();
   agent_ = agent;
   if (!memory_.contains(address)) {
     if (is_private(thread, address, size)) {
@@ -732,9 +735,14 @@ void Machine::check_races(const Thread& thread, unsigned agent, const Region& re
       note_never_written(thread, region.data + i, size - (i - offset), access, instruction, line);
     }
     const bool both_atomic = now.atomic && cell.write.atomic;
-    if (!both_atomic && order.concurrent(cell.write, self)) {
-      fail_race(thread, region.data + i, size - (i - offset), access, cell.write,
-                cell.write.atomic ? Access::kAtomicWrite : Access::kWrite, instruction, line);
+    const Stamp writer = both_atomic ? Stamp() : order.concurrent_writer(cell, self);
+    // Whether the values are the same is known when it has been done.
+    const bool is_store = access == Access::kWrite && agent == self;
+    const bool repeats = writer.clock != 0 && is_store && !writer.atomic && !writer.changed &&
+                         writer.agent < agents_apart_;
+    if (writer.clock != 0 && !repeats) {
+      fail_race(thread, region.data + i, size - (i - offset), access, writer,
+                writer.atomic ? Access::kAtomicWrite : Access::kWrite, instruction, line);
     }
     // What threads and their own copies wrote; other work in the background needs no fence.
     const bool by_thread = order.in_this_block(cell.write) && cell.write.agent < 2 * agents_apart_;
@@ -752,8 +760,32 @@ void Machine::check_races(const Thread& thread, unsigned agent, const Region& re
       fail_race(thread, region.data + i, size - (i - offset), access, reader, Access::kRead,
                 instruction, line);
     }
-    order.note_write(cell, now);
+    const bool again = is_store && cell.write.agent == now.agent && cell.write.clock == now.clock;
+    if (repeats || again) {
+      const std::uint64_t first = std::max(offset, i - i % region.element_bytes);
+      const std::uintptr_t place = region.data + i;
+      stores_.push_back({&thread, region.data + first, size - (first - offset), place,
+                         *reinterpret_cast<const char*>(place), &cell, repeats ? writer : Stamp(),
+                         instruction, line});
+    }
+    const bool changed = again && cell.write.changed;
+    order.note_write(cell, now, self, repeats);
+    cell.write.changed = changed;
   }
+}
+
+void Machine::compare_stores() {
+  for (const Store& store : stores_) {
+    if (*reinterpret_cast<const char*>(store.byte) == store.before) continue;
+    if (store.other.clock == 0) {
+      store.cell->write.changed = true;
+      continue;
+    }
+    agent_ = store.thread->number;
+    fail_race(*store.thread, store.address, store.size, Access::kWrite, store.other, Access::kWrite,
+              store.instruction, store.line);
+  }
+  stores_.clear();
 }
 
 // --- failures

@@ -80,6 +80,19 @@ struct Warp {
   std::deque<Lanes> lanes;  // all of them first, then those of other masks; none moves
 };
 
+// A byte that a thread stores, as another one does at the same time, or as it did before.
+struct Store {
+  const Thread* thread;
+  std::uintptr_t address;  // of its element
+  std::uint64_t size;      // from there to the end of the store
+  std::uintptr_t byte;
+  char before;
+  Cell* cell;
+  Stamp other;  // nobody where it is its own
+  std::uintptr_t instruction;
+  int line;
+};
+
 class Machine {
  public:
   Machine(const Launch& launch, Report& report, Statistics& statistics);
@@ -229,6 +242,8 @@ class Machine {
   void check_races(const Thread& thread, unsigned agent, const Region& region, std::uint64_t offset,
                    std::uint64_t size, Access access, std::uintptr_t instruction, int line,
                    bool needs_fence);
+  // What the threads' last stores have left.
+  void compare_stores();
   [[noreturn]] void fail_divergence(const Thread& thread, const Site& site, const Thread& other);
   template <std::size_t N>
   void name_agent(unsigned agent, char (&text)[N]) const;
@@ -269,6 +284,7 @@ class Machine {
   std::vector<std::vector<void*>> group_payloads_;
   unsigned agents_apart_ = 0;
   unsigned agent_ = 0;  // of the access that is checked
+  std::vector<Store> stores_;  // checked, and not compared yet
   std::vector<std::uint32_t> starts_;  // of clusters: clocks of accesses to global memory
   std::shared_ptr<const Seen> really_known_;  // while a thread goes by other knowledge
   Fiber scheduler_;

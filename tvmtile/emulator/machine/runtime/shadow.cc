@@ -71,63 +71,73 @@ void Order::learn(unsigned thread, unsigned agent, std::uint32_t clock) {
   known_[thread] = std::move(more);
 }
 
-// A reader that `thread` does not come after, or the stamp of nobody.
-Stamp Order::unordered(const Readers& readers, unsigned thread) const {
-  for (std::uint32_t lanes = readers.lanes; lanes != 0; lanes &= lanes - 1) {
-    const unsigned agent = readers.group * kWarpSize + static_cast<unsigned>(__builtin_ctz(lanes));
-    const Stamp reader = {readers.clock, static_cast<std::uint16_t>(agent), false};
-    if (concurrent(reader, thread)) return reader;
+// One that `thread` does not come after, or the stamp of nobody.
+Stamp Order::unordered(const Accessors& accessors, unsigned thread) const {
+  for (std::uint32_t lanes = accessors.lanes; lanes != 0; lanes &= lanes - 1) {
+    const unsigned agent = accessors.group * kWarpSize + static_cast<unsigned>(__builtin_ctz(lanes));
+    const Stamp stamp = {accessors.clock, static_cast<std::uint16_t>(agent)};
+    if (concurrent(stamp, thread)) return stamp;
   }
   return Stamp();
 }
 
-void Order::note_read(Cell& cell, Stamp now, unsigned thread) {
+void Order::note(Cell& cell, Stamp now, unsigned thread, bool wrote) {
   const auto group = static_cast<std::uint16_t>(now.agent / kWarpSize);
   const std::uint32_t lane = 1u << now.agent % kWarpSize;
   bool earlier_block = false;
-  for (Readers* readers = &cell.readers;;) {
-    if (readers->clock == now.clock && readers->group == group && readers->lanes != 0) {
-      readers->lanes |= lane;
+  for (Accessors* others = &cell.others;;) {
+    const bool is_alike = others->wrote == wrote;
+    if (is_alike && others->clock == now.clock && others->group == group && others->lanes != 0) {
+      others->lanes |= lane;
       return;
     }
-    // Whoever comes after this reader comes after those that this one comes after. Of earlier blocks
-    // one reader is as good as another.
-    const bool is_earlier = readers->lanes != 0 && readers->clock < block_start_;
+    // Whoever comes after this one comes after those that this one comes after. Of earlier blocks
+    // one is as good as another.
+    const bool is_earlier = others->lanes != 0 && others->clock < block_start_;
     const bool needless =
-        readers->lanes == 0 || (is_earlier ? earlier_block || !shared_by_blocks_
-                                           : unordered(*readers, thread).clock == 0);
+        others->lanes == 0 ||
+        (is_alike && (is_earlier ? earlier_block || !shared_by_blocks_
+                                 : unordered(*others, thread).clock == 0));
     if (needless) {
-      readers->clock = now.clock;
-      readers->lanes = lane;
-      readers->group = group;
+      others->clock = now.clock;
+      others->lanes = lane;
+      others->group = group;
+      others->wrote = wrote;
       return;
     }
-    earlier_block |= is_earlier;
-    if (readers->next == 0) {
+    earlier_block |= is_alike && is_earlier;
+    if (others->next == 0) {
       // The pool may move: the link is set behind.
       const auto added = static_cast<std::uint32_t>(pool_.size());
-      readers->next = added;
-      pool_.push_back({now.clock, lane, group, 0});
+      others->next = added;
+      pool_.push_back({now.clock, lane, group, wrote, 0});
       return;
     }
-    readers = &pool_[readers->next];
+    others = &pool_[others->next];
   }
 }
 
-Stamp Order::concurrent_reader(const Cell& cell, unsigned thread) const {
-  for (const Readers* readers = &cell.readers;; readers = &pool_[readers->next]) {
-    const Stamp reader = unordered(*readers, thread);
-    if (reader.clock != 0 || readers->next == 0) return reader;
+Stamp Order::concurrent_accessor(const Cell& cell, unsigned thread, bool wrote) const {
+  for (const Accessors* others = &cell.others;; others = &pool_[others->next]) {
+    const Stamp other = others->wrote == wrote ? unordered(*others, thread) : Stamp();
+    if (other.clock != 0 || others->next == 0) return other;
   }
 }
 
-void Order::note_write(Cell& cell, Stamp now) {
+void Order::note_write(Cell& cell, Stamp now, unsigned thread, bool repeats) {
+  const Stamp before = cell.write;
   cell.write = now;
   if (now.atomic) return;  // it orders nothing: plain reads race with the atomic writes that follow
-  for (Readers* readers = &cell.readers;; readers = &pool_[readers->next]) {
-    readers->lanes = 0;
-    if (readers->next == 0) return;
+  cell.write.repeated = repeats;
+  const auto group = static_cast<std::uint16_t>(now.agent / kWarpSize);
+  for (Accessors* others = &cell.others;; others = &pool_[others->next]) {
+    // Those that come before this write come before whoever races with neither; not the agent's own
+    // reads, for who writes the same.
+    const bool is_now = others->clock == now.clock && others->group == group && !others->wrote;
+    if (!(repeats && others->wrote)) others->lanes &= is_now ? 1u << now.agent % kWarpSize : 0;
+    if (others->next == 0) break;
   }
+  if (repeats) note(cell, before, thread, true);
 }
 
 }  // namespace emulator

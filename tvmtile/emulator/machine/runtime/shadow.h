@@ -1,6 +1,7 @@
 // Who touched a byte last, and what orders it before another access: the race detector.
 //
-// Two accesses of one byte, one of them a write, race unless something orders them. Who accesses memory
+// Two accesses of one byte, one of them a write, race unless something orders them. Stores of one value
+// by several threads don't, but whoever reads it must come after all of them. Who accesses memory
 // is an agent: a thread, or what a thread has started and does not wait for, such as an asynchronous
 // copy. Each agent has a clock, which goes up when others may learn of what it did; an access leaves a
 // stamp, the agent and its clock. Each thread knows up to which clock every agent is ordered before it
@@ -17,23 +18,26 @@
 namespace emulator {
 
 struct Stamp {
-  std::uint32_t clock = 0;  // 0 is before every launch: nobody
-  std::uint16_t agent = 0;
-  bool atomic = false;
+  std::uint32_t clock;  // 0 is before every launch: nobody
+  std::uint16_t agent;
+  bool atomic : 1;
+  bool repeated : 1;  // others wrote the same value at the same time
+  bool changed : 1;   // the agent wrote another value just before
 };
 
-// Readers with the same clock in one group of kWarpSize agents.
-struct Readers {
+// Agents with the same clock in one group of kWarpSize that read a byte, or wrote what is in it.
+struct Accessors {
   std::uint32_t clock = 0;
   std::uint32_t lanes = 0;
   std::uint16_t group = 0;
+  bool wrote = false;
   std::uint32_t next = 0;  // in the pool; 0: none
 };
 
 // What is remembered of a byte.
 struct Cell {
-  Stamp write;
-  Readers readers;  // none where it has no lanes
+  Stamp write;       // the last one
+  Accessors others;  // none where it has no lanes
 };
 
 // By agent: the last clock whose accesses are known to be over.
@@ -92,20 +96,29 @@ class Order {
     if (!in_this_block(stamp)) return shared_by_blocks_ && stamp.clock != 0;
     return stamp.agent != thread && (*known_[thread])[stamp.agent] < stamp.clock;
   }
-  void note_read(Cell& cell, Stamp now, unsigned thread);
-  // A reader that a write by `thread` races with, or the stamp of nobody.
-  Stamp concurrent_reader(const Cell& cell, unsigned thread) const;
-  void note_write(Cell& cell, Stamp now);
+  void note_read(Cell& cell, Stamp now, unsigned thread) { note(cell, now, thread, false); }
+  // A reader that a write by `thread` races with, or the stamp of nobody; and a writer.
+  Stamp concurrent_reader(const Cell& cell, unsigned thread) const {
+    return concurrent_accessor(cell, thread, false);
+  }
+  Stamp concurrent_writer(const Cell& cell, unsigned thread) const {
+    if (concurrent(cell.write, thread)) return cell.write;
+    return cell.write.repeated ? concurrent_accessor(cell, thread, true) : Stamp();
+  }
+  // `repeats`: what others write at the same time is the same.
+  void note_write(Cell& cell, Stamp now, unsigned thread, bool repeats);
 
  private:
-  Stamp unordered(const Readers& readers, unsigned thread) const;
+  Stamp unordered(const Accessors& accessors, unsigned thread) const;
+  Stamp concurrent_accessor(const Cell& cell, unsigned thread, bool wrote) const;
+  void note(Cell& cell, Stamp now, unsigned thread, bool wrote);
 
   bool shared_by_blocks_;
   bool publishes_;
   std::uint32_t block_start_ = 1;
   std::vector<std::uint32_t> clocks_;                // by agent
   std::vector<std::shared_ptr<const Seen>> known_;  // by thread
-  std::vector<Readers> pool_ = std::vector<Readers>(1);
+  std::vector<Accessors> pool_ = std::vector<Accessors>(1);
 };
 
 }  // namespace emulator
