@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from random import Random
 
+from tests.fuzz.chains import ChainMaker
 from tests.fuzz.indices import IndexMaker
 from tests.fuzz.kernels import KernelMaker
 from tests.fuzz.numbers import NumberMaker
@@ -24,6 +25,7 @@ from tests.fuzz.views import ViewMaker
 
 __all__ = [
     "generate",
+    "generate_chained",
     "generate_extreme",
     "generate_indexed",
     "generate_pipelined",
@@ -44,6 +46,21 @@ def generate_pipelined(seed: int, size: int = 6) -> Program:
     """
     module = Module(Random(seed))
     PipelineMaker(module, size).make()
+    return Program(module.source(seed), seed)
+
+
+def generate_chained(seed: int, size: int = 3) -> Program:
+    """The program of a seed whose pipelined loops have chains of products.
+
+    Parameters
+    ----------
+    seed : int
+        Of the program and of its inputs.
+    size : int
+        The most statements beside the copies and products of a loop, and twice those behind it.
+    """
+    module = Module(Random(seed))
+    ChainMaker(module, size).make()
     return Program(module.source(seed), seed)
 
 

@@ -23,7 +23,13 @@ from tests.fuzz.values import Invalid, Value, literal
 __all__ = ["Interpreter"]
 
 _SERIAL = ("Pipelined", "serial", "unroll", "vectorized", "Serial", "Unroll", "Vectorized", "range")
-_HINTS = ("use_swizzle", "annotate_layout", "annotate_safe_value", "annotate_warp_specialize")
+_HINTS = (
+    "use_swizzle",
+    "annotate_layout",
+    "annotate_safe_value",
+    "annotate_warp_specialize",
+    "assume",
+)
 _SCOPES = {"alloc_shared": "shared", "alloc_fragment": "fragment", "alloc_local": "local"}
 
 

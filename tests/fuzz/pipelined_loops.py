@@ -11,7 +11,7 @@ from tests.fuzz.collectives import Collectives
 from tests.fuzz.nests import Nests
 from tests.fuzz.parts import BOUND, Axis, Module, Tile
 
-__all__ = ["PLACES", "PipelinedLoops"]
+__all__ = ["PLACES", "Loop", "PipelinedLoops"]
 
 _MOST_TRIPS = 9
 _OPERANDS = (("float16", "float32"),) * 4 + (("bfloat16", "float32"), ("int8", "int32"))
@@ -20,7 +20,7 @@ PLACES = 8
 
 
 @dataclass
-class _Loop:
+class Loop:
     """What an iteration does; a later loop may do the same with its tiles.
 
     Attributes
@@ -75,7 +75,7 @@ class PipelinedLoops(Collectives, Nests):
 
     # A loop --------------------------------------------------------------------------------------
 
-    def _pipelined(self, former: _Loop | None) -> _Loop:
+    def _pipelined(self, former: Loop | None) -> Loop:
         """One loop, perhaps with the tiles of a former one."""
         loop = former or self._planned()
         bounds, trips, runs = self._bounds()
@@ -92,9 +92,9 @@ class PipelinedLoops(Collectives, Nests):
             tile.filled = tile.filled and used_behind
         return loop
 
-    def _planned(self) -> _Loop:
+    def _planned(self) -> Loop:
         """Products and sums of a loop, whose accumulators are set here."""
-        loop = _Loop()
+        loop = Loop()
         self._products(loop)
         for _ in range(self.rng.randrange(0 if loop.steps else 1, 3)):
             roles = self.rng.choice(("mk", "kn", "nk", "k", "mn", "m", "kn"))
@@ -108,7 +108,7 @@ class PipelinedLoops(Collectives, Nests):
         loop.wanted = list(dict.fromkeys(loop.wanted))
         return loop
 
-    def _added(self, loop: _Loop, roles: str, dtype: str) -> Callable[[], None]:
+    def _added(self, loop: Loop, roles: str, dtype: str) -> Callable[[], None]:
         """The elements of a tile, added up in a fragment."""
         sums = self.allocate(roles, "int32" if "int" in dtype else "float32", "fragment")
         self.text.add(f"T.clear({sums.name})")
@@ -147,7 +147,7 @@ class PipelinedLoops(Collectives, Nests):
         count = rng.choice((0, 1, 1, 2, 3, 3, 4, 5, 7, 9))
         return f"{begin}{start + count}", count, count > 0
 
-    def _iteration(self, loop: _Loop, axis: Axis) -> None:
+    def _iteration(self, loop: Loop, axis: Axis) -> None:
         """Names and conditions, copies, products, other statements."""
         rng = self.rng
         condition = self._condition(axis.index) if rng.random() < 0.3 else ""
@@ -194,7 +194,7 @@ class PipelinedLoops(Collectives, Nests):
 
     # Copies --------------------------------------------------------------------------------------
 
-    def _copied_ahead(self, loop: _Loop, number: int, roles: str, dtype: str) -> None:
+    def _copied_ahead(self, loop: Loop, number: int, roles: str, dtype: str) -> None:
         """A tile that an iteration copies before it uses it."""
         if number == len(loop.tiles):
             loop.tiles.append(self.allocate(roles, dtype, "shared"))
@@ -203,7 +203,7 @@ class PipelinedLoops(Collectives, Nests):
         loop.tiles[number].filled = True
 
     @staticmethod
-    def _read(loop: _Loop, roles: str, dtype: str) -> Tile:
+    def _read(loop: Loop, roles: str, dtype: str) -> Tile:
         return loop.tiles[loop.wanted.index((roles, dtype))]
 
     def _fill(self, tile: Tile) -> None:
@@ -238,7 +238,7 @@ class PipelinedLoops(Collectives, Nests):
 
     # Products ------------------------------------------------------------------------------------
 
-    def _products(self, loop: _Loop) -> None:
+    def _products(self, loop: Loop) -> None:
         """None, one or two products of an iteration."""
         kind = self.rng.random()
         if kind < 0.15:
@@ -265,7 +265,7 @@ class PipelinedLoops(Collectives, Nests):
         tile.filled = True
         return tile
 
-    def _product(self, loop: _Loop, dtype: str, sums: Tile) -> None:
+    def _product(self, loop: Loop, dtype: str, sums: Tile) -> None:
         left, right = self.rng.choice(("mk", "mk", "km")), self.rng.choice(("kn", "kn", "nk"))
         if dtype == "int8":
             left, right = "mk", "nk"
@@ -280,7 +280,7 @@ class PipelinedLoops(Collectives, Nests):
 
         loop.steps.append(multiply)
 
-    def _chain(self, loop: _Loop) -> None:
+    def _chain(self, loop: Loop) -> None:
         """Attention's two products: the first one's sums, made small, times another tile."""
         dtype = self.rng.choice(("float16", "float16", "bfloat16"))
         q = self.allocate("mn", dtype, "shared")
