@@ -57,6 +57,30 @@ def test_matmul_with_an_epilogue_and_its_gradients(dtype, activation):
     )  # fmt: skip
 
 
+def test_gradients_of_a_single_row():
+    x, w, bias = random(40), random(24, 40), random(24)
+    assert_same(lambda x, w, b: ops.matmul(x, w.T, b), F.linear, x, w, bias)
+    weight, shift = random(40), random(40)
+    assert_same(ops.rms_norm, lambda x, w: F.rms_norm(x, (40,), w, 1e-6), x, weight)
+    assert_same(ops.layer_norm, lambda x, w, b: F.layer_norm(x, (40,), w, b), x, weight, shift)
+
+
+def test_relu_passes_on_no_infinite_gradient_where_it_is_zero():
+    a, b = torch.eye(2).requires_grad_(), torch.tensor([[1.0], [-1.0]])
+    given = torch.full((2, 1), torch.inf)
+    (ours,) = torch.autograd.grad(ops.matmul(a, b, activation="relu"), a, given)
+    (theirs,) = torch.autograd.grad(torch.relu(a @ b), a, given)
+    assert torch.equal(ours, theirs)
+    assert torch.equal(ours[1], torch.zeros(2))
+
+
+@pytest.mark.parametrize("gradient", [True, False])
+def test_an_activation_that_is_not_known(gradient):
+    a = torch.ones(2, 2).requires_grad_(gradient)
+    with pytest.raises(InvalidValue, match="activation='tanh' is not known\n(.*\n)+.*'relu', "):
+        ops.matmul(a, a, activation="tanh")
+
+
 def test_matmul_of_batches_however_they_lie():
     assert_same(torch_matmul.matmul, torch.matmul, random(2, 3, 20, 30), random(2, 3, 30, 10))
     a, b = torch.randn(2, 21, 30), torch.randn(2, 10, 30)

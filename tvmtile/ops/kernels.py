@@ -75,6 +75,11 @@ def _is_wrapper(tensor: Any) -> bool:
     return is_wrapper(tensor)
 
 
+def sum_of_rows(tensor: Any) -> Any:
+    """The sum over all axes but the last."""
+    return tensor.unsqueeze(0).flatten(0, -2).sum(0)
+
+
 def how_it_lies(tensor: Any) -> Hashable:
     """All that decides what kernel reads a tensor, and how; what is no dense tensor is an error.
 

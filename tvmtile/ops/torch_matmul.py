@@ -15,7 +15,16 @@ from tvmtile.jit import Kernel
 from tvmtile.ops import programs
 from tvmtile.ops.checks import check_same_kind, check_tensor, described
 from tvmtile.ops.configurations import matmul_configuration
-from tvmtile.ops.kernels import Plans, compiled, how_it_lies, is_plain, size_class, target_for
+from tvmtile.ops.kernels import (
+    Plans,
+    compiled,
+    how_it_lies,
+    is_plain,
+    size_class,
+    sum_of_rows,
+    target_for,
+)
+from tvmtile.ops.programs.gemm import check_activation
 
 _FROM_RESULT = (None, "relu")
 """Activations whose gradient follows from their result."""
@@ -77,6 +86,7 @@ def matmul(
     """
     if is_plain(a, b, bias):
         return _product(a, b, bias, activation, out_dtype, transpose_a, transpose_b)
+    check_activation(activation)
     a, b = _transposed(a, b, transpose_a, transpose_b)
     if activation in _FROM_RESULT:
         return matmul_operator(a, b, bias, activation, out_dtype)
@@ -339,8 +349,8 @@ def _keep(ctx: Any, inputs: Sequence[Any], output: Tensor) -> None:
 def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     a, b, output = ctx.saved_tensors
     if ctx.activation:
-        gradient = gradient * (output > 0)
-    of_bias = gradient.flatten(0, -2).sum(0).to(a.dtype) if ctx.needs_input_grad[2] else None
+        gradient = gradient.masked_fill(output <= 0, 0)  # of infinity, too
+    of_bias = sum_of_rows(gradient).to(a.dtype) if ctx.needs_input_grad[2] else None
     gradient = gradient.to(a.dtype)
     of_a = matmul_operator(gradient, b.mT, None, None, None) if ctx.needs_input_grad[0] else None
     of_b = _gradient_of_b(a, b, gradient) if ctx.needs_input_grad[1] else None

@@ -27,6 +27,7 @@ from tvmtile.ops.kernels import (
     is_plain,
     is_traced,
     size_class,
+    sum_of_rows,
     target_for,
 )
 
@@ -285,7 +286,7 @@ def _of_rms_norm(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None,
         factor = torch.rsqrt(x.float().square().mean(-1, keepdim=True) + ctx.epsilon)
     unit, inner = x * factor, gradient * weight.float()
     of_x = factor * (inner - unit * (inner * unit).mean(-1, keepdim=True))
-    return of_x.to(gradient.dtype), _summed(gradient * unit, gradient), None
+    return of_x.to(gradient.dtype), sum_of_rows(gradient * unit).to(gradient.dtype), None
 
 
 def _of_layer_norm(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
@@ -301,18 +302,13 @@ def _of_layer_norm(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | Non
     unit, inner = (x - mean) * factor, gradient * weight.float()
     mean_inner, mean_both = inner.mean(-1, keepdim=True), (inner * unit).mean(-1, keepdim=True)
     of_x = factor * (inner - mean_inner - unit * mean_both)
-    of_weight, of_bias = _summed(gradient * unit, gradient), _summed(gradient.float(), gradient)
-    return of_x.to(gradient.dtype), of_weight, of_bias, None
+    of_weight, of_bias = sum_of_rows(gradient * unit), sum_of_rows(gradient.float())
+    return (*(x.to(gradient.dtype) for x in (of_x, of_weight, of_bias)), None)
 
 
 def _of_torch(statistic: Tensor, x: Tensor) -> Tensor:
     """It as torch's kernels have it, which keep that of float64 in float64."""
     return statistic.double() if x.dtype == torch.float64 else statistic
-
-
-def _summed(rows: Tensor, like: Tensor) -> Tensor:
-    """The sum over all axes but the last."""
-    return rows.flatten(0, -2).sum(0).to(like.dtype)
 
 
 def _recorded(

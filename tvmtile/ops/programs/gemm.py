@@ -37,6 +37,21 @@ ACTIVATIONS: Mapping[str | None, Callable[[Any], Any]] = {
 """What is done to an element of the sum; `gelu_tanh` is torch's gelu(approximate="tanh")."""
 
 
+def check_activation(activation: str | None) -> None:
+    """Refuse an activation that `matmul` does not know.
+
+    Raises
+    ------
+    InvalidValue
+        The message names those that it knows.
+    """
+    if activation not in ACTIVATIONS:
+        known = ", ".join(repr(name) for name in ACTIVATIONS if name)
+        raise InvalidValue(
+            f"matmul: activation={activation!r} is not known", help=f"the activations are {known}"
+        )
+
+
 def matmul(
     M: Extent,
     N: Extent,
@@ -88,11 +103,7 @@ def matmul(
     InvalidValue
         If there is no such activation.
     """
-    if activation not in ACTIVATIONS:
-        known = ", ".join(repr(name) for name in ACTIVATIONS if name)
-        raise InvalidValue(
-            f"matmul: activation={activation!r} is not known", help=f"the activations are {known}"
-        )
+    check_activation(activation)
     dtype = as_dtype(dtype)
     c = {
         **matmul_configuration(target, M, N, K, str(dtype), batch),
