@@ -108,6 +108,20 @@ def test_what_is_something_else_is_left_with_the_reason():
     assert torch.equal(model(x), reference(x))
 
 
+class Attention(nn.Module):
+    def forward(self, q, k, v):
+        return F.scaled_dot_product_attention(q, k, v)
+
+
+def test_later_calls_that_broadcast_are_torchs():
+    model, q = Attention(), torch.randn(2, 3, 8, 16)
+    (entry,) = tvmtile.torch.replace(model, q, q, q, at_least=0).replaced
+    assert entry.operator == "attention"
+    for k, v in ((q[:1], q[:1]), (q, q[:, :1]), (q[0], q[0])):
+        expected = F.scaled_dot_product_attention(q, k, v)
+        torch.testing.assert_close(model(q, k, v), expected, rtol=1e-4, atol=1e-4)
+
+
 def test_what_is_slower_than_asked_for_is_left():
     model = nn.Sequential(nn.Linear(16, 16))
     report = tvmtile.torch.replace(model, torch.randn(4, 16), at_least=1e9)

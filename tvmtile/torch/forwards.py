@@ -90,8 +90,10 @@ def _attention_call(
         return "it is given a mask"
     if dropout_p:
         return "it drops weights out"
-    if query.dim() != 4:
+    if not query.dim() == key.dim() == value.dim() == 4:
         return "its tensors have not 4 axes"
+    if query.shape[0] != key.shape[0] or key.shape[:2] != value.shape[:2]:
+        return "it broadcasts batches, or heads of values"
     if query.shape[1] != key.shape[1] and not enable_gqa:
         return "it broadcasts heads"
     return partial(ops.attention, query, key, value, causal=is_causal, scale=scale)
