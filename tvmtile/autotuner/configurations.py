@@ -11,7 +11,6 @@ from typing import Any
 from tvmtile.errors import InvalidOperand, InvalidValue
 
 Configuration = dict[str, Any]
-Configurations = Mapping[str, Iterable[Any]] | Iterable[Mapping[str, Any]] | Callable[..., Any]
 
 AUTO = "auto"
 """The configurations that a model proposes."""
