@@ -97,6 +97,37 @@ def test_an_operand_is_not_overwritten_while_a_product_reads_it():
     assert caught.value.location.text.endswith("# here")
 
 
+@pytest.mark.parametrize("place", EVERYWHERE)
+def test_a_pipelined_tile_is_not_copied_to_before_the_user_has_waited_for_its_product(place):
+    """A producer could not tell when it is free, and is none."""
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((64, 256), "float16"),
+        B: T.Tensor((256, 64), "float16"),
+        C: T.Tensor((64, 64), "float32"),
+    ):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_shared((64, 64), "float16")
+            b = T.alloc_shared((64, 64), "float16")
+            c = T.alloc_fragment((64, 64), "float32")
+            T.clear(c)
+            for k in T.Pipelined(4, num_stages=2):
+                T.copy(A[0:64, k * 64 : k * 64 + 64], a)
+                T.copy(B[k * 64 : k * 64 + 64, 0:64], b)
+                T.wgmma_gemm(a, b, c)
+                T.wait_wgmma(0)
+            T.copy(c, C)
+
+    kernel = tvmtile.compile(main, **EVERYWHERE[place])
+    a, b, expected = operands(64, 64, 256)
+    c = torch.empty(64, 64)
+    kernel(a, b, c)
+    assert_close(c, expected)
+    if place == "hopper":
+        assert "the gemm of c[64, 64] float32 goes on until" in str(kernel.choices)
+
+
 @pytest.mark.parametrize("n", [-1, True, 1.0])
 @pytest.mark.parametrize("wait", [T.wait_wgmma, T.warpgroup_wait])
 def test_a_number_of_products_is_an_integer(wait, n):

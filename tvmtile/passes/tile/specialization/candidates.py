@@ -15,6 +15,7 @@ from tvmtile.analysis.accesses import values_of_names
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.ir.annotations import STAGE_ANNOTATION, STAGES_ANNOTATION
 from tvmtile.ir.kernels import Launch
+from tvmtile.ir.operands import buffer_of, describe
 from tvmtile.ir.operators import TileOp, operator_of, operators_in
 from tvmtile.ir.rewriting import substitute
 from tvmtile.ir.scopes import is_shared
@@ -167,6 +168,10 @@ def candidates_in(
     Unsuitable
         If one can't be split.
     """
+    for op in operators_in(kernel):
+        if not op.is_complete:
+            product = f"{op.name} of {describe(buffer_of(op.writes()[0]))}"
+            raise Unsuitable(f"the {product} goes on until the kernel waits for it")
     launch = Launch(kernel)
 
     @cache
