@@ -31,7 +31,7 @@ _IDIOMS = {
 # The loops around a wait that may give up, as TVM and CUTLASS write them.
 _WAIT = re.compile(
     r"\{ \.reg \.pred (?P<p>\w+); (?P<loop>\w+): "
-    r"mbarrier\.try_wait\.parity(?:\.acquire\.(?:cta|cluster))?\.shared(?:::cta)?\.b64 (?P=p), "
+    r"mbarrier\.try_wait\.parity(?:\.acquire\.(?P<scope>cta|cluster))?\.shared(?:::cta)?\.b64 (?P=p), "
     r"\[(?P<barrier>%\d+)\], (?P<parity>%\d+)(?:, %\w+)?; "
     r"@(?P=p) bra(?:\.uni)? (?P<done>\w+); bra(?:\.uni)? (?P=loop); "
     r"(?P=done): \}"
@@ -133,7 +133,8 @@ def translated(statement: Statement, line: str) -> tuple[str, Instruction | None
     wait = _WAIT.fullmatch(statement.text)
     if wait is not None:
         barrier, parity = (_expression(statement, wait[name]) for name in ("barrier", "parity"))
-        return f"::emulator::ptx::mbarrier_wait({line}, {barrier}, {parity})", None
+        of_cluster = str(wait["scope"] == "cluster").lower()
+        return f"::emulator::ptx::mbarrier_wait({line}, {barrier}, {parity}, {of_cluster})", None
     elect = _ELECT.fullmatch(statement.text)
     if elect is not None:
         return _elected(statement, elect), None

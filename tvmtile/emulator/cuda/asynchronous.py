@@ -97,14 +97,14 @@ def _mbarriers() -> list[Instruction]:
             hopper(arrive, "mbarrier_arrive({line}, {0}, {1})", 2),
             hopper(expect, "mbarrier_expect_tx({line}, {0}, {1}, true)", 2),
         ]
-    for order in ("", ".release.cluster"):
+    for order, publishes in (("", "false"), (".release.cluster", "true")):
         arrive = f"mbarrier.arrive{order}.shared::cluster.b64"
         rows += [
-            hopper(arrive, "mbarrier_arrive({line}, {0})", 1),
-            hopper(arrive, "mbarrier_arrive({line}, {0}, {1})", 2),
+            hopper(arrive, f"mbarrier_arrive({{line}}, {{0}}, 1, {publishes})", 1),
+            hopper(arrive, f"mbarrier_arrive({{line}}, {{0}}, {{1}}, {publishes})", 2),
             hopper(
                 arrive.replace("arrive", "arrive.expect_tx"),
-                "mbarrier_expect_tx({line}, {0}, {1}, true)",
+                f"mbarrier_expect_tx({{line}}, {{0}}, {{1}}, true, {publishes})",
                 2,
             ),
         ]

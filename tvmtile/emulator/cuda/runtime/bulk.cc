@@ -29,8 +29,11 @@ struct Mbarrier {
   std::int64_t bytes = 0;  // to come
   unsigned under_way = 0;  // copies
   unsigned phase = 0;
+  // Of the block that it is of, and of the others of its cluster; and of the last phase.
   Arrivals arrivals[kOrders];
-  Passage passage;  // of the last phase
+  Arrivals others[kOrders];
+  Passage passage;
+  Passage from_others;
   std::vector<Thread*> waiting;
 };
 
@@ -87,6 +90,7 @@ void complete_if_done(int line, Mbarrier& barrier) {
   if (barrier.under_way != 0) {
     fail_protocol(line, "the end of a phase of an mbarrier that expects less bytes than its copies bring");
   }
+  if (machine->blocks() > 1) barrier.from_others = machine->complete(barrier.others, agent_of(barrier));
   barrier.passage = machine->complete(barrier.arrivals, agent_of(barrier));
   barrier.pending = barrier.expected;
   ++barrier.phase;
@@ -95,9 +99,16 @@ void complete_if_done(int line, Mbarrier& barrier) {
   machine->count(kPhase);
 }
 
-void arrive(int line, Mbarrier& barrier, unsigned count) {
+// At the mbarrier of another block a thread says what it wrote if it `publishes` that.
+void arrive(int line, std::uint32_t address, Mbarrier& barrier, unsigned count, bool publishes) {
   if (count > barrier.pending) fail_protocol(line, "more arrivals at an mbarrier than it expects");
-  machine->arrive(machine->current(), barrier.arrivals);
+  const Thread& thread = machine->current();
+  const auto place = reinterpret_cast<std::uintptr_t>(from_shared(address));
+  if (machine->memory().block_of(place) == thread.context.rank) {
+    machine->arrive(thread, barrier.arrivals);
+  } else {
+    machine->arrive(thread, barrier.others, publishes);
+  }
   barrier.pending -= count;
   complete_if_done(line, barrier);
 }
@@ -418,9 +429,9 @@ void mbarrier_inval(int line, std::uint32_t address) {
   mbarrier_at(line, address).expected = 0;
 }
 
-void mbarrier_arrive(int line, std::uint32_t address, unsigned count) {
+void mbarrier_arrive(int line, std::uint32_t address, unsigned count, bool publishes) {
   InRuntime here({kBulk, "mbarrier.arrive", line});
-  arrive(line, mbarrier_at(line, address), count);
+  arrive(line, address, mbarrier_at(line, address), count, publishes);
 }
 
 // The copies are over at once, and the thread knows: who waits for the mbarrier does.
@@ -429,14 +440,14 @@ void mbarrier_arrive_when_copied(int line, std::uint32_t address) {
   mbarrier_arrive(line, address, 1);
 }
 
-void mbarrier_expect_tx(int line, std::uint32_t address, unsigned bytes, bool arrives) {
+void mbarrier_expect_tx(int line, std::uint32_t address, unsigned bytes, bool arrives, bool publishes) {
   InRuntime here({kBulk, "mbarrier.expect_tx", line});
   Mbarrier& barrier = mbarrier_at(line, address);
   barrier.bytes += bytes;
-  if (arrives) arrive(line, barrier, 1);
+  if (arrives) arrive(line, address, barrier, 1, publishes);
 }
 
-void mbarrier_wait(int line, std::uint32_t address, unsigned parity) {
+void mbarrier_wait(int line, std::uint32_t address, unsigned parity, bool of_cluster) {
   const Site site = {kBulk, "mbarrier wait", line};
   InRuntime here(site);
   Mbarrier& barrier = mbarrier_at(line, address);
@@ -447,6 +458,7 @@ void mbarrier_wait(int line, std::uint32_t address, unsigned parity) {
     machine->block(site);
   }
   machine->pass(thread, barrier.passage);
+  if (machine->blocks() > 1) machine->pass(thread, barrier.from_others, of_cluster);
 }
 
 void fence_proxy_async() { machine->fence(machine->current()); }

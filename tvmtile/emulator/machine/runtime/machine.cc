@@ -335,11 +335,8 @@ bool Machine::arrive(Thread& thread, const Site& site, Barrier& barrier) {
 }
 
 void Machine::note_arrival(const Thread& thread, Barrier& barrier, unsigned memory) {
-  for (unsigned space = 0; space < kSpaces; ++space) {
-    if (memory & 1u << space) orders_[space].arrive(barrier.arrivals[space], thread.number);
-  }
-  if (memory & kMemoryShared) {
-    orders_[kFenced].arrive(barrier.arrivals[kFenced], thread.number);
+  for (unsigned order = 0; order < orders(); ++order) {
+    if (memory & 1u << space_of(order)) orders_[order].arrive(barrier.arrivals[order], thread.number);
   }
 }
 
@@ -350,8 +347,8 @@ void Machine::wait(Thread& thread, Barrier& barrier) {
 }
 
 void Machine::release(Barrier& barrier, unsigned memory) {
-  for (unsigned order = 0; order < kOrders; ++order) {
-    if (!(memory & 1u << (order == kFenced ? 1 : order))) continue;
+  for (unsigned order = 0; order < orders(); ++order) {
+    if (!(memory & 1u << space_of(order))) continue;
     const auto seen = orders_[order].complete(barrier.arrivals[order]);
     for (const Thread* thread : barrier.waiting) orders_[order].pass(thread->number, seen);
   }
@@ -386,8 +383,8 @@ void Machine::warp_collective(const Site& site, void* payload, Collective execut
 
 void Machine::order_lanes(unsigned memory) {
   Lanes& lanes = *collective_lanes_;
-  for (unsigned space = 0; space < kOrders; ++space) {
-    if (!(memory & 1u << (space == kFenced ? 1 : space))) continue;
+  for (unsigned space = 0; space < orders(); ++space) {
+    if (!(memory & 1u << space_of(space))) continue;
     const unsigned first = current_->number - current_->context.lane;
     Arrivals arrivals;
     for (std::uint32_t m = lanes.mask; m != 0; m &= m - 1) {
@@ -502,7 +499,7 @@ void Machine::leave_cluster_barrier(const Thread& thread) {
 
 void Machine::complete_cluster_barrier() {
   ClusterBarrier& barrier = cluster_barrier_;
-  for (unsigned order = 0; order < kOrders; ++order) {
+  for (unsigned order = 0; order < orders(); ++order) {
     barrier.passage.seen[order] = nullptr;
     if (barrier.arrivals[order].seen.empty()) continue;
     barrier.passage.seen[order] = orders_[order].complete(barrier.arrivals[order]);
@@ -557,15 +554,20 @@ void Machine::block(const Site& site) {
   go_on(*current_, next_ready(*current_));
 }
 
-void Machine::arrive(const Thread& thread, Arrivals (&arrivals)[kOrders]) {
-  for (unsigned order = 0; order < kOrders; ++order) {
-    orders_[order].arrive(arrivals[order], thread.number);
+void Machine::arrive(const Thread& thread, Arrivals (&arrivals)[kOrders], bool publishes) {
+  for (unsigned order = 0; order < orders(); ++order) {
+    if (publishes || order == kFree) {
+      orders_[order].arrive(arrivals[order], thread.number);
+    } else {
+      orders_[order].advance(thread.number);
+    }
   }
 }
 
 Passage Machine::complete(Arrivals (&arrivals)[kOrders], unsigned agent) {
   Passage passage;
-  for (unsigned order = 0; order < kOrders; ++order) {
+  for (unsigned order = 0; order < orders(); ++order) {
+    orders_[order].begin(arrivals[order]);
     orders_[order].bring(arrivals[order], agent);
     passage.seen[order] = orders_[order].complete(arrivals[order]);
   }
@@ -573,15 +575,15 @@ Passage Machine::complete(Arrivals (&arrivals)[kOrders], unsigned agent) {
   return passage;
 }
 
-void Machine::pass(const Thread& thread, const Passage& passage) {
-  for (unsigned order = 0; order < kOrders; ++order) {
+void Machine::pass(const Thread& thread, const Passage& passage, bool acquires) {
+  for (unsigned order = acquires ? 0 : kFree; order < orders(); ++order) {
     if (passage.seen[order]) orders_[order].join(thread.number, *passage.seen[order]);
   }
 }
 
 Passage Machine::capture(const Thread& thread, unsigned agent) {
   Passage passage;
-  for (unsigned order = 0; order < kOrders; ++order) {
+  for (unsigned order = 0; order < orders(); ++order) {
     auto seen = std::make_shared<Seen>(*orders_[order].known(thread.number));
     (*seen)[agent] = orders_[order].stamp(agent, false).clock;
     passage.seen[order] = std::move(seen);
@@ -591,21 +593,24 @@ Passage Machine::capture(const Thread& thread, unsigned agent) {
 }
 
 void Machine::bring(Arrivals (&arrivals)[kOrders], const Passage& passage) {
-  for (unsigned order = 0; order < kOrders; ++order) orders_[order].bring(arrivals[order], *passage.seen[order]);
+  for (unsigned order = 0; order < orders(); ++order) orders_[order].bring(arrivals[order], *passage.seen[order]);
 }
 
 const std::shared_ptr<const Seen>& Machine::known(const Thread& thread) const {
-  return orders_[static_cast<int>(Space::kShared)].known(thread.number);
+  return orders_[most_known()].known(thread.number);
 }
 
 void Machine::go_by(const Thread& thread, std::shared_ptr<const Seen> known) {
-  really_known_ = this->known(thread);
-  orders_[static_cast<int>(Space::kShared)].pass(thread.number, std::move(known));
+  for (unsigned order : {static_cast<unsigned>(Space::kShared), kFree}) {
+    really_known_[order] = orders_[order].known(thread.number);
+    orders_[order].pass(thread.number, known);
+  }
 }
 
 void Machine::go_by_its_own(const Thread& thread) {
-  orders_[static_cast<int>(Space::kShared)].pass(thread.number, std::move(really_known_));
-  really_known_ = nullptr;
+  for (unsigned order : {static_cast<unsigned>(Space::kShared), kFree}) {
+    orders_[order].pass(thread.number, std::move(really_known_[order]));
+  }
 }
 
 void Machine::fence(const Thread& thread) {
@@ -626,8 +631,9 @@ unsigned Machine::kind_of_writer(std::uintptr_t address) {
 }
 
 void Machine::learn(const Thread& thread, unsigned agent, std::uint32_t clock, unsigned memory) {
-  for (unsigned space = 0; space < kSpaces; ++space) {
-    if (memory & 1u << space) orders_[space].learn(thread.number, agent, clock);
+  for (unsigned order = 0; order < orders(); ++order) {
+    if (order == kFenced || !(memory & 1u << space_of(order))) continue;
+    orders_[order].learn(thread.number, agent, clock);
   }
 }
 
@@ -727,6 +733,7 @@ void Machine::check_races(const Thread& thread, unsigned agent, const Region& re
                           std::uintptr_t instruction, int line, bool needs_fence) {
   Order& order = order_of(region);
   const bool shared = region.space == Space::kShared;
+  const Order* const free = shared && blocks() > 1 ? &orders_[kFree] : nullptr;
   const unsigned self = thread.number;
   const Stamp now = order.stamp(agent, is_atomic(access));
   for (std::uint64_t i = offset; i < offset + size; ++i) {
@@ -735,7 +742,10 @@ void Machine::check_races(const Thread& thread, unsigned agent, const Region& re
       note_never_written(thread, region.data + i, size - (i - offset), access, instruction, line);
     }
     const bool both_atomic = now.atomic && cell.write.atomic;
-    const Stamp writer = both_atomic ? Stamp() : order.concurrent_writer(cell, self);
+    Stamp writer = both_atomic ? Stamp() : order.concurrent_writer(cell, self);
+    // Work in the background that is no copy of the thread's own.
+    const auto in_background = [&](Stamp stamp) { return stamp.agent >= 2 * agents_apart_; };
+    if (free != nullptr && in_background(writer) && free->knows(self, writer)) writer = Stamp();
     // Whether the values are the same is known when it has been done.
     const bool is_store = access == Access::kWrite && agent == self;
     const bool repeats = writer.clock != 0 && is_store && !writer.atomic && !writer.changed &&
@@ -745,7 +755,7 @@ void Machine::check_races(const Thread& thread, unsigned agent, const Region& re
                 writer.atomic ? Access::kAtomicWrite : Access::kWrite, instruction, line);
     }
     // What threads and their own copies wrote; other work in the background needs no fence.
-    const bool by_thread = order.in_this_block(cell.write) && cell.write.agent < 2 * agents_apart_;
+    const bool by_thread = order.in_this_block(cell.write) && !in_background(cell.write);
     if (needs_fence && shared && by_thread && !orders_[kFenced].knows(self, cell.write)) {
       fail_race(thread, region.data + i, size - (i - offset), access, cell.write, Access::kWrite,
                 instruction, line, Failure::kFence);
@@ -755,7 +765,7 @@ void Machine::check_races(const Thread& thread, unsigned agent, const Region& re
       if (access == Access::kRead) order.note_read(cell, now, self);
       continue;
     }
-    const Stamp reader = order.concurrent_reader(cell, self);
+    const Stamp reader = order.concurrent_reader(cell, self, free);
     if (reader.clock != 0) {
       fail_race(thread, region.data + i, size - (i - offset), access, reader, Access::kRead,
                 instruction, line);
@@ -920,7 +930,8 @@ void Machine::fail_race(const Thread& thread, std::uintptr_t address, std::uint6
                         Access access, Stamp other, Access other_access,
                         std::uintptr_t instruction, int line, Failure failure) {
   // Ordered, though not for what goes by other knowledge.
-  if (really_known_ && (*really_known_)[other.agent] >= other.clock) failure = Failure::kFence;
+  const auto& really_known = really_known_[most_known()];
+  if (really_known && (*really_known)[other.agent] >= other.clock) failure = Failure::kFence;
   Report& report =
       begin_access_report(failure, thread, address, size, access, instruction, line);
   report.other_access = other_access;

@@ -130,16 +130,17 @@ class Machine {
   // The running thread waits until `unblock`.
   void block(const Site& site);
   void unblock(Thread& thread) { thread.state = Thread::State::kReady; }
-  // Threads arrive, and what `agent` does is over, where one learns it by `pass`.
-  void arrive(const Thread& thread, Arrivals (&arrivals)[kOrders]);
+  // Threads arrive, and what `agent` does is over, where one learns it by `pass`. What threads wrote is
+  // known of those that publish it, to those that acquire it.
+  void arrive(const Thread& thread, Arrivals (&arrivals)[kOrders], bool publishes = true);
   Passage complete(Arrivals (&arrivals)[kOrders], unsigned agent);
-  void pass(const Thread& thread, const Passage& passage);
+  void pass(const Thread& thread, const Passage& passage, bool acquires = true);
   // What a thread knows, and that an agent's work is over up to now, for those who learn it by `bring`.
   Passage capture(const Thread& thread, unsigned agent);
   void bring(Arrivals (&arrivals)[kOrders], const Passage& passage);
   // What a thread wrote and knows may be read by work in the background.
   void fence(const Thread& thread);
-  // What a thread knows of shared memory; and its accesses go by other knowledge until that is put back.
+  // What a thread knows of shared memory, at most; and its accesses go by other knowledge until that is put back.
   const std::shared_ptr<const Seen>& known(const Thread& thread) const;
   void go_by(const Thread& thread, std::shared_ptr<const Seen> known);
   void go_by_its_own(const Thread& thread);
@@ -234,6 +235,14 @@ class Machine {
     return warps_[thread.context.rank * warps_apart_ + thread.context.warp];
   }
   Lanes& lanes_of(Warp& warp, std::uint32_t mask);
+  // Those that this launch has: blocks that run alone need not the last.
+  unsigned orders() const { return blocks_.size() > 1 ? kOrders : kFree; }
+  // By which a thread knows most of shared memory.
+  unsigned most_known() const { return orders() > kFree ? kFree : static_cast<unsigned>(Space::kShared); }
+  // The space that an order is about.
+  static unsigned space_of(unsigned order) {
+    return order < kSpaces ? order : static_cast<unsigned>(Space::kShared);
+  }
   Order& order_of(const Region& region) { return orders_[static_cast<int>(region.space)]; }
   void* allocate_shared(const char* name, int line, std::uint64_t bytes,
                              std::uint64_t element_bytes, std::uint64_t alignment);
@@ -279,14 +288,14 @@ class Machine {
   unsigned finished_ = 0;
   std::uint64_t cluster_ = 0;  // the running one, in the order that they run in
   std::vector<std::uint32_t> order_;  // numbers of clusters, x fastest; empty: in their order
-  Order orders_[kOrders] = {Order(true), Order(false), Order(false, false)};
+  Order orders_[kOrders] = {Order(true), Order(false), Order(false, false), Order(false)};
   std::vector<Barrier> groups_;  // by the number of the first warp
   std::vector<std::vector<void*>> group_payloads_;
   unsigned agents_apart_ = 0;
   unsigned agent_ = 0;  // of the access that is checked
   std::vector<Store> stores_;  // checked, and not compared yet
   std::vector<std::uint32_t> starts_;  // of clusters: clocks of accesses to global memory
-  std::shared_ptr<const Seen> really_known_;  // while a thread goes by other knowledge
+  std::shared_ptr<const Seen> really_known_[kOrders];  // while a thread goes by other knowledge
   Fiber scheduler_;
   Thread* current_ = nullptr;
   std::uintptr_t stacks_ = 0;

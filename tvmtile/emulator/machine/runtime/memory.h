@@ -16,9 +16,11 @@ namespace emulator {
 enum class Space : int { kGlobal, kShared };
 constexpr unsigned kSpaces = 2;
 // Beside the order of accesses to each space, there is one of what has been written to shared memory and
-// may be read by work in the background.
-constexpr unsigned kOrders = 3;
+// may be read by work in the background, and one that leaves out what threads wrote: who tells another
+// block of the cluster, without publishing it, that a tile is free says that it has been filled and read.
+constexpr unsigned kOrders = 4;
 constexpr unsigned kFenced = 2;
+constexpr unsigned kFree = 3;
 
 struct Region {
   const char* name = "";

@@ -72,11 +72,11 @@ void Order::learn(unsigned thread, unsigned agent, std::uint32_t clock) {
 }
 
 // One that `thread` does not come after, or the stamp of nobody.
-Stamp Order::unordered(const Accessors& accessors, unsigned thread) const {
+Stamp Order::unordered(const Accessors& accessors, unsigned thread, const Order* free) const {
   for (std::uint32_t lanes = accessors.lanes; lanes != 0; lanes &= lanes - 1) {
     const unsigned agent = accessors.group * kWarpSize + static_cast<unsigned>(__builtin_ctz(lanes));
     const Stamp stamp = {accessors.clock, static_cast<std::uint16_t>(agent)};
-    if (concurrent(stamp, thread)) return stamp;
+    if (concurrent(stamp, thread) && (free == nullptr || !free->knows(thread, stamp))) return stamp;
   }
   return Stamp();
 }
@@ -117,9 +117,10 @@ void Order::note(Cell& cell, Stamp now, unsigned thread, bool wrote) {
   }
 }
 
-Stamp Order::concurrent_accessor(const Cell& cell, unsigned thread, bool wrote) const {
+Stamp Order::concurrent_accessor(const Cell& cell, unsigned thread, bool wrote,
+                                 const Order* free) const {
   for (const Accessors* others = &cell.others;; others = &pool_[others->next]) {
-    const Stamp other = others->wrote == wrote ? unordered(*others, thread) : Stamp();
+    const Stamp other = others->wrote == wrote ? unordered(*others, thread, free) : Stamp();
     if (other.clock != 0 || others->next == 0) return other;
   }
 }

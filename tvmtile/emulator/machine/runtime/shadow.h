@@ -65,6 +65,10 @@ class Order {
 
   // A thread lets others learn, by `arrivals`, of what it did and knows.
   void arrive(Arrivals& arrivals, unsigned thread);
+  // Who comes may learn nothing.
+  void begin(Arrivals& arrivals) const {
+    if (arrivals.seen.empty()) arrivals.seen.resize(clocks_.size());
+  }
   // Everyone has come: `arrivals` is ready for the next time.
   std::shared_ptr<const Seen> complete(Arrivals& arrivals);
   // A thread that has done nothing since it arrived learns what all brought.
@@ -97,9 +101,10 @@ class Order {
     return stamp.agent != thread && (*known_[thread])[stamp.agent] < stamp.clock;
   }
   void note_read(Cell& cell, Stamp now, unsigned thread) { note(cell, now, thread, false); }
-  // A reader that a write by `thread` races with, or the stamp of nobody; and a writer.
-  Stamp concurrent_reader(const Cell& cell, unsigned thread) const {
-    return concurrent_accessor(cell, thread, false);
+  // A reader that a write by `thread` races with, or the stamp of nobody; and a writer. Readers may be known
+  // by the order `free`, too.
+  Stamp concurrent_reader(const Cell& cell, unsigned thread, const Order* free) const {
+    return concurrent_accessor(cell, thread, false, free);
   }
   Stamp concurrent_writer(const Cell& cell, unsigned thread) const {
     if (concurrent(cell.write, thread)) return cell.write;
@@ -109,8 +114,9 @@ class Order {
   void note_write(Cell& cell, Stamp now, unsigned thread, bool repeats);
 
  private:
-  Stamp unordered(const Accessors& accessors, unsigned thread) const;
-  Stamp concurrent_accessor(const Cell& cell, unsigned thread, bool wrote) const;
+  Stamp unordered(const Accessors& accessors, unsigned thread, const Order* free = nullptr) const;
+  Stamp concurrent_accessor(const Cell& cell, unsigned thread, bool wrote,
+                            const Order* free = nullptr) const;
   void note(Cell& cell, Stamp now, unsigned thread, bool wrote);
 
   bool shared_by_blocks_;

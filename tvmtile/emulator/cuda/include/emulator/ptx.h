@@ -67,10 +67,12 @@ void set_registers(int line, unsigned count, bool more);
 
 void mbarrier_init(int line, std::uint32_t address, unsigned count);
 void mbarrier_inval(int line, std::uint32_t address);
-void mbarrier_arrive(int line, std::uint32_t address, unsigned count = 1);
+// Who arrives at the mbarrier of another block publishes what it wrote, or only says that it has read; who
+// waits learns of what threads `of_cluster` published.
+void mbarrier_arrive(int line, std::uint32_t address, unsigned count = 1, bool publishes = false);
 void mbarrier_arrive_when_copied(int line, std::uint32_t address);
-void mbarrier_expect_tx(int line, std::uint32_t address, unsigned bytes, bool arrives);
-void mbarrier_wait(int line, std::uint32_t address, unsigned parity);
+void mbarrier_expect_tx(int line, std::uint32_t address, unsigned bytes, bool arrives, bool publishes = false);
+void mbarrier_wait(int line, std::uint32_t address, unsigned parity, bool of_cluster = false);
 // The address in the memory of another block of the cluster.
 std::uint32_t mapa(int line, std::uint32_t address, unsigned rank);
 void remote_store(int line, std::uint32_t address, std::uint64_t value, unsigned bytes);
