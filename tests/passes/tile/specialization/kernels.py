@@ -586,6 +586,42 @@ _steps_of(48)
 _steps_of(80)
 
 
+@kernel
+def a_loop_around_that_is_left() -> Run:
+    """Both roles leave it: between a copy and the loop that uses it, and behind the loop."""
+
+    @T.prim_func
+    def program(
+        A: T.Tensor((5, N, N), "float16"),
+        B: T.Tensor((5, 3 * N, N), "float16"),
+        flags: T.Tensor((5,), "int32"),
+        C: T.Tensor((5, N, N), "float32"),
+    ):
+        with T.Kernel(1, threads=128):
+            a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
+            c = T.alloc_fragment((N, N), "float32")
+            T.clear(c)
+            for turn in T.serial(5):
+                T.copy(A[turn, 0, 0], a)
+                if flags[turn] == 1:
+                    continue
+                for k in T.Pipelined(3, num_stages=2):
+                    T.copy(B[turn, k * N, 0], b)
+                    T.gemm(a, b, c)
+                if flags[turn] == 2:
+                    T.copy(c, C[4, 0, 0])
+                    break
+                T.copy(c, C[turn, 0, 0])
+
+    a, b = numbers(5, N, N), numbers(5, 3 * N, N)
+    expected = torch.full((5, N, N), 77.0)
+    sums = torch.zeros(N, N)
+    for turn, place in ((0, 0), (2, 2), (3, 4)):
+        sums += product(a[turn], b[turn].reshape(3, N, N).sum(0))
+        expected[place] = sums
+    return Run(program, (a, b, torch.tensor([0, 1, 0, 2, 0], dtype=torch.int32)), expected)
+
+
 # What is no candidate -----------------------------------------------------------------------------
 
 
