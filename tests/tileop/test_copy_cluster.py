@@ -82,7 +82,10 @@ def test_what_is_told_at_the_scope_of_a_block_alone_is_a_race(stored, scope):
         of = replace(of, result=sums, added=True)
     of.run(compile_cuda(of.source, arch=of.arch).kernel(of.name))
     assert scope in of.source
-    loosened = {".release.cluster.shared": ".shared", "acquire.cluster.shared": "acquire.cta.shared"}
+    loosened = {
+        ".release.cluster.shared": ".shared",
+        "acquire.cluster.shared": "acquire.cta.shared",
+    }
     text = of.source.replace(scope, loosened[scope])
     with pytest.raises(CudaEmulationError) as caught:
         of.run(compile_cuda(text, arch=of.arch).kernel(of.name))
