@@ -70,7 +70,7 @@ def test_a_tile_goes_to_another_block(rows, columns, wide, dtype, instruction):
 @pytest.mark.parametrize("scope", [".release.cluster.shared", "acquire.cluster.shared"])
 @pytest.mark.parametrize("stored", ["there", "in a tensor"])
 def test_what_is_told_at_the_scope_of_a_block_alone_is_a_race(stored, scope):
-    """The arrival, or the wait, that another block's stores need is found where it is one of a block."""
+    """The arrival, or the wait, that another block's stores need is found where it is a block's own."""
     if stored == "there":
         a = torch.randn(4, 4, 31)
         expected = a.view(2, 2, 4, 31).flip(1).view_as(a)
