@@ -63,6 +63,7 @@ _TILES: tuple[Any, ...] = (
     P.StageOverlaps,  # a copy within a buffer reads all before it writes
     P.DoScalarsOnce,  # scalar work that names no thread is done once a block
     P.LowerExits,  # code behind a return, or an exit of what may be no loop, becomes conditional
+    P.HoistAssumptions,  # what is assumed of sizes is checked before a launch
     P.FindGroups,  # branches that admit whole warps become regions of groups of threads
     P.SelectImplementation,  # operators say which of their implementations is used
     P.PlanUnrolling,  # loops are unrolled as far as they ask for, unless left by break or continue

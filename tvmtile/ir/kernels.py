@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 import tvm_ffi
 from tvm import ir, tirx
 from tvm.s_tir import SBlock, SBlockRealize
+from tvm.sym import Analyzer
 from tvm.target import Target
 
 from tvmtile._tvm import Mutator, mutated, walk
 from tvmtile.errors import VerifyError
 from tvmtile.ir.annotations import KERNEL_ANNOTATION
+from tvmtile.ir.assumptions import is_assumption, known_by
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.nodes import once_per_node
-from tvmtile.ir.rewriting import contains, replace_loop, seq
+from tvmtile.ir.rewriting import (
+    contains,
+    defined_in,
+    reads_no_memory,
+    replace_loop,
+    seq,
+    variables_of,
+)
 
 S = TypeVar("S", bound=tirx.Stmt)
 
@@ -132,6 +142,25 @@ class Launch:
                 loop.loop_var: tirx.const(index, str(loop.loop_var.ty.dtype))
                 for loop, index in zip(self.threads, indices, strict=True)
             }
+
+    def analyzer(self) -> Analyzer:
+        """One that knows the ranges and factors that the kernel assumes from its start on."""
+        inside = defined_in(self.body)
+        conditions = [stmt.value.args[0] for stmt in flattened(self.body) if is_assumption(stmt)]
+        lasting = [
+            condition
+            for condition in conditions
+            if reads_no_memory(condition) and inside.isdisjoint(variables_of(condition))
+        ]
+        analyzer, known = Analyzer(), Analyzer()
+        with ExitStack() as told:
+            for condition in lasting:
+                for part in known_by(condition, analyzer):
+                    told.enter_context(analyzer.constraint_scope(part))
+            for variable in {var for condition in lasting for var in variables_of(condition)}:
+                known.update(variable, analyzer.const_int_bound(variable), override=True)
+                known.update(variable, analyzer.modular_set(variable), override=True)
+        return known
 
     def extent_of(self, thread: ir.Var) -> ir.Expr:
         """How many threads lie along the axis of a thread's index."""

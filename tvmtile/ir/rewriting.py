@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, TypeVar, overload
@@ -22,6 +22,12 @@ from tvmtile._tvm import (
     mutated,
     nodes_in,
     walk,
+)
+from tvmtile.ir.assumptions import (
+    assumption_of,
+    is_assumption,
+    known_by,
+    whole_tile,
 )
 from tvmtile.ir.calls import effect_of
 from tvmtile.ir.divisions import is_division
@@ -52,9 +58,10 @@ class ScopedRewriter:
     def rewrite(self, node: N) -> N:
         """Rewrite a statement or an expression."""
         visits = [(types, visit) for types, visit in self._visits() if _does_more(visit)]
-        return mutated(
-            node, *((types, self._entry(visit)) for types, visit in (*visits, *self.others()))
-        )
+        visits += self.others()
+        if contains(node, tirx.Evaluate, is_assumption):
+            visits.append((tirx.SeqStmt, self._visit_sequence))  # the first that visits a type does
+        return mutated(node, *((types, self._entry(visit)) for types, visit in visits))
 
     def _visits(self) -> list[Replacement]:
         return [
@@ -105,7 +112,16 @@ class ScopedRewriter:
     def descend_loop(self, loop: tirx.For) -> tirx.For:
         """Rewrite a loop's body, whose iterations are in the loop's range."""
         self.enter_loop(loop)
-        return self.descend(loop)
+        if isinstance(loop.extent, tirx.IntImm):
+            return self.descend(loop)
+
+        def known(has_iterations: ir.Expr, analyzer: Analyzer) -> Iterator[ir.Expr]:
+            ends_inside = whole_tile(loop, analyzer)
+            if ends_inside is not None:
+                yield from known_by(tirx.And(has_iterations, ends_inside), analyzer)
+
+        with self.assuming(loop.extent > 0, known):
+            return self.descend(loop)
 
     def enter_loop(self, loop: tirx.For) -> None:
         """Tell the analyzer the range of a loop variable."""
@@ -114,6 +130,18 @@ class ScopedRewriter:
     def _tell_range(self, loop: tirx.For) -> None:
         range_ = ir.Range.from_min_extent(loop.min, loop.extent)
         self._analyzer.bind(loop.loop_var, range_, allow_override=True)
+
+    def _visit_sequence(self, node: tirx.SeqStmt) -> tirx.Stmt:
+        """Rewrite statements, each under what those before it assume."""
+        with ExitStack() as assumed:
+            statements = []
+            for child in node.seq:
+                statements.append(self.mutate(child))
+                condition = assumption_of(child)
+                if condition is not None:
+                    assumed.enter_context(self.assuming(condition, known_by))
+        same = all(new.same_as(old) for new, old in zip(statements, node.seq, strict=True))
+        return node if same else seq(statements)
 
     def visit_if(self, branch: tirx.IfThenElse) -> tirx.Stmt:
         condition = self.mutate(branch.condition)
@@ -129,10 +157,17 @@ class ScopedRewriter:
         return tirx.IfThenElse(condition, then_case, else_case, branch.span)
 
     @contextmanager
-    def assuming(self, condition: ir.Expr) -> Iterator[None]:
-        """Rewrite under the assumption that a condition holds, if it is one that stays true."""
+    def assuming(
+        self,
+        condition: ir.Expr,
+        parts: Callable[[ir.Expr, Analyzer], Iterable[ir.Expr]] = lambda whole, _: (whole,),
+    ) -> Iterator[None]:
+        """Rewrite under the assumption that a condition holds, if it is one that stays true.
+
+        `parts` are what the analyzer is told of it.
+        """
         with ExitStack() as told:
-            tell = partial(self._tell_condition, condition, told)
+            tell = partial(self._tell_condition, condition, parts, told)
             self._untold.append(tell)
             try:
                 yield
@@ -140,11 +175,17 @@ class ScopedRewriter:
                 if tell in self._untold:
                     self._untold.remove(tell)
 
-    def _tell_condition(self, condition: ir.Expr, told: ExitStack) -> None:
+    def _tell_condition(
+        self,
+        condition: ir.Expr,
+        parts: Callable[[ir.Expr, Analyzer], Iterable[ir.Expr]],
+        told: ExitStack,
+    ) -> None:
         if reads_no_memory(condition):
             if isinstance(condition, tirx.Not):  # of which the analyzer learns no bounds
                 condition = self._analyzer.simplify(condition)
-            told.enter_context(self._analyzer.constraint_scope(condition))
+            for part in parts(condition, self._analyzer):
+                told.enter_context(self._analyzer.constraint_scope(part))
 
     def visit_bind(self, bind: tirx.Bind) -> tirx.Stmt:
         return self.descend_bind(bind)

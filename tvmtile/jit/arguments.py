@@ -11,10 +11,10 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var
-from tvmtile.errors import ArgumentError
+from tvmtile.errors import ArgumentError, SourceLocation
 from tvmtile.ir.operands import constant, integer_range
 from tvmtile.ir.packed import has_float4, params_in_bytes
-from tvmtile.ir.rewriting import substitute
+from tvmtile.ir.rewriting import substitute, variables_of
 from tvmtile.jit.packed import as_bytes
 
 __all__ = [
@@ -161,11 +161,12 @@ def explain(
     results: Sequence[int],
     args: Sequence[object],
     device: str = "cpu",
+    failed: tuple[ir.Expr, SourceLocation | None] | None = None,
 ) -> ArgumentError | None:
     """Say which argument does not fit its parameter, or None if all do.
 
     `results` are the numbers of parameters that a call need not give; `device` is where its tensors
-    must be.
+    must be; `failed` is what the kernel assumes of them at a line, and does not hold.
     """
     inputs = [param for index, param in enumerate(params) if index not in results]
     if len(args) not in (len(params), len(inputs)):
@@ -186,7 +187,16 @@ def explain(
         if problem is not None:
             what, help_text = problem
             return ArgumentError(f"{kernel}: {param.name} {what}", help=help_text)
-    return None
+    if failed is None:
+        return None
+    condition, location = failed
+    numbers = dict(zip(chosen, args, strict=True)) | check.bound()
+    values = [f"{var.name} is {numbers[var]}" for var in variables_of(condition) if var in numbers]
+    return ArgumentError(
+        f"{kernel} assumes that {condition}" + (f": {', '.join(values)}" if values else ""),
+        help="call it with what it assumes, or compile a kernel without this T.assume for the others",
+        location=location,
+    )
 
 
 _Problem = tuple[str, str | None]
@@ -215,6 +225,10 @@ class _Check:
         self._device = device
         self._packed = packed
         self._bound: dict[ir.Var, tuple[int, str]] = {}
+
+    def bound(self) -> dict[ir.Var, int]:
+        """The extents and strides of the tensors that were compared."""
+        return {variable: size for variable, (size, _) in self._bound.items()}
 
     def tensor(self, param: ir.Var, arg: object) -> _Problem | None:
         ty = param.ty

@@ -201,10 +201,11 @@ class CompiledProgram(Generic[Results]):
                 error = second
             else:
                 return None, self._results_in(prepared)
-        from tvmtile.jit.failures import launch_failure
+        from tvmtile.jit.failures import failed_assumption, launch_failure
 
+        failed = failed_assumption(self.prim_func, error)
         explained = explain(
-            self.name, list(self.prim_func.params), self.out_idx, given, self.adapter.device
+            self.name, list(self.prim_func.params), self.out_idx, given, self.adapter.device, failed
         )
         return explained or launch_failure(self.prim_func, error), None
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import tvm
-from tvm import tirx
+from tvm import ir, tirx
 from tvm.target import Target
 
 from tvmtile._tvm import nodes_in
@@ -24,6 +24,7 @@ from tvmtile.errors import (
     is_tvm,
     reason_of,
 )
+from tvmtile.ir.assumptions import conjuncts, failure_of, is_assumption
 from tvmtile.ir.barriers import is_grid_barrier
 from tvmtile.ir.kernels import is_tile_program
 from tvmtile.ir.spans import location_of
@@ -108,6 +109,23 @@ def _tag_bound_for_tvm(func: tirx.PrimFunc) -> str | None:
 def _location(func: tirx.PrimFunc) -> SourceLocation | None:
     kernel = next(kernels_of(func), None)
     return None if kernel is None else location_of(kernel)
+
+
+def failed_assumption(
+    func: tirx.PrimFunc, error: Exception
+) -> tuple[ir.Expr, SourceLocation | None] | None:
+    """What a program assumes of its arguments, and where, that the host found not to hold."""
+    said = str(error)
+    assumptions = [each for each in nodes_in(func.body, tirx.Evaluate) if is_assumption(each)]
+    for stmt in assumptions:
+        for condition in conjuncts(stmt.value.args[0]):
+            if failure_of(condition) in said:  # a cached kernel may name another line
+                return condition, location_of(stmt.value)
+    for stmt in assumptions:  # a comparison of floats is written in another way when it is lowered
+        location = location_of(stmt.value)
+        if location is not None and f"{location.file}:{location.line}" in said:
+            return stmt.value.args[0], location
+    return None
 
 
 def launch_failure(func: tirx.PrimFunc, error: Exception) -> Exception:

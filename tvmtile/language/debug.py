@@ -1,4 +1,4 @@
-"""`T.device_assert`, barriers by hand, and `T.thread_return`."""
+"""`T.device_assert`, `T.assume`, barriers by hand, and `T.thread_return`."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from collections.abc import Mapping
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile.errors import NestingError
+from tvmtile.errors import InvalidValue, NestingError
 from tvmtile.frontend.emit import require_program
 from tvmtile.frontend.kernel import current_kernel, kernel_of
 from tvmtile.frontend.tracer import write_assertion
 from tvmtile.frontend.values import as_condition
 from tvmtile.ir.annotations import ARRIVE_COUNT, ARRIVES_ONLY, BARRIER_ID, CLUSTER_STEP
+from tvmtile.ir.assumptions import assume as assumption
 from tvmtile.ir.spans import current_span
 from tvmtile.ir.types import Index, Value
 
 __all__ = [
+    "assume",
     "cluster_arrive",
     "cluster_arrive_relaxed",
     "cluster_sync",
@@ -47,6 +49,38 @@ def device_assert(condition: Value, msg: str = "", no_stack_info: bool = False) 
     if not isinstance(test, ir.Expr):
         test = tirx.const(bool(test), "bool")
     write_assertion(test, msg or "device_assert failed")
+
+
+def assume(condition: Value) -> None:
+    """Let the compiler take a condition for granted from here on, in the body that it stands in.
+
+    Parameters
+    ----------
+    condition : Expr or bool
+        What holds, as `n % 8 == 0` of a dynamic extent: rows of a tensor of (1024, n) elements of
+        float16 then begin at multiples of 16 bytes, which tensor maps and wide copies need.
+
+    Notes
+    -----
+    What the host can decide, of extents, strides and numbers that the kernel is called with, is checked
+    at each call, with an error that names the condition and its line. What only the kernel knows, as
+    the index of a loop or what is loaded, is a promise: nothing checks it.
+
+    Raises
+    ------
+    NestingError
+        Outside of a program.
+    InvalidValue
+        If it is known to be false.
+    """
+    require_program("assume")
+    test = as_condition(condition)
+    if isinstance(test, ir.Expr):
+        T.evaluate(assumption(test, current_span()).value)
+    elif not test:
+        raise InvalidValue(
+            "T.assume: the condition is false", help="assume what holds of each call of the kernel"
+        )
 
 
 def sync_threads(barrier_id: Index | None = None, arrive_count: Index | None = None) -> None:

@@ -70,6 +70,7 @@ from tvmtile.passes.tile.declare_views_in_kernel import DeclareViewsInKernel
 from tvmtile.passes.tile.do_scalars_once import DoScalarsOnce
 from tvmtile.passes.tile.elide_shared_staging import ElideSharedStaging
 from tvmtile.passes.tile.find_groups import FindGroups
+from tvmtile.passes.tile.hoist_assumptions import HoistAssumptions
 from tvmtile.passes.tile.inject_pipeline import InjectPipeline
 from tvmtile.passes.tile.legalize import Legalize
 from tvmtile.passes.tile.lower_exits import LowerExits
@@ -128,6 +129,7 @@ __all__ = [
     "GuardGlobalAccess",
     "HideRemaindersOnCpu",
     "HideTruncationsOnCpu",
+    "HoistAssumptions",
     "HoldIndices",
     "InferLayout",
     "InjectPipeline",

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import tvm_ffi
 from tvm import ir, tirx
-from tvm.sym import Analyzer
 from tvm.target import Target
 
 from tvmtile._tvm import Mutator, mapped, mutated, nodes_in
@@ -80,7 +79,8 @@ def InferLayout(func: tirx.PrimFunc) -> tirx.PrimFunc:
     target = target_of(func)
 
     def infer(kernel: tirx.For) -> tirx.For:
-        return _with_layouts(kernel, LoweringContext(target, Analyzer(), launch=Launch(kernel)))
+        launch = Launch(kernel)
+        return _with_layouts(kernel, LoweringContext(target, launch.analyzer(), launch=launch))
 
     return with_kernels(func, infer)
 

@@ -16,7 +16,7 @@ from tvmtile.ir.index_width import count_of, is_large, widened
 from tvmtile.ir.operands import constant, offset_in_memory
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.rewriting import mentions, seq, substitute
-from tvmtile.ir.scopes import is_in_registers, is_shared
+from tvmtile.ir.scopes import is_global, is_in_registers, is_shared
 from tvmtile.ir.types import Binary
 from tvmtile.layout.shared import contiguous_run, has_plain_rows
 
@@ -166,16 +166,24 @@ class Moves:
         if len(place) != len(shape):
             shape = [count_of(shape)]
             place = [widened(place[0])] if is_large(buffer) else place
+        is_plain = is_global(buffer) or has_plain_rows(buffer)
         *outer, last = place
+        lanes = count // packed
+        row = tirx.ceildiv(shape[-1], packed)
+        # TVM's generator for Metal is to see that a vector begins at a multiple of its lanes.
+        if outer and constant(row) is None:
+            row = tirx.floordiv(shape[-1], count) * lanes
         view = tirx.decl_buffer(
-            [*shape[:-1], tirx.ceildiv(shape[-1], packed)],
+            [*shape[:-1], row],
             str(buffer.ty.dtype) if packed == 1 else "uint32",
             name=f"{buffer.name}_words",
             scope=buffer.ty.storage_scope,
-            layout=buffer.ty.layout.pack(packed) if not has_plain_rows(buffer) else "default",
+            layout="default" if is_plain else buffer.ty.layout.pack(packed),
         )
         first = self._analyzer.simplify(tirx.floordiv(last, packed))
-        lanes = count // packed
+        modular = Analyzer().modular_set(first)
+        if int(modular.coeff) % lanes or int(modular.base) % lanes:
+            first = tirx.floordiv(last, count) * lanes
         one = tirx.const(1, str(first.ty.dtype))
         return view, [*outer, tirx.Ramp(first, one, lanes) if lanes > 1 else first]
 
@@ -206,7 +214,7 @@ def contiguous_base(
         candidates.insert(0, list(indices))
     for place in candidates:
         row = buffer.ty.shape[-1] if len(place) > 1 else extent
-        has_whole_vectors = constant(tirx.floormod(row, extent)) == 0
+        has_whole_vectors = _is_multiple(row, extent, analyzer)
         first = _aligned(place, variable, extent, analyzer) if has_whole_vectors else None
         if first is not None:
             return first
@@ -266,7 +274,7 @@ def without_lane(value: ir.Expr, variable: ir.Var, extent: int, analyzer: Analyz
     return mutated(value, (tirx.FloorDiv, quotient), (tirx.FloorMod, remainder))
 
 
-def _is_multiple(value: ir.Expr, factor: int, analyzer: Analyzer) -> bool:
+def _is_multiple(value: ir.Expr | int, factor: int, analyzer: Analyzer) -> bool:
     return bool(analyzer.can_prove_equal(tirx.floormod(value, factor), 0))
 
 

@@ -107,15 +107,21 @@ class _Guard(ScopedRewriter):
             return self._visit_nest(loop)
         found = NestBounds(self._tensors, self.analyzer)
         conditions = found.of(loop)
+        if not conditions:
+            return self._inside_nest(loop, found.inside)
         guarded = self._visit_nest(loop)
-        if not conditions or self._exclude_each_other(conditions):
+        if self._exclude_each_other(conditions):
             return guarded
         inside = tirx.all(*conditions)
         with self.assuming(inside):
-            self._inside = found.inside
-            plain = self._visit_nest(loop)
-            self._inside = []
+            plain = self._inside_nest(loop, found.inside)
         return tirx.IfThenElse(inside, with_fresh_variables(plain), guarded)
+
+    def _inside_nest(self, loop: tirx.For, inside: list[Index]) -> tirx.Stmt:
+        self._inside = inside
+        plain = self._visit_nest(loop)
+        self._inside = []
+        return plain
 
     def _exclude_each_other(self, conditions: list[ir.Expr]) -> bool:
         """Tell whether conditions are known not to hold together: a tile is larger than its tensor."""

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.sym import Analyzer
 from tvm.target import Target
 
 from tvmtile._tvm import Mutator, is_buffer_var, mutated
@@ -52,7 +51,8 @@ class SharedTiles:
     @classmethod
     def of(cls, kernel: tirx.For, target: Target) -> SharedTiles:
         """Those of a kernel, which is a tile program, for a target."""
-        context = LoweringContext(target, Analyzer(), launch=Launch(kernel))
+        launch = Launch(kernel)
+        context = LoweringContext(target, launch.analyzer(), launch=launch)
         tiles = cls(context, shared_tiles_in(kernel), viewed=set(Aliases(kernel).aliased))
         regions = Regions()
 

@@ -90,10 +90,25 @@ def check_tensor(tensor: ir.Var, analyzer: Analyzer) -> None:
     if not analyzer.can_prove_equal(last, 1):
         raise Decline(f"the last axis of {describe(tensor)} has gaps")
     for stride in outer:
-        if not analyzer.can_prove_equal(tirx.floormod(stride * (bits // 8), PIECE), 0):
-            raise Decline(f"rows of {describe(tensor)} may not begin at multiples of {PIECE} bytes")
+        rows = stride * (bits // 8)
+        if not analyzer.can_prove_equal(tirx.floormod(rows, PIECE), 0):
+            raise Decline(
+                f"rows of {describe(tensor)} may not begin at multiples of {PIECE} bytes"
+                + _remedy(rows, analyzer)
+            )
     if constant(tensor.ty.elem_offset or 0) != 0:
         raise Decline(f"{describe(tensor)} begins inside of another tensor")
+
+
+def _remedy(size: ir.Expr, analyzer: Analyzer) -> str:
+    """What to assume of a variable, so that a size is a multiple of 16 bytes."""
+    for variable in reversed(variables_of(size)):
+        for factor in (2, 4, 8, PIECE):
+            is_multiple = tirx.floormod(variable, factor).equal(0)
+            with analyzer.constraint_scope(is_multiple):
+                if analyzer.can_prove_equal(tirx.floormod(size, PIECE), 0):
+                    return f"; T.assume({is_multiple}) says that they do"
+    return ""
 
 
 def check_columns(

@@ -9,6 +9,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import mapped
 from tvmtile.analysis.accesses import accesses_of
+from tvmtile.ir.assumptions import is_assumption
 from tvmtile.ir.asynchronous import CP_ASYNC, asynchronously
 from tvmtile.ir.kernels import flattened, is_loop_exit, leaves_loop
 from tvmtile.ir.operators import operator_of
@@ -140,6 +141,10 @@ class _Slicer:
                 return []
             self._check_pure(child.value)
             return [child]
+        if is_assumption(child):
+            inside = defined_in(self._body)
+            unknown = any(v in inside and v not in used for v in variables_of(child))
+            return [] if unknown else [child]
         for each in self._preloads:
             if each.fills(child):
                 self._filled.add(each.tile)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tvm import ir, tirx
-from tvm.sym import Analyzer
 from tvm.target import Target
 from tvm.tirx.script import builder as T
 
@@ -54,7 +53,7 @@ class Specializer:
         self._kernel = kernel
         self._is_wanted = is_wanted
         self._launch = Launch(kernel)
-        self._context = LoweringContext(target, Analyzer(), launch=self._launch)
+        self._context = LoweringContext(target, self._launch.analyzer(), launch=self._launch)
         self._tiles = KernelTiles(kernel)
         if not is_wanted and not self._multiplies_asynchronously():
             raise Unsuitable("no product is asynchronous work of warpgroups")

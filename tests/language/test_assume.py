@@ -1,0 +1,465 @@
+"""`T.assume`: what the compiler makes of it, and what the host checks of it at each call."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import tvm
+from tvm import relax
+
+import tvmtile
+import tvmtile.language as T
+from tvmtile.errors import ArgumentError, InvalidValue, NestingError
+
+HOPPER = {"kind": "cuda", "arch": "sm_90a"}
+AMPERE = {"kind": "cuda", "arch": "sm_80"}
+TARGETS = {
+    "llvm": {"target": "llvm"},
+    "metal": {"target": "metal", "execution_backend": "emulator"},
+    "sm_80": {"target": AMPERE, "execution_backend": "emulator"},
+    "sm_90a": {"target": HOPPER, "execution_backend": "emulator"},
+}
+K = 64
+
+
+def gemm(m=None, n=None, multiple=None, tile=64):
+    """A product; extents that are not given are dynamic, n is assumed to be a multiple."""
+    m = m or T.dynamic("m")
+    n = n or T.dynamic("n")
+
+    @T.prim_func
+    def product(
+        A: T.Tensor((m, K), "float16"),
+        B: T.Tensor((K, n), "float16"),
+        C: T.Tensor((m, n), "float16"),
+    ):
+        with T.Kernel(T.ceildiv(n, tile), T.ceildiv(m, tile), threads=128) as (bx, by):
+            if multiple is not None:
+                T.assume(n % multiple == 0)
+            a, b = T.alloc_shared((tile, 32), "float16"), T.alloc_shared((32, tile), "float16")
+            c = T.alloc_fragment((tile, tile), "float32")
+            T.clear(c)
+            for k in T.Pipelined(K // 32, num_stages=2):
+                T.copy(A[by * tile, k * 32], a)
+                T.copy(B[k * 32, bx * tile], b)
+                T.gemm(a, b, c)
+            T.copy(c, C[by * tile, bx * tile])
+
+    return product
+
+
+def chosen(program, target):
+    """What implements each operator, and why nothing better does, without the lines."""
+    choices = tvmtile.compile(program, target=target).choices
+    return [(each.operator, each.operand, each.chosen) for each in choices]
+
+
+def numbers(*shape):
+    return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(sum(shape))).half()
+
+
+@pytest.mark.parametrize("target", list(TARGETS))
+def test_a_product_of_several_sizes(target):
+    kernel = tvmtile.compile(gemm(multiple=8), **TARGETS[target])
+    for m, n in ((64, 64), (77, 136), (1, 8), (130, 72)):
+        a, b, c = numbers(m, K), numbers(K, n), torch.full((m, n), 77.0).half()
+        kernel(a, b, c)
+        assert torch.equal(c, (a.double() @ b.double()).half())
+
+
+@pytest.mark.parametrize("target", list(TARGETS))
+def test_what_does_not_hold_is_an_error_that_says_so(target):
+    kernel = tvmtile.compile(gemm(multiple=8), **TARGETS[target])
+    c = torch.full((64, 100), 77.0).half()
+    with pytest.raises(ArgumentError) as caught:
+        kernel(numbers(64, K), numbers(K, 100), c)
+    message = str(caught.value)
+    assert message.startswith("product assumes that n % 8 == 0: n is 100\n  --> ")
+    assert "test_assume.py:" in message
+    assert "T.assume(n % multiple == 0)" in message
+    assert (c == 77).all()  # nothing has run
+
+
+def test_copies_are_those_of_the_static_kernel_on_hopper():
+    static = chosen(gemm(256, 256), HOPPER)
+    assumed = chosen(gemm(multiple=8), HOPPER)
+    assert assumed == static
+    assert ("tma_copy", "b", "tma") in assumed
+    assert ("copy", "C", "tma_store") in assumed
+    assert chosen(gemm(), HOPPER) != static
+
+
+@pytest.mark.parametrize("target", ["sm_80", "metal"])
+def test_copies_are_wide(target):
+    def by_elements(**options):
+        source = tvmtile.compile(gemm(**options), **TARGETS[target]).get_kernel_source()
+        return source.count("] = B_ptr[")
+
+    assert by_elements(multiple=8) == 0
+    assert by_elements() > 0
+
+
+def test_guards_of_whole_tiles_are_left_out():
+    def guards(multiple):
+        m = T.dynamic("m")
+
+        @T.prim_func
+        def program(A: T.Tensor((m, 64), "float32"), C: T.Tensor((m, 64), "float32")):
+            with T.Kernel(T.ceildiv(m, 32), threads=64) as bx:
+                T.assume(m % multiple == 0)
+                for i, j in T.Parallel(32, 64):
+                    C[bx * 32 + i, j] = A[bx * 32 + i, j] + 1
+
+        kernel = tvmtile.compile(program, target=HOPPER)
+        return kernel.get_kernel_source().count("  if (")
+
+    assert guards(64) == 0
+    assert guards(32) == 0
+    assert guards(16) > 0
+
+
+def test_the_reason_says_what_to_assume():
+    choices = str(tvmtile.compile(gemm(), target=HOPPER).choices)
+    assert (
+        "rows of B[64, n] float16 may not begin at multiples of 16 bytes; "
+        "T.assume(n % 8 == 0) says that they do" in choices
+    )
+
+
+def test_the_reason_names_what_is_missing_of_a_product():
+    n, h = T.dynamic("n, h")
+
+    @T.prim_func
+    def program(A: T.Tensor((64, n, h), "float8_e4m3fn"), C: T.Tensor((64, n, 2 * h), "float32")):
+        with T.Kernel(1, threads=128):
+            tile = T.alloc_shared((64, 64), "float8_e4m3fn")
+            T.tma_copy(A[0:64, 0, 0:64], tile, barrier=T.alloc_barrier(1))
+
+    with pytest.raises(
+        tvmtile.errors.TileError, match=r"T.assume\(h % 16 == 0\) says that they do"
+    ):
+        tvmtile.compile(program, target=HOPPER)
+
+
+def copied(assumed, **params):
+    """A kernel that copies n numbers, and assumes what a function says by `T.assume`."""
+    n, m = T.dynamic("n, m")
+
+    @T.prim_func
+    def copies(A: T.Tensor((n,), "float32"), C: T.Tensor((m,), "float32"), limit: T.int32):
+        with T.Kernel(T.ceildiv(n, 32), threads=32) as bx:
+            assumed(n, m, limit, bx)
+            for i in T.Parallel(32):
+                C[bx * 32 + i] = A[bx * 32 + i]
+
+    return tvmtile.compile(copies, target="llvm", **params)
+
+
+def call(kernel, n, m, limit=0):
+    a, c = np.arange(n, dtype="float32"), np.zeros(m, "float32")
+    kernel(a, c, limit)
+    np.testing.assert_array_equal(c[:n], a[:m])
+    assert not c[n:].any()
+
+
+def refused(kernel, *sizes):
+    with pytest.raises(ArgumentError) as caught:
+        call(kernel, *sizes)
+    return caught.value.message
+
+
+def test_several_assumptions():
+    @T.macro
+    def assumed(n, m, limit, bx):
+        T.assume(n % 8 == 0)
+        T.assume(n >= 16 and n <= m)
+        T.assume(limit < 5)
+
+    kernel = copied(assumed)
+    call(kernel, 40, 48)
+    assert refused(kernel, 20, 48) == "copies assumes that n % 8 == 0: n is 20"
+    assert refused(kernel, 8, 48) == "copies assumes that n >= 16: n is 8"
+    assert refused(kernel, 48, 40) == "copies assumes that n <= m: n is 48, m is 40"
+    assert refused(kernel, 40, 48, 7) == "copies assumes that limit < 5: limit is 7"
+
+
+def test_an_equation():
+    @T.macro
+    def assumed(n, m, limit, bx):
+        T.assume(m == 2 * n)
+
+    kernel = copied(assumed)
+    call(kernel, 33, 66)
+    assert refused(kernel, 33, 65) == "copies assumes that m == 2 * n: m is 65, n is 33"
+
+
+def test_an_assumption_under_a_condition_holds_there_only():
+    @T.macro
+    def assumed(n, m, limit, bx):
+        if n > 100:
+            T.assume(n % 32 == 0)
+        else:
+            T.assume(n % 4 == 0)
+
+    kernel = copied(assumed)
+    call(kernel, 128, 128)
+    call(kernel, 12, 12)
+    assert refused(kernel, 132, 132) == "copies assumes that n % 32 == 0: n is 132"
+    assert refused(kernel, 13, 13) == "copies assumes that n % 4 == 0: n is 13"
+
+
+def test_what_a_branch_assumes_is_not_known_behind_it():
+    @T.macro
+    def assumed(n, m, limit, bx):
+        if limit > 100:
+            T.assume(n % 32 == 0)
+            T.assume(n == m)
+
+    kernel = copied(assumed)
+    call(kernel, 33, 20)
+    call(kernel, 20, 33)
+    call(kernel, 64, 64, 101)
+
+
+def test_what_a_loop_assumes_is_checked_where_the_loop_runs():
+    @T.macro
+    def assumed(n, m, limit, bx):
+        for _ in T.serial(limit):
+            T.assume(n % 8 == 0)
+
+    kernel = copied(assumed)
+    call(kernel, 33, 33, 0)
+    call(kernel, 40, 40, 1)
+    assert refused(kernel, 33, 33, 1) == "copies assumes that n % 8 == 0: n is 33"
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_what_stands_behind_a_break_is_not_checked(leaves):
+    @T.macro
+    def assumed(n, m, limit, bx):
+        for i in T.serial(4):
+            if leaves and i >= limit:
+                break
+            T.assume(n % 8 == 0)
+
+    kernel = copied(assumed)
+    call(kernel, 40, 40, 1)
+    if leaves:
+        call(kernel, 33, 33, 0)
+    else:
+        assert refused(kernel, 33, 33, 0) == "copies assumes that n % 8 == 0: n is 33"
+
+
+@pytest.mark.parametrize("dtype", ["uint32", "float32"])
+def test_numbers_that_are_no_signed_integers(dtype):
+    number = getattr(T, dtype)
+
+    @T.prim_func
+    def program(C: T.Tensor((8,), "int32"), a: number, b: number):
+        with T.Kernel(1, threads=8):
+            T.assume(a < b)
+            for i in T.Parallel(8):
+                C[i] = T.if_then_else(a + i < b, 1, 2)
+
+    kernel = tvmtile.compile(program, target="llvm")
+    c = np.zeros(8, "int32")
+    kernel(c, 3, 7)
+    np.testing.assert_array_equal(c, [1, 1, 1, 1, 2, 2, 2, 2])
+    with pytest.raises(ArgumentError, match="program assumes that a < b: a is 7, b is 3"):
+        kernel(c, 7, 3)
+
+
+def test_an_assumption_behind_a_return_is_not_checked_for_what_returns():
+    @T.macro
+    def assumed(n, m, limit, bx):
+        if n % 8 != 0:
+            T.thread_return()
+        T.assume(n % 8 == 0)
+
+    kernel = copied(assumed)
+    call(kernel, 40, 40)
+    a, c = np.ones(33, "float32"), np.zeros(33, "float32")
+    kernel(a, c, 0)
+    assert not c.any()
+
+
+@pytest.mark.parametrize("target", list(TARGETS))
+def test_what_only_the_kernel_knows_is_promised(target):
+    n = T.dynamic("n")
+
+    @T.prim_func
+    def gathers(
+        rows: T.Tensor((4,), "int32"),
+        A: T.Tensor((n, 64), "float32"),
+        C: T.Tensor((4, 64), "float32"),
+    ):
+        with T.Kernel(4, threads=32) as bx:
+            row = rows[bx]
+            T.assume(row >= 0 and row < n)
+            T.assume(rows[bx] < n)
+            for i in T.serial(2):
+                T.assume(i < 2)
+                for j in T.Parallel(32):
+                    C[bx, i * 32 + j] = A[row, i * 32 + j]
+
+    a, c = torch.randn(9, 64), torch.zeros(4, 64)
+    rows = torch.tensor([8, 0, 3, 3], dtype=torch.int32)
+    tvmtile.compile(gathers, **TARGETS[target])(rows, a, c)
+    assert torch.equal(c, a[rows.long()])
+
+
+@pytest.mark.parametrize("target", list(TARGETS))
+def test_in_a_pipelined_loop_and_in_parallel(target):
+    n = T.dynamic("n")
+
+    @T.prim_func
+    def program(A: T.Tensor((64, n), "float16"), C: T.Tensor((64, n), "float16")):
+        with T.Kernel(1, threads=128):
+            tile = T.alloc_shared((64, 64), "float16")
+            for k in T.Pipelined(T.ceildiv(n, 64), num_stages=2):
+                T.assume(n % 8 == 0)
+                T.copy(A[0, k * 64], tile)
+                for i, j in T.Parallel(64, 64):
+                    T.assume(i < 64)
+                    if k * 64 + j < n:
+                        C[i, k * 64 + j] = tile[i, j] * 2
+
+    kernel = tvmtile.compile(program, **TARGETS[target])
+    for size in (64, 72, 200):
+        a, c = numbers(64, size), torch.zeros(64, size).half()
+        kernel(a, c)
+        assert torch.equal(c, a * 2)
+    with pytest.raises(ArgumentError, match="program assumes that n % 8 == 0: n is 65"):
+        kernel(numbers(64, 65), torch.zeros(64, 65).half())
+
+
+def test_in_front_of_the_kernels():
+    n = T.dynamic("n")
+
+    @T.prim_func
+    def program(A: T.Tensor((n, 64), "float16"), C: T.Tensor((n, 64), "float16")):
+        T.assume(n % 32 == 0)
+        with T.Kernel(n // 32, threads=32) as bx:
+            for i, j in T.Parallel(32, 64):
+                C[bx * 32 + i, j] = A[bx * 32 + i, j] + 1
+        with T.Kernel(n // 32, threads=32) as bx:
+            for i, j in T.Parallel(32, 64):
+                C[bx * 32 + i, j] += A[bx * 32 + i, j]
+
+    kernel = tvmtile.compile(program, target="llvm")
+    a, c = numbers(96, 64), torch.zeros(96, 64).half()
+    kernel(a, c)
+    assert torch.equal(c, 2 * a + 1)
+    with pytest.raises(ArgumentError, match="program assumes that n % 32 == 0: n is 97"):
+        kernel(numbers(97, 64), torch.zeros(97, 64).half())
+
+
+@pytest.mark.parametrize("target", list(TARGETS))
+def test_strides(target):
+    m, n, s = T.dynamic("m, n, s")
+
+    @T.prim_func
+    def program(A: T.StridedTensor((m, n), (s, 1), "float16"), C: T.Tensor((m, 64), "float16")):
+        with T.Kernel(T.ceildiv(m, 64), threads=128) as bx:
+            T.assume(s % 8 == 0)
+            tile = T.alloc_shared((64, 64), "float16")
+            T.copy(A[bx * 64, 0], tile)
+            T.copy(tile, C[bx * 64, 0])
+
+    kernel = tvmtile.compile(program, **TARGETS[target])
+    whole = numbers(70, 80)
+    for width in (64, 50):
+        c = torch.full((70, 64), 77.0).half()
+        kernel(whole[:, :width], c)
+        expected = torch.zeros(70, 64).half()
+        expected[:, :width] = whole[:, :width]
+        assert torch.equal(c, expected)
+    with pytest.raises(ArgumentError, match="program assumes that s % 8 == 0: s is 76"):
+        kernel(numbers(70, 76)[:, :64], torch.zeros(70, 64).half())
+
+
+def test_a_view_of_a_tensor_of_assumed_size():
+    n = T.dynamic("n")
+
+    @T.prim_func
+    def program(A: T.Tensor((64, n), "float16"), C: T.Tensor((64 * n,), "float16")):
+        with T.Kernel(T.ceildiv(n, 64), threads=128) as bx:
+            T.assume(n % 64 == 0)
+            out = T.view(C, (64, n))
+            tile = T.alloc_shared((64, 64), "float16")
+            T.copy(A[0, bx * 64], tile)
+            T.copy(tile, out[0, bx * 64])
+
+    for options in TARGETS.values():
+        a, c = numbers(64, 192), torch.zeros(64 * 192).half()
+        tvmtile.compile(program, **options)(a, c)
+        assert torch.equal(c.view(64, 192), a)
+
+
+def test_extents_that_stand_in_expressions_only():
+    n = T.dynamic("n")
+
+    @T.prim_func
+    def program(A: T.Tensor((n * 2,), "float32"), C: T.Tensor((n * 2,), "float32")):
+        with T.Kernel(T.ceildiv(n * 2, 32), threads=32) as bx:
+            T.assume(n % 16 == 0)
+            for i in T.Parallel(32):
+                C[bx * 32 + i] = A[bx * 32 + i]
+
+    kernel = tvmtile.compile(program, target="llvm")
+    a = torch.randn(96)
+    c = torch.zeros(96)
+    kernel(a, c)
+    assert torch.equal(a, c)
+    with pytest.raises(ArgumentError, match="program assumes that n % 16 == 0"):
+        kernel(torch.zeros(40), torch.zeros(40))
+
+
+def test_what_is_known_to_be_false():
+    with pytest.raises(InvalidValue, match="T.assume: the condition is false"):
+        gemm(64, 60, multiple=8)
+    gemm(64, 64, multiple=8)
+
+
+def test_outside_of_a_program():
+    with pytest.raises(NestingError, match="T.assume stands outside T.Kernel"):
+        T.assume(True)
+
+
+def test_a_program_parses_back():
+    program = gemm(multiple=8)
+    again = tvm.script.from_source(program.script())
+    tvm.ir.assert_structural_equal(again, program)
+
+
+def test_results_of_a_call_and_torch_operators():
+    kernel = tvmtile.compile(gemm(multiple=8), target="llvm", out_idx=[2])
+    a, b = numbers(40, K), numbers(K, 24)
+    assert torch.equal(kernel(a, b), (a.double() @ b.double()).half())
+    with pytest.raises(ArgumentError, match="product assumes that n % 8 == 0: n is 23"):
+        kernel(a, numbers(K, 23))
+    operator = kernel.as_torch_op("assume::product")
+    assert torch.equal(operator(a, b), (a.double() @ b.double()).half())
+    with pytest.raises(ArgumentError, match="product assumes that n % 8 == 0: n is 23"):
+        operator(a, numbers(K, 23))
+
+
+def test_in_a_module_of_relax():
+    builder = relax.BlockBuilder()
+    program = gemm(multiple=8).with_attr("global_symbol", "product")
+    m, n = (tvm.tirx.Var(name, "int64") for name in "mn")
+    a = relax.Var("a", relax.TensorType((m, K), "float16"))
+    b = relax.Var("b", relax.TensorType((K, n), "float16"))
+    product = builder.add_func(program, "product")
+    with builder.function("main", [a, b]):
+        out = relax.TensorType((m, n), "float16")
+        builder.emit_func_output(builder.emit(relax.call_tir(product, [a, b], out)))
+    built = tvm.compile(builder.get(), target="llvm", tir_pipeline="tvmtile")
+    machine = relax.VirtualMachine(built, tvm.cpu())
+    left, right = numbers(40, K), numbers(K, 24)
+    given = [tvm.runtime.tensor(each.numpy()) for each in (left, right)]
+    result = machine["main"](*given).numpy()
+    np.testing.assert_array_equal(result, (left.double() @ right.double()).half().numpy())
+    with pytest.raises(Exception, match="T.assume: n % 8 == 0 does not hold"):
+        machine["main"](given[0], tvm.runtime.tensor(numbers(K, 23).numpy()))
