@@ -17,17 +17,6 @@ from tvmtile.ir.packed import has_float4, params_in_bytes
 from tvmtile.ir.rewriting import substitute, variables_of
 from tvmtile.jit.packed import as_bytes
 
-__all__ = [
-    "explain",
-    "in_order",
-    "is_pointer",
-    "ready",
-    "row_major",
-    "strides_of",
-    "with_addresses",
-    "with_integers_in_range",
-]
-
 
 def ready(args: Sequence[object], params: Sequence[ir.Var]) -> tuple[Any, ...] | None:
     """The arguments as TVM takes them, or None where nothing needs converting.

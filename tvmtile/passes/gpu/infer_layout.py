@@ -29,8 +29,6 @@ from tvmtile.passes.tile.lower_tile_op import TileOperators
 from tvmtile.passes.tile.select_implementation import with_implementation
 from tvmtile.tileop.registry import Decline, LoweringContext
 
-__all__ = ["InferLayout"]
-
 
 @prim_func_pass(
     "InferLayout",

@@ -26,8 +26,6 @@ from tvmtile.passes.memory.shared_memory import shared_tiles_in
 from tvmtile.passes.memory.user_layouts import user_layout
 from tvmtile.tileop.registry import Lowering, LoweringContext, SharedTile, implementation_of
 
-__all__ = ["SharedTiles"]
-
 
 @dataclass
 class SharedTiles:
