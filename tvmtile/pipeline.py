@@ -29,6 +29,7 @@ from tvmtile.passes.checks.check_buffers import CheckBuffers
 from tvmtile.passes.cpu.outline_blocks import OutlineBlocks
 from tvmtile.passes.gpu.guard_launches import GuardLaunches
 from tvmtile.passes.gpu.kernel_attributes import SetKernelAttributes
+from tvmtile.passes.workarounds.declare_as_accessed import DeclareAsAccessed
 from tvmtile.passes.workarounds.keep_comparisons import ShowComparisons
 from tvmtile.passes.workarounds.keep_elements import KeepElements
 from tvmtile.passes.workarounds.keep_negations import KeepNegations
@@ -142,7 +143,6 @@ _GPU: tuple[Any, ...] = (
     P.LimitUnrolling,  # loops are unrolled where arrays could not be in registers otherwise
     P.PlaceMemoryOnGpu,  # shared tiles are placed in the memory of a block
     P.PlanSharedMemory,  # and share it, where they would not fit otherwise
-    _Only("metal", P.DeclareAsAccessed),  # memory that moves as words is declared in words
     P.DeclareInKernel,  # a tensor that has views is one argument of a kernel
     # Until here tiles are indexed by row and column, also where an address is taken: of 16 contiguous
     # bytes at most. What changes where elements lie in a tile comes after the barriers.
@@ -193,6 +193,7 @@ SOURCE: tuple[Any, ...] = (
     ShowComparisons,  # comparisons of floats look as they were written
     KeepNegations,  # ptxas does not lose the sign of a negation
     WriteConstants,  # constants and narrow dtypes are printed right
+    DeclareAsAccessed,  # memory that moves as words is declared in words
     KeepElements,  # arrays that are read by elements are declared as such
     MarkUnrolled,  # loops that are left for Metal's compiler to unroll say so
 )

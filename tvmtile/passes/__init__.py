@@ -40,7 +40,6 @@ from tvmtile.passes.gpu.reduce_behind_loops import ReduceBehindLoops
 from tvmtile.passes.gpu.share_fragments import ShareFragments
 from tvmtile.passes.gpu.swizzle_block_idx import SwizzleBlockIdx
 from tvmtile.passes.lower_tile_programs import LowerTilePrograms
-from tvmtile.passes.memory.declare_as_accessed import DeclareAsAccessed
 from tvmtile.passes.memory.declare_in_kernel import DeclareInKernel
 from tvmtile.passes.memory.flatten_shared import FlattenShared
 from tvmtile.passes.memory.forget_sharing import ForgetSharing
@@ -114,7 +113,6 @@ __all__ = [
     "CheckParallel",
     "CheckReducers",
     "ClearByProducts",
-    "DeclareAsAccessed",
     "DeclareInKernel",
     "DeclareViewsInKernel",
     "DistributeParallel",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tvmtile.passes.workarounds.declare_as_accessed import DeclareAsAccessed
 from tvmtile.passes.workarounds.hide_remainders import HideRemaindersOnCpu
 from tvmtile.passes.workarounds.hide_truncations import HideTruncationsOnCpu
 from tvmtile.passes.workarounds.keep_comparisons import KeepComparisons, ShowComparisons
@@ -137,6 +138,12 @@ WORKAROUNDS = (
         "constants, and operations on narrow dtypes",
         "TVM's generators for CUDA and Metal, and ptxas",
         "they print other values, or what does not compile, and it merges conversions wrongly",
+    ),
+    Workaround(
+        DeclareAsAccessed,
+        "memory that is accessed in another dtype only",
+        "TVM's generator for Metal",
+        "it declares as many elements of that dtype as there were: too much memory, or too little",
     ),
     Workaround(
         KeepElements,
