@@ -52,7 +52,7 @@ _OUTSIDE = r"copy: .* reaches outside"  # of a tensor that is smaller than a til
 DOCUMENTED = {
     "llvm": (_OUTSIDE,),
     "cuda": (_OUTSIDE,),
-    "metal": (_OUTSIDE, r"T.Kernel: threads=\d+, but "),
+    "metal": (_OUTSIDE, r"T.Kernel: threads=\d+, but ", r"T.Kernel: the shared tiles need "),
 }
 """What a target refuses by its documentation."""
 
