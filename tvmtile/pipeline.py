@@ -165,6 +165,7 @@ _GPU: tuple[Any, ...] = (
     _Only("cuda", P.LowerWaitsOnCuda),  # barriers of warps, or of some threads, are instructions
     _Only("cuda", P.LowerAssertionsOnCuda),  # assertions print what fails, and stop the kernel
     P.InlineSingleTripLoops,  # loops of one iteration become their body
+    _Only("cuda", P.CarryRemainders),  # blocks that persist do not divide in each iteration
     _Only("cuda", P.LoadFirst),  # copies by elements load all before they store
     P.LeaveUnrolling,  # the compiler of the source unrolls what is guarded, or very long
     P.WidenIndices,  # elements of large tensors are numbered in 64 bits

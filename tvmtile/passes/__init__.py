@@ -22,6 +22,7 @@ from tvmtile.passes.cpu.lower_extrema import LowerExtremaOnCpu
 from tvmtile.passes.cpu.lower_math import LowerMathOnCpu
 from tvmtile.passes.cpu.lower_parallel import LowerParallelOnCpu
 from tvmtile.passes.cpu.serialize_threads import SerializeThreads
+from tvmtile.passes.gpu.carry_remainders import CarryRemainders
 from tvmtile.passes.gpu.distribute_parallel import DistributeParallel
 from tvmtile.passes.gpu.drop_idle_tokens import DropIdleTokens
 from tvmtile.passes.gpu.encode_tensor_maps import EncodeTensorMaps
@@ -103,6 +104,7 @@ __all__ = [
     "ApproximateFunctionsOnCuda",
     "BindExtents",
     "CallImportedFunctions",
+    "CarryRemainders",
     "CheckAccumulators",
     "CheckAssertions",
     "CheckBounds",

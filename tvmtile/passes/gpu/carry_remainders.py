@@ -1,0 +1,164 @@
+"""CarryRemainders: loops carry the remainders of numbers that they count on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.sym import Analyzer
+
+from tvmtile._tvm import Mutator, mapped, mutated, nodes_in
+from tvmtile.analysis.accesses import accesses_of
+from tvmtile.analysis.aliases import Aliases
+from tvmtile.ir.calls import op_name
+from tvmtile.ir.kernels import with_kernels
+from tvmtile.ir.operands import constant
+from tvmtile.ir.passes import Property, prim_func_pass
+from tvmtile.ir.rewriting import (
+    defined_in,
+    mentions,
+    replace_loop,
+    seq,
+    substitute,
+    variables_of,
+)
+from tvmtile.ir.scopes import is_private
+
+
+@prim_func_pass("CarryRemainders", requires=(Property.NO_PARALLEL, Property.NO_FRAGMENTS))
+def CarryRemainders(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Keep `(done[0] + k) % 3`, and the parity of its quotient, in registers over a loop over `k`.
+
+    Blocks that persist number the iterations of all their tiles, and find the buffer copy of an
+    iteration, and the parity of its phase, by a division. With stages that are no power of two that is
+    a chain of multiplications between the products of two iterations, while the matrix units wait:
+    FP8 with scales of blocks takes 907 us without it, and 934 with it, of 8192 cubed on an H200.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((300,), "int32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                done = T.alloc_local((1,), "int32")
+                done[0] = 0
+                for turn in range(4):
+                    for k in range(5):
+                        A[(done[0] + k) % 3] = (done[0] + k) // 3 % 2
+                    done[0] = done[0] + 5
+    ```
+
+    After
+    -----
+    ```
+                done = T.alloc_local((1,), "int32")
+                done[0] = 0
+                for turn in range(4):
+                    k_remainder = T.alloc_local((1,), "int32")
+                    k_remainder[0] = done[0] % 3
+                    k_parity = T.alloc_local((1,), "int32")
+                    k_parity[0] = done[0] // 3 % 2
+                    for k in range(5):
+                        A[k_remainder[0]] = k_parity[0]
+                        k_parity[0] = T.Select(k_remainder[0] == 2, 1 - k_parity[0], k_parity[0])
+                        k_remainder[0] = T.Select(k_remainder[0] == 2, 0, k_remainder[0] + 1)
+                    done[0] = done[0] + 5
+    ```
+    """
+
+    def carried(kernel: tirx.For) -> tirx.For:
+        root = Aliases(kernel).root
+
+        def visit(loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
+            inner = mutator.default_mutate(loop)
+            is_counted = loop.kind == tirx.ForKind.SERIAL and loop.thread_binding is None
+            return _Carrier(inner, root).carried() if is_counted and not _skips(inner) else inner
+
+        return mutated(kernel, (tirx.For, visit))
+
+    return with_kernels(func, carried)
+
+
+def _skips(loop: tirx.For) -> bool:
+    """Tell whether an iteration may end before its last statement, and the loop go on."""
+    return any(op_name(call) == "tirx.continue_loop" for call in nodes_in(loop, ir.Call))
+
+
+class _Carrier:
+    """Rewrites one loop."""
+
+    def __init__(self, loop: tirx.For, root: Callable[[ir.Var], ir.Var]) -> None:
+        self._loop, self._root = loop, root
+        self._changing = {root(access.buffer) for access in accesses_of(loop) if access.writes}
+        self._changing |= {*defined_in(loop.body)}
+        self._known: dict[Any, ir.Var] = {}
+        self._before: list[tirx.Stmt] = []
+        self._after: list[tirx.Stmt] = []
+
+    def carried(self) -> tirx.Stmt:
+        loop = mapped(self._loop, (tirx.FloorMod, self._replaced))
+        if not self._known:
+            return self._loop
+        return seq([*self._before, replace_loop(loop, body=seq([loop.body, *self._after]))])
+
+    def _replaced(self, node: tirx.FloorMod) -> ir.Expr:
+        quotient, divisor = node.a, constant(node.b)
+        if isinstance(quotient, tirx.FloorDiv) and divisor == 2:
+            number, divisor = quotient.a, constant(quotient.b) or 1
+            return self._parity(number, divisor) if self._is_carried(number, divisor) else node
+        number, divisor = quotient, divisor or 1
+        return self._remainder(number, divisor) if self._is_carried(number, divisor) else node
+
+    def _is_carried(self, number: ir.Expr, divisor: int) -> bool:
+        """Tell whether a number counts on, by one, from what the loop leaves in registers."""
+        if divisor < 2 or divisor & (divisor - 1) == 0:
+            return False
+        loads = list(nodes_in(number, ir.TensorLoad))
+        return (
+            bool(loads)
+            and all(is_private(load.source) for load in loads)
+            and _counts(number, self._loop.loop_var)
+            and self._changing.isdisjoint(map(self._root, variables_of(number)))
+        )
+
+    def _remainder(self, number: ir.Expr, divisor: int) -> ir.Expr:
+        key = (tvm_ffi.StructuralKey(number), divisor, "remainder")
+        if key not in self._known:
+            register = self._register(key, tirx.floormod(self._first(number), divisor))
+            zero = tirx.const(0, str(number.ty.dtype))
+            following = tirx.Select(register == divisor - 1, zero, register + 1)
+            self._after.append(tirx.BufferStore(self._known[key], following, [0]))
+        return tirx.BufferLoad(self._known[key], [0])
+
+    def _parity(self, number: ir.Expr, divisor: int) -> ir.Expr:
+        key = (tvm_ffi.StructuralKey(number), divisor, "parity")
+        if key not in self._known:
+            remainder = self._remainder(number, divisor)
+            first = tirx.floormod(tirx.floordiv(self._first(number), divisor), 2)
+            register = self._register(key, first)
+            following = tirx.Select(remainder == divisor - 1, 1 - register, register)
+            self._after.insert(0, tirx.BufferStore(self._known[key], following, [0]))
+        return tirx.BufferLoad(self._known[key], [0])
+
+    def _first(self, number: ir.Expr) -> ir.Expr:
+        return Analyzer().simplify(substitute(number, {self._loop.loop_var: self._loop.min}))
+
+    def _register(self, key: Any, value: ir.Expr) -> ir.TensorLoad:
+        name = f"{self._loop.loop_var.name}_{key[-1]}"
+        register = tirx.decl_buffer((1,), str(value.ty.dtype), name=name, scope="local")
+        self._known[key] = register
+        self._before += [tirx.AllocBuffer(register), tirx.BufferStore(register, value, [0])]
+        return tirx.BufferLoad(register, [0])
+
+
+def _counts(number: ir.Expr, variable: ir.Var) -> bool:
+    """Tell whether a number is a variable and something that does not change with it."""
+    if isinstance(number, tirx.Sub):
+        return _counts(number.a, variable) and not mentions(number.b, variable)
+    if not isinstance(number, tirx.Add):
+        return number.same_as(variable)
+    sides = ((number.a, number.b), (number.b, number.a))
+    return any(_counts(a, variable) and not mentions(b, variable) for a, b in sides)
