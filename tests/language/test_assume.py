@@ -23,7 +23,7 @@ TARGETS = {
 K = 64
 
 
-def gemm(m=None, n=None, multiple=None, tile=64):
+def gemm(m=None, n=None, multiple=None, tile=64, persistent=False):
     """A product; extents that are not given are dynamic, n is assumed to be a multiple."""
     m = m or T.dynamic("m")
     n = n or T.dynamic("n")
@@ -34,7 +34,9 @@ def gemm(m=None, n=None, multiple=None, tile=64):
         B: T.Tensor((K, n), "float16"),
         C: T.Tensor((m, n), "float16"),
     ):
-        with T.Kernel(T.ceildiv(n, tile), T.ceildiv(m, tile), threads=128) as (bx, by):
+        with T.Kernel(T.ceildiv(n, tile), T.ceildiv(m, tile), threads=2 * tile) as (bx, by):
+            if persistent:
+                T.annotate_persistent()
             if multiple is not None:
                 T.assume(n % multiple == 0)
             a, b = T.alloc_shared((tile, 32), "float16"), T.alloc_shared((32, tile), "float16")
@@ -88,6 +90,14 @@ def test_copies_are_those_of_the_static_kernel_on_hopper():
     assert ("tma_copy", "b", "tma") in assumed
     assert ("copy", "C", "tma_store") in assumed
     assert chosen(gemm(), HOPPER) != static
+
+
+def test_blocks_that_stay_know_it_too():
+    kernel = tvmtile.compile(gemm(multiple=8, tile=128, persistent=True), **TARGETS["sm_90a"])
+    assert "two roles, persistent blocks" in str(kernel.choices)
+    a, b, c = numbers(200, K), numbers(K, 136), torch.full((200, 136), 77.0).half()
+    kernel(a, b, c)
+    assert torch.equal(c, (a.double() @ b.double()).half())
 
 
 @pytest.mark.parametrize("target", ["sm_80", "metal"])

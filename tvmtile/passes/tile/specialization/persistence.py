@@ -11,6 +11,7 @@ from tvm.sym import Analyzer
 from tvmtile._tvm import mapped
 from tvmtile.analysis.accesses import values_of_names
 from tvmtile.ir.annotations import CLUSTER_ANNOTATION, NO_UNROLLING
+from tvmtile.ir.assumptions import is_assumption
 from tvmtile.ir.barriers import is_grid_barrier
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.kernels import Launch, flattened, is_thread_return
@@ -64,9 +65,8 @@ def persistent(kernel: tirx.For, multiprocessors: int) -> tirx.For:
     number = tirx.Bind(tile, tirx.floormod(place + turn * multiprocessors, total))
     indices = _indices(tile, [loop.loop_var for loop in loops], grid, launch.body)
     body = mapped(launch.body, (ir.Call, _without_order))
-    whole: tirx.Stmt = replace_loop(
-        for_loop(turn, turns, seq([number, *indices, body])), annotations={NO_UNROLLING: 1}
-    )
+    loop = for_loop(turn, turns, seq([number, *indices, body]))
+    whole = seq([*_assumed_of_sizes(kernel), replace_loop(loop, annotations={NO_UNROLLING: 1})])
     for thread in reversed(launch.threads):
         whole = replace_loop(thread, body=whole)
     extent = tirx.const(multiprocessors, str(block.ty.dtype))
@@ -79,6 +79,13 @@ def persistent(kernel: tirx.For, multiprocessors: int) -> tirx.For:
         body=whole,
         thread_binding=loops[0].thread_binding,
     )
+
+
+def _assumed_of_sizes(kernel: tirx.For) -> list[tirx.Stmt]:
+    """What holds of all blocks: it is known around the loop over them, too."""
+    inside = defined_in(kernel)
+    assumed = filter(is_assumption, flattened(Launch(kernel).body))
+    return [stmt for stmt in assumed if inside.isdisjoint(variables_of(stmt))]
 
 
 def _place_and_turns(
