@@ -135,7 +135,7 @@ def annotate_warp_specialize(enable: bool = True) -> None:
 
 @tile_operator
 class Persistence(ValueOp):
-    """Whether a block for each multiprocessor loops over the blocks of the grid."""
+    """Whether as many blocks as run at once loop over the blocks of the grid."""
 
     name = "persistence"
 
@@ -146,7 +146,7 @@ class Persistence(ValueOp):
 
 
 def annotate_persistent(enable: bool = True) -> None:
-    """Say whether a block for each multiprocessor does the work of several blocks of the grid.
+    """Say whether as many blocks as run at once do the work of all blocks of the grid.
 
     Parameters
     ----------

@@ -14,6 +14,7 @@ from tvm.sym import Analyzer
 import tvmtile
 import tvmtile.language as T
 from tests.metal.programs import assert_close, random
+from tvmtile._tvm import nodes_in
 from tvmtile.ir.rewriting import substitute
 from tvmtile.passes.tile.specialization import Unsuitable, persistent
 from tvmtile.passes.tile.specialization.persistence import _place_and_turns
@@ -44,7 +45,8 @@ def matmul(
     @T.prim_func
     def main(A: T.Tensor((M, K), dtype), B: T.Tensor((K, N), dtype), C: T.Tensor((M, N), out)):
         with T.Kernel(T.ceildiv(N, bN), T.ceildiv(M, bM), threads=threads) as (bx, by):
-            T.annotate_persistent(wish)
+            if wish is not None:
+                T.annotate_persistent(wish)
             a = T.alloc_shared((bM, bK), dtype)
             b = T.alloc_shared((bK, bN), dtype)
             c = T.alloc_fragment((bM, bN), "float32")
@@ -386,7 +388,33 @@ def test_two_products_of_a_grid_that_is_not_known():
 
     (choice,) = (c for c in tvmtile.compile(main, target=HOPPER).choices if "Pipelined" in str(c))
     reason = dict(choice.declined)["persistent blocks"]
-    assert reason == "the extents of the grid are not constant; T.annotate_persistent() asks"
+    assert reason == "its loop does more than one product; T.annotate_persistent() asks"
+
+
+def chosen(program):
+    """What became of the loop of a program, why not more, and over how many blocks turns go."""
+    kernel = tvmtile.compile(program, target=HOPPER)
+    (choice,) = (c for c in kernel.choices if "Pipelined" in str(c))
+    turns = re.search(r"turn \* (\d+)", kernel.get_kernel_source())
+    return choice.chosen, choice.declined, turns and int(turns[1])
+
+
+@pytest.mark.parametrize("depth", [4096, 64 * T.dynamic("K")])
+def test_a_grid_that_the_call_decides(depth):
+    program = matmul(T.dynamic("M"), 4096, depth, block=(128, 128, 64), wish=None)
+    assert chosen(program) == ("two roles, persistent blocks", (), 132)
+
+
+@pytest.mark.parametrize(("block", "blocks"), [((64, 128, 64), 264), ((128, 128, 64), 132)])
+def test_two_blocks_stay_on_a_multiprocessor_that_has_room(block, blocks):
+    program = matmul(4096, 4096, 512, block=block, threads=128, wish=None)
+    assert chosen(program) == ("two roles, persistent blocks", (), blocks)
+
+
+@pytest.mark.usefixtures("few_multiprocessors")
+@pytest.mark.parametrize("block", [(64, 128, 32), (128, 128, 32)])
+def test_blocks_of_one_warpgroup(block):
+    multiply(512, 384, 96, block=block, threads=128)
 
 
 def test_a_kernel_that_does_not_want_to():
@@ -394,8 +422,9 @@ def test_a_kernel_that_does_not_want_to():
 
 
 def test_blocks_that_may_share_a_multiprocessor():
-    reason = why_not(matmul(8192, 8192, 256, threads=128, block=(64, 64, 64)))
-    assert reason == "several blocks may run at once on a multiprocessor"
+    program = matmul(8192, 8192, 256, threads=128, block=(64, 64, 64), wish=None)
+    reason = "3 blocks may run at once on a multiprocessor; T.annotate_persistent() asks"
+    assert why_not(program) == reason
 
 
 def test_a_persistent_kernel_says_so():
@@ -431,11 +460,29 @@ def test_the_structure():
                 for turn in S.serial((39 - block) // 7 + 1, annotations={"disable_unroll": 1}):
                     tile: S.let = (block + turn * 7) % 40
                     bx: S.let = tile % 8 % 8
-                    by: S.let = tile // 8 % 5 % 5
+                    by: S.let = tile // 8 % 5
                     if tx == 0:
                         A[by, bx] = S.float32(1)
 
     ir.assert_structural_equal(persistent(before.body, 7), after.body, map_free_vars=True)
+
+
+def test_the_structure_where_the_call_decides_the_extents():
+    """Indices are divisions by constants, and no remainders by extents."""
+    rows = T.dynamic("rows")
+
+    @T.prim_func
+    def program(A: T.Tensor((rows, 8), "float32")):
+        with T.Kernel(8, rows, threads=32) as (bx, by):
+            A[by, bx] = 1.0
+
+    kernel = persistent(kernel_of(program), 7)
+    values = [bind.value for bind in nodes_in(kernel, tirx.Bind)]
+    assert [str(value) for value in values] == [
+        "block + turn * 7",
+        "tile % 8",
+        "T.min(tile // 8, rows - 1)",
+    ]
 
 
 def kernel_of(program):

@@ -48,6 +48,13 @@ class BlockMemory:
         """Tell whether all tiles can hold values at once, with one copy each."""
         return self._room is None or sum(tile.size for tile in self._tiles) <= self._room
 
+    def blocks_at_once(self) -> int:
+        """How many blocks a multiprocessor has room for, with the copies that were taken."""
+        if self._room is None:
+            return 1
+        taken = sum(tile.size * self._copies.get(tile.buffer, 1) for tile in self._tiles)
+        return max(1, self._room // max(1, taken))
+
     def take(self, copies: Mapping[ir.Var, int]) -> None:
         """Remember the buffer copies of a loop."""
         self._copies.update(copies)

@@ -63,7 +63,7 @@ def registers_moved(
 
 
 def blocks_at_once(threads: int, held: int) -> int:
-    """How many blocks of one role a multiprocessor has registers for, whose threads hold so many."""
+    """How many blocks a multiprocessor has registers for, whose threads hold so many."""
     return max(1, REGISTER_FILE // (threads * (held + _BESIDE_SUMS)))
 
 

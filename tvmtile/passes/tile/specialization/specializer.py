@@ -63,8 +63,8 @@ class Specializer:
         candidates = self._candidates
         self._preloaded = preloaded_in(self._launch.body, candidates, self._tiles, why_not)
         self._by_threads = any(each.by_threads for each in candidates)
-        memory = BlockMemory(kernel, capability)
-        self._splitter = Splitter(self._launch, candidates, memory, kind)
+        self._memory = BlockMemory(kernel, capability)
+        self._splitter = Splitter(self._launch, candidates, self._memory, kind)
 
     def _why_not_compute(self, candidate: Candidate) -> str | None:
         """Why threads of the producer should not compute tiles; the kernel may ask for it anyway.
@@ -145,6 +145,13 @@ class Specializer:
         )
         begun = tirx.Evaluate(T.tvm_storage_sync("shared"))
         return with_launch_body(kernel, seq([*declarations, *own, *ready, begun, roles]))
+
+    def blocks_at_once(self) -> int:
+        """How many blocks a multiprocessor runs, as far as registers and shared memory are known."""
+        threads = self._launch.num_threads
+        held = max(registers_held(each.units, each.order, threads) for each in self._candidates)
+        self._splitter.splits()
+        return min(blocks_at_once(threads + WARPGROUP, held), self._memory.blocks_at_once())
 
     def skews(self) -> list[Skew | Unskewed | None]:
         """How the products of each loop overlap, or why they don't; None where there are not two."""
