@@ -4,6 +4,7 @@
     python -m tests.fuzz --seeds 0:2000 --gpu
     python -m tests.fuzz --seeds 0:1000 --pipelines   # pipelined loops, with two roles and with one
     python -m tests.fuzz --seeds 0:1000 --chains   # attention and its like: products of products
+    python -m tests.fuzz --seeds 0:1000 --exits   # pipelined loops in loops that are left early
     python -m tests.fuzz --seeds 0:1000 --views   # tiles and tensors that have several names
     python -m tests.fuzz --seeds 0:1000 --indices   # indices that count down, are divided, looked up
     python -m tests.fuzz --seeds 0:1000 --shapes   # tiles of many axes, loops that are left early
@@ -27,6 +28,7 @@ from pathlib import Path
 from tests.fuzz.generate import (
     generate,
     generate_chained,
+    generate_exited,
     generate_extreme,
     generate_indexed,
     generate_pipelined,
@@ -72,7 +74,7 @@ def main() -> int:
 
 def _targets(options: argparse.Namespace) -> list[str]:
     named = list(options.target or [])
-    pipelined = options.pipelines or options.chains
+    pipelined = options.pipelines or options.chains or options.exits
     if options.gpu:
         named += ["gpu", "gpu-one-role"] if pipelined else ["gpu"]
     return named or (["llvm", "hopper", "hopper-one-role"] if pipelined else ["llvm"])
@@ -91,6 +93,11 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument(
         "--chains", action="store_true", help="programs of products of products, likewise"
+    )
+    parser.add_argument(
+        "--exits",
+        action="store_true",
+        help="programs of pipelined loops in loops that are left early, likewise",
     )
     parser.add_argument(
         "--views", action="store_true", help="programs whose tiles and tensors have several names"
@@ -131,6 +138,7 @@ def _programs(options: argparse.Namespace) -> Iterator[Program]:
     make = generate_extreme if options.extremes else make
     make = generate_pipelined if options.pipelines else make
     make = generate_chained if options.chains else make
+    make = generate_exited if options.exits else make
     for seed in range(first, end):
         yield make(seed, *filter(None, [options.size]))
 

@@ -18,7 +18,7 @@ from tests.fuzz.indices import IndexMaker
 from tests.fuzz.kernels import KernelMaker
 from tests.fuzz.numbers import NumberMaker
 from tests.fuzz.parts import Module
-from tests.fuzz.pipelines import PipelineMaker
+from tests.fuzz.pipelines import ExitMaker, PipelineMaker
 from tests.fuzz.program import Program
 from tests.fuzz.shapes import ShapeMaker
 from tests.fuzz.views import ViewMaker
@@ -26,6 +26,7 @@ from tests.fuzz.views import ViewMaker
 __all__ = [
     "generate",
     "generate_chained",
+    "generate_exited",
     "generate_extreme",
     "generate_indexed",
     "generate_pipelined",
@@ -46,6 +47,13 @@ def generate_pipelined(seed: int, size: int = 6) -> Program:
     """
     module = Module(Random(seed))
     PipelineMaker(module, size).make()
+    return Program(module.source(seed), seed)
+
+
+def generate_exited(seed: int, size: int = 6) -> Program:
+    """The program of a seed whose pipelined loops stand in a loop that some blocks leave early."""
+    module = Module(Random(seed))
+    ExitMaker(module, size).make()
     return Program(module.source(seed), seed)
 
 

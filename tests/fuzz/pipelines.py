@@ -13,9 +13,9 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from tests.fuzz.parts import Axis
-from tests.fuzz.pipelined_loops import PLACES, PipelinedLoops
+from tests.fuzz.pipelined_loops import PLACES, Loop, PipelinedLoops
 
-__all__ = ["PipelineMaker"]
+__all__ = ["ExitMaker", "PipelineMaker"]
 
 _WARPGROUPS = (128, 128, 128, 256, 256, 384)
 _THREADS = (*_WARPGROUPS, 64, 64, 96, 32)
@@ -123,3 +123,41 @@ class PipelineMaker(PipelinedLoops):
         """Store every tile."""
         for tile in self.filled():
             self.stored(tile)
+
+
+class ExitMaker(PipelineMaker):
+    """Writes one kernel whose pipelined loops stand in a loop that `break` or `continue` leaves."""
+
+    _plan: Loop | None = None
+
+    @contextmanager
+    def _outer(self) -> Iterator[None]:
+        """A loop that some blocks leave early; what it adds up begins in front of it."""
+        self._plan = self._planned()
+        index, count = self.module.name("r"), self.rng.choice((1, 2, 3, 4))
+        counts_itself = self.rng.random() < 0.3
+        header = f"for {index} in {self.rng.choice(('range', 'T.serial'))}({count}):"
+        if counts_itself:
+            self.variables.append(f'{index} = T.alloc_var("int32", init=0)')
+            self.text.add(f"{index} = 0")
+            header = f"while {index} < {count}:"
+        with self._repeated(count), self._in_doubt(), self.text.block(header):
+            self.indices.append(index)
+            if counts_itself:
+                self.text.add(f"{index} = {index} + 1")
+            self._leave()
+            yield
+            self._leave()
+
+    def _pipelined(self, former: Loop | None) -> Loop:
+        loop = super()._pipelined(former or self._plan)
+        self._plan = None
+        self._leave()
+        return loop
+
+    def _leave(self) -> None:
+        """Where a condition of the block holds, if at all."""
+        if self.rng.random() < 0.5:
+            condition = self.terms([], self.indices).index_condition()
+            with self.text.block(f"if {condition}:"):
+                self.text.add(self.rng.choice(("break", "continue")))

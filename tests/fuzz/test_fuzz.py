@@ -14,6 +14,7 @@ from tests.fuzz.__main__ import seed_of
 from tests.fuzz.generate import (
     generate,
     generate_chained,
+    generate_exited,
     generate_extreme,
     generate_indexed,
     generate_pipelined,
@@ -35,6 +36,7 @@ SEEDS = {
     "cuda_seed": 10,
     "pipelined_seed": 3,
     "chained_seed": 2,
+    "exited_seed": 1,
     "viewed_cpu_seed": 20,
     "viewed_seed": 4,
     "indexed_cpu_seed": 10,
@@ -44,7 +46,7 @@ SEEDS = {
 }
 """How many programs run where `--fuzz-seeds` does not say; 200 of each do in CI."""
 _SHARE = {"pipelined_seed": 5, "viewed_seed": 5, "indexed_cpu_seed": 4, "indexed_seed": 10}
-_SHARE |= {"shaped_seed": 10, "extreme_seed": 10, "chained_seed": 20}
+_SHARE |= {"shaped_seed": 10, "extreme_seed": 10, "chained_seed": 20, "exited_seed": 20}
 """One in so many of `--fuzz-seeds`, mostly because each is compiled for two targets."""
 SIZE = 3
 """Small programs: thirty of them take the CPU target less than half a minute."""
@@ -104,6 +106,12 @@ def test_programs_on_chains_of_products(chained_seed, target, tmp_path):
     check(generate_chained(chained_seed, SIZE), target, tmp_path)
 
 
+@emulated
+@pytest.mark.parametrize("target", ["llvm", "metal", "cuda", "hopper", "hopper-one-role"])
+def test_programs_on_loops_that_are_left_early(exited_seed, target, tmp_path):
+    check(generate_exited(exited_seed, SIZE), target, tmp_path)
+
+
 def test_programs_on_the_cpu_whose_tiles_and_tensors_have_several_names(viewed_cpu_seed, tmp_path):
     check(generate_viewed(viewed_cpu_seed, SIZE), "llvm", tmp_path)
 
@@ -139,6 +147,7 @@ def test_programs_on_extreme_numbers(extreme_seed, target, tmp_path):
 _GENERATORS = (
     generate,
     generate_chained,
+    generate_exited,
     generate_extreme,
     generate_indexed,
     generate_pipelined,
