@@ -365,6 +365,26 @@ def test_in_front_of_the_kernels():
         kernel(numbers(97, 64), torch.zeros(97, 64).half())
 
 
+def test_in_a_loop_around_kernels():
+    n = T.dynamic("n")
+
+    @T.prim_func
+    def main(X: T.Tensor((n,), "float32")):
+        for i in T.serial(3):
+            T.assume(i < n)
+            with T.Kernel(1, threads=32):
+                X[i] = 1
+        with T.Kernel(1, threads=32):
+            X[0] = 2
+
+    kernel = tvmtile.compile(main, target="llvm")
+    x = torch.zeros(4)
+    kernel(x)
+    assert x.tolist() == [2, 1, 1, 0]
+    with pytest.raises(ValueError, match="i < n"):
+        kernel(torch.zeros(2))
+
+
 @pytest.mark.parametrize("target", list(TARGETS))
 def test_strides(target):
     m, n, s = T.dynamic("m, n, s")

@@ -88,6 +88,12 @@ class _Hoister:
     def _loop(self, loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
         if is_kernel(loop):
             return self._launched(loop, mutator)
+        of_host = list(self._of_host)
+        result = self._repeated(loop, mutator)
+        self._of_host = of_host  # what an iteration assumes does not hold behind it
+        return result
+
+    def _repeated(self, loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
         if loop.thread_binding is not None:
             return mutator.default_mutate(loop)
         if leaves_loop(loop.body):  # it may leave in front of what it assumes
