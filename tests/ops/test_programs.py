@@ -284,7 +284,7 @@ def test_a_large_product_goes_by_wgmma_and_tma_for_every_number_of_rows():
     assert (chosen["gemm"], chosen["tma_copy"], chosen["Pipelined"]) == (
         "wgmma",
         "tma",
-        "two roles",
+        "two roles, persistent blocks",
     )
 
 
