@@ -82,6 +82,13 @@ def test_an_error_at_the_line(name):
     assert fine.tolist() == [1, 1]
 
 
+def test_a_loop_of_collectives_has_its_line_whenever_its_time_is_up():
+    for _ in range(20):
+        with pytest.raises(MetalEmulationError) as error:
+            run("meet", values("meet"), seconds=0.01)
+        assert error.value.line is not None
+
+
 def test_the_lowest_integer_by_minus_one():
     array = np.array([-1, -1], np.int32)
     source = SOURCE.replace("100 / a[i];  // division", "INT_MIN / a[i];")
