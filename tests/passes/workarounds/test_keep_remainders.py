@@ -150,6 +150,25 @@ def test_indices_that_tvm_takes_for_constants_hide_nothing(target):
     np.testing.assert_array_equal(b.numpy(), np.stack(expected))
 
 
+@pytest.mark.parametrize("target", ["llvm", "metal", {"kind": "cuda", "arch": "sm_80"}])
+def test_a_loop_variable_of_which_a_condition_leaves_one_value_hides_nothing(target):
+    @T.prim_func
+    def program(A: T.Tensor((2, 16, 24), "int32"), B: T.Tensor((24,), "int32")):
+        with T.Kernel(1, threads=128):
+            tile = T.alloc_shared((2, 16, 24), "int32")
+            T.copy(A, tile)
+            for k in T.serial(9):
+                if k < 1:
+                    for i in T.Parallel(24):
+                        B[i] = tile[k % 2, i % 16, (i + 1) % 24]
+
+    a, b = torch.arange(768, dtype=torch.int32).reshape(2, 16, 24), torch.zeros(24).int()
+    backend = {} if target == "llvm" else {"execution_backend": "emulator"}
+    tvmtile.compile(program, target=target, **backend)(a, b)
+    i = torch.arange(24)
+    assert torch.equal(b, a[0, i % 16, (i + 1) % 24])
+
+
 @pytest.mark.parametrize("target", ["llvm", "metal"])
 def test_terms_that_are_taken_off_again(target):
     @T.prim_func

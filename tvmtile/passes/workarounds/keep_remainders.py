@@ -129,7 +129,9 @@ class _Keeper(ScopedRewriter):
         return any(map(self._varies, nodes_in(indices, _BITWISE)))
 
     def _varies(self, node: Any) -> bool:
-        return not self._loops.isdisjoint(variables_of(node))
+        """Tell whether a loop changes it, also where conditions hold, as `if k < 1` of `k`."""
+        bounds = map(self.analyzer.const_int_bound, self._loops & set(variables_of(node)))
+        return any(bound.min_value < bound.max_value for bound in bounds)
 
     def _differ(self, divisions: list[Any]) -> bool:
         """Tell whether two divisions share a loop variable, and one has an offset of its own."""
