@@ -44,11 +44,13 @@ def WarpSpecialize(func: tirx.PrimFunc) -> tirx.PrimFunc:
     has come, and when nobody needs it any more (see `tvmtile.passes.tile.specialization`). Consumers do
     all the rest. So no thread computes addresses, or waits for copies, while it could multiply. A
     product stays in flight over the iteration where enough bytes are on their way meanwhile; others go
-    on until a statement needs them to be done. Copies that are loops, as those of gathered rows, the
-    producer does by the threads of a whole warpgroup. These also compute tiles from global memory that
-    products read, by way of fragments of their own: conversions, dequantised weights. They do where
-    that pays, as where a multiprocessor has room for one block only, or `T.annotate_warp_specialize()`
-    asks for it; where it has room for several, one of them multiplies while another computes.
+    on until a statement needs them to be done. Where all are, before the iteration ends, consumers wait
+    for the tiles of the next one behind the last product: sums that are scaled are not in the way of
+    that. Copies that are loops, as those of gathered rows, the producer does by the threads of a whole
+    warpgroup. These also compute tiles from global memory that products read, by way of fragments of
+    their own: conversions, dequantised weights. They do where that pays, as where a multiprocessor has
+    room for one block only, or `T.annotate_warp_specialize()` asks for it; where it has room for
+    several, one of them multiplies while another computes.
 
     Iterations of which one condition says whether anything is done, as a mask of blocks does, are left
     out by both roles where it does not hold: nobody waits for a tile that nobody copies. A `break` or

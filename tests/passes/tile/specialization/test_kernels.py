@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import tvmtile
+from tests.passes.tile.specialization.ahead_kernels import AHEAD
 from tests.passes.tile.specialization.computed_kernels import COMPUTED
 from tests.passes.tile.specialization.kernels import KERNELS as WHOLE
 from tests.passes.tile.specialization.kernels import WITH_ONE_ROLE
@@ -17,7 +18,7 @@ from tests.passes.tile.test_warp_specialize import specialised
 
 HOPPER = {"target": {"kind": "cuda", "arch": "sm_90a"}, "execution_backend": "emulator"}
 OUTLINES = Path(__file__).with_name("outlines.txt")
-KERNELS = {**WHOLE, **MASKED, **COMPUTED}
+KERNELS = {**WHOLE, **MASKED, **COMPUTED, **AHEAD}
 SEEDS = range(3)
 ONE_ROLE = {"tl.disable_warp_specialized": True}
 

@@ -75,10 +75,14 @@ class Candidate:
 
     def with_stages(self, stages: int) -> Candidate:
         """The loop with so many buffer copies."""
-        # One of them is being read, and one is held by what is in flight.
-        on_the_way = (stages - 2) * sum(map(bytes_of, self.tiles))
-        in_flight = self.in_flight if on_the_way >= _BYTES_ON_THE_WAY else frozenset()
-        return replace(self, stages=stages, in_flight=in_flight)
+        found = replace(self, stages=stages)
+        return found if found.may_hold_a_copy else replace(found, in_flight=frozenset())
+
+    @property
+    def may_hold_a_copy(self) -> bool:
+        """Whether enough is on the way while one buffer copy is being read, and one held besides."""
+        on_the_way = (self.stages - 2) * sum(map(bytes_of, self.tiles))
+        return on_the_way >= _BYTES_ON_THE_WAY
 
     @property
     def order(self) -> tuple[int, ...]:

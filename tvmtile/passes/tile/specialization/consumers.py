@@ -73,14 +73,23 @@ def _consuming(
     if split.candidate.skew is not None:
         parts = skewed(trips, split.candidate.skew, split.rings, body, thread, kind, early)
         return [*body.declarations, *ready, *trips.begun(parts), *late, *counted]
+    products = [n for n in split.candidate.order if work_of(body.units[n], kind) is not None]
+    ahead = _ahead(split.candidate, products)
     tokens = {
         number: f"{work.name}/{loop.loop_var.name}{number}"
-        for number in (*split.candidate.in_flight, *_going_on(split.candidate, kind))
+        for number in (*split.candidate.in_flight, *_going_on(split.candidate, products, ahead))
         if (work := work_of(body.units[number], kind)) is not None
     }
-    statements = _iteration(trips, split, body, tokens, thread)
+    awaited = _awaited(split, tokens)
+    begin = [number for number in awaited if ahead is not None and number <= products[0]]
+    following = [ring for number in begin for ring in awaited.pop(number)]
+    behind = {ahead: following} if ahead is not None and following else {}
+    statements = _iteration(trips, split, body, tokens, thread, awaited, behind)
     used = body.bindings_for(statements)
     whole = [trips.each([*used, *statements])]
+    if following:
+        first = [ring.wait_until_full(trips.number_of_first) for ring in following]
+        whole = [*trips.if_any(first), *whole]
     if split.candidate.in_flight:
         # If sums in flight met those of a loop without iterations in front of the wait for them, ptxas
         # would have each product wait for the one before (C7515).
@@ -89,25 +98,60 @@ def _consuming(
     return [*body.declarations, *ready, *trips.begun(whole), *early, *late, *counted]
 
 
-def _going_on(candidate: Candidate, kind: str) -> list[int]:
+def _ahead(candidate: Candidate, products: Sequence[int]) -> int | None:
+    """The product behind which an iteration waits for tiles of the next one, if it does.
+
+    That is the last one, where all are waited for before the iteration ends: the next ones are issued
+    as soon as threads have used the sums then. A buffer copy is held meanwhile.
+    """
+    if not products or candidate.in_flight or not candidate.may_hold_a_copy:
+        return None
+    if candidate.condition is not None or candidate.units[products[-1]].conditions:
+        return None
+    return None if products[-1] == candidate.order[-1] else products[-1]
+
+
+def _going_on(candidate: Candidate, products: Sequence[int], ahead: int | None) -> list[int]:
     """Products that go on under statements behind them, to the end of the iteration at most."""
     return [
         number
         for number, following in itertools.pairwise(candidate.order)
-        if number not in candidate.in_flight
+        if number in products
+        and number not in candidate.in_flight
         and not candidate.units[number].conditions
-        and work_of(candidate.units[number], kind) is not None
-        and not candidate.units[number].conflicts(candidate.units[following])
+        and (number == ahead or not candidate.units[number].conflicts(candidate.units[following]))
     ]
 
 
-def _iteration(
-    trips: Trips, split: Split, body: Body, tokens: Mapping[int, str], thread: ir.Expr
-) -> list[tirx.Stmt]:
-    """The statements of an iteration; products are waited for where one needs them to be done.
+def _awaited(split: Split, tokens: Mapping[int, str]) -> dict[int, list[Ring]]:
+    """Whose tiles are waited for before which statement.
 
     What reads a tile under a product waits for the tile before that is issued: a wait is a loop, past
     which ptxas would move no instruction of what threads compute meanwhile.
+    """
+    awaited: dict[int, list[Ring]] = {}
+    product: int | None = None
+    for number in split.candidate.order:
+        product = number if number in tokens else product
+        before = number if product is None else product
+        rings = [ring for ring in split.rings if ring.first == number]
+        awaited.setdefault(before, []).extend(rings)
+    return awaited
+
+
+def _iteration(
+    trips: Trips,
+    split: Split,
+    body: Body,
+    tokens: Mapping[int, str],
+    thread: ir.Expr,
+    awaited: Mapping[int, Sequence[Ring]],
+    behind: Mapping[int, Sequence[Ring]],
+) -> list[tirx.Stmt]:
+    """The statements of an iteration; products are waited for where one needs them to be done.
+
+    The tiles of `awaited` are waited for before statements, those that the next iteration has in
+    `behind` after them.
     """
     units, in_flight = split.candidate.units, split.candidate.in_flight
     statements: list[tirx.Stmt] = []
@@ -127,20 +171,15 @@ def _iteration(
                 end([other for other in going_on if not tiles.isdisjoint(units[other].touches)])
                 statements.extend(_released(ring, trips, thread))
 
-    awaited: dict[int, list[tirx.Stmt]] = {}
-    product: int | None = None
     for number in split.candidate.order:
-        product = number if number in tokens else product
-        before = number if product is None else product
-        waits = [ring.wait_until_full() for ring in split.rings if ring.first == number]
-        awaited.setdefault(before, []).extend(waits)
-
-    for number in split.candidate.order:
-        statements += awaited.get(number, [])
+        statements += [ring.wait_until_full() for ring in awaited.get(number, ())]
         end([other for other in going_on if units[other].conflicts(units[number])])
         statements += _begun(
             body.units[number].stmt, tokens.get(number), in_flight=number in in_flight
         )
+        if number in behind:
+            waits = [ring.wait_until_full(trips.number_after) for ring in behind[number]]
+            statements.append(tirx.IfThenElse(trips.is_followed, seq(waits), None))
         if number in tokens and number not in in_flight:
             going_on.append(number)
         else:

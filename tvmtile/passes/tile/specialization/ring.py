@@ -52,9 +52,10 @@ class Ring:
         parity = self.empty.parity(self.iteration)
         return _act(self.empty.of(self.iteration), tirx.const(1, "int32") - parity, "wait")
 
-    def wait_until_full(self) -> tirx.Stmt:
-        """Wait for the tiles of the iteration."""
-        return _act(self.arrives_on, self.full.parity(self.iteration), "wait")
+    def wait_until_full(self, iteration: ir.Expr | None = None) -> tirx.Stmt:
+        """Wait for the tiles of an iteration, of all that the kernel does, or of this one."""
+        number = self.iteration if iteration is None else iteration
+        return _act(self.full.of(number), self.full.parity(number), "wait")
 
     @property
     def arrives_on(self) -> ir.TensorLoad:

@@ -51,6 +51,17 @@ class Trips:
         return self.number - self._one
 
     @property
+    def number_after(self) -> ir.Expr:
+        """That of the iteration after, in an iteration."""
+        return self.number + self._one
+
+    @property
+    def number_of_first(self) -> ir.Expr:
+        """That of the first iteration, before the loop."""
+        zero = tirx.const(0, str(self.loop.loop_var.ty.dtype))
+        return zero if self.counter is None else _value(self.counter)
+
+    @property
     def number_of_last(self) -> ir.Expr:
         """That of the last iteration, behind the loop."""
         return substitute(self.number, self.last)
@@ -76,6 +87,11 @@ class Trips:
     def is_later(self) -> ir.Expr:
         """Whether an iteration is not the first one."""
         return self.loop.loop_var > self.loop.min
+
+    @property
+    def is_followed(self) -> ir.Expr:
+        """Whether an iteration is not the last one."""
+        return self.loop.loop_var < self.loop.min + self.loop.extent - self._one
 
     # Statements ------------------------------------------------------------------------------------
 
