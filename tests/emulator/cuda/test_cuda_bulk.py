@@ -106,7 +106,7 @@ extern "C" __global__ void last(int* counter, int* out) {
 }
 """
 REGISTERS = """
-extern "C" __global__ void roles(int* out) {
+extern "C" __global__ void BOUNDS roles(int* out) {
   if (threadIdx.x < 128) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 PRODUCER;");
   } else {
@@ -222,8 +222,9 @@ def test_a_seed_shuffles_the_blocks():
     assert len(lasts) > 2
 
 
-def roles(producer, consumer, block):
+def roles(producer, consumer, block, bounds=""):
     text = REGISTERS.replace("PRODUCER", str(producer)).replace("CONSUMER", str(consumer))
+    text = text.replace("BOUNDS", bounds)
     out = np.zeros(block, np.int32)
     compile_cuda(text, arch="sm_90a").kernel("roles")(out, grid=1, block=block)
     assert out.all()
@@ -239,3 +240,11 @@ def test_registers_come_from_those_that_others_give_back():
         roles(200, 232, 384)
     with pytest.raises(CudaEmulationError, match="not a multiple of 8 from 24 to 256"):
         roles(40, 233, 384)
+
+
+def test_blocks_share_registers_as_launch_bounds_say():
+    roles(40, 232, 384, "__launch_bounds__(384)")
+    roles(40, 232, 384, "__launch_bounds__(384, 1)")
+    roles(24, 104, 384, "__launch_bounds__(384, 2)")
+    with pytest.raises(CudaEmulationError, match=r"deadlock: .* waits in setmaxnreg.inc"):
+        roles(40, 232, 384, "__launch_bounds__(384, 2)")

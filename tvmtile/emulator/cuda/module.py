@@ -223,6 +223,7 @@ class CudaKernel(Kernel[KernelSignature]):
             count_conflicts=count_conflicts,
             short_sums=short_sums,
             waits_for_all=whole_warpgroups,
+            least_blocks=self.signature.least_blocks,
         )
         operations = statistics.operations
         counts = (*operations[:10], operations[_TENSOR_PRODUCT], operations[abi.CLUSTER])

@@ -26,10 +26,14 @@ class Parameter:
 
 @dataclass(frozen=True)
 class KernelSignature:
-    """A kernel's name and parameters, and whether it uses the shared memory that a launch asks for."""
+    """What is known of a kernel."""
 
     name: str
+    """Its name."""
     parameters: tuple[Parameter, ...]
+    """Its parameters, in order."""
+    least_blocks: int
+    """How many of its blocks have registers at once, by `__launch_bounds__(threads, blocks)`; or 1."""
 
 
 def find_kernels(tokens: Sequence[Token]) -> list[KernelSignature]:
@@ -47,17 +51,25 @@ def find_kernels(tokens: Sequence[Token]) -> list[KernelSignature]:
 
 def _declared(code: Sequence[Token], start: int) -> KernelSignature | None:
     """The function that is declared from `start` on; attributes in between may have parentheses."""
-    i = start
+    i, least_blocks = start, 1
     while i + 1 < len(code) and code[i].text not in {";", "{"}:
         if code[i].kind == "name" and code[i + 1].text == "(":
             end = closing(code, i + 1)
+            parts = split_at_commas(code[i + 2 : end])
             if not code[i].text.startswith("__"):
-                parts = split_at_commas(code[i + 2 : end])
                 parameters = tuple(_parameter(part) for part in parts if len(part) > 1)
-                return KernelSignature(code[i].text, parameters)
+                return KernelSignature(code[i].text, parameters, least_blocks)
+            if code[i].text == "__launch_bounds__" and len(parts) > 1:
+                least_blocks = _number(parts[1])
             i = end
         i += 1
     return None
+
+
+def _number(tokens: Sequence[Token]) -> int:
+    """A number as it is written; 1 of a name or an expression, whose value is not known."""
+    text = "".join(token.text for token in tokens)
+    return int(text) if text.isdigit() and int(text) else 1
 
 
 def _parameter(tokens: Sequence[Token]) -> Parameter:

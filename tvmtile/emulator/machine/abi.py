@@ -90,6 +90,7 @@ class Launch(ctypes.Structure):
         ("counts_conflicts", ctypes.c_int32),
         ("short_sums", ctypes.c_int32),
         ("waits_for_all", ctypes.c_int32),
+        ("least_blocks", ctypes.c_uint32),
     )
 
 

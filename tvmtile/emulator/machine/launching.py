@@ -76,6 +76,7 @@ class Image:
         count_conflicts: bool = False,
         short_sums: bool = False,
         waits_for_all: bool = False,
+        least_blocks: int = 1,
     ) -> abi.Statistics:
         """Run a kernel over a grid, and write its results to the arguments.
 
@@ -83,7 +84,7 @@ class Image:
         a block; 0 is no limit. `seed` chooses when work in the background is done, within what the
         kernel leaves open; `count_conflicts` takes time; with `short_sums` products are added with as
         few bits as hardware does; with `waits_for_all` what a warp waits for is over for all that began
-        it together.
+        it together; so many blocks share the registers of a multiprocessor.
 
         Raises
         ------
@@ -120,6 +121,7 @@ class Image:
             count_conflicts,
             short_sums,
             waits_for_all,
+            least_blocks,
         )
         report, statistics = abi.Report(), abi.Statistics()
         with _LOCK:

@@ -1,7 +1,7 @@
 // setmaxnreg: threads of a block give registers back to its pool, and take more from it.
 //
-// A block is taken to have the register file to itself. How many the compiler chose for a start is not known:
-// at most an even share of it, which a thread is taken to have.
+// A block is taken to have the register file to itself, or what launch bounds leave it. How many the compiler
+// chose for a start is not known: at most an even share of it, which a thread is taken to have.
 #include <algorithm>
 #include <cstdio>
 #include <vector>
@@ -24,10 +24,11 @@ std::vector<Thread*> waiting;
 void start() {
   const auto blocks = static_cast<unsigned>(machine->blocks());
   const auto threads = static_cast<unsigned>(machine->threads()) / blocks;
-  const unsigned each = std::min(kRegisters / threads / kStep * kStep, kMost - kStep);
+  const unsigned registers = kRegisters / machine->launch().least_blocks;
+  const unsigned each = std::min(registers / threads / kStep * kStep, kMost - kStep);
   held.assign(machine->threads(), each);
   chosen.assign(machine->threads(), false);
-  left.assign(blocks, kRegisters - threads * each);
+  left.assign(blocks, registers - threads * each);
   waiting.clear();
 }
 

@@ -45,6 +45,7 @@ struct Launch {
   std::int32_t counts_conflicts;  // of banks, which takes time
   std::int32_t short_sums;  // where hardware adds with fewer bits than its sums have
   std::int32_t waits_for_all;  // what a warp waits for is over for all that began it together
+  std::uint32_t least_blocks;  // that share the registers of a multiprocessor
 };
 
 enum class Failure : std::int32_t {
