@@ -33,6 +33,7 @@ OPERATORS = (
     "fence_proxy",
     "fill",
     "finalize_reducer",
+    "fixed_registers",
     "fp8_scaled_matmul",
     "gemm",
     "gemm_sp",

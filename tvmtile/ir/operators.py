@@ -71,6 +71,9 @@ class TileOp:
     is_copy: ClassVar[bool] = False
     """True for an operator that only moves elements from one region to another, in no order."""
 
+    fixes_registers: ClassVar[bool] = False
+    """True for an operator by which a kernel's threads keep the registers that they begin with."""
+
     orders_blocks: ClassVar[bool] = False
     """True for an operator that says in which order blocks are visited (`block_order`)."""
 
@@ -178,6 +181,10 @@ class TileOp:
 
     def persists(self) -> bool | None:
         """Whether blocks should loop over those of the grid; None where it does not say."""
+        return None
+
+    def least_blocks(self) -> int | None:
+        """How many blocks must fit on a multiprocessor at once; None where it does not say."""
         return None
 
     def without_tensor_maps(self) -> TileOp:

@@ -18,6 +18,7 @@ from tvmtile.tileop.hints import (
     use_swizzle,
 )
 from tvmtile.tileop.import_source import import_source
+from tvmtile.tileop.registers import disable_warp_group_reg_alloc, no_set_max_nreg
 from tvmtile.transform import EFFECTS, PassConfigKey, warn_without_effect, with_effect
 
 __all__ = [
@@ -108,11 +109,3 @@ def annotate_restrict_buffers(*buffers: object) -> None:
         known: Any = tracer.attributes.get(MAY_ALIAS, [])
         names = [str(getattr(buffer, "name", "")) for buffer in buffers]
         tracer.attributes[MAY_ALIAS] = [*known, *names]
-
-
-def disable_warp_group_reg_alloc() -> None:
-    """Accepted for TileLang's kernels; register counts follow from what the roles hold."""
-
-
-def no_set_max_nreg() -> None:
-    """Accepted for TileLang's kernels, as `T.disable_warp_group_reg_alloc` is."""

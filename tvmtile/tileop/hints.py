@@ -175,6 +175,9 @@ class MinBlocks(ValueOp):
 
     count: int = 1
 
+    def least_blocks(self) -> int | None:
+        return self.count
+
 
 def annotate_min_blocks_per_sm(n: Index) -> None:
     """Let a thread use so few registers that `n` blocks fit on a multiprocessor of an NVIDIA GPU.
@@ -183,6 +186,8 @@ def annotate_min_blocks_per_sm(n: Index) -> None:
     ----------
     n : int
         At least 1. It is the second number of CUDA's `__launch_bounds__`; other targets ignore it.
+        Blocks that persist (`T.annotate_persistent`) are so many for each multiprocessor, or as many as
+        its shared memory has room for, and the roles of a block share the registers that it gets.
         Without it, that number is 1, so that threads may use all registers, for a kernel without matrix
         instructions that has a block for each multiprocessor at most.
 

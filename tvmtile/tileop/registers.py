@@ -53,6 +53,20 @@ def dec_max_nreg(reg_count: int) -> None:
     set_max_nreg(reg_count, False)
 
 
+def no_set_max_nreg() -> None:
+    """Let each thread keep the registers that it begins with, where warps of their own copy tiles.
+
+    Otherwise those move registers to the threads that multiply, in blocks of 256 and 384 of these on
+    Hopper (`T.annotate_warp_specialize`). What `T.set_max_nreg` says of a warpgroup stays.
+    """
+    emit(FixedRegisters())
+
+
+def disable_warp_group_reg_alloc() -> None:
+    """The same as `T.no_set_max_nreg()`."""
+    no_set_max_nreg()
+
+
 @tile_operator
 class SetMaxRegisters(ValueOp):
     """Set how many registers a thread of a warpgroup may use."""
@@ -67,6 +81,18 @@ class SetMaxRegisters(ValueOp):
 
 # The registers of a thread are fixed.
 lowering(SetMaxRegisters, target=("llvm", "metal", "cuda"), variant="none")(no_code)
+
+
+@tile_operator
+class FixedRegisters(ValueOp):
+    """A thread keeps the registers that it begins with."""
+
+    name = "fixed_registers"
+    fixes_registers = True
+
+
+# WarpSpecialize has heeded it.
+lowering(FixedRegisters, target=("llvm", "metal", "cuda"), variant="none")(no_code)
 
 
 _moves_registers = needs(

@@ -37,7 +37,7 @@ def few_multiprocessors(monkeypatch):
 
 def matmul(
     M, N, K, *, block=(128, 64, 32), stages=3, threads=256, dtype="float16", out=None,
-    order="row", panel=2, wish=True,
+    order="row", panel=2, wish=True, hint=None,
 ):  # fmt: skip
     bM, bN, bK = block
     out = out or dtype
@@ -47,6 +47,8 @@ def matmul(
         with T.Kernel(T.ceildiv(N, bN), T.ceildiv(M, bM), threads=threads) as (bx, by):
             if wish is not None:
                 T.annotate_persistent(wish)
+            if hint is not None:
+                hint()
             a = T.alloc_shared((bM, bK), dtype)
             b = T.alloc_shared((bK, bN), dtype)
             c = T.alloc_fragment((bM, bN), "float32")
@@ -415,6 +417,51 @@ def test_two_blocks_stay_on_a_multiprocessor_that_has_room(block, blocks):
 @pytest.mark.parametrize("block", [(64, 128, 32), (128, 128, 32)])
 def test_blocks_of_one_warpgroup(block):
     multiply(512, 384, 96, block=block, threads=128)
+
+
+def asks(blocks):
+    return lambda: T.annotate_min_blocks_per_sm(blocks)
+
+
+@pytest.mark.parametrize(
+    ("least", "threads", "block", "wish", "blocks"),
+    [
+        (2, 128, (64, 128, 64), None, 264),
+        (1, 128, (64, 128, 64), None, 132),
+        (3, 128, (64, 64, 64), True, 396),
+        (2, 256, (128, 64, 64), None, 264),
+        (1, 256, (128, 64, 64), None, 132),
+        (2, 256, (128, 256, 128), None, 132),  # of which shared memory has room for one
+        (1, 512, (256, 128, 64), None, 132),
+    ],
+)
+def test_as_many_blocks_stay_as_the_kernel_asks_for(least, threads, block, wish, blocks):
+    program = matmul(
+        4096, 4096, 512, block=block, threads=threads, wish=wish, stages=2, hint=asks(least)
+    )
+    assert chosen(program) == ("two roles, persistent blocks", (), blocks)
+
+
+def test_more_blocks_than_were_measured_stay_where_that_is_asked_for():
+    program = matmul(8192, 8192, 256, threads=128, block=(64, 64, 64), wish=None, hint=asks(3))
+    reason = "3 blocks may run at once on a multiprocessor; T.annotate_persistent() asks"
+    assert why_not(program) == reason
+
+
+@pytest.mark.usefixtures("few_multiprocessors")
+@pytest.mark.parametrize("threads", [128, 256, 384])
+def test_blocks_that_share_the_registers_of_a_multiprocessor(threads):
+    """Those that a block has move to the threads that multiply, and no more."""
+    multiply(threads * 2, 512, 96, block=(threads // 2, 64, 32), threads=threads, hint=asks(2))
+
+
+@pytest.mark.parametrize(("block", "blocks"), [((128, 64, 64), 264), ((128, 256, 64), 132)])
+def test_blocks_whose_registers_stay(block, blocks):
+    program = matmul(
+        8192, 8192, 256, block=block, threads=256, stages=2, wish=None, hint=T.no_set_max_nreg
+    )
+    fixed = ("registers for consumers", "the kernel asks that none move")
+    assert chosen(program) == ("two roles, persistent blocks", (fixed,), blocks)
 
 
 def test_a_kernel_that_does_not_want_to():

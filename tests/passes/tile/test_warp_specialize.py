@@ -74,7 +74,9 @@ def check(program, tensors, expected, *, split=True):
         assert_close(tensors[-1], expected)
 
 
-def gemm(M, N, K, *, stages=3, threads=128, block=(64, 64, 64), dtype="float16", wish=None):
+def gemm(
+    M, N, K, *, stages=3, threads=128, block=(64, 64, 64), dtype="float16", wish=None, hint=None
+):  # fmt: skip
     bM, bN, bK = block
 
     @T.prim_func
@@ -84,6 +86,8 @@ def gemm(M, N, K, *, stages=3, threads=128, block=(64, 64, 64), dtype="float16",
         with T.Kernel(T.ceildiv(N, bN), T.ceildiv(M, bM), threads=threads) as (bx, by):
             if wish is not None:
                 T.annotate_warp_specialize(wish)
+            if hint is not None:
+                hint()
             a = T.alloc_shared((bM, bK), dtype)
             b = T.alloc_shared((bK, bN), dtype)
             c = T.alloc_fragment((bM, bN), "float32")
@@ -142,12 +146,50 @@ def test_consumers_of_one_warpgroup_and_of_two(threads, block, dtype):
     assert threads_of(specialised(program)) == threads + 128
 
 
-def test_registers_move_to_the_consumers_of_two_warpgroups():
-    source = tvmtile.compile(
-        gemm(256, 256, 256, threads=256, block=(128, 256, 64)), target=HOPPER
-    ).get_kernel_source()
-    assert "setmaxnreg.dec" in source
-    assert "setmaxnreg.inc" in source
+@pytest.mark.parametrize(
+    ("threads", "blocks", "moved"),
+    [
+        (128, None, []),
+        (256, None, [240, 24]),
+        (256, 1, [240, 24]),
+        (256, 2, [104, 24]),
+        (256, 6, []),
+        (384, None, [160, 32]),
+        (384, 2, [72, 32]),
+        (384, 4, []),
+    ],
+)
+def test_registers_move_to_the_consumers(threads, blocks, moved):
+    """Of those that a block has, where as many blocks share them as the kernel asks for."""
+    hint = None if blocks is None else lambda: T.annotate_min_blocks_per_sm(blocks)
+    program = gemm(384, 256, 256, threads=threads, block=(threads // 2, 64, 64), hint=hint)
+    kernel = tvmtile.compile(program, target=HOPPER)
+    assert registers_moved(kernel) == moved
+    (choice,) = (each for each in kernel.choices if each.operator == "Pipelined")
+    reason = dict(choice.declined).get("registers for consumers")
+    assert (reason is None) == (threads == 128 or bool(moved))
+    assert reason in (None, f"{blocks} blocks on a multiprocessor leave none to move")
+
+
+def registers_moved(kernel):
+    """The numbers of `setmaxnreg`, in the order of the kernel's text."""
+    body = kernel.get_kernel_source().rpartition("__global__")[2]
+    return [int(count) for count in re.findall(r"setmaxnreg_\w+?_(\d+)\(", body)]
+
+
+@pytest.mark.parametrize("hint", [T.no_set_max_nreg, T.disable_warp_group_reg_alloc])
+def test_registers_stay_where_the_kernel_asks_for_that(hint):
+    tensors, expected = operands(256, 256, 160)
+    options = {"threads": 256, "block": (128, 128, 64)}
+    program = gemm(256, 256, 160, **options, hint=hint)
+    check(program, tensors, expected)
+    kernel = tvmtile.compile(program, target=HOPPER)
+    assert "setmaxnreg" not in kernel.get_kernel_source()
+    (choice,) = (each for each in kernel.choices if each.operator == "Pipelined")
+    reason = dict(choice.declined)["registers for consumers"]
+    assert reason == "the kernel asks that none move"
+    without = tvmtile.compile(gemm(256, 256, 160, **options), target=HOPPER)
+    assert "registers for consumers" not in str(without.choices)
 
 
 @pytest.mark.parametrize("count", [0, 1, 5])

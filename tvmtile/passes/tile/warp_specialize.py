@@ -23,11 +23,11 @@ from tvmtile.passes.tile.pipelining import BlockMemory, warn_of_fewer_stages
 from tvmtile.passes.tile.plan_pipeline import MOST_STAGES
 from tvmtile.passes.tile.select_implementation import Choice
 from tvmtile.passes.tile.specialization import (
+    RoleRegisters,
     Skew,
     Specializer,
     Unskewed,
     Unsuitable,
-    moves_registers,
     persistent,
     pipelined_loops_in,
     wish_of,
@@ -185,8 +185,9 @@ def roles_of(func: tirx.PrimFunc) -> list[Choice]:
             obstacle = _split(kernel, target, capability).one_block_each
             wish = wish_of(kernel, lambda op: op.splits_roles())
             split = Specializer(kernel, target, capability, is_wanted=wish is True)
+            fixed = split.why_registers_are_fixed()
             outcomes = [
-                _outcome(obstacle, skew, computing, skips=skips)
+                _outcome(obstacle, skew, computing, fixed, skips=skips)
                 for skew, computing, skips in zip(
                     split.skews(), split.computing(), split.skips(), strict=True
                 )
@@ -204,6 +205,7 @@ def _outcome(
     one_block_each: str | None,
     skew: Skew | Unskewed | None,
     computing: bool | str,
+    fixed_registers: str | None,
     *,
     skips: bool,
 ) -> tuple[str, tuple[tuple[str, str], ...]]:
@@ -219,6 +221,8 @@ def _outcome(
         chosen.append("skewed")
     elif skew is not None:
         declined.append(("skewed", str(skew)))
+    if fixed_registers is not None:
+        declined.append(("registers for consumers", fixed_registers))
     if one_block_each is None:
         chosen.append("persistent blocks")
     else:
@@ -307,16 +311,18 @@ def _blocks_at_once(kernel: tirx.For, split: Callable[[tirx.For], Specializer]) 
     if not (_PERSISTS if wish is None else wish):
         raise Unsuitable("the kernel asks for a block each")
     threads = Launch(kernel).num_threads
-    if moves_registers(threads):
+    registers = RoleRegisters(kernel)
+    if registers.move_to(threads):
         return 1
-    if threads > WARPGROUP:
+    is_asked = registers.least_blocks is not None
+    if threads > WARPGROUP and not is_asked and not registers.are_fixed:
         raise Unsuitable("several blocks may run at once on a multiprocessor")
     count = split(kernel).blocks_at_once()
     if count > _MOST_AT_ONCE and wish is None:
         raise Unsuitable(
             f"{count} blocks may run at once on a multiprocessor; T.annotate_persistent() asks"
         )
-    return min(count, _MOST_AT_ONCE)
+    return count if is_asked else min(count, _MOST_AT_ONCE)
 
 
 _MOST_AT_ONCE = 2

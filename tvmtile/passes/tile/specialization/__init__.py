@@ -12,18 +12,18 @@ from tvmtile.passes.tile.specialization.candidates import (
     wish_of,
 )
 from tvmtile.passes.tile.specialization.persistence import persistent
-from tvmtile.passes.tile.specialization.registers import moves_registers
+from tvmtile.passes.tile.specialization.registers import RoleRegisters
 from tvmtile.passes.tile.specialization.ring import Ring
 from tvmtile.passes.tile.specialization.skew import Skew, Unskewed
 from tvmtile.passes.tile.specialization.specializer import Specializer
 
 __all__ = [
     "Ring",
+    "RoleRegisters",
     "Skew",
     "Specializer",
     "Unskewed",
     "Unsuitable",
-    "moves_registers",
     "persistent",
     "pipelined_loops_in",
     "wish_of",

@@ -9,22 +9,16 @@ from tvm import tirx
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.ir.operands import bits_of, static_shape
-from tvmtile.ir.operators import operator_for
+from tvmtile.ir.operators import operator_for, operators_in
 from tvmtile.ir.threads import REGISTER_FILE, WARPGROUP, registers_of_each
 from tvmtile.passes.tile.pipelining import Unit
 from tvmtile.passes.tile.specialization.candidates import Candidate
 from tvmtile.passes.tile.specialization.skew import registers_held
 
-_REGISTERS = {
-    (256, False): (24, 240),
-    (384, False): (32, 160),
-    (256, True): (72, 216),
-    (384, True): (56, 152),
-}
-"""Of a thread that copies, and of one that multiplies, by how many of these there are.
-
-And whether threads copy elements, not one of them tiles. A multiprocessor has 65536. Blocks of other
-sizes have enough for all, or none to move. Where threads compute tiles, see `_shares`.
+_FEWEST = {(256, False): 24, (384, False): 32, (256, True): 72, (384, True): 56}
+"""Of a thread that copies, by how many threads multiply, and whether threads copy elements, not one of
+them tiles. Blocks of other sizes have enough for all, or none to move. Where threads compute tiles, see
+`RoleRegisters._shares`.
 """
 
 
@@ -39,52 +33,75 @@ LEAST_LOADED = 64
 """Registers that a thread loads at once, so that it pays to have threads for it."""
 
 
-def moves_registers(consumers: int) -> bool:
-    """Tell whether a block of so many threads that multiply moves registers to them."""
-    return (consumers, False) in _REGISTERS
+class RoleRegisters:
+    """The registers of a multiprocessor, as the blocks and roles of a kernel share them."""
+
+    def __init__(self, kernel: tirx.For) -> None:
+        operators = list(operators_in(kernel))
+        asked = [count for op in operators if (count := op.least_blocks()) is not None]
+        self.least_blocks = max(asked, default=None)
+        """How many blocks share them at least; None where the kernel does not say."""
+        self.are_fixed = any(op.fixes_registers for op in operators)
+        """Whether the kernel asks that each thread keeps those that it begins with."""
+
+    def move_to(self, consumers: int) -> bool:
+        """Tell whether one block takes all of them, for so many threads that multiply."""
+        return self.least_blocks is None and not self.are_fixed and _may_move(consumers)
+
+    def why_fixed(self, consumers: int, candidates: Sequence[Candidate]) -> str | None:
+        """What the kernel asks for that keeps a block of this size from moving registers."""
+        if not _may_move(consumers) or self._shares(consumers, candidates) is not None:
+            return None
+        if self.are_fixed:
+            return "the kernel asks that none move"
+        return f"{self.least_blocks} blocks on a multiprocessor leave none to move"
+
+    def of_consumer(self, consumers: int, candidates: Sequence[Candidate]) -> int:
+        """Registers of a thread that multiplies, at most."""
+        shares = self._shares(consumers, candidates)
+        threads = (self.least_blocks or 1) * (consumers + WARPGROUP)
+        return registers_of_each(threads) if shares is None else shares[1]
+
+    def moved(
+        self, consumers: int, candidates: Sequence[Candidate]
+    ) -> tuple[list[tirx.Stmt], list[tirx.Stmt]]:
+        """What moves registers from the producer's warpgroup to those of the consumers."""
+        shares = self._shares(consumers, candidates)
+        if shares is None:
+            return [], []
+        move = operator_for("registers")
+        few, many = shares
+        return [tirx.Evaluate(move(few, False).to_call())], [
+            tirx.Evaluate(move(many, True).to_call())
+        ]
+
+    def blocks_at_once(self, threads: int, held: int) -> int:
+        """How many blocks have registers at once, whose threads hold so many."""
+        return self.least_blocks or max(1, REGISTER_FILE // (threads * (held + _BESIDE_SUMS)))
+
+    def _shares(self, consumers: int, candidates: Sequence[Candidate]) -> tuple[int, int] | None:
+        """Registers of a thread that copies, and of one that multiplies; None if none move.
+
+        Threads that compute a tile load all of their elements before they need the first, so they get
+        registers for these, of what the sums of those that multiply leave.
+        """
+        fewest = _FEWEST.get((consumers, any(each.by_threads for each in candidates)))
+        threads = consumers + WARPGROUP
+        at_first = _whole(REGISTER_FILE // ((self.least_blocks or 1) * threads))
+        if fewest is None or fewest >= at_first or self.are_fixed:
+            return None
+        pool = at_first * threads  # which a block has: an increase waits for no others
+        few = fewest
+        wanted = max((registers_loaded(each) for each in candidates), default=0)
+        if wanted:
+            sums = max(registers_held(each.units, each.order, consumers) for each in candidates)
+            left = (pool - consumers * (sums + _BESIDE_SUMS)) // WARPGROUP
+            few = min(max(fewest, _whole(min(wanted + _BESIDE_OPERANDS, left))), at_first)
+        return few, min(_whole((pool - WARPGROUP * few) // consumers), _MOST_REGISTERS)
 
 
-def consumer_registers(consumers: int, candidates: Sequence[Candidate]) -> int:
-    """Registers of a thread that multiplies, at most."""
-    shares = _shares(consumers, candidates)
-    return registers_of_each(consumers + WARPGROUP) if shares is None else shares[1]
-
-
-def registers_moved(
-    consumers: int, candidates: Sequence[Candidate]
-) -> tuple[list[tirx.Stmt], list[tirx.Stmt]]:
-    """What moves registers from the producer's warpgroup to those of the consumers."""
-    shares = _shares(consumers, candidates)
-    if shares is None:
-        return [], []
-    move = operator_for("registers")
-    few, many = shares
-    return [tirx.Evaluate(move(few, False).to_call())], [tirx.Evaluate(move(many, True).to_call())]
-
-
-def blocks_at_once(threads: int, held: int) -> int:
-    """How many blocks a multiprocessor has registers for, whose threads hold so many."""
-    return max(1, REGISTER_FILE // (threads * (held + _BESIDE_SUMS)))
-
-
-def _shares(consumers: int, candidates: Sequence[Candidate]) -> tuple[int, int] | None:
-    """Registers of a thread that copies, and of one that multiplies; None if none move.
-
-    Threads that compute a tile load all of their elements before they need the first, so they get
-    registers for these, of what the sums of those that multiply leave.
-    """
-    by_threads = any(each.by_threads for each in candidates)
-    known = _REGISTERS.get((consumers, by_threads))
-    wanted = max((registers_loaded(each) for each in candidates), default=0)
-    if known is None or not wanted:
-        return known
-    sums = max(registers_held(each.units, each.order, consumers) for each in candidates)
-    least, _ = known
-    at_first = _whole(REGISTER_FILE // (consumers + WARPGROUP))
-    pool = at_first * (consumers + WARPGROUP)  # which a block has: an increase waits for no others
-    left = (pool - consumers * (sums + _BESIDE_SUMS)) // WARPGROUP
-    few = min(max(least, _whole(min(wanted + _BESIDE_OPERANDS, left))), at_first)
-    return few, min(_whole((pool - WARPGROUP * few) // consumers), _MOST_REGISTERS)
+def _may_move(consumers: int) -> bool:
+    return (consumers, False) in _FEWEST
 
 
 def _whole(registers: int) -> int:

@@ -26,10 +26,8 @@ from tvmtile.passes.tile.specialization.preloads import Preload, preloaded_in
 from tvmtile.passes.tile.specialization.producer import Producer, producer_of
 from tvmtile.passes.tile.specialization.registers import (
     LEAST_LOADED,
-    blocks_at_once,
-    consumer_registers,
+    RoleRegisters,
     registers_loaded,
-    registers_moved,
 )
 from tvmtile.passes.tile.specialization.skew import Skew, Unskewed, registers_held
 from tvmtile.passes.tile.specialization.split import Splits
@@ -53,6 +51,7 @@ class Specializer:
         self._kernel = kernel
         self._is_wanted = is_wanted
         self._launch = Launch(kernel)
+        self._registers = RoleRegisters(kernel)
         self._context = LoweringContext(target, self._launch.analyzer(), launch=self._launch)
         self._tiles = KernelTiles(kernel)
         if not is_wanted and not self._multiplies_asynchronously():
@@ -64,7 +63,8 @@ class Specializer:
         self._preloaded = preloaded_in(self._launch.body, candidates, self._tiles, why_not)
         self._by_threads = any(each.by_threads for each in candidates)
         self._memory = BlockMemory(kernel, capability)
-        self._splitter = Splitter(self._launch, candidates, self._memory, kind)
+        held = self._registers.of_consumer(self._launch.num_threads, candidates)
+        self._splitter = Splitter(self._launch, candidates, self._memory, held, kind)
 
     def _why_not_compute(self, candidate: Candidate) -> str | None:
         """Why threads of the producer should not compute tiles; the kernel may ask for it anyway.
@@ -78,7 +78,7 @@ class Specializer:
         """
         threads = self._launch.num_threads
         held = registers_held(candidate.units, candidate.order, threads)
-        most = consumer_registers(threads, [candidate])
+        most = self._registers.of_consumer(threads, [candidate])
         if held + LEAST_BESIDE_SUMS > most:
             return (
                 f"fragments take {held} registers of a thread that multiplies, of {most} that threads "
@@ -86,7 +86,7 @@ class Specializer:
             )
         if self._is_wanted:
             return None
-        blocks = blocks_at_once(threads, held)
+        blocks = self._registers.blocks_at_once(threads, held)
         asks = "T.annotate_warp_specialize() asks for threads that compute ahead"
         if blocks > 1:
             return (
@@ -137,7 +137,7 @@ class Specializer:
         rings = {ring.full: ring for split in splits.values() for ring in split.rings}
         rings |= {each.ring.full: each.ring for each in preloads}
         ready = [statement for ring in rings.values() for statement in ring.declared()]
-        few, many = registers_moved(consumers.count, self._candidates)
+        few, many = self._registers.moved(consumers.count, self._candidates)
         roles = tirx.IfThenElse(
             consumers.admits(thread, launch.num_threads),
             group_region(consumers, seq([*many, using])),
@@ -151,7 +151,8 @@ class Specializer:
         threads = self._launch.num_threads
         held = max(registers_held(each.units, each.order, threads) for each in self._candidates)
         self._splitter.splits()
-        return min(blocks_at_once(threads + WARPGROUP, held), self._memory.blocks_at_once())
+        by_registers = self._registers.blocks_at_once(threads + WARPGROUP, held)
+        return min(by_registers, self._memory.blocks_at_once())
 
     def skews(self) -> list[Skew | Unskewed | None]:
         """How the products of each loop overlap, or why they don't; None where there are not two."""
@@ -164,6 +165,10 @@ class Specializer:
     def computing(self) -> list[bool | str]:
         """Whether the producer computes tiles of each loop; why it does not, where it could."""
         return [each.not_computed or bool(each.computed) for each in self._candidates]
+
+    def why_registers_are_fixed(self) -> str | None:
+        """What the kernel asks for that keeps registers from moving to the consumers."""
+        return self._registers.why_fixed(self._launch.num_threads, self._candidates)
 
     def _consuming(
         self,

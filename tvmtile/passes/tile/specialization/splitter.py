@@ -13,7 +13,6 @@ from tvmtile.ir.threads import WARP_SIZE, WARPGROUP
 from tvmtile.passes.tile.pipelining import BlockMemory, Mbarriers
 from tvmtile.passes.tile.specialization.candidates import Candidate, Unsuitable
 from tvmtile.passes.tile.specialization.preloads import Preload, Preloaded
-from tvmtile.passes.tile.specialization.registers import consumer_registers
 from tvmtile.passes.tile.specialization.ring import Ring
 from tvmtile.passes.tile.specialization.skew import Skew, Unskewed, skew_of
 from tvmtile.passes.tile.specialization.split import Split, Splits
@@ -21,14 +20,23 @@ from tvmtile.passes.tile.specialization.trips import KeptTrips, Trips
 
 
 class Splitter:
-    """Splits the candidates of a kernel, of which all tiles have room in `memory`."""
+    """Splits the candidates of a kernel, of which all tiles have room in `memory`.
+
+    A thread that multiplies has so many `registers`.
+    """
 
     def __init__(
-        self, launch: Launch, candidates: Sequence[Candidate], memory: BlockMemory, kind: str
+        self,
+        launch: Launch,
+        candidates: Sequence[Candidate],
+        memory: BlockMemory,
+        registers: int,
+        kind: str,
     ) -> None:
         self._launch = launch
         self._candidates = candidates
         self._memory = memory
+        self._registers = registers
         self._kind = kind
         self._outermost = outermost_loops_in(launch.body)
 
@@ -116,8 +124,7 @@ class Splitter:
 
     def _skew_of(self, candidate: Candidate) -> Skew | None:
         threads = self._launch.num_threads
-        held = consumer_registers(threads, self._candidates)
-        skew = skew_of(candidate.units, candidate.producers, self._kind, threads, held)
+        skew = skew_of(candidate.units, candidate.producers, self._kind, threads, self._registers)
         if skew is not None and candidate.stages == 1:
             raise Unskewed("its tiles have one buffer copy")
         if skew is not None and candidate.condition is not None:
