@@ -151,22 +151,23 @@ def test_indices_that_tvm_takes_for_constants_hide_nothing(target):
 
 
 @pytest.mark.parametrize("target", ["llvm", "metal", {"kind": "cuda", "arch": "sm_80"}])
-def test_a_loop_variable_of_which_a_condition_leaves_one_value_hides_nothing(target):
+@pytest.mark.parametrize(("only", "offset"), [(0, lambda k: 1), (1, lambda k: k)])
+def test_a_loop_variable_of_which_a_condition_leaves_one_value_is_a_constant(target, only, offset):
     @T.prim_func
     def program(A: T.Tensor((2, 16, 24), "int32"), B: T.Tensor((24,), "int32")):
         with T.Kernel(1, threads=128):
             tile = T.alloc_shared((2, 16, 24), "int32")
             T.copy(A, tile)
             for k in T.serial(9):
-                if k < 1:
+                if k >= only and k < only + 1:
                     for i in T.Parallel(24):
-                        B[i] = tile[k % 2, i % 16, (i + 1) % 24]
+                        B[i] = tile[k % 2, i % 16, (i + offset(k)) % 24]
 
     a, b = torch.arange(768, dtype=torch.int32).reshape(2, 16, 24), torch.zeros(24).int()
     backend = {} if target == "llvm" else {"execution_backend": "emulator"}
     tvmtile.compile(program, target=target, **backend)(a, b)
     i = torch.arange(24)
-    assert torch.equal(b, a[0, i % 16, (i + 1) % 24])
+    assert torch.equal(b, a[only, i % 16, (i + offset(only)) % 24])
 
 
 @pytest.mark.parametrize("target", ["llvm", "metal"])

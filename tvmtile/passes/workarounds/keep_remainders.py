@@ -77,8 +77,7 @@ class _Keeper(ScopedRewriter):
         return self.analyzer.canonical_simplify(type(result)(a, b))
 
     def visit_for(self, loop: tirx.For) -> tirx.Stmt:
-        if constant(loop.extent) != 1:  # one that stands still is a constant to TVM too
-            self._loops.add(loop.loop_var)
+        self._loops.add(loop.loop_var)
         return super().visit_for(loop)
 
     def visit_bind(self, bind: tirx.Bind) -> tirx.Stmt:
@@ -129,32 +128,37 @@ class _Keeper(ScopedRewriter):
         return any(map(self._varies, nodes_in(indices, _BITWISE)))
 
     def _varies(self, node: Any) -> bool:
-        """Tell whether a loop changes it, also where conditions hold, as `if k < 1` of `k`."""
-        bounds = map(self.analyzer.const_int_bound, self._loops & set(variables_of(node)))
-        return any(bound.min_value < bound.max_value for bound in bounds)
+        """Tell whether loops change it."""
+        return bool(self._changing(node))
+
+    def _changing(self, node: Any) -> set[ir.Var]:
+        """The loop variables in it, without those of one value only, as `k` under `if k < 1`.
+
+        TVM takes these for constants.
+        """
+        known = {
+            var: self.analyzer.const_int_bound(var) for var in self._loops & {*variables_of(node)}
+        }
+        return {var for var, bound in known.items() if bound.min_value < bound.max_value}
 
     def _differ(self, divisions: list[Any]) -> bool:
         """Tell whether two divisions share a loop variable, and one has an offset of its own."""
         return any(
-            self._has_offset(a)
-            and not tvm_ffi.structural_equal(a.a, b.a)
-            and not self._loops.isdisjoint(set(variables_of(a.a)) & set(variables_of(b.a)))
-            for a in divisions
+            not tvm_ffi.structural_equal(a.a, b.a) and self._changing(a.a) & self._changing(b.a)
+            for a in filter(self._has_offset, divisions)
             for b in divisions
         )
 
     def _counts_down(self, value: ir.Expr) -> bool:
         """Tell whether a term that loops change is subtracted, or multiplied by less than zero."""
-        return any(
-            factor < 0 and not self._loops.isdisjoint(variables_of(term))
-            for term, factor in _multiples(value)
-        )
+        return any(factor < 0 and self._varies(term) for term, factor in _multiples(value))
 
     def _has_offset(self, division: Binary) -> bool:
         """Tell whether the dividend is a sum, and a term that no loop changes leaves a remainder."""
-        terms = [t for t in _terms(division.a) if self._loops.isdisjoint(variables_of(t))]
         return any(
-            not self.analyzer.can_prove_equal(tirx.floormod(t, division.b), 0) for t in terms
+            not self._varies(term)
+            and not self.analyzer.can_prove_equal(tirx.floormod(term, division.b), 0)
+            for term in _terms(division.a)
         )
 
 
