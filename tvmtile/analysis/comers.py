@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator
-from tvmtile.analysis.conflicts.expressions import conjuncts
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
 from tvmtile.analysis.uniformity import ThreadVariance
+from tvmtile.ir.conditions import conjuncts
 from tvmtile.ir.kernels import Launch
 
 Threads: TypeAlias = NDArray[np.bool_]

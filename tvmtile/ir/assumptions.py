@@ -6,16 +6,11 @@ It holds from there to the end of the sequence that it stands in. `ScopedRewrite
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TypeGuard
 
 from tvm import ir, tirx
-from tvm.sym import Analyzer
 
 from tvmtile.ir.calls import op_name
-from tvmtile.ir.divisions import is_integer
-
-_ORDERS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
 
 def assume(condition: ir.Expr, span: ir.Span | None = None) -> tirx.Evaluate:
@@ -38,52 +33,3 @@ def failure_of(condition: ir.Expr, span: ir.Span | None = None) -> str:
     """What to say where a condition that is assumed does not hold."""
     place = "" if span is None else f"\n  --> {span.source_name.name}:{span.line}"
     return f"T.assume: {condition} does not hold{place}"
-
-
-def conjuncts(condition: ir.Expr) -> Iterator[ir.Expr]:
-    """The conditions of which all hold, where one does."""
-    if isinstance(condition, tirx.And):
-        yield from conjuncts(condition.a)
-        yield from conjuncts(condition.b)
-    else:
-        yield condition
-
-
-def known_by(condition: ir.Expr, analyzer: Analyzer) -> Iterator[ir.Expr]:
-    """What to tell an analyzer of a condition that holds.
-
-    It learns nothing by itself of the parts of a conjunction, of the difference of two sides, nor of an
-    equation of two expressions: that neither is larger, and that both are multiples of the same.
-    """
-    for part in conjuncts(condition):
-        yield part
-        if not isinstance(part, (*_ORDERS, tirx.EQ)) or not is_integer(part.a):
-            continue  # differences of unsigned integers wrap around
-        if isinstance(part, _ORDERS):
-            zero = tirx.const(0, str(part.a.ty.dtype))
-            yield Analyzer().simplify(type(part)(part.a - part.b, zero))
-        else:
-            yield from _of_equation(part.a, part.b, analyzer)
-            yield from _of_equation(part.b, part.a, analyzer)
-
-
-def _of_equation(one: ir.Expr, other: ir.Expr, analyzer: Analyzer) -> Iterator[ir.Expr]:
-    if not isinstance(one, ir.Var):
-        return
-    yield one <= other
-    yield one >= other
-    modular = analyzer.modular_set(other)
-    if int(modular.coeff) > 1:
-        yield tirx.floormod(one, int(modular.coeff)).equal(int(modular.base))
-
-
-def whole_tile(loop: tirx.For, analyzer: Analyzer) -> ir.Expr | None:
-    """That the tile which an iteration stands for ends inside, where what they cover is a multiple."""
-    end = analyzer.simplify(loop.min + loop.extent)
-    if not isinstance(end, tirx.FloorDiv) or not isinstance(end.b, tirx.IntImm):
-        return None
-    tile = int(end.b)
-    covered = analyzer.simplify(end.a - (tile - 1))
-    if not analyzer.can_prove_equal(tirx.floormod(covered, tile), 0):
-        return None
-    return loop.loop_var * tile + tile <= covered

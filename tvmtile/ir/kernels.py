@@ -17,8 +17,9 @@ from tvm.target import Target
 from tvmtile._tvm import Mutator, mutated, walk
 from tvmtile.errors import VerifyError
 from tvmtile.ir.annotations import KERNEL_ANNOTATION
-from tvmtile.ir.assumptions import is_assumption, known_by
+from tvmtile.ir.assumptions import assumption_of
 from tvmtile.ir.calls import op_name
+from tvmtile.ir.conditions import known_by
 from tvmtile.ir.nodes import once_per_node
 from tvmtile.ir.rewriting import (
     contains,
@@ -146,11 +147,12 @@ class Launch:
     def analyzer(self) -> Analyzer:
         """One that knows the ranges and factors that the kernel assumes from its start on."""
         inside = defined_in(self.body)
-        conditions = [stmt.value.args[0] for stmt in flattened(self.body) if is_assumption(stmt)]
         lasting = [
             condition
-            for condition in conditions
-            if reads_no_memory(condition) and inside.isdisjoint(variables_of(condition))
+            for condition in map(assumption_of, flattened(self.body))
+            if condition is not None
+            and reads_no_memory(condition)
+            and inside.isdisjoint(variables_of(condition))
         ]
         analyzer, known = Analyzer(), Analyzer()
         with ExitStack() as told:

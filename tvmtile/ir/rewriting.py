@@ -23,13 +23,9 @@ from tvmtile._tvm import (
     nodes_in,
     walk,
 )
-from tvmtile.ir.assumptions import (
-    assumption_of,
-    is_assumption,
-    known_by,
-    whole_tile,
-)
+from tvmtile.ir.assumptions import assumption_of, is_assumption
 from tvmtile.ir.calls import effect_of
+from tvmtile.ir.conditions import known_by, whole_tile
 from tvmtile.ir.divisions import is_division
 from tvmtile.ir.nodes import once_per_node
 

@@ -24,8 +24,9 @@ from tvmtile.errors import (
     is_tvm,
     reason_of,
 )
-from tvmtile.ir.assumptions import conjuncts, failure_of, is_assumption
+from tvmtile.ir.assumptions import failure_of, is_assumption
 from tvmtile.ir.barriers import is_grid_barrier
+from tvmtile.ir.conditions import conjuncts
 from tvmtile.ir.kernels import is_tile_program
 from tvmtile.ir.spans import location_of
 

@@ -9,10 +9,11 @@ import numpy as np
 from tvm import ir, tirx
 
 from tvmtile.analysis.conflicts.domain import Domain
-from tvmtile.analysis.conflicts.expressions import conjuncts, strides
+from tvmtile.analysis.conflicts.expressions import strides
 from tvmtile.analysis.conflicts.points import Free, Points, points_of
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, Value
 from tvmtile.analysis.effects import Access
+from tvmtile.ir.conditions import conjuncts
 from tvmtile.ir.rewriting import substitute
 
 

@@ -14,13 +14,6 @@ from tvmtile.ir.rewriting import mentions
 from tvmtile.ir.types import Binary
 
 
-def conjuncts(condition: ir.Expr) -> list[Any]:
-    """The conditions that hold where one holds."""
-    if type(condition) is tirx.And:
-        return [*conjuncts(condition.a), *conjuncts(condition.b)]
-    return [condition]
-
-
 def lanes(index: Any) -> int:
     """How many elements an index names."""
     return int(index.lanes) if type(index) in (tirx.Ramp, tirx.Broadcast) else 1

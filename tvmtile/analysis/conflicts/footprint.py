@@ -25,10 +25,10 @@ from tvm import ir
 from tvmtile.analysis.conflicts.comparison import Comparison
 from tvmtile.analysis.conflicts.dependence import Collision, ConflictScope, Distance
 from tvmtile.analysis.conflicts.domain import Domain
-from tvmtile.analysis.conflicts.expressions import conjuncts
 from tvmtile.analysis.conflicts.iterations import Case, Iterations
 from tvmtile.analysis.conflicts.points import TooMany
 from tvmtile.analysis.effects import Access, Loop
+from tvmtile.ir.conditions import conjuncts
 from tvmtile.ir.kernels import Launch
 from tvmtile.ir.threads import WARP_SIZE
 

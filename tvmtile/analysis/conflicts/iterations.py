@@ -12,10 +12,11 @@ from tvm import ir, tirx
 
 from tvmtile.analysis.conflicts.dependence import Distance, Side
 from tvmtile.analysis.conflicts.domain import UNBOUNDED, Domain
-from tvmtile.analysis.conflicts.expressions import conjuncts, period, repetition
+from tvmtile.analysis.conflicts.expressions import period, repetition
 from tvmtile.analysis.conflicts.points import Free
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
 from tvmtile.analysis.effects import Access, Loop
+from tvmtile.ir.conditions import conjuncts
 from tvmtile.ir.operands import constant, literal
 from tvmtile.ir.rewriting import substitute, variables_of
 

@@ -9,9 +9,9 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 from tvm.tirx.script import builder as T
 
-from tvmtile.analysis.conflicts.expressions import conjuncts
 from tvmtile.ir.asynchronous import issue
 from tvmtile.ir.calls import is_if_then_else
+from tvmtile.ir.conditions import conjuncts
 from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import for_loop, mentions, substitute
 from tvmtile.ir.scopes import is_global, is_shared

@@ -14,8 +14,8 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 
 from tvmtile._tvm import Mutator, mutated
-from tvmtile.analysis.conflicts.expressions import conjuncts
 from tvmtile.ir.calls import is_if_then_else
+from tvmtile.ir.conditions import conjuncts
 from tvmtile.ir.kernels import flattened
 from tvmtile.ir.rewriting import (
     contains,

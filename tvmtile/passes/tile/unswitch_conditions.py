@@ -7,9 +7,9 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile.analysis.conflicts.expressions import conjuncts
 from tvmtile.analysis.nest_ranges import NestRanges
 from tvmtile.ir.calls import is_if_then_else
+from tvmtile.ir.conditions import conjuncts
 from tvmtile.ir.kernels import is_parallel, with_kernels
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import (

@@ -8,8 +8,8 @@ from tvm import ir, tirx
 from tvm_ffi import structural_equal
 
 from tvmtile._tvm import mapped
-from tvmtile.analysis.conflicts.expressions import conjuncts
 from tvmtile.instructions.ptx import ptx
+from tvmtile.ir.conditions import conjuncts
 from tvmtile.ir.kernels import Launch, with_kernels
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import mentions

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var, mapped, nodes_in
-from tvmtile.analysis.conflicts.expressions import conjuncts
 from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.analysis.effects import Access, Effects, Loop
 from tvmtile.ir.annotations import CLUSTER_ANNOTATION
+from tvmtile.ir.conditions import conjuncts
 from tvmtile.ir.operands import constant
 from tvmtile.ir.operators import TileOp, operator_of, operators_in
 from tvmtile.ir.rewriting import contains, mentions, substitute, variables_of

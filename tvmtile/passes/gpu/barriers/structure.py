@@ -16,7 +16,6 @@ from tvm.sym import Analyzer
 
 from tvmtile._tvm import OPAQUE, nodes_in
 from tvmtile.analysis.conflicts.dependence import ConflictScope
-from tvmtile.analysis.conflicts.expressions import conjuncts
 from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.analysis.effects import Access, Effects, Loop
 from tvmtile.analysis.uniformity import ThreadVariance
@@ -24,6 +23,7 @@ from tvmtile.errors import DataRace
 from tvmtile.ir.asynchronous import signalled, waited
 from tvmtile.ir.barriers import arrivals, is_barrier, scope_of
 from tvmtile.ir.calls import effect_of, is_extern_call, op_name
+from tvmtile.ir.conditions import conjuncts
 from tvmtile.ir.kernels import Launch, flattened, is_loop_exit, statements_of
 from tvmtile.ir.nodes import once_per_node
 from tvmtile.ir.operands import describe, literal

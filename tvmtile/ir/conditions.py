@@ -1,0 +1,60 @@
+"""Conditions: their parts, and what an analyzer is to be told of one that holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tvm import ir, tirx
+from tvm.sym import Analyzer
+
+from tvmtile.ir.divisions import is_integer
+
+_ORDERS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+
+
+def conjuncts(condition: ir.Expr) -> list[Any]:
+    """The conditions that hold where one holds."""
+    if type(condition) is tirx.And:
+        return [*conjuncts(condition.a), *conjuncts(condition.b)]
+    return [condition]
+
+
+def known_by(condition: ir.Expr, analyzer: Analyzer) -> Iterator[ir.Expr]:
+    """What to tell an analyzer of a condition that holds.
+
+    It learns nothing by itself of the parts of a conjunction, of the difference of two sides, nor of an
+    equation of two expressions: that neither is larger, and that both are multiples of the same.
+    """
+    for part in conjuncts(condition):
+        yield part
+        if not isinstance(part, (*_ORDERS, tirx.EQ)) or not is_integer(part.a):
+            continue  # differences of unsigned integers wrap around
+        if isinstance(part, _ORDERS):
+            zero = tirx.const(0, str(part.a.ty.dtype))
+            yield Analyzer().simplify(type(part)(part.a - part.b, zero))
+        else:
+            yield from _of_equation(part.a, part.b, analyzer)
+            yield from _of_equation(part.b, part.a, analyzer)
+
+
+def _of_equation(one: ir.Expr, other: ir.Expr, analyzer: Analyzer) -> Iterator[ir.Expr]:
+    if not isinstance(one, ir.Var):
+        return
+    yield one <= other
+    yield one >= other
+    modular = analyzer.modular_set(other)
+    if int(modular.coeff) > 1:
+        yield tirx.floormod(one, int(modular.coeff)).equal(int(modular.base))
+
+
+def whole_tile(loop: tirx.For, analyzer: Analyzer) -> ir.Expr | None:
+    """That the tile which an iteration stands for ends inside, where what they cover is a multiple."""
+    end = analyzer.simplify(loop.min + loop.extent)
+    if not isinstance(end, tirx.FloorDiv) or not isinstance(end.b, tirx.IntImm):
+        return None
+    tile = int(end.b)
+    covered = analyzer.simplify(end.a - (tile - 1))
+    if not analyzer.can_prove_equal(tirx.floormod(covered, tile), 0):
+        return None
+    return loop.loop_var * tile + tile <= covered
