@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.fuzz.parts import BOUND, Axis, Tile
+from tests.fuzz.parts import BOUND, Axis, Tensor, Tile
 from tests.fuzz.pipelined_loops import Loop
 from tests.fuzz.pipelines import PipelineMaker
 
@@ -70,9 +70,7 @@ class ChainMaker(PipelineMaker):
             )
         )
         zero = f'T.cast(0, "{tile.dtype}")'
-        with self.text.block(f"for i, j in T.Parallel({tile.shape[0]}, {tile.shape[1]}):"):
-            value = f"T.if_then_else({condition}, {tensor.name}[{place}], {zero})"
-            self.text.add(f"{tile.name}[i, j] = {value}")
+        self._elements(tile, f"T.if_then_else({condition}, {tensor.name}[{place}], {zero})")
 
     def _products(self, loop: Loop) -> None:
         self._scored(loop)
@@ -123,15 +121,13 @@ class ChainMaker(PipelineMaker):
                 self._weighted(loop, small, rows)
 
     def _masked(self, scores: Tile, condition: str) -> None:
-        index = self.axes["k"].index
-        with self.text.block(f"for i, j in T.Parallel({scores.shape[0]}, {scores.shape[1]}):"):
-            element = f"{scores.name}[i, j]"
-            chosen = f"T.if_then_else({condition.format(index)}, {element}, T.float32({_LEAST}))"
-            self.text.add(f"{element} = {chosen}")
+        condition = condition.format(self.axes["k"].index)
+        self._elements(scores, f"T.if_then_else({condition}, {{}}, T.float32({_LEAST}))")
 
-    def _elements(self, scores: Tile, function: str) -> None:
-        with self.text.block(f"for i, j in T.Parallel({scores.shape[0]}, {scores.shape[1]}):"):
-            element = f"{scores.name}[i, j]"
+    def _elements(self, tile: Tile, function: str) -> None:
+        """Set each element to a function of what it was, `{}`."""
+        with self.text.block(f"for i, j in T.Parallel({tile.shape[0]}, {tile.shape[1]}):"):
+            element = f"{tile.name}[i, j]"
             self.text.add(f"{element} = {function.format(element)}")
 
     def _narrowed(self, scores: Tile, small: Tile) -> None:
@@ -156,8 +152,7 @@ class ChainMaker(PipelineMaker):
         add(f"T.reduce_max({scores.name}, {greatest}, dim=1, clear=False)")
         with self.text.block(f"for i in T.Parallel({m}):"):
             add(f"{scale}[i] = T.exp({rows.before.name}[i] - {greatest}[i])")
-        with self.text.block(f"for i, j in T.Parallel({m}, {k}):"):
-            add(f"{scores.name}[i, j] = T.exp({scores.name}[i, j] - {greatest}[i])")
+        self._elements(scores, f"T.exp({{}} - {greatest}[i])")
         add(f"T.reduce_sum({scores.name}, {rows.sums.name}, dim=1)")
         with self.text.block(f"for i in T.Parallel({m}):"):
             total = rows.total.name
@@ -172,13 +167,13 @@ class ChainMaker(PipelineMaker):
         values, sums = self.rng.choice(("kn", "kn", "nk")), self._sums("float32")
         loop.wanted.append((values, small.dtype))
         options = (", transpose_B=True" if values == "nk" else "") + self._policy()
-        scaled = rows is not None and self.rng.random() < 0.8
+        scale = rows.scale.name if rows is not None and self.rng.random() < 0.8 else ""
 
         def multiply() -> None:
-            if scaled and rows is not None:
+            if scale:
                 m, n = sums.shape
                 with self.text.block(f"for i, j in T.Parallel({m}, {n}):"):
-                    self.text.add(f"{sums.name}[i, j] *= {rows.scale.name}[i]")
+                    self.text.add(f"{sums.name}[i, j] *= {scale}[i]")
             sums.bound += BOUND * BOUND * self.axes["k"].extent * self.trips
             name = self._read(loop, values, small.dtype).name
             self.text.add(f"T.gemm({small.name}, {name}, {sums.name}{options})")
@@ -188,24 +183,27 @@ class ChainMaker(PipelineMaker):
     def _gradient(self, loop: Loop, small: Tile, queries: Tile) -> None:
         """The scores' transpose times what the rows have, added to a tensor."""
         product = self.allocate("kn", "float32", "fragment")
-        dims = tuple(self.axes[role].size for role in "kn")
-        tensor = self.module.tensor(dims, "float32", "add", 1e9)
+        tensor = self._added_to(product)
         options = f", transpose_A=True, clear_accum=True{self._policy()}"
 
         def multiply() -> None:
             self.text.add(f"T.gemm({small.name}, {queries.name}, {product.name}{options})")
             product.filled, product.bound = True, BOUND * BOUND * self.axes["m"].extent
-            place = f"{self.axes['k'].origin}, {self.axes['n'].origin}"
-            self.text.add(f"T.atomic_add({tensor.name}[{place}], {product.name})")
+            self._add(product, tensor)
 
         loop.steps.append(multiply)
 
+    def _added_to(self, tile: Tile) -> Tensor:
+        """A tensor that blocks add their tiles to."""
+        return self.module.tensor(self.dims(tile.roles), tile.dtype, "add", 1e9)
+
+    def _add(self, tile: Tile, tensor: Tensor) -> None:
+        place = ", ".join(self.axes[role].origin for role in tile.roles)
+        self.text.add(f"T.atomic_add({tensor.name}[{place}], {tile.name})")
+
     def store_all(self) -> None:
-        """Store every tile; add some of the sums to a tensor instead."""
+        """Store every tile; some of the sums are added to a tensor, too."""
         for tile in [t for t in self.filled("mn", "fragment") if t.dtype == "float32"]:
             if self.rng.random() < 0.3:
-                dims = tuple(self.axes[role].size for role in "mn")
-                tensor = self.module.tensor(dims, "float32", "add", 1e9)
-                place = ", ".join(self.axes[role].origin for role in "mn")
-                self.text.add(f"T.atomic_add({tensor.name}[{place}], {tile.name})")
+                self._add(tile, self._added_to(tile))
         super().store_all()

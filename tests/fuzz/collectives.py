@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from random import Random
 
 from tests.fuzz.parts import BOUND, Axis, Module, Tensor, Tile
@@ -80,6 +81,10 @@ class Kernel:
             and (sums or not tile.is_sum)
         ]
 
+    def dims(self, roles: Iterable[str]) -> tuple[str, ...]:
+        """The extents of a tensor whose axes have these roles."""
+        return tuple(self.axes[role].size for role in roles)
+
     def source(self, dims: tuple[str, ...]) -> Tensor:
         """A tensor with these extents that the kernel only reads."""
         known = [t for t in self.module.tensors if t.dims == dims and t.use == "read"]
@@ -130,7 +135,7 @@ class Collectives(Kernel):
         ]
         tile = self.rng.choice(known) if known and self.rng.random() < 0.4 else None
         tile = tile or self.allocate(roles, dtype, scope)
-        source = self.source(tuple(self.axes[r].size for r in roles))
+        source = self.source(self.dims(roles))
         if source.bound > BOUND or not _converts(source.dtype, tile.dtype):
             source = self.module.tensor(source.dims, tile.dtype, "read")
         self.text.add(f"T.copy({self._outside(source, tile)}, {self._inside(tile)})")

@@ -212,7 +212,7 @@ class PipelinedLoops(Collectives, Nests):
         if kind < 0.1 and not self._splits and len(tile.roles) == 2:
             self._plain(tile)  # computed from tensors, element by element
             return
-        dims = tuple(self.axes[role].size for role in tile.roles)
+        dims = self.dims(tile.roles)
         converts = kind > 0.85 and tile.dtype != "int8"
         dtype = "float32" if converts else tile.dtype
         known = [
@@ -258,7 +258,7 @@ class PipelinedLoops(Collectives, Nests):
             return self.rng.choice(known)
         tile = self.allocate("mn", dtype, "fragment")
         if self.rng.random() < 0.2:
-            tensor = self.module.tensor(tuple(self.axes[r].size for r in "mn"), dtype, "read")
+            tensor = self.module.tensor(self.dims("mn"), dtype, "read")
             self.text.add(f"T.copy({self._outside(tensor, tile)}, {tile.name})")
         else:
             self.text.add(f"T.clear({tile.name})")
@@ -284,7 +284,7 @@ class PipelinedLoops(Collectives, Nests):
         """Attention's two products: the first one's sums, made small, times another tile."""
         dtype = self.rng.choice(("float16", "float16", "bfloat16"))
         q = self.allocate("mn", dtype, "shared")
-        tensor = self.module.tensor(tuple(self.axes[r].size for r in "mn"), dtype, "read")
+        tensor = self.module.tensor(self.dims("mn"), dtype, "read")
         self.text.add(f"T.copy({self._outside(tensor, q)}, {q.name})")
         q.filled = True
         sums, scores = self._sums("float32"), self.allocate("mk", "float32", "fragment")

@@ -156,7 +156,7 @@ class ViewMaker(KernelMaker):
         dtype = self.rng.choice(list(_BITS))
         bits, sign, others = _BITS[dtype]
         tile = self.loaded(self.rng.choice(("mn", "m", "mk")), dtype)
-        source = self.module.tensor(tuple(self.axes[r].size for r in tile.roles), dtype, "read")
+        source = self.module.tensor(self.dims(tile.roles), dtype, "read")
         self.text.add(f"T.copy({self._outside_of(source, tile)}, {tile.name})")
         shape = self._shape(tile)
         names = ", ".join(["q", "p"][: len(shape)])
@@ -276,7 +276,7 @@ class ViewMaker(KernelMaker):
         """A loop of products, of tiles that it copies or that are there."""
         rng = self.rng
         a, b = (self.allocate(roles, dtype, "shared") for roles in ("mk", "kn"))
-        sources = [self.module.tensor(self._dims(tile), dtype, "read") for tile in (a, b)]
+        sources = [self.module.tensor(self.dims(tile.roles), dtype, "read") for tile in (a, b)]
         product = f"T.gemm({a.name}, {b.name}, {sums.name})"
         if rng.random() < 0.4:
             self._copy_operands((a, b), sources)
@@ -309,9 +309,6 @@ class ViewMaker(KernelMaker):
     def _copy_operands(self, tiles: tuple[Tile, Tile], sources: list[Tensor]) -> None:
         for tile, source in zip(tiles, sources, strict=True):
             self.text.add(f"T.copy({self._outside_of(source, tile)}, {tile.name})")
-
-    def _dims(self, tile: Tile) -> tuple[str, ...]:
-        return tuple(self.axes[role].size for role in tile.roles)
 
 
 def _size(tile: Tile) -> int:
