@@ -25,22 +25,15 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.fuzz.generate import (
-    generate,
-    generate_chained,
-    generate_exited,
-    generate_extreme,
-    generate_indexed,
-    generate_pipelined,
-    generate_shaped,
-    generate_viewed,
-)
+from tests.fuzz.generate import SPECIAL, generate
 from tests.fuzz.program import Program
 from tests.fuzz.run import TARGETS, Outcome
 from tests.fuzz.shrink import shrink
 from tests.fuzz.workers import Job, outcomes
 
 _KINDS = ("passed", "refused", "race", "wrong", "internal", "hung", "slow", "invalid")
+_PIPELINED = ("pipelines", "chains", "exits")
+"""The special programs that are compiled with two roles and with one."""
 
 
 def main() -> int:
@@ -74,7 +67,7 @@ def main() -> int:
 
 def _targets(options: argparse.Namespace) -> list[str]:
     named = list(options.target or [])
-    pipelined = options.pipelines or options.chains or options.exits
+    pipelined = options.special in _PIPELINED
     if options.gpu:
         named += ["gpu", "gpu-one-role"] if pipelined else ["gpu"]
     return named or (["llvm", "hopper", "hopper-one-role"] if pipelined else ["llvm"])
@@ -86,31 +79,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("programs", nargs="*", type=Path, help="files of programs, not seeds")
     parser.add_argument("--seeds", default="0:200", help="FIRST:END, 0:200 where absent")
     parser.add_argument("--size", type=int, help="the most statements of a kernel")
-    parser.add_argument(
-        "--pipelines",
-        action="store_true",
-        help="programs of pipelined loops, with and without roles",
-    )
-    parser.add_argument(
-        "--chains", action="store_true", help="programs of products of products, likewise"
-    )
-    parser.add_argument(
-        "--exits",
-        action="store_true",
-        help="programs of pipelined loops in loops that are left early, likewise",
-    )
-    parser.add_argument(
-        "--views", action="store_true", help="programs whose tiles and tensors have several names"
-    )
-    parser.add_argument(
-        "--indices", action="store_true", help="programs whose indices are computed in many ways"
-    )
-    parser.add_argument(
-        "--shapes", action="store_true", help="programs of many axes, and of loops left early"
-    )
-    parser.add_argument(
-        "--extremes", action="store_true", help="programs of NaN, ends of ranges and conversions"
-    )
+    special = parser.add_mutually_exclusive_group()
+    for name, make in SPECIAL.items():
+        summary = (make.__doc__ or "").partition("\n")[0]
+        special.add_argument(
+            f"--{name}", dest="special", action="store_const", const=name, help=summary
+        )
     parser.add_argument("--target", action="append", choices=TARGETS, help="llvm where absent")
     parser.add_argument("--gpu", action="store_true", help="the CUDA GPU of this machine")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
@@ -132,13 +106,7 @@ def _programs(options: argparse.Namespace) -> Iterator[Program]:
             yield Program(source, seed_of(source))
         return
     first, end = map(int, options.seeds.split(":"))
-    make = generate_viewed if options.views else generate
-    make = generate_indexed if options.indices else make
-    make = generate_shaped if options.shapes else make
-    make = generate_extreme if options.extremes else make
-    make = generate_pipelined if options.pipelines else make
-    make = generate_chained if options.chains else make
-    make = generate_exited if options.exits else make
+    make = SPECIAL.get(options.special, generate)
     for seed in range(first, end):
         yield make(seed, *filter(None, [options.size]))
 

@@ -24,6 +24,7 @@ from tests.fuzz.shapes import ShapeMaker
 from tests.fuzz.views import ViewMaker
 
 __all__ = [
+    "SPECIAL",
     "generate",
     "generate_chained",
     "generate_exited",
@@ -43,33 +44,20 @@ def generate(seed: int, size: int = 10) -> Program:
 def generate_pipelined(seed: int, size: int = 6) -> Program:
     """The program of a seed that has pipelined loops, which may be split between two roles.
 
-    Its size is the most statements beside the copies and products of a loop, and twice those behind it.
+    Half of its size is the greatest number of statements beside the copies and products of a loop, and
+    of those behind it.
     """
-    module = Module(Random(seed))
-    PipelineMaker(module, size).make()
-    return Program(module.source(seed), seed)
+    return _of_loops(PipelineMaker, seed, size)
+
+
+def generate_chained(seed: int, size: int = 3) -> Program:
+    """The program of a seed whose pipelined loops have chains of products, as attention has."""
+    return _of_loops(ChainMaker, seed, size)
 
 
 def generate_exited(seed: int, size: int = 6) -> Program:
     """The program of a seed whose pipelined loops stand in a loop that some blocks leave early."""
-    module = Module(Random(seed))
-    ExitMaker(module, size).make()
-    return Program(module.source(seed), seed)
-
-
-def generate_chained(seed: int, size: int = 3) -> Program:
-    """The program of a seed whose pipelined loops have chains of products.
-
-    Parameters
-    ----------
-    seed : int
-        Of the program and of its inputs.
-    size : int
-        The most statements beside the copies and products of a loop, and twice those behind it.
-    """
-    module = Module(Random(seed))
-    ChainMaker(module, size).make()
-    return Program(module.source(seed), seed)
+    return _of_loops(ExitMaker, seed, size)
 
 
 def generate_viewed(seed: int, size: int = 6) -> Program:
@@ -115,3 +103,22 @@ def _of_kernels(maker: type[KernelMaker], seed: int, size: int) -> Program:
     for _ in range(2 if rng.random() < 0.15 else 1):
         maker(module, size).make()
     return Program(module.source(seed), seed)
+
+
+def _of_loops(maker: type[PipelineMaker], seed: int, size: int) -> Program:
+    """One kernel around pipelined loops."""
+    module = Module(Random(seed))
+    maker(module, size).make()
+    return Program(module.source(seed), seed)
+
+
+SPECIAL = {
+    "pipelines": generate_pipelined,
+    "chains": generate_chained,
+    "exits": generate_exited,
+    "views": generate_viewed,
+    "indices": generate_indexed,
+    "shapes": generate_shaped,
+    "extremes": generate_extreme,
+}
+"""What makes programs of one kind, by what they are full of."""
