@@ -64,10 +64,15 @@ def matmul(
     return main
 
 
-def check(program, tensors, expected):
-    """Run a program, with copies that arrive at several times, and compare."""
+def compiled(program):
+    """A kernel whose blocks take turns, for the emulator."""
     kernel = tvmtile.compile(program, target=HOPPER, execution_backend="emulator")
     assert re.search(r"for \(int turn = ", kernel.get_kernel_source())
+    return kernel
+
+
+def check(kernel, tensors, expected):
+    """Run a kernel, with copies that arrive at several times, and compare."""
     for seed in SEEDS:
         kernel.adapter.seed = seed
         tensors[-1].fill_(float("nan"))
@@ -75,55 +80,61 @@ def check(program, tensors, expected):
         assert_close(tensors[-1], expected)
 
 
-def multiply(M, N, K, **options):
+def check_product(M, N, K, **options):
     dtype = options.get("dtype", "float16")
     out = getattr(torch, options.get("out", dtype))
     a, b = random(M, K, dtype=dtype), random(K, N, dtype=dtype)
     expected = a.double() @ b.double()
-    check(matmul(M, N, K, **options), (a, b, torch.empty(M, N, dtype=out)), expected)
+    check(compiled(matmul(M, N, K, **options)), (a, b, torch.empty(M, N, dtype=out)), expected)
 
 
 @pytest.mark.usefixtures("few_multiprocessors")
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_more_blocks_than_run_at_once(dtype):
-    multiply(384, 256, 96, dtype=dtype)
+    check_product(384, 256, 96, dtype=dtype)
 
 
 @pytest.mark.usefixtures("few_multiprocessors")
 @pytest.mark.parametrize("tiles", [0, 1, 2, 3, 5, *map(slow, (4, 6, 7, 8, 9))])
 def test_trip_counts(tiles):
     """The rings of both roles go on from one block to the next, whatever stages divide."""
-    multiply(256, 256, 32 * tiles, stages=3)
+    check_product(256, 256, 32 * tiles, stages=3)
 
 
 @pytest.mark.usefixtures("few_multiprocessors")
 @pytest.mark.parametrize("stages", [1, 2, 4])
 def test_stages(stages):
-    multiply(256, 192, 96, stages=stages)
+    check_product(256, 192, 96, stages=stages)
 
 
 @pytest.mark.usefixtures("few_multiprocessors")
 @pytest.mark.parametrize("shape", [(200, 136, 72), (129, 264, 40), slow((640, 8, 64))])
 def test_ragged_edges(shape):
-    multiply(*shape)
+    check_product(*shape)
 
 
 @pytest.mark.usefixtures("few_multiprocessors")
 @pytest.mark.parametrize("order", ["row", "column", "strip"])
 @pytest.mark.parametrize("panel", [2, slow(0), slow(3)])
 def test_orders_of_blocks(order, panel):
-    multiply(640, 192, 32, order=order, panel=panel)
+    check_product(640, 192, 32, order=order, panel=panel)
+
+
+@pytest.mark.usefixtures("few_multiprocessors")
+@pytest.mark.parametrize("block", [(64, 128, 32), (128, 128, 32)])
+def test_blocks_of_one_warpgroup(block):
+    check_product(512, 384, 96, block=block, threads=128)
 
 
 @pytest.mark.usefixtures("few_multiprocessors")
 def test_three_warpgroups():
-    multiply(384, 192, 64, block=(192, 64, 32), threads=384)
+    check_product(384, 192, 64, block=(192, 64, 32), threads=384)
 
 
 @pytest.mark.usefixtures("few_multiprocessors")
 @pytest.mark.parametrize("out", ["float32", "bfloat16"])
 def test_other_dtypes_of_the_result(out):
-    multiply(256, 192, 64, out=out)
+    check_product(256, 192, 64, out=out)
 
 
 @pytest.mark.usefixtures("few_multiprocessors")
@@ -131,17 +142,12 @@ def test_other_dtypes_of_the_result(out):
 def test_rows_that_are_known_at_the_call(panel):
     """As many blocks as there are tiles, where these are fewer than run at once; none without rows."""
     rows = T.dynamic("rows")
-    program = matmul(rows, 128, 96, panel=panel)
-    kernel = tvmtile.compile(program, target=HOPPER, execution_backend="emulator")
-    assert re.search(r"for \(int turn = ", kernel.get_kernel_source())
+    kernel = compiled(matmul(rows, 128, 96, panel=panel))
     b = random(96, 128, dtype="float16")
     kernel(torch.empty(0, 96).half(), b, torch.empty(0, 128).half())
     for M in (1, 128, 300, 1000):
-        a, c = random(M, 96, dtype="float16"), torch.full((M, 128), float("nan")).half()
-        for seed in SEEDS:
-            kernel.adapter.seed = seed
-            kernel(a, b, c)
-            assert_close(c, a.double() @ b.double())
+        a = random(M, 96, dtype="float16")
+        check(kernel, (a, b, torch.empty(M, 128).half()), a.double() @ b.double())
 
 
 @pytest.mark.usefixtures("few_multiprocessors")
@@ -166,10 +172,11 @@ def test_blocks_that_the_call_decides_and_their_iterations():
                 T.gemm(a, b, c)
             T.copy(c, C[by * 128, 0])
 
+    kernel = compiled(program)
     for M in (100, 384, 640):
         a, b = random(M, inner, dtype="float16"), random(inner, columns, dtype="float16")
         seen = torch.arange(inner)[None, :] // 128 <= torch.arange(M)[:, None] // 128
-        check(program, (a, b, torch.empty(M, columns).half()), (a.double() * seen) @ b.double())
+        check(kernel, (a, b, torch.empty(M, columns).half()), (a.double() * seen) @ b.double())
 
 
 @pytest.mark.usefixtures("few_multiprocessors")
@@ -199,7 +206,7 @@ def test_code_behind_the_loop():
 
     a, b, bias = (random(*shape, dtype="float16") for shape in ((384, 128), (128, 256), (256,)))
     expected = torch.relu(a.double() @ b.double() + bias.double())
-    check(program, (a, b, bias, torch.empty(384, 256, dtype=torch.float16)), expected)
+    check(compiled(program), (a, b, bias, torch.empty(384, 256, dtype=torch.float16)), expected)
 
 
 @pytest.mark.usefixtures("few_multiprocessors")
@@ -224,7 +231,7 @@ def test_a_serial_loop_around_the_pipeline():
                 T.copy(c, C[batch, by * 128, 0])
 
     a, b = random(512, 128, dtype="float16"), random(2, 128, 128, dtype="float16")
-    check(program, (a, b, torch.empty(2, 512, 128)), torch.matmul(a.double(), b.double()))
+    check(compiled(program), (a, b, torch.empty(2, 512, 128)), torch.matmul(a.double(), b.double()))
 
 
 @pytest.mark.usefixtures("few_multiprocessors")
@@ -261,7 +268,7 @@ def test_iterations_that_a_mask_leaves_out(stages):
             rows, columns = slice(y * 128, y * 128 + 128), slice(x * 128, x * 128 + 128)
             kept = a[rows].double() * mask[y, x].repeat_interleave(64)
             expected[rows, columns] = kept @ b[:, columns].double()
-    check(program, (a, b, mask, torch.empty(640, 256)), expected)
+    check(compiled(program), (a, b, mask, torch.empty(640, 256)), expected)
 
 
 def attention(length, heads, causal, block=(128, 128), dim=64, threads=256):
@@ -324,9 +331,9 @@ def test_attention(causal, shape):
     if causal:
         scores = scores.masked_fill(torch.ones(length, length).triu(1).bool(), -math.inf)
     expected = torch.softmax(scores, dim=-1) @ v.double()
-    program = attention(length, heads, causal)
-    check(program, (q, k, v, torch.empty(heads, length, 64, dtype=torch.float16)), expected)
-    source = tvmtile.compile(program, target=HOPPER).get_kernel_source()
+    kernel = compiled(attention(length, heads, causal))
+    check(kernel, (q, k, v, torch.empty_like(q)), expected)
+    source = kernel.get_kernel_source()
     assert "Q_map" in source
     assert ("? (2 - ((int)blockIdx.x))" in source) == causal
 
@@ -346,14 +353,80 @@ def test_each_tile_has_one_turn_of_one_block(total, multiprocessors, is_uneven):
     assert sorted(done) == list(range(total))
 
 
+def choice_of_loop(kernel):
+    (choice,) = (c for c in kernel.choices if "Pipelined" in str(c))
+    return choice
+
+
+def chosen(program):
+    """What became of the loop of a program, why not more, and over how many blocks turns go."""
+    kernel = tvmtile.compile(program, target=HOPPER)
+    choice = choice_of_loop(kernel)
+    turns = re.search(r"turn \* (\d+)", kernel.get_kernel_source())
+    return choice.chosen, choice.declined, turns and int(turns[1])
+
+
+@pytest.mark.parametrize("depth", [4096, 64 * T.dynamic("K")])
+def test_a_grid_that_the_call_decides(depth):
+    program = matmul(T.dynamic("M"), 4096, depth, block=(128, 128, 64), wish=None)
+    assert chosen(program) == ("two roles, persistent blocks", (), 132)
+
+
+@pytest.mark.parametrize(("block", "blocks"), [((64, 128, 64), 264), ((128, 128, 64), 132)])
+def test_two_blocks_stay_on_a_multiprocessor_that_has_room(block, blocks):
+    program = matmul(4096, 4096, 512, block=block, threads=128, wish=None)
+    assert chosen(program) == ("two roles, persistent blocks", (), blocks)
+
+
+def asks(blocks):
+    return lambda: T.annotate_min_blocks_per_sm(blocks)
+
+
+@pytest.mark.parametrize(
+    ("least", "threads", "block", "wish", "blocks"),
+    [
+        (2, 128, (64, 128, 64), None, 264),
+        (1, 128, (64, 128, 64), None, 132),
+        (3, 128, (64, 64, 64), True, 396),
+        (2, 256, (128, 64, 64), None, 264),
+        (1, 256, (128, 64, 64), None, 132),
+        (2, 256, (128, 256, 128), None, 132),  # of which shared memory has room for one
+        (1, 512, (256, 128, 64), None, 132),
+    ],
+)
+def test_as_many_blocks_stay_as_the_kernel_asks_for(least, threads, block, wish, blocks):
+    program = matmul(
+        4096, 4096, 512, block=block, threads=threads, wish=wish, stages=2, hint=asks(least)
+    )
+    assert chosen(program) == ("two roles, persistent blocks", (), blocks)
+
+
+@pytest.mark.usefixtures("few_multiprocessors")
+@pytest.mark.parametrize("threads", [128, 256, 384])
+def test_blocks_that_share_the_registers_of_a_multiprocessor(threads):
+    """Those that a block has move to the threads that multiply, and no more."""
+    check_product(threads * 2, 512, 96, block=(threads // 2, 64, 32), threads=threads, hint=asks(2))
+
+
+@pytest.mark.parametrize(("block", "blocks"), [((128, 64, 64), 264), ((128, 256, 64), 132)])
+def test_blocks_whose_registers_stay(block, blocks):
+    program = matmul(
+        8192, 8192, 256, block=block, threads=256, stages=2, wish=None, hint=T.no_set_max_nreg
+    )
+    fixed = ("registers for consumers", "the kernel asks that none move")
+    assert chosen(program) == ("two roles, persistent blocks", (fixed,), blocks)
+
+
+def test_a_persistent_kernel_says_so():
+    assert chosen(matmul(8192, 8192, 256))[:2] == ("two roles, persistent blocks", ())
+
+
 # What stays as it is -----------------------------------------------------------------------------
 
 
 def why_not(program):
     """Why the blocks of a program do not stay."""
-    (choice,) = (
-        c for c in tvmtile.compile(program, target=HOPPER).choices if "Pipelined" in str(c)
-    )
+    choice = choice_of_loop(tvmtile.compile(program, target=HOPPER))
     assert choice.chosen == "two roles"
     ((name, reason),) = choice.declined
     assert name == "persistent blocks"
@@ -388,80 +461,9 @@ def test_two_products_of_a_grid_that_is_not_known():
                 T.gemm(p, k, c)
             T.copy(c, C[bx * 128, 0])
 
-    (choice,) = (c for c in tvmtile.compile(main, target=HOPPER).choices if "Pipelined" in str(c))
+    choice = choice_of_loop(tvmtile.compile(main, target=HOPPER))
     reason = dict(choice.declined)["persistent blocks"]
     assert reason == "its loop does more than one product; T.annotate_persistent() asks"
-
-
-def chosen(program):
-    """What became of the loop of a program, why not more, and over how many blocks turns go."""
-    kernel = tvmtile.compile(program, target=HOPPER)
-    (choice,) = (c for c in kernel.choices if "Pipelined" in str(c))
-    turns = re.search(r"turn \* (\d+)", kernel.get_kernel_source())
-    return choice.chosen, choice.declined, turns and int(turns[1])
-
-
-@pytest.mark.parametrize("depth", [4096, 64 * T.dynamic("K")])
-def test_a_grid_that_the_call_decides(depth):
-    program = matmul(T.dynamic("M"), 4096, depth, block=(128, 128, 64), wish=None)
-    assert chosen(program) == ("two roles, persistent blocks", (), 132)
-
-
-@pytest.mark.parametrize(("block", "blocks"), [((64, 128, 64), 264), ((128, 128, 64), 132)])
-def test_two_blocks_stay_on_a_multiprocessor_that_has_room(block, blocks):
-    program = matmul(4096, 4096, 512, block=block, threads=128, wish=None)
-    assert chosen(program) == ("two roles, persistent blocks", (), blocks)
-
-
-@pytest.mark.usefixtures("few_multiprocessors")
-@pytest.mark.parametrize("block", [(64, 128, 32), (128, 128, 32)])
-def test_blocks_of_one_warpgroup(block):
-    multiply(512, 384, 96, block=block, threads=128)
-
-
-def asks(blocks):
-    return lambda: T.annotate_min_blocks_per_sm(blocks)
-
-
-@pytest.mark.parametrize(
-    ("least", "threads", "block", "wish", "blocks"),
-    [
-        (2, 128, (64, 128, 64), None, 264),
-        (1, 128, (64, 128, 64), None, 132),
-        (3, 128, (64, 64, 64), True, 396),
-        (2, 256, (128, 64, 64), None, 264),
-        (1, 256, (128, 64, 64), None, 132),
-        (2, 256, (128, 256, 128), None, 132),  # of which shared memory has room for one
-        (1, 512, (256, 128, 64), None, 132),
-    ],
-)
-def test_as_many_blocks_stay_as_the_kernel_asks_for(least, threads, block, wish, blocks):
-    program = matmul(
-        4096, 4096, 512, block=block, threads=threads, wish=wish, stages=2, hint=asks(least)
-    )
-    assert chosen(program) == ("two roles, persistent blocks", (), blocks)
-
-
-def test_more_blocks_than_were_measured_stay_where_that_is_asked_for():
-    program = matmul(8192, 8192, 256, threads=128, block=(64, 64, 64), wish=None, hint=asks(3))
-    reason = "3 blocks may run at once on a multiprocessor; T.annotate_persistent() asks"
-    assert why_not(program) == reason
-
-
-@pytest.mark.usefixtures("few_multiprocessors")
-@pytest.mark.parametrize("threads", [128, 256, 384])
-def test_blocks_that_share_the_registers_of_a_multiprocessor(threads):
-    """Those that a block has move to the threads that multiply, and no more."""
-    multiply(threads * 2, 512, 96, block=(threads // 2, 64, 32), threads=threads, hint=asks(2))
-
-
-@pytest.mark.parametrize(("block", "blocks"), [((128, 64, 64), 264), ((128, 256, 64), 132)])
-def test_blocks_whose_registers_stay(block, blocks):
-    program = matmul(
-        8192, 8192, 256, block=block, threads=256, stages=2, wish=None, hint=T.no_set_max_nreg
-    )
-    fixed = ("registers for consumers", "the kernel asks that none move")
-    assert chosen(program) == ("two roles, persistent blocks", (fixed,), blocks)
 
 
 def test_a_kernel_that_does_not_want_to():
@@ -474,10 +476,10 @@ def test_blocks_that_may_share_a_multiprocessor():
     assert why_not(program) == reason
 
 
-def test_a_persistent_kernel_says_so():
-    kernel = tvmtile.compile(matmul(8192, 8192, 256), target=HOPPER)
-    (choice,) = (c for c in kernel.choices if "Pipelined" in str(c))
-    assert (choice.chosen, choice.declined) == ("two roles, persistent blocks", ())
+def test_more_blocks_than_were_measured_stay_where_that_is_asked_for():
+    program = matmul(8192, 8192, 256, threads=128, block=(64, 64, 64), wish=None, hint=asks(3))
+    reason = "3 blocks may run at once on a multiprocessor; T.annotate_persistent() asks"
+    assert why_not(program) == reason
 
 
 def test_targets_without_roles_ignore_it():
