@@ -10,7 +10,9 @@ from tvm import relax
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import ArgumentError, InvalidValue, NestingError
+from tests.metal.programs import gemm
+from tests.pipelines import numbers, product
+from tvmtile.errors import ArgumentError, InvalidValue, NestingError, TileError
 
 HOPPER = {"kind": "cuda", "arch": "sm_90a"}
 AMPERE = {"kind": "cuda", "arch": "sm_80"}
@@ -23,87 +25,70 @@ TARGETS = {
 K = 64
 
 
-def gemm(m=None, n=None, multiple=None, tile=64, persistent=False):
+def multiply(m=None, n=None, multiple=None, tile=64, persistent=False):
     """A product; extents that are not given are dynamic, n is assumed to be a multiple."""
     m = m or T.dynamic("m")
     n = n or T.dynamic("n")
 
-    @T.prim_func
-    def product(
-        A: T.Tensor((m, K), "float16"),
-        B: T.Tensor((K, n), "float16"),
-        C: T.Tensor((m, n), "float16"),
-    ):
-        with T.Kernel(T.ceildiv(n, tile), T.ceildiv(m, tile), threads=2 * tile) as (bx, by):
-            if persistent:
-                T.annotate_persistent()
-            if multiple is not None:
-                T.assume(n % multiple == 0)
-            a, b = T.alloc_shared((tile, 32), "float16"), T.alloc_shared((32, tile), "float16")
-            c = T.alloc_fragment((tile, tile), "float32")
-            T.clear(c)
-            for k in T.Pipelined(K // 32, num_stages=2):
-                T.copy(A[by * tile, k * 32], a)
-                T.copy(B[k * 32, bx * tile], b)
-                T.gemm(a, b, c)
-            T.copy(c, C[by * tile, bx * tile])
+    def prologue():
+        if persistent:
+            T.annotate_persistent()
+        if multiple is not None:
+            T.assume(n % multiple == 0)
 
-    return product
+    dtypes, block = ("float16", "float32", "float16"), (tile, tile, 32)
+    return gemm(m, n, K, block=block, dtypes=dtypes, threads=2 * tile, stages=2, prologue=prologue)
 
 
 def chosen(program, target):
-    """What implements each operator, and why nothing better does, without the lines."""
+    """What implements each operator."""
     choices = tvmtile.compile(program, target=target).choices
     return [(each.operator, each.operand, each.chosen) for each in choices]
 
 
-def numbers(*shape):
-    return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(sum(shape))).half()
-
-
 @pytest.mark.parametrize("target", list(TARGETS))
 def test_a_product_of_several_sizes(target):
-    kernel = tvmtile.compile(gemm(multiple=8), **TARGETS[target])
+    kernel = tvmtile.compile(multiply(multiple=8), **TARGETS[target])
     for m, n in ((64, 64), (77, 136), (1, 8), (130, 72)):
         a, b, c = numbers(m, K), numbers(K, n), torch.full((m, n), 77.0).half()
         kernel(a, b, c)
-        assert torch.equal(c, (a.double() @ b.double()).half())
+        assert torch.equal(c, product(a, b).half())
 
 
 @pytest.mark.parametrize("target", list(TARGETS))
 def test_what_does_not_hold_is_an_error_that_says_so(target):
-    kernel = tvmtile.compile(gemm(multiple=8), **TARGETS[target])
+    kernel = tvmtile.compile(multiply(multiple=8), **TARGETS[target])
     c = torch.full((64, 100), 77.0).half()
     with pytest.raises(ArgumentError) as caught:
         kernel(numbers(64, K), numbers(K, 100), c)
     message = str(caught.value)
-    assert message.startswith("product assumes that n % 8 == 0: n is 100\n  --> ")
+    assert message.startswith("main assumes that n % 8 == 0: n is 100\n  --> ")
     assert "test_assume.py:" in message
     assert "T.assume(n % multiple == 0)" in message
     assert (c == 77).all()  # nothing has run
 
 
 def test_copies_are_those_of_the_static_kernel_on_hopper():
-    static = chosen(gemm(256, 256), HOPPER)
-    assumed = chosen(gemm(multiple=8), HOPPER)
+    static = chosen(multiply(256, 256), HOPPER)
+    assumed = chosen(multiply(multiple=8), HOPPER)
     assert assumed == static
-    assert ("tma_copy", "b", "tma") in assumed
+    assert ("tma_copy", "B_shared", "tma") in assumed
     assert ("copy", "C", "tma_store") in assumed
-    assert chosen(gemm(), HOPPER) != static
+    assert chosen(multiply(), HOPPER) != static
 
 
 def test_blocks_that_stay_know_it_too():
-    kernel = tvmtile.compile(gemm(multiple=8, tile=128, persistent=True), **TARGETS["sm_90a"])
+    kernel = tvmtile.compile(multiply(multiple=8, tile=128, persistent=True), **TARGETS["sm_90a"])
     assert "two roles, persistent blocks" in str(kernel.choices)
     a, b, c = numbers(200, K), numbers(K, 136), torch.full((200, 136), 77.0).half()
     kernel(a, b, c)
-    assert torch.equal(c, (a.double() @ b.double()).half())
+    assert torch.equal(c, product(a, b).half())
 
 
 @pytest.mark.parametrize("target", ["sm_80", "metal"])
 def test_copies_are_wide(target):
     def by_elements(**options):
-        source = tvmtile.compile(gemm(**options), **TARGETS[target]).get_kernel_source()
+        source = tvmtile.compile(multiply(**options), **TARGETS[target]).get_kernel_source()
         return source.count("] = B_ptr[")
 
     assert by_elements(multiple=8) == 0
@@ -130,7 +115,7 @@ def test_guards_of_whole_tiles_are_left_out():
 
 
 def test_the_reason_says_what_to_assume():
-    choices = str(tvmtile.compile(gemm(), target=HOPPER).choices)
+    choices = str(tvmtile.compile(multiply(), target=HOPPER).choices)
     assert (
         "rows of B[64, n] float16 may not begin at multiples of 16 bytes; "
         "T.assume(n % 8 == 0) says that they do" in choices
@@ -146,48 +131,49 @@ def test_the_reason_names_what_is_missing_of_a_product():
             tile = T.alloc_shared((64, 64), "float8_e4m3fn")
             T.tma_copy(A[0:64, 0, 0:64], tile, barrier=T.alloc_barrier(1))
 
-    with pytest.raises(
-        tvmtile.errors.TileError, match=r"T.assume\(h % 16 == 0\) says that they do"
-    ):
+    with pytest.raises(TileError, match=r"T.assume\(h % 16 == 0\) says that they do"):
         tvmtile.compile(program, target=HOPPER)
 
 
-def copied(assumed, **params):
-    """A kernel that copies n numbers, and assumes what a function says by `T.assume`."""
+def copied(assumed):
+    """A kernel that copies n numbers, and assumes what a function of (n, m, limit) says."""
+    assumes = T.macro(assumed)
     n, m = T.dynamic("n, m")
 
     @T.prim_func
     def copies(A: T.Tensor((n,), "float32"), C: T.Tensor((m,), "float32"), limit: T.int32):
         with T.Kernel(T.ceildiv(n, 32), threads=32) as bx:
-            assumed(n, m, limit, bx)
+            assumes(n, m, limit)
             for i in T.Parallel(32):
                 C[bx * 32 + i] = A[bx * 32 + i]
 
-    return tvmtile.compile(copies, target="llvm", **params)
+    return tvmtile.compile(copies, target="llvm")
 
 
-def call(kernel, n, m, limit=0):
-    a, c = np.arange(n, dtype="float32"), np.zeros(m, "float32")
-    kernel(a, c, limit)
-    np.testing.assert_array_equal(c[:n], a[:m])
-    assert not c[n:].any()
+def check(kernel, n, m, limit=0):
+    """C has what A has, and no element behind the end of A is read, none behind that of C written."""
+    a, c = (np.arange(size + 64, dtype="float32") for size in (n, m))
+    c[:m] = 0
+    expected = c.copy()
+    expected[: min(n, m)] = a[: min(n, m)]
+    kernel(a[:n], c[:m], limit)
+    np.testing.assert_array_equal(c, expected)
 
 
 def refused(kernel, *sizes):
     with pytest.raises(ArgumentError) as caught:
-        call(kernel, *sizes)
+        check(kernel, *sizes)
     return caught.value.message
 
 
 def test_several_assumptions():
-    @T.macro
-    def assumed(n, m, limit, bx):
+    @copied
+    def kernel(n, m, limit):
         T.assume(n % 8 == 0)
         T.assume(n >= 16 and n <= m)
         T.assume(limit < 5)
 
-    kernel = copied(assumed)
-    call(kernel, 40, 48)
+    check(kernel, 40, 48)
     assert refused(kernel, 20, 48) == "copies assumes that n % 8 == 0: n is 20"
     assert refused(kernel, 8, 48) == "copies assumes that n >= 16: n is 8"
     assert refused(kernel, 48, 40) == "copies assumes that n <= m: n is 48, m is 40"
@@ -195,68 +181,63 @@ def test_several_assumptions():
 
 
 def test_an_equation():
-    @T.macro
-    def assumed(n, m, limit, bx):
+    @copied
+    def kernel(n, m, limit):
         T.assume(m == 2 * n)
 
-    kernel = copied(assumed)
-    call(kernel, 33, 66)
+    check(kernel, 33, 66)
     assert refused(kernel, 33, 65) == "copies assumes that m == 2 * n: m is 65, n is 33"
 
 
 def test_an_assumption_under_a_condition_holds_there_only():
-    @T.macro
-    def assumed(n, m, limit, bx):
+    @copied
+    def kernel(n, m, limit):
         if n > 100:
             T.assume(n % 32 == 0)
         else:
             T.assume(n % 4 == 0)
 
-    kernel = copied(assumed)
-    call(kernel, 128, 128)
-    call(kernel, 12, 12)
+    check(kernel, 128, 128)
+    check(kernel, 12, 12)
     assert refused(kernel, 132, 132) == "copies assumes that n % 32 == 0: n is 132"
     assert refused(kernel, 13, 13) == "copies assumes that n % 4 == 0: n is 13"
 
 
 def test_what_a_branch_assumes_is_not_known_behind_it():
-    @T.macro
-    def assumed(n, m, limit, bx):
+    @copied
+    def kernel(n, m, limit):
         if limit > 100:
             T.assume(n % 32 == 0)
             T.assume(n == m)
 
-    kernel = copied(assumed)
-    call(kernel, 33, 20)
-    call(kernel, 20, 33)
-    call(kernel, 64, 64, 101)
+    check(kernel, 33, 20)
+    check(kernel, 20, 33)
+    check(kernel, 64, 64, 101)
 
 
 def test_what_a_loop_assumes_is_checked_where_the_loop_runs():
-    @T.macro
-    def assumed(n, m, limit, bx):
+    @copied
+    def kernel(n, m, limit):
         for _ in T.serial(limit):
             T.assume(n % 8 == 0)
 
-    kernel = copied(assumed)
-    call(kernel, 33, 33, 0)
-    call(kernel, 40, 40, 1)
+    check(kernel, 33, 33, 0)
+    check(kernel, 40, 40, 1)
     assert refused(kernel, 33, 33, 1) == "copies assumes that n % 8 == 0: n is 33"
 
 
 @pytest.mark.parametrize("leaves", [True, False])
 def test_what_stands_behind_a_break_is_not_checked(leaves):
-    @T.macro
-    def assumed(n, m, limit, bx):
+    @copied
+    def kernel(n, m, limit):
         for i in T.serial(4):
             if leaves and i >= limit:
                 break
             T.assume(n % 8 == 0)
 
-    kernel = copied(assumed)
-    call(kernel, 40, 40, 1)
+    check(kernel, 40, 40, 1)
     if leaves:
-        call(kernel, 33, 33, 0)
+        check(kernel, 33, 33, 0)
     else:
         assert refused(kernel, 33, 33, 0) == "copies assumes that n % 8 == 0: n is 33"
 
@@ -281,14 +262,13 @@ def test_numbers_that_are_no_signed_integers(dtype):
 
 
 def test_an_assumption_behind_a_return_is_not_checked_for_what_returns():
-    @T.macro
-    def assumed(n, m, limit, bx):
+    @copied
+    def kernel(n, m, limit):
         if n % 8 != 0:
             T.thread_return()
         T.assume(n % 8 == 0)
 
-    kernel = copied(assumed)
-    call(kernel, 40, 40)
+    check(kernel, 40, 40)
     a, c = np.ones(33, "float32"), np.zeros(33, "float32")
     kernel(a, c, 0)
     assert not c.any()
@@ -448,8 +428,8 @@ def test_extents_that_stand_in_expressions_only():
 
 def test_what_is_known_to_be_false():
     with pytest.raises(InvalidValue, match="T.assume: the condition is false"):
-        gemm(64, 60, multiple=8)
-    gemm(64, 64, multiple=8)
+        multiply(64, 60, multiple=8)
+    multiply(64, 64, multiple=8)
 
 
 def test_outside_of_a_program():
@@ -458,38 +438,38 @@ def test_outside_of_a_program():
 
 
 def test_a_program_parses_back():
-    program = gemm(multiple=8)
+    program = multiply(multiple=8)
     again = tvm.script.from_source(program.script())
     tvm.ir.assert_structural_equal(again, program)
 
 
 def test_results_of_a_call_and_torch_operators():
-    kernel = tvmtile.compile(gemm(multiple=8), target="llvm", out_idx=[2])
+    kernel = tvmtile.compile(multiply(multiple=8), target="llvm", out_idx=[2])
     a, b = numbers(40, K), numbers(K, 24)
-    assert torch.equal(kernel(a, b), (a.double() @ b.double()).half())
-    with pytest.raises(ArgumentError, match="product assumes that n % 8 == 0: n is 23"):
+    assert torch.equal(kernel(a, b), product(a, b).half())
+    with pytest.raises(ArgumentError, match="main assumes that n % 8 == 0: n is 23"):
         kernel(a, numbers(K, 23))
     operator = kernel.as_torch_op("assume::product")
-    assert torch.equal(operator(a, b), (a.double() @ b.double()).half())
-    with pytest.raises(ArgumentError, match="product assumes that n % 8 == 0: n is 23"):
+    assert torch.equal(operator(a, b), product(a, b).half())
+    with pytest.raises(ArgumentError, match="main assumes that n % 8 == 0: n is 23"):
         operator(a, numbers(K, 23))
 
 
 def test_in_a_module_of_relax():
     builder = relax.BlockBuilder()
-    program = gemm(multiple=8).with_attr("global_symbol", "product")
+    program = multiply(multiple=8).with_attr("global_symbol", "product")
     m, n = (tvm.tirx.Var(name, "int64") for name in "mn")
     a = relax.Var("a", relax.TensorType((m, K), "float16"))
     b = relax.Var("b", relax.TensorType((K, n), "float16"))
-    product = builder.add_func(program, "product")
+    function = builder.add_func(program, "product")
     with builder.function("main", [a, b]):
         out = relax.TensorType((m, n), "float16")
-        builder.emit_func_output(builder.emit(relax.call_tir(product, [a, b], out)))
+        builder.emit_func_output(builder.emit(relax.call_tir(function, [a, b], out)))
     built = tvm.compile(builder.get(), target="llvm", tir_pipeline="tvmtile")
     machine = relax.VirtualMachine(built, tvm.cpu())
     left, right = numbers(40, K), numbers(K, 24)
     given = [tvm.runtime.tensor(each.numpy()) for each in (left, right)]
     result = machine["main"](*given).numpy()
-    np.testing.assert_array_equal(result, (left.double() @ right.double()).half().numpy())
+    np.testing.assert_array_equal(result, product(left, right).half().numpy())
     with pytest.raises(Exception, match="T.assume: n % 8 == 0 does not hold"):
         machine["main"](given[0], tvm.runtime.tensor(numbers(K, 23).numpy()))

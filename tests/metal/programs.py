@@ -55,7 +55,7 @@ def assert_close(result: torch.Tensor, reference: torch.Tensor, precision: str =
 
 def gemm(
     M: Any,
-    N: int,
+    N: Any,
     K: int,
     *,
     block: tuple[int, int, int] = (64, 64, 32),
@@ -64,6 +64,7 @@ def gemm(
     policy: Any = T.GemmWarpPolicy.Square,
     threads: int = 128,
     stages: int = 0,
+    prologue: Callable[[], Any] | None = None,
     epilogue: Callable[[Any], Any] | None = None,
     roles: bool | None = None,
     tensor_copies: bool = True,
@@ -73,7 +74,7 @@ def gemm(
     Parameters
     ----------
     M, N, K : int
-        Extents; M may be dynamic.
+        Extents; M and N may be dynamic.
     block : tuple of int
         Extents of the tile of C and of a step along K.
     dtypes : tuple of str
@@ -86,6 +87,8 @@ def gemm(
         Of a block.
     stages : int
         Of the pipeline along K.
+    prologue : callable, optional
+        Writes what stands first in the kernel, such as annotations.
     epilogue : callable, optional
         What happens to an element of the accumulator at the end.
     roles : bool, optional
@@ -106,6 +109,8 @@ def gemm(
         with T.Kernel(T.ceildiv(N, block_N), T.ceildiv(M, block_M), threads=threads) as (bx, by):
             if roles is not None:
                 T.annotate_warp_specialize(roles)
+            if prologue is not None:
+                prologue()
             A_shared = T.alloc_shared(
                 (block_K, block_M) if transpose_A else (block_M, block_K), dtype
             )
