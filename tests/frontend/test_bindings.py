@@ -7,6 +7,7 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
+from tests.metal.programs import runnable
 from tvmtile.errors import InvalidOperand, InvalidValue, NoLowering
 
 EVERYWHERE = ("llvm", "metal", {"kind": "cuda", "arch": "sm_90a"})
@@ -99,10 +100,9 @@ PROGRAMS = (
 @pytest.mark.parametrize("target", EVERYWHERE, ids=lambda t: t if isinstance(t, str) else "cuda")
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: str(p.attrs["global_symbol"]))
 def test_kernels_bound_by_hand(program, target):
-    backend = None if target == "llvm" else "emulator"
     a = torch.randint(-1000, 1000, (ROWS, COLUMNS), dtype=torch.int32)
     c = torch.zeros_like(a)
-    tvmtile.compile(program, target=target, execution_backend=backend)(a, c)
+    runnable(program, target)(a, c)
     assert torch.equal(c, 2 * a)
 
 

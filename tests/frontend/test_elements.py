@@ -8,6 +8,7 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
+from tests.metal.programs import runnable
 from tvmtile.errors import InvalidOperand, OutOfBounds, ShapeMismatch
 
 
@@ -156,7 +157,6 @@ def test_unsigned_integers_wrap(dtype, target):
 
     a, b = np.random.default_rng(0).integers(0, 2 ** int(dtype[4:]), (2, 64), dtype=dtype)
     c = np.empty((3, 64), dtype)
-    backend = {"execution_backend": "emulator"} if target == "metal" else {}
-    tvmtile.compile(main, target=target, **backend)(a, b, c)
+    runnable(main, target)(a, b, c)
     expected = [np.maximum(a + b, b), np.minimum(a - b, a), np.maximum(a * b, b) >> 1]
     np.testing.assert_array_equal(c, np.stack(expected).astype(dtype))

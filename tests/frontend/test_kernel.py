@@ -8,6 +8,7 @@ from tvm import tirx
 
 import tvmtile
 import tvmtile.language as T
+from tests.metal.programs import runnable
 from tvmtile.errors import InvalidOperand, InvalidValue, NestingError, TileWarning
 
 
@@ -94,8 +95,7 @@ def test_an_index_along_z_where_y_has_one_thread(target):
             C[x, z, 1] = T.get_thread_binding(1) + y
 
     c = torch.full((8, 4, 2), -1, dtype=torch.int32)
-    backend = None if target == "llvm" else "emulator"
-    tvmtile.compile(program, target=target, execution_backend=backend)(c)
+    runnable(program, target)(c)
     assert c[:, :, 0].tolist() == [[0, 1, 2, 3]] * 8
     assert not c[:, :, 1].any()
 

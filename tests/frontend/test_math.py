@@ -11,6 +11,7 @@ from tvm import tirx
 
 import tvmtile
 import tvmtile.language as T
+from tests.metal.programs import runnable
 from tvmtile.errors import InvalidOperand, InvalidValue, OutOfBounds, UnsupportedDtype
 
 
@@ -215,14 +216,13 @@ def test_rounding_of_narrow_floats(dtype, target):
                 B[0, i] = T.round(A[i])
                 B[1, i] = T.round(A[i], "ties-away-from-zero")
 
-    backend = None if target == "llvm" else "emulator"
     place = {"kind": "cuda", "arch": "sm_90a"} if target == "cuda" else target
     kind = getattr(torch, dtype)
     x = torch.tensor(
         [-3.5, -2.5, -1.5, -0.5, -0.25, 0, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 2.5, 3, 3.5, 7]
     )
     b = torch.zeros(2, 16).to(kind)
-    tvmtile.compile(program, target=place, execution_backend=backend)(x.to(kind), b)
+    runnable(program, place)(x.to(kind), b)
     assert b[0].float().tolist() == torch.round(x).tolist()
     assert b[1].float().tolist() == (torch.sign(x) * torch.floor(x.abs() + 0.5)).tolist()
 
@@ -240,7 +240,6 @@ def test_a_select_whose_condition_is_a_python_value_is_decided_when_the_kernel_i
     assert torch.equal(apply(lambda a: T.Select(False, a, a * a), values), values * values)
 
 
-SOME_TARGETS = [("llvm", "auto"), ("metal", "emulator")]
 FUNCTIONS = {
     "abs": (T.abs, torch.abs),
     "acos": (lambda x: T.acos(x * 0.25), lambda x: torch.acos(x * 0.25)),
@@ -270,9 +269,9 @@ OF_SMALL_ARGUMENTS = {
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize(("target", "backend"), SOME_TARGETS)
+@pytest.mark.parametrize("target", ["llvm", "metal"])
 @pytest.mark.parametrize("name", OF_SMALL_ARGUMENTS)
-def test_nothing_is_lost_of_small_arguments(name, target, backend, dtype):
+def test_nothing_is_lost_of_small_arguments(name, target, dtype):
     """Where the function is a difference of what is nearly 1, all digits could be."""
     function, reference = OF_SMALL_ARGUMENTS[name]
 
@@ -285,13 +284,13 @@ def test_nothing_is_lost_of_small_arguments(name, target, backend, dtype):
     a = torch.logspace(-4, 0, 64)
     a = torch.cat([a, -a[:-1], torch.zeros(1)]).to(getattr(torch, dtype))
     c = torch.empty_like(a)
-    tvmtile.compile(kernel, target=target, execution_backend=backend)(a, c)
+    runnable(kernel, target)(a, c)
     rounding = {"float32": 1e-6, "float16": 1e-3, "bfloat16": 8e-3}[dtype]
     torch.testing.assert_close(c.double(), reference(a.double()), rtol=rounding, atol=0)
 
 
-@pytest.mark.parametrize(("target", "backend"), SOME_TARGETS)
-def test_tanh_of_large_arguments_and_of_what_is_no_number(target, backend):
+@pytest.mark.parametrize("target", ["llvm", "metal"])
+def test_tanh_of_large_arguments_and_of_what_is_no_number(target):
     @T.prim_func
     def kernel(A: T.Tensor((8,), "float32"), C: T.Tensor((8,), "float32")):
         with T.Kernel(1, threads=32):
@@ -301,13 +300,13 @@ def test_tanh_of_large_arguments_and_of_what_is_no_number(target, backend):
     infinity = float("inf")
     a = torch.tensor([9.0, 50.0, 1e30, infinity, -infinity, -100.0, float("nan"), 0.0])
     c = torch.empty(8)
-    tvmtile.compile(kernel, target=target, execution_backend=backend)(a, c)
+    runnable(kernel, target)(a, c)
     torch.testing.assert_close(c, a.tanh(), equal_nan=True)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize(("target", "backend"), SOME_TARGETS)
-def test_functions_in_vectors(dtype, target, backend):
+@pytest.mark.parametrize("target", ["llvm", "metal"])
+def test_functions_in_vectors(dtype, target):
     """In a loop over T.vectorized, alone and in T.Parallel; one kernel computes them all."""
     n = len(FUNCTIONS)
 
@@ -324,7 +323,7 @@ def test_functions_in_vectors(dtype, target, backend):
 
     a = torch.from_numpy(np.random.default_rng(3).uniform(-2, 2, 128)).to(getattr(torch, dtype))
     c = torch.empty(n, 256, dtype=a.dtype)
-    tvmtile.compile(kernel, target=target, execution_backend=backend)(a, c)
+    runnable(kernel, target)(a, c)
     rounding = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 3e-2}[dtype]
     for row, (_, reference) in zip(c, FUNCTIONS.values(), strict=True):
         exact = reference(a.float()).repeat(2)
@@ -345,8 +344,8 @@ def test_functions_in_vectors_compile_for_cuda(dtype):
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
-@pytest.mark.parametrize(("target", "backend"), SOME_TARGETS)
-def test_the_magnitude_of_integers(dtype, target, backend):
+@pytest.mark.parametrize("target", ["llvm", "metal"])
+def test_the_magnitude_of_integers(dtype, target):
     @T.prim_func
     def kernel(A: T.Tensor((64,), dtype), C: T.Tensor((64,), dtype)):
         with T.Kernel(1, threads=32):
@@ -356,7 +355,7 @@ def test_the_magnitude_of_integers(dtype, target, backend):
     a = torch.arange(-32, 32).to(getattr(torch, dtype))
     a[7] = torch.iinfo(a.dtype).min
     c = torch.empty_like(a)
-    tvmtile.compile(kernel, target=target, execution_backend=backend)(a, c)
+    runnable(kernel, target)(a, c)
     assert torch.equal(c, a.abs())
 
 
@@ -377,9 +376,9 @@ def test_vector_loop_that_adds_to_one_element():
                 C[r] = total
 
     a = torch.arange(32.0).view(8, 4)
-    for target, backend in SOME_TARGETS:
+    for target in ("llvm", "metal"):
         c = torch.empty(8)
-        tvmtile.compile(kernel, target=target, execution_backend=backend)(a, c)
+        runnable(kernel, target)(a, c)
         assert torch.equal(c, a.sum(1)), target
 
 

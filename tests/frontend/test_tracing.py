@@ -11,6 +11,7 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
+from tests.metal.programs import runnable
 from tvmtile.errors import (
     InvalidOperand,
     NestingError,
@@ -380,8 +381,7 @@ def test_a_left_shift_keeps_the_bits_that_its_result_has(target):
 
     a = torch.tensor([0xABC, 0x1234], dtype=torch.int32).to(torch.uint16)
     out = torch.full((8,), -1, dtype=torch.int32)
-    on_gpu = {} if target == "llvm" else {"execution_backend": "emulator"}
-    kernel = tvmtile.compile(f, target=target, **on_gpu)
+    kernel = runnable(f, target)
     kernel(a, torch.tensor([-100, 0], dtype=torch.int8), out)
     word = 0x123401
     wanted = [0xABC00000, 0xABC00, 0xABC000 | 0x12340, word, 0xBC00, -100, -1, -1]

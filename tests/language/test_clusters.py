@@ -7,6 +7,7 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
+from tests.metal.programs import runnable
 from tvmtile.errors import CudaEmulationError, NestingError, NoLowering
 
 SM90 = {"kind": "cuda", "arch": "sm_90a"}
@@ -75,9 +76,8 @@ def test_it_compiles_for_hopper():
     ("steps", "called"), [("sync", "cluster_sync"), ("relaxed", "cluster_arrive_relaxed")]
 )
 def test_a_target_without_clusters_is_named(target, name, steps, called):
-    on_gpu = {"execution_backend": "emulator"} if target == "metal" else {}
     with pytest.raises(NoLowering, match=rf"T\.{called}: {name} has no clusters") as caught:
-        tvmtile.compile(exchanging(steps), target=target, **on_gpu)
+        runnable(exchanging(steps), target)
     assert caught.value.location.text == "step()"
 
 

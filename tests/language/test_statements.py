@@ -18,7 +18,7 @@ import torch
 import tvmtile
 import tvmtile.language as T
 from tests.gpu.machine import HAS_GPU, by_way_of_gpu, on_gpu
-from tests.metal.programs import emulated
+from tests.metal.programs import emulated, runnable
 from tvmtile.errors import CudaEmulationError, MetalEmulationError, NestingError
 from tvmtile.pipeline import check
 
@@ -56,8 +56,7 @@ def asserting(A: T.Tensor((64,), "float32")):
     "target", ["llvm", {"kind": "cuda", "arch": "sm_80"}], ids=["llvm", "cuda"]
 )
 def test_an_assertion_that_does_not_hold_names_its_line(target):
-    backend = "auto" if target == "llvm" else "emulator"
-    kernel = tvmtile.compile(asserting, target=target, execution_backend=backend)
+    kernel = runnable(asserting, target)
     kernel(torch.ones(64))
     lines = Path(__file__).read_text().splitlines()
     line = next(i for i, text in enumerate(lines, 1) if text.endswith("# here"))
@@ -609,8 +608,7 @@ def test_the_right_side_of_and_and_or_is_read_where_the_left_one_leaves_it_open(
 
     p = torch.tensor([0, 5, 7, 1 << 30, 4, 3, 1 << 29, 1], dtype=torch.int32)
     c = torch.empty(2, 8, dtype=torch.int32)
-    backend = {"execution_backend": "emulator"} if target == "metal" else {}
-    tvmtile.compile(main, target=target, **backend)(torch.arange(8.0), p, c)
+    runnable(main, target)(torch.arange(8.0), p, c)
     assert c.tolist() == [[0, 1, 1, 0, 1, 0, 0, 0], [0, 1, 1, 1, 1, 0, 1, 0]]
 
 
@@ -649,8 +647,7 @@ def test_stores_of_one_value_by_several_iterations_and_blocks(target):
         0, 14, (4, 128), dtype=torch.int32, generator=torch.Generator().manual_seed(3)
     )
     some, all_of_them = torch.zeros(8, dtype=torch.int32), torch.zeros(3, 8, dtype=torch.int32)
-    backend = "auto" if target == "llvm" else "emulator"
-    tvmtile.compile(flags, target=target, execution_backend=backend)(numbers, some, all_of_them)
+    runnable(flags, target)(numbers, some, all_of_them)
     rows = [{int(n) for n in row} for row in numbers]
     last = [max((k for k in range(4) if n in rows[k]), default=-1) for n in range(8)]
     assert some.tolist() == [int(n in rows[0] | rows[1]) for n in range(8)]

@@ -6,6 +6,7 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
+from tests.metal.programs import runnable
 from tvmtile.errors import InvalidOperand, NestingError, UnsupportedDtype
 
 RNG = np.random.default_rng(0)
@@ -302,8 +303,7 @@ def test_active_lanes_of_branches_and_loops(target):
         expected[2 + k] = np.where(k < n, together(k < n), 0)
     expected[5] = 0xFFFFFFFF
     result = np.zeros((6, 64), np.uint32)
-    backend = "auto" if target == "llvm" else "emulator"
-    tvmtile.compile(program, target=target, execution_backend=backend)(n, result)
+    runnable(program, target)(n, result)
     np.testing.assert_array_equal(result, expected)
 
 
@@ -359,10 +359,9 @@ def test_shuffles_of_some_lanes(target):
                 following = T.shfl_down(A[tx], 1, width=8, mask=half)
                 C[tx] = crossed + 4 * following + 16 * T.shfl_sync(A[tx], 3, mask=half)
 
-    backend = "auto" if target == "llvm" else "emulator"
     given = torch.randint(-8, 8, (64,)).float()
     result = torch.zeros(64)
-    tvmtile.compile(main, target=target, execution_backend=backend)(given, result)
+    runnable(main, target)(given, result)
     tx = torch.arange(64)
     following = torch.where(tx % 8 < 7, tx + 1, tx)
     expected = given[tx ^ 5] + 4 * given[following % 64] + 16 * given[tx // 32 * 32 + 3]

@@ -9,6 +9,7 @@ from tvm.script import from_source
 
 import tvmtile
 import tvmtile.language as T
+from tests.metal.programs import runnable
 from tvmtile.errors import InvalidOperand
 from tvmtile.layout import (
     Swizzle,
@@ -98,8 +99,7 @@ def test_places_that_an_exclusive_or_permutes(target):
             for i, j in T.Parallel(32, 16):
                 B[i, j] = tile[j, i]
 
-    options = {} if target == "llvm" else {"execution_backend": "emulator"}
-    kernel = tvmtile.compile(main, out_idx=-1, target=target, **options)
+    kernel = runnable(main, target, out_idx=-1)
     # A CPU and Metal have plain rows.
     assert ("^" in kernel.get_kernel_source()) == (kernel.target.kind.name == "cuda")
     a = torch.randn(16, 32)

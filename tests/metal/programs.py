@@ -1,6 +1,6 @@
-"""Programs that the tests on GPUs run, and how they are run on Metal's emulator and compared.
+"""Programs that tests on several targets run, and how they are run on emulators and compared.
 
-The emulator looks for races, accesses outside of tensors, divergent barriers and elements that were
+An emulator looks for races, accesses outside of tensors, divergent barriers and elements that were
 never written in every kernel that it runs; each is an error.
 """
 
@@ -22,6 +22,12 @@ TOLERANCE = {"float32": 2e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
 def emulated(program: Any, **options: Any) -> Any:
     """Compile a program for Metal; the kernel runs on the emulator."""
     return tvmtile.compile(program, target="metal", execution_backend="emulator", **options)
+
+
+def runnable(program: Any, target: Any, **options: Any) -> Any:
+    """Compile a program for a target; the kernels of a GPU run on its emulator."""
+    backend = "auto" if target == "llvm" else "emulator"
+    return tvmtile.compile(program, target=target, execution_backend=backend, **options)
 
 
 def random(*shape: int, dtype: str = "float32") -> torch.Tensor:

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 import tvmtile
 import tvmtile.language as T
+from tests.metal.programs import runnable
 from tvmtile.errors import InvalidValue
 from tvmtile.ops import programs
 from tvmtile.ops.configurations import matmul_configuration
@@ -24,8 +25,7 @@ ACTIVATIONS = {
 
 
 def compiled(program, target="llvm"):
-    backend = "auto" if target == "llvm" else "emulator"
-    return tvmtile.compile(program, out_idx=-1, target=target, execution_backend=backend)
+    return runnable(program, target, out_idx=-1)
 
 
 def random(*shape, dtype="float32"):
@@ -185,11 +185,7 @@ def test_gradients_of_attention_of_every_length(target, causal):
     sizes = T.dynamic("batch"), 4, T.dynamic("queries"), 32, "float16"
     options = {"target": target, "keys": T.dynamic("keys"), "kv_heads": 2, "causal": causal}
     forward, backward = (
-        tvmtile.compile(
-            make(*sizes, **options, value_dim=16, configuration=blocks, **more),
-            target=target,
-            execution_backend="auto" if target == "llvm" else "emulator",
-        )
+        runnable(make(*sizes, **options, value_dim=16, configuration=blocks, **more), target)
         for make, more in ((programs.attention, {"lse": True}), (programs.attention_backward, {}))
     )
     for length, seen in ((50, 75), (100, 33)) if target == "llvm" else ((50, 75),):
@@ -238,11 +234,8 @@ def test_what_norms_keep_for_their_gradients(target, block_N):
     N, dtype = 130, "float16"
     options = {"target": target, "epsilon": 1e-3, "statistics": True}
     blocks = {"configuration": {"block_N": block_N}}
-    backend = "auto" if target == "llvm" else "emulator"
     rms_norm, layer_norm = (
-        tvmtile.compile(
-            program(5, N, dtype, **options, **blocks), target=target, execution_backend=backend
-        )
+        runnable(program(5, N, dtype, **options, **blocks), target)
         for program in (programs.rms_norm, programs.layer_norm)
     )
     x, weight, bias = (random(*shape, dtype=dtype) for shape in ((5, N), (N,), (N,)))

@@ -9,6 +9,7 @@ from tvm.script import from_source
 
 import tvmtile
 import tvmtile.language as T
+from tests.metal.programs import runnable
 from tvmtile.errors import DataRace, InvalidOperand
 
 SM80 = {"kind": "cuda", "arch": "sm_80"}
@@ -47,8 +48,7 @@ def by_groups():
 
 @pytest.mark.parametrize("target", ["llvm", "metal", SM80], ids=["llvm", "metal", "cuda"])
 def test_groups_of_copies(target):
-    backend = "auto" if target == "llvm" else "emulator"
-    kernel = tvmtile.compile(by_groups(), target=target, execution_backend=backend)
+    kernel = runnable(by_groups(), target)
     a = torch.randn(STEPS, N * 4)
     for seed in range(1 if target != SM80 else 6):
         kernel.adapter.seed = seed
@@ -123,9 +123,7 @@ def test_zeros_where_a_predicate_does_not_hold(target):
             for i in T.serial(8):
                 C[tx, i] = tile[tx, i]
 
-    kernel = tvmtile.compile(
-        main, target=target, execution_backend="auto" if target == "llvm" else "emulator"
-    )
+    kernel = runnable(main, target)
     a = torch.randn(N, 8).half()
     c = torch.ones_like(a)
     kernel(a, c)

@@ -7,8 +7,8 @@ import re
 import pytest
 import torch
 
-import tvmtile
 import tvmtile.language as T
+from tests.metal.programs import runnable
 from tvmtile.errors import InvalidOperand, OutOfSharedMemory
 from tvmtile.pipeline import check
 
@@ -133,8 +133,7 @@ def test_all_lanes_shuffle_for_some():
     expected = [(i ^ 1) * 3 if i < 16 else 0 for i in range(32)]
     for kernel, target in ((before, "metal"), (before, SM90), (inside, "llvm"), (inside, SM90)):
         a = torch.zeros(32, dtype=torch.int32)
-        backend = None if target == "llvm" else "emulator"
-        tvmtile.compile(kernel, target=target, execution_backend=backend)(a)
+        runnable(kernel, target)(a)
         assert a.tolist() == expected
 
 

@@ -7,6 +7,7 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
+from tests.metal.programs import runnable
 from tvmtile.errors import InvalidOperand, InvalidValue, TileWarning
 
 SM90 = {"kind": "cuda", "arch": "sm_90a"}
@@ -45,9 +46,8 @@ def test_a_cluster_is_a_parameter_of_the_launch(dims, tags):
     [("llvm", "a CPU"), ("metal", "Metal"), ({"kind": "cuda", "arch": "sm_80"}, "CUDA sm_80")],
 )
 def test_other_targets_say_that_they_have_none(target, name):
-    on_gpu = {} if target == "llvm" else {"execution_backend": "emulator"}
     with pytest.warns(TileWarning, match=f"cluster_dims has no effect: {name} has no clusters"):
-        kernel = tvmtile.compile(numbered(2), target=target, **on_gpu)
+        kernel = runnable(numbered(2), target)
     check(kernel)
 
 

@@ -4,9 +4,8 @@ import pytest
 import torch
 from tvm import ir
 
-import tvmtile
 import tvmtile.language as T
-from tests.metal.programs import assert_close, random
+from tests.metal.programs import assert_close, random, runnable
 from tvmtile.passes import ReduceBehindLoops
 from tvmtile.pipeline import lowering_passes
 from tvmtile.target import parse
@@ -58,9 +57,8 @@ def check(program, expected, *, dtype="float32", target=CUDA):
     a, s = random(STEPS, ROWS, COLUMNS, dtype=dtype), random(STEPS, ROWS, dtype=dtype)
     wanted = expected(a.double(), s.double())
     for where in ("llvm", target):
-        options = {} if where == "llvm" else {"execution_backend": "emulator"}
         c = torch.zeros(2, ROWS, dtype=a.dtype)
-        tvmtile.compile(program, target=where, **options)(a, s, c)
+        runnable(program, where)(a, s, c)
         assert_close(c[0], wanted.to(c.dtype) if dtype == "int32" else wanted)
 
 

@@ -9,6 +9,7 @@ from tvm_ffi import structural_walk
 
 import tvmtile
 import tvmtile.language as T
+from tests.metal.programs import runnable
 from tvmtile import layout as layouts
 from tvmtile import pipeline
 from tvmtile.errors import InvalidOperand
@@ -218,8 +219,7 @@ def test_a_viewed_tile_may_be_said_to_have_plain_rows(target, annotated):
             T.copy(A, tile[1, :, :])
             T.copy(halves[1, :, :], C)
 
-    backend = "auto" if target == "llvm" else "emulator"
-    kernel = tvmtile.compile(main, target=target, out_idx=[1], execution_backend=backend)
+    kernel = runnable(main, target, out_idx=[1])
     a = torch.randn(16, 32).half()
     assert torch.equal(kernel(a), a.view(torch.uint8))
 

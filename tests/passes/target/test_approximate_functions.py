@@ -9,6 +9,7 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
+from tests.metal.programs import runnable
 from tvmtile import PassConfigKey
 
 FAST = {PassConfigKey.TL_ENABLE_FAST_MATH: True}
@@ -86,12 +87,7 @@ def test_vectors_are_approximated_lane_by_lane():
 @pytest.mark.parametrize("target", ["llvm", "metal"])
 def test_other_targets_are_exact(target):
     program = applying(T.log)
-    with_option = tvmtile.compile(
-        program,
-        target=target,
-        execution_backend=None if target == "llvm" else "emulator",
-        pass_configs=FAST,
-    )
+    with_option = runnable(program, target, pass_configs=FAST)
     a, c = torch.linspace(0.1, 3, 64), torch.zeros(64)
     with_option(a, c)
     torch.testing.assert_close(c, a.log(), rtol=2e-7, atol=2e-7)

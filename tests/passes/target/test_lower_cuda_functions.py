@@ -8,6 +8,7 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
+from tests.metal.programs import runnable
 from tvmtile.errors import NoLowering
 
 X = torch.cat([torch.randn(60) * 3, torch.tensor([0.0, -0.0, 65519.0, 1e-8])])
@@ -24,9 +25,8 @@ def called(name, *constants, dtype="float32"):
 
 
 def run(program, target, dtype="float32"):
-    backend = {"execution_backend": "emulator"} if target == "metal" else {}
     out = torch.empty(64, dtype=getattr(torch, dtype))
-    tvmtile.compile(program, target=target, **backend)(X, out)
+    runnable(program, target)(X, out)
     return out
 
 

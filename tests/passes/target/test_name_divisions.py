@@ -12,6 +12,7 @@ from tvm.ir.instrument import pass_instrument
 
 import tvmtile
 import tvmtile.language as T
+from tests.metal.programs import runnable
 from tvmtile.ir.divisions import is_division, named_divisions
 
 M, N = T.dynamic("M, N")
@@ -138,9 +139,9 @@ def test_code_for_a_cpu_grows_with_the_text_of_a_kernel(order):
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("rows", [1, 65, 160])
 @pytest.mark.parametrize("columns", [32, 100])
-@pytest.mark.parametrize(("target", "backend"), [("llvm", "auto"), ("metal", "emulator")])
-def test_every_order_computes_the_same(order, rows, columns, target, backend):
-    kernel = tvmtile.compile(gemm(M, N, order), target=target, execution_backend=backend)
+@pytest.mark.parametrize("target", ["llvm", "metal"])
+def test_every_order_computes_the_same(order, rows, columns, target):
+    kernel = runnable(gemm(M, N, order), target)
     a, b = (torch.randint(-4, 5, shape).half() for shape in ((rows, 64), (64, columns)))
     c = torch.full((rows, columns), 7.0, dtype=torch.float16)
     kernel(a, b, c)
@@ -189,9 +190,8 @@ def test_a_named_float_times_what_has_a_range(target):
                     quotient = T.if_then_else(i < 4, 1.0, 2.0) / first
                     A[k, i] = product + quotient
 
-    backend = "auto" if target == "llvm" else "emulator"
     scales, result = torch.tensor([1.0, 2.0, 4.0, -8.0]), torch.empty(4, 8)
-    tvmtile.compile(main, target=target, execution_backend=backend)(scales, result)
+    runnable(main, target)(scales, result)
     i = torch.arange(8)
     numerator = torch.where(i < 4, 1.0, 2.0)
     assert torch.equal(result, scales[:, None] * (i + 1) + numerator / scales[:, None])

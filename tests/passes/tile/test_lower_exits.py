@@ -8,6 +8,7 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
+from tests.metal.programs import runnable
 from tvmtile.errors import NestingError
 
 N = 40
@@ -168,7 +169,6 @@ def test_a_loop_of_one_iteration_is_left(leave, target):
         kernel = tvmtile.compile(program, target={"kind": "cuda", "arch": "sm_80"})
         assert kernel.cubin
         return
-    backend = {"execution_backend": "emulator"} if target == "metal" else {}
     c = torch.zeros(3, dtype=torch.int32)
-    tvmtile.compile(program, target=target, **backend)(c)
+    runnable(program, target)(c)
     assert c.tolist() == [5, 0, 5]

@@ -11,6 +11,7 @@ from tvm_ffi import structural_equal
 
 import tvmtile
 import tvmtile.language as T
+from tests.metal.programs import runnable
 from tvmtile._tvm import walk
 from tvmtile.ir.calls import op_name
 from tvmtile.passes import Legalize, ReduceAccumulations
@@ -114,8 +115,7 @@ def test_accumulations_are_reduced(form, dtype, target):
     assert is_reduced(program)
     a = torch.randint(-9, 9, (M, N)).to(getattr(torch, dtype))
     c = torch.empty(result, dtype=a.dtype)
-    backend = {"execution_backend": "emulator"} if target == "metal" else {}
-    tvmtile.compile(program, target=target, **backend)(a, c)
+    runnable(program, target)(a, c)
     torch.testing.assert_close(c, reference(a).to(a.dtype))
 
 
@@ -228,9 +228,8 @@ def test_many_terms_are_accumulated_piece_by_piece():
 @pytest.mark.parametrize("target", ["llvm", "metal", CUDA], ids=["llvm", "metal", "cuda"])
 @pytest.mark.parametrize(("rows", "columns"), [(2, 16384), (4, 20000)])
 def test_pieces_add_up_to_the_same_sums(rows, columns, target):
-    backend = "auto" if target == "llvm" else "emulator"
     program = dot_products(rows, columns, threads=32)
-    kernel = tvmtile.compile(program, target=target, execution_backend=backend)
+    kernel = runnable(program, target)
     A, B = (torch.randint(-2, 3, (rows, columns)).float() for _ in range(2))
     C = torch.empty(rows)
     kernel(A, B, C)
@@ -322,9 +321,8 @@ CARRIED = {
 @pytest.mark.parametrize("form", CARRIED)
 def test_carried_terms_add_up_to_the_same(form, target):
     body, reference = CARRIED[form]
-    backend = "auto" if target == "llvm" else "emulator"
     a, c = torch.randint(-9, 9, (M, N)).float(), torch.empty(M)
-    tvmtile.compile(kernel(body), target=target, execution_backend=backend)(a, c)
+    runnable(kernel(body), target)(a, c)
     assert torch.equal(c, reference(a))
 
 
@@ -362,8 +360,7 @@ def cosines(rows, columns):
 
 @pytest.mark.parametrize("target", ["llvm", "metal", CUDA], ids=["llvm", "metal", "cuda"])
 def test_sums_over_a_pipelined_loop(target):
-    backend = "auto" if target == "llvm" else "emulator"
     a, b, c = torch.randn(40, 100).half(), torch.randn(40, 100).half(), torch.empty(40)
-    tvmtile.compile(cosines(40, 100), target=target, execution_backend=backend)(a, b, c)
+    runnable(cosines(40, 100), target)(a, b, c)
     expected = torch.nn.functional.cosine_similarity(a.double(), b.double())
     torch.testing.assert_close(c.double(), expected, rtol=1e-5, atol=1e-6)

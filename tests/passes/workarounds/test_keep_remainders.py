@@ -13,6 +13,7 @@ from tvm.script import tirx as S
 
 import tvmtile
 import tvmtile.language as T
+from tests.metal.programs import runnable
 from tvmtile.passes import KeepRemainders
 
 
@@ -33,8 +34,7 @@ def test_remainders_of_a_variable_and_of_one_beside_it(target):
         source = tvmtile.compile(program, target={"kind": "cuda", "arch": "sm_80"})
         assert "& 15) * 17" not in source.get_kernel_source()
         return
-    backend = {"execution_backend": "emulator"} if target == "metal" else {}
-    kernel = tvmtile.compile(program, target=target, **backend)
+    kernel = runnable(program, target)
     a, i = np.arange(256, dtype="int32").reshape(16, 16), np.arange(64)
     b = torch.zeros((4, 64), dtype=torch.int32)
     kernel(torch.from_numpy(a), b, 5)
@@ -104,10 +104,9 @@ def test_names_of_what_is_divided(target):
                 B[2, i] = A[i % 16, beside % 16]
                 B[3, i] = A[row, down % 4]
 
-    backend = {"execution_backend": "emulator"} if target == "metal" else {}
     a, i = np.arange(256, dtype="int32").reshape(16, 16), np.arange(64)
     b = torch.zeros((4, 64), dtype=torch.int32)
-    tvmtile.compile(program, target=target, **backend)(torch.from_numpy(a), b)
+    runnable(program, target)(torch.from_numpy(a), b)
     down = (63 - i) // 4
     expected = [a[0, down], a[down, 1], a[i % 16, (i + 2) % 16], a[down, (63 - i) % 4]]
     np.testing.assert_array_equal(b.numpy(), np.stack(expected))
@@ -164,8 +163,7 @@ def test_a_loop_variable_of_which_a_condition_leaves_one_value_is_a_constant(tar
                         B[i] = tile[k % 2, i % 16, (i + offset(k)) % 24]
 
     a, b = torch.arange(768, dtype=torch.int32).reshape(2, 16, 24), torch.zeros(24).int()
-    backend = {} if target == "llvm" else {"execution_backend": "emulator"}
-    tvmtile.compile(program, target=target, **backend)(a, b)
+    runnable(program, target)(a, b)
     i = torch.arange(24)
     assert torch.equal(b, a[only, i % 16, (i + offset(only)) % 24])
 
@@ -188,10 +186,9 @@ def test_terms_that_are_taken_off_again(target):
             for i, j in T.Parallel(16, 8):
                 B[5, i + j - j, j] = tile[i // 4 - i // 4 + i % 3 + j]
 
-    backend = {"execution_backend": "emulator"} if target == "metal" else {}
     a, (i, j) = np.arange(256, dtype="int32") * 3, np.mgrid[0:16, 0:8]
     b = torch.zeros((6, 16, 8), dtype=torch.int32)
-    tvmtile.compile(program, target=target, **backend)(torch.from_numpy(a), b)
+    runnable(program, target)(torch.from_numpy(a), b)
     places = [
         i,
         j // 4 * 3 + (i % 8 + j * 3) // 3,
@@ -216,10 +213,9 @@ def test_what_is_left_of_terms_is_divided_as_it_is_written(target):
                     B[1, i, j] = A[i // 2 - (i // 2 - (i + 1) % 4), j]
                     B[2, i, j] = tile[j, (i + j) // 3 + j - j]
 
-    backend = {"execution_backend": "emulator"} if target == "metal" else {}
     a, (i, j) = np.arange(64, dtype="int32").reshape(8, 8), np.mgrid[0:8, 0:8]
     b = torch.zeros((3, 8, 8), dtype=torch.int32)
-    tvmtile.compile(program, target=target, **backend)(torch.from_numpy(a), b)
+    runnable(program, target)(torch.from_numpy(a), b)
     expected = [a[i // 3, j], a[(i + 1) % 4, j], a[j, (i + j) // 3]]
     np.testing.assert_array_equal(b.numpy(), np.stack(expected))
 
@@ -238,8 +234,7 @@ def test_terms_that_are_taken_off_again_in_conditions(target):
                 if q // 4 + q < q // 4 + 200:
                     B[2, q] = x
 
-    options = {} if target == "llvm" else {"execution_backend": "emulator"}
-    kernel = tvmtile.compile(program, target=target, **options)
+    kernel = runnable(program, target)
     a, b = torch.arange(1, 39, dtype=torch.int32), torch.zeros(3, 512, dtype=torch.int32)
     kernel(a, b)
     expected = torch.zeros_like(b)
@@ -265,10 +260,9 @@ def test_a_variable_that_is_counted_down_beside_what_no_loop_changes(target):
                 B[1, i] = A[row ^ 3, (35 - i) // 2]
                 B[2, i] = A[row // 3, (i % 8 + 1) % 8 + i % 4]
 
-    options = {} if target == "llvm" else {"execution_backend": "emulator"}
     a, i = np.arange(512, dtype="int32").reshape(16, 32), np.arange(32)
     rows, b = i % 12, torch.zeros((3, 32), dtype=torch.int32)
-    kernel = tvmtile.compile(program, target=target, **options)
+    kernel = runnable(program, target)
     kernel(torch.from_numpy(a), torch.from_numpy(rows.astype("int32")), b)
     expected = [
         a[(18 - rows) // 2, (35 - i) // 2],
@@ -334,7 +328,6 @@ def test_random_indices(target, seed):
                 for i, j in T.Parallel(32, 16):
                     B[1, row, i, j] = tile[function(i, j) - low]
 
-    backend = {"execution_backend": "emulator"} if target == "metal" else {}
     a, b = np.arange(256, dtype="int32") * 3, torch.zeros((2, 16, 32, 16), dtype=torch.int32)
-    tvmtile.compile(program, target=target, **backend)(torch.from_numpy(a), b)
+    runnable(program, target)(torch.from_numpy(a), b)
     np.testing.assert_array_equal(b.numpy(), a[np.stack([places, places])])

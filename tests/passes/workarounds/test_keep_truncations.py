@@ -7,8 +7,8 @@ import pytest
 import torch
 import tvm
 
-import tvmtile
 import tvmtile.language as T
+from tests.metal.programs import runnable
 from tvmtile.passes import KeepTruncations
 
 DTYPES = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
@@ -29,9 +29,8 @@ def test_indices_wrap_whether_known_or_not(target):
             A[2, tx] = T.int32(T.int8(tx * 3))
             B[tx] = tile[T.int32(T.uint8(tx * 4))]
 
-    backend = {} if target == "llvm" else {"execution_backend": "emulator"}
     A, B, tx = torch.empty(3, 128, dtype=torch.int32), torch.empty(128), torch.arange(128)
-    tvmtile.compile(program, target=target, **backend)(A, B)
+    runnable(program, target)(A, B)
     assert torch.equal(B, (tx * 4 % 256).float())
     assert torch.equal(A[2], (tx * 3).to(torch.int8).int())
     assert A[0].eq(0).all()
@@ -78,8 +77,7 @@ def test_values_that_wrap_are_compared_divided_and_widened(source, target):
     wide = [y, y.astype("int64") - y[::-1].astype("int64"), y >> (3 * one), index]
     for name in TARGETS:
         b, c = torch.zeros(4, 64, dtype=torch.int32), torch.zeros(4, 64, dtype=torch.int64)
-        backend = {} if name == "llvm" else {"execution_backend": "emulator"}
-        tvmtile.compile(program, target=name, **backend)(torch.from_numpy(a), b, c)
+        runnable(program, name)(torch.from_numpy(a), b, c)
         np.testing.assert_array_equal(b, [each.astype("int32") for each in narrow], str(name))
         np.testing.assert_array_equal(c, [each.astype("int64") for each in wide], str(name))
 
