@@ -11,6 +11,7 @@ import tvmtile
 import tvmtile.language as T
 from tests.metal.programs import assert_close, random
 from tvmtile.errors import CudaEmulationError, NoLowering
+from tvmtile.target import capabilities
 
 HOPPER = {"kind": "cuda", "arch": "sm_90a"}
 SEEDS = range(2)
@@ -184,6 +185,79 @@ def test_the_last_of_several_values_stays():
     check(program, (a, b, torch.empty(64, 128, dtype=torch.float16)), expected)
 
 
+@pytest.mark.parametrize("step", [0, 64, 128])
+def test_places_that_a_loop_moves(step):
+    """One warpgroup stores what another one has stored in the iteration before, or its own again."""
+
+    @T.prim_func
+    def program(
+        A: T.Tensor((128, 32), "float16"),
+        B: T.Tensor((64, 32), "float16"),
+        C: T.Tensor((128 + 2 * step, 64), "float16"),
+    ):
+        with T.Kernel(1, threads=256):
+            a, b = T.alloc_shared((128, 32), "float16"), T.alloc_shared((64, 32), "float16")
+            c = T.alloc_fragment((128, 64), "float32")
+            T.copy(A, a)
+            T.copy(B, b)
+            T.gemm(a, b, c, transpose_B=True, clear_accum=True)
+            for n in T.serial(3):
+                for i, j in T.Parallel(128, 64):
+                    c[i, j] += 1
+                T.copy(c, C[n * step, 0])
+
+    a, b = random(128, 32, dtype="float16"), random(64, 32, dtype="float16")
+    result = torch.empty(128 + 2 * step, 64, dtype=torch.float16)
+    expected = torch.empty(result.shape, dtype=torch.float64)
+    for n in range(3):
+        expected[n * step : n * step + 128] = a.double() @ b.double().T + n + 1
+    check(program, (a, b, result), expected)
+
+
+def parts(M, N, K, *, count=2, threads=256, persist=None, first=lambda number, rows: number * rows):
+    """A product whose tile is `count` fragments of as many rows, each copied by itself."""
+    rows = 128 * threads // 256
+    block = rows * count
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((M, K), "float16"),
+        B: T.Tensor((K, N), "float16"),
+        C: T.Tensor((M, N), "float16"),
+    ):
+        with T.Kernel(T.ceildiv(N, 128), T.ceildiv(M, block), threads=threads) as (bx, by):
+            if persist is not None:
+                T.annotate_persistent(persist)
+            a, b = T.alloc_shared((block, 32), "float16"), T.alloc_shared((32, 128), "float16")
+            sums = [T.alloc_fragment((rows, 128), "float32") for _ in range(count)]
+            for total in sums:
+                T.clear(total)
+            for k in T.Pipelined(T.ceildiv(K, 32), num_stages=2):
+                T.copy(A[by * block, k * 32], a)
+                T.copy(B[k * 32, bx * 128], b)
+                for number, total in enumerate(sums):
+                    T.gemm(a[number * rows : (number + 1) * rows, :], b, total)
+            for number, total in enumerate(sums):
+                T.copy(total, C[by * block + first(number, rows), bx * 128])
+
+    return main
+
+
+@pytest.mark.parametrize("threads", [128, 256])
+@pytest.mark.parametrize(("count", "persist"), [(2, None), (2, True), (3, True)])
+def test_parts_of_a_tile(count, persist, threads, monkeypatch):
+    """They go through the same slots, one after the other, and so do those of the next tile."""
+    monkeypatch.setitem(capabilities._MULTIPROCESSORS, 90, 3)
+    shape = (200 * count * threads // 128, 296, 64)
+    tensors, expected = operands(*shape)
+    program = parts(*shape, count=count, threads=threads, persist=persist)
+    check(program, tensors, expected)
+    kernel = compiled(program)
+    copies = [c.chosen for c in kernel.choices if c.operator == "copy"]
+    assert set(copies) == {"tma_store"}
+    assert len(set(re.findall(r"\bC_staged\w*", kernel.get_kernel_source()))) == 1
+
+
 # What it takes -----------------------------------------------------------------------------------
 
 
@@ -215,6 +289,44 @@ def test_a_tensor_that_is_used_elsewhere():
                 C[i, i] = T.float16(0)
 
     assert "the kernel uses C[64, 64] float16 elsewhere too" in reason(program)
+
+
+def test_a_view_of_a_tensor_that_is_used_elsewhere():
+    @T.prim_func
+    def program(A: T.Tensor((64, 64), "float16"), C: T.Tensor((64 * 64,), "float16")):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_shared((64, 64), "float16")
+            c = T.alloc_fragment((64, 64), "float32")
+            T.copy(A, a)
+            T.gemm(a, a, c, clear_accum=True)
+            matrix = T.reshape(C, (64, 64))
+            T.copy(c, matrix)
+            for i in T.Parallel(64):
+                C[i] = T.float16(0)
+
+    assert "the kernel uses matrix[64, 64] float16 elsewhere too" in reason(program)
+
+
+def test_parts_that_overlap():
+    program = parts(256, 128, 64, first=lambda number, rows: number * (rows - 1))
+    assert "may store other values in the same part of C[256, 128] float16" in reason(program)
+
+
+def test_parts_that_a_loop_moves():
+    """A part may be what another one was in the iteration before."""
+
+    @T.prim_func
+    def program(A: T.Tensor((64, 64), "float16"), C: T.Tensor((256, 64), "float16")):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_shared((64, 64), "float16")
+            c = T.alloc_fragment((64, 64), "float32")
+            T.copy(A, a)
+            for n in T.serial(3):
+                T.gemm(a, a, c, clear_accum=True)
+                T.copy(c, C[n * 64, 0])
+                T.copy(c, C[n * 64 + 64, 0])
+
+    assert "may store other values in the same part of C[256, 64] float16" in reason(program)
 
 
 @pytest.mark.parametrize("options", [{"disable_tma": True}, {"annotations": {"disable_tma": True}}])

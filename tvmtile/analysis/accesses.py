@@ -18,7 +18,7 @@ from tvmtile.ir.kernels import is_kernel, leaves_loop
 from tvmtile.ir.nodes import once_per_node
 from tvmtile.ir.operands import buffer_of, origin_of
 from tvmtile.ir.operators import TileOp
-from tvmtile.ir.rewriting import contains, substitute
+from tvmtile.ir.rewriting import substitute, variables_of
 from tvmtile.ir.spans import location_of
 
 N = TypeVar("N", bound=ir.Node)
@@ -214,12 +214,16 @@ def values_of_names(stmt: tirx.Stmt) -> dict[ir.Var, ir.Expr]:
 
 def uses(indices: tuple[ir.Expr, ...], variable: ir.Var, names: dict[ir.Var, ir.Expr]) -> bool:
     """Tell whether an index depends on a variable, directly or through names bound to it."""
+    return any(map(variable.same_as, variables_behind(indices, names)))
 
-    def depends(node: ir.Expr) -> bool:
-        return contains(
-            node,
-            ir.Var,
-            lambda var: var.same_as(variable) or (var in names and depends(names[var])),
-        )
 
-    return any(depends(index) for index in indices)
+def variables_behind(
+    indices: tuple[ir.Expr, ...], names: dict[ir.Var, ir.Expr]
+) -> Iterator[ir.Var]:
+    """What indices depend on, through names bound to it: variables, and buffers that are read."""
+    for index in indices:
+        for var in variables_of(index):
+            if var in names:
+                yield from variables_behind((names[var],), names)
+            else:
+                yield var

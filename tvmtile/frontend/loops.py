@@ -15,6 +15,7 @@ from tvmtile.frontend.constructs import LoopNest
 from tvmtile.frontend.indices import Indices
 from tvmtile.frontend.kernel import current_kernel, kernel_of
 from tvmtile.ir.annotations import (
+    BLOCKS_ANNOTATION,
     ORDER_ANNOTATION,
     STAGE_ANNOTATION,
     STAGES_ANNOTATION,
@@ -327,7 +328,8 @@ class _PersistentNest(LoopNest):
         total: Any = 1
         for extent in self._domain:
             total = total * extent
-        waves = T.serial(tirx.ceildiv(total, self._wave_size))
+        count = tirx.ceildiv(total, self._wave_size)
+        waves = T.serial(count, annotations={BLOCKS_ANNOTATION: True})
         wave = self._enter(waves)
         IRBuilder.name("wave", wave)
         tile = T.Bind(wave * self._wave_size + self._index)

@@ -6,8 +6,10 @@ import math
 from collections.abc import Sequence
 
 from tvm import ir, tirx
+from tvm_ffi import structural_equal
 
 from tvmtile._tvm import walk
+from tvmtile.ir.asynchronous import BULK_STORE, wait
 from tvmtile.ir.operands import bits_of, buffer_of, static_shape
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.rewriting import retyped, seq
@@ -30,6 +32,22 @@ def swizzled_tile(op: TileOp, shape: Sequence[int], dtype: str) -> ir.Var:
     tile = tirx.decl_buffer(shape, dtype, name=name_of(op), scope=SHARED_SCOPE)
     layout = swizzled(tuple(shape), dtype)
     return tile if layout is None else retyped(tile, layout=layout)
+
+
+def allocated(tile: ir.Var, context: LoweringContext) -> ir.Var | None:
+    """The tile of a kernel that is like this one, through which operators before went to the tensor."""
+    tiles = (node.buffer for node in context.setup if isinstance(node, tirx.AllocBuffer))
+    return next((t for t in tiles if t.name == tile.name and structural_equal(t.ty, tile.ty)), None)
+
+
+def allocate(tile: ir.Var, context: LoweringContext) -> ir.Var:
+    """A tile that the kernel allocates, and waits for stores from at its end; or one that is alike."""
+    former = allocated(tile, context)
+    if former is not None:
+        return former
+    context.setup.append(tirx.AllocBuffer(tile))
+    context.teardown.append(wait(BULK_STORE.name, 0))
+    return tile
 
 
 def bytes_taken(op: TileOp, context: LoweringContext) -> int:

@@ -506,7 +506,9 @@ def test_the_structure():
     def after(A: S.Buffer((5, 8), "float32")):
         for block in S.thread_binding(7, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
             for tx in S.thread_binding(256, thread="threadIdx.x"):
-                for turn in S.serial((39 - block) // 7 + 1, annotations={"disable_unroll": 1}):
+                for turn in S.serial(
+                    (39 - block) // 7 + 1, annotations={"disable_unroll": 1, "tvmtile.blocks": True}
+                ):
                     tile: S.let = (block + turn * 7) % 40
                     bx: S.let = tile % 8 % 8
                     by: S.let = tile // 8 % 5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tvm import ir, tirx
-from tvm_ffi import structural_equal
 
 from tvmtile.ir.asynchronous import BULK_STORE, wait
 from tvmtile.ir.operands import as_region, constant, describe, dtype_of, is_whole
@@ -15,7 +14,7 @@ from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.elementwise import moving_axes
 from tvmtile.tileop.mbarrier import ProxyFence
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
-from tvmtile.tileop.staging import bytes_of, bytes_taken, swizzled_tile
+from tvmtile.tileop.staging import allocate, bytes_of, bytes_taken, swizzled_tile
 from tvmtile.tileop.tma import TmaCopy
 from tvmtile.tileop.tma.copies import barrier_of_group, by_leader, check_fits, store
 
@@ -57,10 +56,10 @@ def _fits_layouts(op: AtomicTile, context: LoweringContext) -> None:
 def atomic_tma_add(op: AtomicTile, context: LoweringContext) -> tirx.Stmt:
     """The fragment goes through a shared tile, which is added box by box while the kernel goes on.
 
-    Before it is written again, what is under way is waited for. Elements outside of the tensor are
-    left out by the tensor map.
+    Such additions to one tensor go through the same tile; before it is written again, what is under
+    way is waited for. Elements outside of the tensor are left out by the tensor map.
     """
-    staged = _staged_in(op, context)
+    staged = allocate(_staged(op), context)
     together = barrier_of_group(context)
     written = Copy(op.src, as_region(staged)).as_loops()
     assert written is not None, "a copy of elements"
@@ -74,19 +73,6 @@ def atomic_tma_add(op: AtomicTile, context: LoweringContext) -> tirx.Stmt:
             by_leader(store(_copy(op, staged), context, "add"), context),
         ]
     )
-
-
-def _staged_in(op: AtomicTile, context: LoweringContext) -> ir.Var:
-    """The shared tile of the kernel; additions of such tiles to one tensor go through the same."""
-    staged = _staged(op)
-    tiles = (node.buffer for node in context.setup if isinstance(node, tirx.AllocBuffer))
-    same = (tile for tile in tiles if tile.name == staged.name)
-    former = next((tile for tile in same if structural_equal(tile.ty, staged.ty)), None)
-    if former is not None:
-        return former
-    context.setup.append(tirx.AllocBuffer(staged))
-    context.teardown.append(wait(BULK_STORE.name, 0))
-    return staged
 
 
 def _staged(op: AtomicTile) -> ir.Var:

@@ -10,7 +10,7 @@ from tvm.sym import Analyzer
 
 from tvmtile._tvm import mapped
 from tvmtile.analysis.accesses import values_of_names
-from tvmtile.ir.annotations import CLUSTER_ANNOTATION, NO_UNROLLING
+from tvmtile.ir.annotations import BLOCKS_ANNOTATION, CLUSTER_ANNOTATION, NO_UNROLLING
 from tvmtile.ir.assumptions import is_assumption
 from tvmtile.ir.barriers import is_grid_barrier
 from tvmtile.ir.calls import op_name
@@ -68,7 +68,8 @@ def persistent(kernel: tirx.For, multiprocessors: int) -> tirx.For:
     indices = _indices(tile, [loop.loop_var for loop in loops], grid, launch.body)
     body = mapped(launch.body, (ir.Call, _without_order))
     loop = for_loop(turn, turns, seq([named, *indices, body]))
-    whole = seq([*_assumed_of_sizes(kernel), replace_loop(loop, annotations={NO_UNROLLING: 1})])
+    loop = replace_loop(loop, annotations={BLOCKS_ANNOTATION: True, NO_UNROLLING: 1})
+    whole = seq([*_assumed_of_sizes(kernel), loop])
     for thread in reversed(launch.threads):
         whole = replace_loop(thread, body=whole)
     extent = tirx.const(multiprocessors, str(block.ty.dtype))
