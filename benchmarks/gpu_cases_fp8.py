@@ -25,11 +25,11 @@ FEW_ROWS = configurations(
 )
 BLOCKS = configurations(
     "block_M stages threads panel parts persist",
+    (256, 4, 256, 8, 2, True),
+    (256, 4, 256, 16, 2, True),
+    (256, 4, 256, 4, 2, True),
     (256, 3, 256, 8, 2, True),
-    (256, 3, 256, 16, 2, True),
-    (256, 3, 256, 4, 2, True),
     (192, 4, 384, 8, 1, True),
-    (192, 4, 384, 16, 1, True),
 )
 GROUPED = configurations(
     "block_N block_K stages threads panel persist",

@@ -78,7 +78,6 @@ def gemm_fp8_blocks(
             A_shared = T.alloc_shared((block_M, BLOCK), DTYPE)
             B_shared = T.alloc_shared((block_N, BLOCK), DTYPE)
             A_scales = T.alloc_shared((block_M, 1), T.float32)
-            C_shared = T.alloc_shared((part, block_N), T.bfloat16)
             sums = [T.alloc_fragment((part, block_N), T.float32) for _ in starts]
             if persist is not None:
                 T.annotate_persistent(persist)
@@ -98,8 +97,7 @@ def gemm_fp8_blocks(
                         total, transpose_B=True, block_scale_layout=LAYOUT,
                     )  # fmt: skip
             for start, total in zip(starts, sums, strict=True):
-                T.copy(total, C_shared)
-                T.copy(C_shared, C[by * block_M + start, bx * block_N])
+                T.copy(total, C[by * block_M + start, bx * block_N])
 
     return main
 
