@@ -182,9 +182,8 @@ def roles_of(func: tirx.PrimFunc) -> list[Choice]:
         try:
             if is_off:
                 raise Unsuitable("tl.disable_warp_specialized is set")
-            obstacle = _split(kernel, target, capability).one_block_each
-            wish = wish_of(kernel, lambda op: op.splits_roles())
-            split = Specializer(kernel, target, capability, is_wanted=wish is True)
+            roles = _split(kernel, target, capability)
+            split, obstacle = roles.specializer, roles.one_block_each
             fixed = split.why_registers_are_fixed()
             outcomes = [
                 _outcome(obstacle, skew, computing, fixed, skips=skips)
@@ -259,9 +258,10 @@ def _limited(kernel: tirx.For, limit: int | None, capability: GpuCapability) -> 
 
 @dataclass(frozen=True)
 class _Roles:
-    """A kernel with two roles, and why each block of the grid still has one of its own."""
+    """A kernel with two roles, what split it, and why each block of the grid has one of its own."""
 
     kernel: tirx.For
+    specializer: Specializer
     one_block_each: str | None
 
 
@@ -284,18 +284,21 @@ def _split(kernel: tirx.For, target: Target, capability: GpuCapability) -> _Role
         return Specializer(whole, target, capability, is_wanted=wish is True)
 
     try:
-        blocks = _blocks_at_once(kernel, split)
-        return _Roles(split(persistent(kernel, blocks * capability.multiprocessors)).kernel(), None)
+        specializer = _persisting(kernel, capability.multiprocessors, split)
+        return _Roles(specializer.kernel(), specializer, None)
     except Unsuitable as obstacle:
-        return _Roles(split(kernel).kernel(), str(obstacle))
+        specializer = split(kernel)
+        return _Roles(specializer.kernel(), specializer, str(obstacle))
 
 
 _PERSISTS = True
 """Whether blocks loop over those of the grid where a kernel does not say, and that was measured."""
 
 
-def _blocks_at_once(kernel: tirx.For, split: Callable[[tirx.For], Specializer]) -> int:
-    """How many of the blocks that persist a multiprocessor has.
+def _persisting(
+    kernel: tirx.For, multiprocessors: int, split: Callable[[tirx.For], Specializer]
+) -> Specializer:
+    """What splits a kernel whose blocks persist, as many of them as run at once.
 
     On an H200, float16 products in tiles of 64 x 128 by 128 threads, of which two fit, take 210 us at
     4096 cubed, 452 at 8192 x 8192 x 2048 and 140 at 8192 x 8192 x 512 (a block a tile: 260, 570, 153;
@@ -310,19 +313,19 @@ def _blocks_at_once(kernel: tirx.For, split: Callable[[tirx.For], Specializer]) 
     wish = wish_of(kernel, lambda op: op.persists())
     if not (_PERSISTS if wish is None else wish):
         raise Unsuitable("the kernel asks for a block each")
-    threads = Launch(kernel).num_threads
-    registers = RoleRegisters(kernel)
-    if registers.move_to(threads):
-        return 1
-    is_asked = registers.least_blocks is not None
-    if threads > WARPGROUP and not is_asked and not registers.are_fixed:
+    threads, registers = Launch(kernel).num_threads, RoleRegisters(kernel)
+    has_one, is_asked = registers.move_to(threads), registers.least_blocks is not None
+    if threads > WARPGROUP and not (has_one or is_asked or registers.are_fixed):
         raise Unsuitable("several blocks may run at once on a multiprocessor")
-    count = split(kernel).blocks_at_once()
+    of_one = split(persistent(kernel, multiprocessors))
+    count = 1 if has_one else of_one.blocks_at_once()
     if count > _MOST_AT_ONCE and wish is None:
         raise Unsuitable(
             f"{count} blocks may run at once on a multiprocessor; T.annotate_persistent() asks"
         )
-    return count if is_asked else min(count, _MOST_AT_ONCE)
+    if not is_asked:
+        count = min(count, _MOST_AT_ONCE)
+    return of_one if count == 1 else split(persistent(kernel, count * multiprocessors))
 
 
 _MOST_AT_ONCE = 2

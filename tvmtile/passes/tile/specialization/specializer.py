@@ -107,8 +107,8 @@ class Specializer:
 
     def kernel(self) -> tirx.For:
         """The kernel with a warpgroup more, of which one warp is the producer."""
-        splits = self._splitter.splits()
-        preloads = self._splitter.preloads(self._preloaded, splits)
+        splits = self._splitter.splits
+        preloads = self._splitter.preloads(self._preloaded)
         axes = {
             variable: {
                 tile: StageAxis(ring.stages, ring.index)
@@ -150,7 +150,6 @@ class Specializer:
         """How many blocks a multiprocessor runs, as far as registers and shared memory are known."""
         threads = self._launch.num_threads
         held = max(registers_held(each.units, each.order, threads) for each in self._candidates)
-        self._splitter.splits()
         by_registers = self._registers.blocks_at_once(threads + WARPGROUP, held)
         return min(by_registers, self._memory.blocks_at_once())
 

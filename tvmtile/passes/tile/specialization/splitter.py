@@ -15,7 +15,7 @@ from tvmtile.passes.tile.specialization.candidates import Candidate, Unsuitable
 from tvmtile.passes.tile.specialization.preloads import Preload, Preloaded
 from tvmtile.passes.tile.specialization.ring import Ring
 from tvmtile.passes.tile.specialization.skew import Skew, Unskewed, skew_of
-from tvmtile.passes.tile.specialization.split import Split, Splits
+from tvmtile.passes.tile.specialization.split import Split
 from tvmtile.passes.tile.specialization.trips import KeptTrips, Trips
 
 
@@ -23,6 +23,11 @@ class Splitter:
     """Splits the candidates of a kernel, of which all tiles have room in `memory`.
 
     A thread that multiplies has so many `registers`.
+
+    Raises
+    ------
+    Unsuitable
+        If one can't be split.
     """
 
     def __init__(
@@ -39,18 +44,17 @@ class Splitter:
         self._registers = registers
         self._kind = kind
         self._outermost = outermost_loops_in(launch.body)
-
-    def splits(self) -> dict[ir.Var, Split]:
+        self._unskewed: dict[ir.Var, Unskewed] = {}
+        self.splits: dict[ir.Var, Split] = {}
         """The loops with their rings, by their variables."""
-        splits: dict[ir.Var, Split] = {}
-        for candidate in self._candidates:
-            splits[candidate.loop.loop_var] = self._split(candidate, list(splits.values()))
-        return splits
+        for candidate in candidates:
+            split = self._split(candidate, list(self.splits.values()))
+            self.splits[candidate.loop.loop_var] = split
 
-    def preloads(self, preloaded: Preloaded, splits: Splits) -> list[Preload]:
+    def preloads(self, preloaded: Preloaded) -> list[Preload]:
         """The copies before the loops, with their rings."""
         return [
-            self._preload(tile, splits[candidate.loop.loop_var].candidate, around)
+            self._preload(tile, self.splits[candidate.loop.loop_var].candidate, around)
             for tile, candidate, around in preloaded
         ]
 
@@ -106,20 +110,17 @@ class Splitter:
 
     def skews(self) -> list[Skew | Unskewed | None]:
         """How the products of each loop overlap, or why they don't; None where there are not two."""
-        found: list[Skew | Unskewed | None] = []
-        for candidate in self._candidates:
-            try:
-                stages = self._stages_of(candidate)
-                found.append(self._skew_of(candidate.with_stages(stages)))
-            except Unskewed as obstacle:
-                found.append(obstacle)
-        return found
+        return [
+            self._unskewed.get(variable, split.candidate.skew)
+            for variable, split in self.splits.items()
+        ]
 
     def _skewed(self, candidate: Candidate) -> Candidate:
         """A loop, with the order of its statements if the products of two iterations overlap."""
         try:
             return replace(candidate, skew=self._skew_of(candidate))
-        except Unskewed:
+        except Unskewed as obstacle:
+            self._unskewed[candidate.loop.loop_var] = obstacle
             return candidate
 
     def _skew_of(self, candidate: Candidate) -> Skew | None:
