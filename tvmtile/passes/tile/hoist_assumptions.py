@@ -89,20 +89,10 @@ class _Hoister:
     def _loop(self, loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
         if is_kernel(loop):
             return self._launched(loop, mutator)
-        of_host = list(self._of_host)
-        result = self._repeated(loop, mutator)
-        self._of_host = of_host  # what an iteration assumes does not hold behind it
-        return result
-
-    def _repeated(self, loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
         if loop.thread_binding is not None:
             return mutator.default_mutate(loop)
-        if leaves_loop(loop.body):  # it may leave in front of what it assumes
-            with self._under(None):
-                return mutator.default_mutate(loop)
-        if (constant(loop.extent) or 0) > 0:
-            return mutator.default_mutate(loop)
-        with self._under(loop.extent > 0):
+        # An iteration may leave in front of what it assumes.
+        with self._under(None if leaves_loop(loop.body) else loop.extent > 0):
             return mutator.default_mutate(loop)
 
     def _launched(self, loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
@@ -131,12 +121,17 @@ class _Hoister:
 
     @contextmanager
     def _under(self, condition: ir.Expr | None) -> Iterator[None]:
-        outer = self._path
-        self._path = None
-        if outer is not None and condition is not None and self._host_knows(condition):
-            self._path = [*outer, condition]
+        """Visit what is done where a condition holds, None: one that the host does not know.
+
+        What is assumed there does not hold behind it.
+        """
+        path, of_host = self._path, list(self._of_host)
+        if path is None or condition is None or not self._host_knows(condition):
+            self._path = None
+        elif constant(condition) != 1:
+            self._path = [*path, condition]
         yield
-        self._path = outer
+        self._path, self._of_host = path, of_host
 
     def _host_knows(self, value: ir.Expr) -> bool:
         inside = self._kernel or frozenset()
