@@ -12,8 +12,8 @@ from tvm.sym import Analyzer
 from tvmtile._tvm import Mutator, mapped, mutated, nodes_in
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
-from tvmtile.ir.calls import op_name
-from tvmtile.ir.kernels import with_kernels
+from tvmtile.ir.extents import is_power_of_two
+from tvmtile.ir.kernels import is_continue, with_kernels
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import (
@@ -78,7 +78,8 @@ def CarryRemainders(func: tirx.PrimFunc) -> tirx.PrimFunc:
         def visit(loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
             inner = mutator.default_mutate(loop)
             is_counted = loop.kind == tirx.ForKind.SERIAL and loop.thread_binding is None
-            if not is_counted or not _divides(inner) or _skips(inner):
+            skips = contains(inner, tirx.Evaluate, is_continue)
+            if not is_counted or skips or not _divides(inner):
                 return inner
             return _Carrier(inner, root).carried()
 
@@ -96,14 +97,9 @@ def _divided(node: tirx.FloorMod) -> tuple[ir.Expr, int, bool] | None:
     number, quotient, divisor, is_parity = node.a, node.a, constant(node.b), False
     if isinstance(quotient, tirx.FloorDiv) and divisor == 2:
         number, divisor, is_parity = quotient.a, constant(quotient.b), True
-    if divisor is None or divisor < 2 or divisor & (divisor - 1) == 0:
+    if divisor is None or divisor < 1 or is_power_of_two(divisor):
         return None
     return number, divisor, is_parity
-
-
-def _skips(loop: tirx.For) -> bool:
-    """Tell whether an iteration may end before its last statement, and the loop go on."""
-    return any(op_name(call) == "tirx.continue_loop" for call in nodes_in(loop, ir.Call))
 
 
 class _Carrier:
@@ -112,7 +108,7 @@ class _Carrier:
     def __init__(self, loop: tirx.For, root: Callable[[ir.Var], ir.Var]) -> None:
         self._loop, self._root = loop, root
         self._changing = {root(access.buffer) for access in accesses_of(loop) if access.writes}
-        self._changing |= {*defined_in(loop.body)}
+        self._changing |= defined_in(loop.body)
         self._known: dict[Any, ir.Var] = {}
         self._before: list[tirx.Stmt] = []
         self._after: list[tirx.Stmt] = []

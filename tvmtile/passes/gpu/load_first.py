@@ -21,7 +21,7 @@ from tvmtile.ir.rewriting import (
     substitute,
     with_fresh_variables,
 )
-from tvmtile.ir.scopes import is_private, is_shared
+from tvmtile.ir.scopes import is_global, is_private, is_shared
 
 _MOST_ELEMENTS = 32
 """That are loaded at once: each is in a register of its own until its word is put together."""
@@ -162,7 +162,7 @@ def _loads(stmt: tirx.Stmt, word: ir.Var) -> bool:
         return False
     value = stmt.body.value
     loads = contains(value, ir.TensorLoad)
-    others = contains(value, ir.TensorLoad, lambda load: load.source.ty.storage_scope != "global")
+    others = contains(value, ir.TensorLoad, lambda load: not is_global(load.source))
     return stmt.body.buffer.same_as(word) and loads and not others and not has_effect(value)
 
 
