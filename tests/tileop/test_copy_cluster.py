@@ -67,28 +67,30 @@ def test_a_tile_goes_to_another_block(rows, columns, wide, dtype, instruction):
     assert is_fenced == instruction.startswith("st.")  # what threads store there has to be seen
 
 
-@pytest.mark.parametrize("scope", [".release.cluster.shared", "acquire.cluster.shared"])
+@pytest.mark.parametrize(
+    ("scope", "of_block"),
+    [
+        (".release.cluster.shared", ".shared"),
+        ("acquire.cluster.shared", "acquire.cta.shared"),
+    ],
+)
 @pytest.mark.parametrize("stored", ["there", "in a tensor"])
-def test_what_is_told_at_the_scope_of_a_block_alone_is_a_race(stored, scope):
+def test_what_is_told_at_the_scope_of_a_block_alone_is_a_race(stored, scope, of_block):
     """The arrival, or the wait, that another block's stores need is found where it is a block's own."""
     if stored == "there":
         a = torch.randn(4, 4, 31)
         expected = a.view(2, 2, 4, 31).flip(1).view_as(a)
-        of = subject(passed_on(4, 31, 64), (a, torch.empty_like(a)), expected.double())
+        case = subject(passed_on(4, 31, 64), (a, torch.empty_like(a)), expected.double())
     else:
         sums, stores = torch.zeros(4, dtype=torch.int32), torch.zeros(4, 64, dtype=torch.int32)
         expected = torch.tensor([125.0, 0, 125, 0]).double()
-        of = subject(counting(128), (sums, stores), expected)
-        of = replace(of, result=sums, added=True)
-    of.run(compile_cuda(of.source, arch=of.arch).kernel(of.name))
-    assert scope in of.source
-    loosened = {
-        ".release.cluster.shared": ".shared",
-        "acquire.cluster.shared": "acquire.cta.shared",
-    }
-    text = of.source.replace(scope, loosened[scope])
+        case = subject(counting(128), (sums, stores), expected)
+        case = replace(case, result=sums, added=True)
+    case.run(compile_cuda(case.source, arch=case.arch).kernel(case.name))
+    assert scope in case.source
+    text = case.source.replace(scope, of_block)
     with pytest.raises(CudaEmulationError) as caught:
-        of.run(compile_cuda(text, arch=of.arch).kernel(of.name))
+        case.run(compile_cuda(text, arch=case.arch).kernel(case.name))
     assert caught.value.kind == "race"
 
 

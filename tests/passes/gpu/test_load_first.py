@@ -9,8 +9,9 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
+from tests.metal.programs import runnable
 
-CUDA = {"target": {"kind": "cuda", "arch": "sm_80"}}
+CUDA = {"kind": "cuda", "arch": "sm_80"}
 
 
 def doubled(rows, columns, block, threads):
@@ -30,8 +31,8 @@ def doubled(rows, columns, block, threads):
     return main
 
 
-def elements_of_words(source):
-    """Of the arrays that a thread loads elements of the tensor into."""
+def lengths_of_arrays(source):
+    """Of those that a thread loads elements of the tensor into."""
     return {int(count) for count in re.findall(r"half tile_vector_ptr\w*\[(\d+)\]", source)}
 
 
@@ -40,9 +41,7 @@ def elements_of_words(source):
 @pytest.mark.parametrize(("block", "threads"), [(32, 32), (64, 32), (32, 128), (96, 32)])
 def test_rows_that_begin_anywhere_are_copied_right(shape, known, block, threads):
     extents = shape if known else T.dynamic("m, n")
-    kernel = tvmtile.compile(
-        doubled(*extents, block, threads), **CUDA, execution_backend="emulator"
-    )
+    kernel = runnable(doubled(*extents, block, threads), CUDA)
     a, c = torch.randn(shape).half(), torch.zeros(shape).half()
     kernel(a, c)
     assert torch.equal(c, a * 2)
@@ -50,5 +49,5 @@ def test_rows_that_begin_anywhere_are_copied_right(shape, known, block, threads)
 
 @pytest.mark.parametrize(("block", "threads", "held"), [(32, 32, 32), (32, 128, 8), (64, 32, 32)])
 def test_at_most_32_elements_are_loaded_at_once(block, threads, held):
-    kernel = tvmtile.compile(doubled(*T.dynamic("m, n"), block, threads), **CUDA)
-    assert elements_of_words(kernel.get_kernel_source()) == {held}
+    kernel = tvmtile.compile(doubled(*T.dynamic("m, n"), block, threads), target=CUDA)
+    assert lengths_of_arrays(kernel.get_kernel_source()) == {held}

@@ -6,8 +6,8 @@ from tvm import ir
 from tvm.script import tirx
 from tvm.target import Target
 
-import tvmtile
 import tvmtile.language as T
+from tests.metal.programs import emulated
 from tvmtile.codegen.device import marked
 from tvmtile.passes.workarounds.declare_as_accessed import DeclareAsAccessed
 
@@ -81,7 +81,7 @@ def test_accesses_of_a_loop_that_never_runs_do_not_count():
                 T.gemm(tile, other, sums)
             T.copy(tile, C)
 
-    kernel = tvmtile.compile(main, target="metal", execution_backend="emulator")
+    kernel = emulated(main)
     a, c = torch.randn(64, 64).half(), torch.zeros(64, 64).half()
     kernel(a, c)
     assert torch.equal(a, c)
@@ -96,7 +96,7 @@ def test_a_tile_that_moves_as_words_takes_the_bytes_that_it_has():
             T.copy(A, tile)
             T.copy(tile, C)
 
-    kernel = tvmtile.compile(main, target="metal", execution_backend="emulator")
+    kernel = emulated(main)
     a, c = torch.randn(64, 64).half(), torch.zeros(64, 64).half()
     kernel(a, c)
     assert torch.equal(a, c)
@@ -121,7 +121,7 @@ def test_memory_that_tiles_share_has_room_for_all_of_a_tile():
             for i in T.Parallel(n):
                 C[i] += y[i * 5 % n]
 
-    kernel = tvmtile.compile(main, target="metal", execution_backend="emulator")
+    kernel = emulated(main)
     a, b, c = torch.randn(n).half(), torch.randn(n).half(), torch.zeros(n).half()
     kernel(a, b, c)
     places = n - 1 - torch.arange(n) * 5 % n
