@@ -269,7 +269,7 @@ LET_THROUGH: dict[str, dict[tuple[str, str], tuple[int, str]]] = {
         **STORED_ONCE,
         (LEFT_OUT, "cp.async.bulk.commit_group"): (1, JOINS),
     },
-    "block_scaled_fp8": {},
+    "block_scaled_fp8": STORED_ONCE,
     "added_gradients": {
         ("an arrival more", "mbarrier.init.shared.b64"): (1, FREE),
         ("an arrival less", "mbarrier.init.shared.b64"): (3, f"{LATER}; {FREE}"),
