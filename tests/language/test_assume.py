@@ -10,18 +10,13 @@ from tvm import relax
 
 import tvmtile
 import tvmtile.language as T
-from tests.metal.programs import gemm
+from tests.metal.programs import gemm, runnable
 from tests.pipelines import numbers, product
 from tvmtile.errors import ArgumentError, InvalidValue, NestingError, TileError
 
 HOPPER = {"kind": "cuda", "arch": "sm_90a"}
 AMPERE = {"kind": "cuda", "arch": "sm_80"}
-TARGETS = {
-    "llvm": {"target": "llvm"},
-    "metal": {"target": "metal", "execution_backend": "emulator"},
-    "sm_80": {"target": AMPERE, "execution_backend": "emulator"},
-    "sm_90a": {"target": HOPPER, "execution_backend": "emulator"},
-}
+everywhere = pytest.mark.parametrize("target", ["llvm", "metal", AMPERE, HOPPER], ids=str)
 K = 64
 
 
@@ -46,18 +41,18 @@ def chosen(program, target):
     return [(each.operator, each.operand, each.chosen) for each in choices]
 
 
-@pytest.mark.parametrize("target", list(TARGETS))
+@everywhere
 def test_a_product_of_several_sizes(target):
-    kernel = tvmtile.compile(multiply(multiple=8), **TARGETS[target])
+    kernel = runnable(multiply(multiple=8), target)
     for m, n in ((64, 64), (77, 136), (1, 8), (130, 72)):
         a, b, c = numbers(m, K), numbers(K, n), torch.full((m, n), 77.0).half()
         kernel(a, b, c)
         assert torch.equal(c, product(a, b).half())
 
 
-@pytest.mark.parametrize("target", list(TARGETS))
+@everywhere
 def test_what_does_not_hold_is_an_error_that_says_so(target):
-    kernel = tvmtile.compile(multiply(multiple=8), **TARGETS[target])
+    kernel = runnable(multiply(multiple=8), target)
     c = torch.full((64, 100), 77.0).half()
     with pytest.raises(ArgumentError) as caught:
         kernel(numbers(64, K), numbers(K, 100), c)
@@ -78,17 +73,17 @@ def test_copies_are_those_of_the_static_kernel_on_hopper():
 
 
 def test_blocks_that_stay_know_it_too():
-    kernel = tvmtile.compile(multiply(multiple=8, tile=128, persistent=True), **TARGETS["sm_90a"])
+    kernel = runnable(multiply(multiple=8, tile=128, persistent=True), HOPPER)
     assert "two roles, persistent blocks" in str(kernel.choices)
     a, b, c = numbers(200, K), numbers(K, 136), torch.full((200, 136), 77.0).half()
     kernel(a, b, c)
     assert torch.equal(c, product(a, b).half())
 
 
-@pytest.mark.parametrize("target", ["sm_80", "metal"])
+@pytest.mark.parametrize("target", [AMPERE, "metal"], ids=str)
 def test_copies_are_wide(target):
     def by_elements(**options):
-        source = tvmtile.compile(multiply(**options), **TARGETS[target]).get_kernel_source()
+        source = runnable(multiply(**options), target).get_kernel_source()
         return source.count("] = B_ptr[")
 
     assert by_elements(multiple=8) == 0
@@ -274,7 +269,7 @@ def test_an_assumption_behind_a_return_is_not_checked_for_what_returns():
     assert not c.any()
 
 
-@pytest.mark.parametrize("target", list(TARGETS))
+@everywhere
 def test_what_only_the_kernel_knows_is_promised(target):
     n = T.dynamic("n")
 
@@ -295,11 +290,11 @@ def test_what_only_the_kernel_knows_is_promised(target):
 
     a, c = torch.randn(9, 64), torch.zeros(4, 64)
     rows = torch.tensor([8, 0, 3, 3], dtype=torch.int32)
-    tvmtile.compile(gathers, **TARGETS[target])(rows, a, c)
+    runnable(gathers, target)(rows, a, c)
     assert torch.equal(c, a[rows.long()])
 
 
-@pytest.mark.parametrize("target", list(TARGETS))
+@everywhere
 def test_in_a_pipelined_loop_and_in_parallel(target):
     n = T.dynamic("n")
 
@@ -315,7 +310,7 @@ def test_in_a_pipelined_loop_and_in_parallel(target):
                     if k * 64 + j < n:
                         C[i, k * 64 + j] = tile[i, j] * 2
 
-    kernel = tvmtile.compile(program, **TARGETS[target])
+    kernel = runnable(program, target)
     for size in (64, 72, 200):
         a, c = numbers(64, size), torch.zeros(64, size).half()
         kernel(a, c)
@@ -365,7 +360,7 @@ def test_in_a_loop_around_kernels():
         kernel(torch.zeros(2))
 
 
-@pytest.mark.parametrize("target", list(TARGETS))
+@everywhere
 def test_strides(target):
     m, n, s = T.dynamic("m, n, s")
 
@@ -377,7 +372,7 @@ def test_strides(target):
             T.copy(A[bx * 64, 0], tile)
             T.copy(tile, C[bx * 64, 0])
 
-    kernel = tvmtile.compile(program, **TARGETS[target])
+    kernel = runnable(program, target)
     whole = numbers(70, 80)
     for width in (64, 50):
         c = torch.full((70, 64), 77.0).half()
@@ -389,7 +384,8 @@ def test_strides(target):
         kernel(numbers(70, 76)[:, :64], torch.zeros(70, 64).half())
 
 
-def test_a_view_of_a_tensor_of_assumed_size():
+@everywhere
+def test_a_view_of_a_tensor_of_assumed_size(target):
     n = T.dynamic("n")
 
     @T.prim_func
@@ -401,10 +397,9 @@ def test_a_view_of_a_tensor_of_assumed_size():
             T.copy(A[0, bx * 64], tile)
             T.copy(tile, out[0, bx * 64])
 
-    for options in TARGETS.values():
-        a, c = numbers(64, 192), torch.zeros(64 * 192).half()
-        tvmtile.compile(program, **options)(a, c)
-        assert torch.equal(c.view(64, 192), a)
+    a, c = numbers(64, 192), torch.zeros(64 * 192).half()
+    runnable(program, target)(a, c)
+    assert torch.equal(c.view(64, 192), a)
 
 
 def test_extents_that_stand_in_expressions_only():
