@@ -6,7 +6,8 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer, IntervalSet
 
 from tvmtile._tvm import mapped
-from tvmtile.ir.rewriting import ScopedRewriter, contains, substitute, variables_of
+from tvmtile.ir.rewriting import contains, substitute, variables_of
+from tvmtile.ir.scoped_rewriter import ScopedRewriter
 
 
 class NestRanges(ScopedRewriter):

@@ -15,7 +15,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, mapped
 from tvmtile.ir.kernels import Launch, is_kernel
-from tvmtile.ir.rewriting import ScopedRewriter
+from tvmtile.ir.scoped_rewriter import ScopedRewriter
 
 WARP_SIZE = 32
 """Threads of a warp of NVIDIA's GPUs, and of a simdgroup of Apple's."""

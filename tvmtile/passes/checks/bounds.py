@@ -15,7 +15,7 @@ from tvmtile.ir.asynchronous import issued
 from tvmtile.ir.calls import is_if_then_else
 from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.operators import operator_of
-from tvmtile.ir.rewriting import ScopedRewriter
+from tvmtile.ir.scoped_rewriter import ScopedRewriter
 
 _MOST_KEPT = 1 << 13
 

@@ -20,7 +20,8 @@ from tvmtile.ir.kernels import Launch, is_kernel, is_loop_exit, is_parallel
 from tvmtile.ir.operands import buffer_of, constant, describe
 from tvmtile.ir.operators import operators_in
 from tvmtile.ir.passes import prim_func_pass
-from tvmtile.ir.rewriting import ScopedRewriter, contains, defined_in, substitute
+from tvmtile.ir.rewriting import contains, defined_in, substitute
+from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.scopes import is_private
 
 

@@ -15,7 +15,8 @@ from tvmtile.ir.calls import is_if_then_else, op_name, takes_address
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import ScopedRewriter, contains, has_effect, replace_loop, seq, substitute
+from tvmtile.ir.rewriting import contains, has_effect, replace_loop, seq, substitute
+from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.scopes import is_global
 from tvmtile.ir.spans import location_of
 from tvmtile.ir.types import Binary

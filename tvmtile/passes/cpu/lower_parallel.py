@@ -9,7 +9,8 @@ from tvm import ir, tirx
 from tvmtile.ir.kernels import is_parallel
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import ScopedRewriter, replace_loop
+from tvmtile.ir.rewriting import replace_loop
+from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.passes.cpu.unknown_zeros import Zeros, with_unknown_zeros
 
 

@@ -15,7 +15,8 @@ from tvmtile.ir.kernels import Launch, is_kernel, is_parallel, with_body
 from tvmtile.ir.operands import constant, origin_of
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import ScopedRewriter, replace_loop
+from tvmtile.ir.rewriting import replace_loop
+from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.scopes import is_in_registers
 from tvmtile.ir.threads import GroupRewriter
 from tvmtile.passes.gpu.parallel_iterations import Iterations

@@ -13,7 +13,8 @@ from tvmtile.errors import InvalidOperand
 from tvmtile.ir.kernels import is_kernel, with_body
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import ScopedRewriter, defined_in, seq, variables_of
+from tvmtile.ir.rewriting import defined_in, seq, variables_of
+from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.tensor_maps import ENCODER, TensorMap, tensor_map_of
 
 

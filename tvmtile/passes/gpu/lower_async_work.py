@@ -23,7 +23,8 @@ from tvmtile.ir.asynchronous import (
 from tvmtile.ir.kernels import Launch, flattened, with_kernels, with_launch_body
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import ScopedRewriter, contains, mentions, seq, substitute
+from tvmtile.ir.rewriting import contains, mentions, seq, substitute
+from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.threads import ALL_LANES, WARP_SIZE
 from tvmtile.passes.gpu.async_waits import groups_left
 from tvmtile.passes.gpu.product_fences import fenced_products, product_in

@@ -16,7 +16,6 @@ from tvmtile.errors import VerifyError
 from tvmtile.ir.kernels import flattened, written_out
 from tvmtile.ir.operands import bits_of, constant
 from tvmtile.ir.rewriting import (
-    ScopedRewriter,
     contains,
     for_loop,
     has_effect,
@@ -27,6 +26,7 @@ from tvmtile.ir.rewriting import (
     substitute,
     with_fresh_variables,
 )
+from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.scopes import is_fragment, is_in_registers, is_private
 from tvmtile.layout.fragment import Digit, layout_of, spread, widest_vector
 from tvmtile.layout.loops import LoopAxis, LoopLayout, is_free, loop_layout

@@ -13,7 +13,8 @@ from tvmtile.errors import VerifyError
 from tvmtile.ir.kernels import Launch, is_kernel, with_body
 from tvmtile.ir.operands import describe
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import ScopedRewriter, mentions, substitute
+from tvmtile.ir.rewriting import mentions, substitute
+from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.scopes import SIMDGROUP_SCOPE, is_fragment
 from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.layout.fragment import FragmentLayout, layout_of

@@ -9,7 +9,8 @@ from tvm import ir, tirx
 from tvmtile._tvm import Replacement, is_buffer_var
 from tvmtile.ir.kernels import with_kernels
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import ScopedRewriter, retyped
+from tvmtile.ir.rewriting import retyped
+from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.scopes import is_shared
 from tvmtile.layout.shared import contiguous_run, has_plain_rows, span
 

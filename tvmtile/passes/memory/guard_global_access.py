@@ -16,7 +16,8 @@ from tvmtile.ir.kernels import bound_target, is_kernel, is_parallel, with_body
 from tvmtile.ir.operands import buffer_of, origin_of
 from tvmtile.ir.operators import TileOp, operator_of, operators_in
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import ScopedRewriter, contains, has_effect, seq, with_fresh_variables
+from tvmtile.ir.rewriting import contains, has_effect, seq, with_fresh_variables
+from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.scopes import is_global
 from tvmtile.passes.memory.nest_bounds import Index, NestBounds, within_axis
 

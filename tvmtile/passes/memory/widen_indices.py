@@ -7,7 +7,7 @@ from tvm import ir, tirx
 from tvmtile.ir.index_width import is_large, widened
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.passes import prim_func_pass
-from tvmtile.ir.rewriting import ScopedRewriter
+from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.scopes import is_global
 
 

@@ -7,7 +7,8 @@ from tvm import tirx
 from tvmtile.ir.kernels import leaves_loop, with_kernels
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import ScopedRewriter, substitute
+from tvmtile.ir.rewriting import substitute
+from tvmtile.ir.scoped_rewriter import ScopedRewriter
 
 
 @prim_func_pass("InlineSingleTripLoops", requires=(Property.NO_PARALLEL,))

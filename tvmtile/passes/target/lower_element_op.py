@@ -17,7 +17,7 @@ from tvmtile.ir.kernels import (
 )
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import ScopedRewriter
+from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.spans import location_of
 from tvmtile.tileop.registry import LoweringContext
 from tvmtile.tileop.selection import emit, select

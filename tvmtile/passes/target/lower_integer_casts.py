@@ -8,7 +8,8 @@ from tvmtile._tvm import Replacement
 from tvmtile.ir.kernels import with_kernels
 from tvmtile.ir.operands import integer_range
 from tvmtile.ir.passes import prim_func_pass
-from tvmtile.ir.rewriting import ScopedRewriter, contains, reads_no_memory
+from tvmtile.ir.rewriting import contains, reads_no_memory
+from tvmtile.ir.scoped_rewriter import ScopedRewriter
 
 _MANTISSA_BITS = {"float16": 10, "bfloat16": 7}
 _EXPONENT_OF_ONE = {"float16": 15, "bfloat16": 127}

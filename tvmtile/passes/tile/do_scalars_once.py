@@ -13,7 +13,8 @@ from tvmtile.ir.barriers import is_barrier_of_blocks
 from tvmtile.ir.kernels import Launch, is_parallel, with_kernels, with_launch_body
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import prim_func_pass
-from tvmtile.ir.rewriting import ScopedRewriter, contains, for_loop, replace_loop, seq
+from tvmtile.ir.rewriting import contains, for_loop, replace_loop, seq
+from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.scopes import SHARED_SCOPE, is_global, is_private
 
 

@@ -18,7 +18,6 @@ from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.packed import FLOAT4, has_float4, in_bytes, is_packed, params_in_bytes
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import (
-    ScopedRewriter,
     contains,
     mentions,
     replace_loop,
@@ -27,6 +26,7 @@ from tvmtile.ir.rewriting import (
     variables_of,
     with_fresh_variables,
 )
+from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.scopes import is_shared
 from tvmtile.ir.spans import location_of
 from tvmtile.target import gpu

@@ -18,8 +18,9 @@ from tvmtile.ir.kernels import Launch, is_parallel, with_kernels, with_launch_bo
 from tvmtile.ir.operands import as_region, constant, region
 from tvmtile.ir.operators import operator_for
 from tvmtile.ir.passes import prim_func_pass
-from tvmtile.ir.rewriting import ScopedRewriter, contains, for_loop, seq, substitute
+from tvmtile.ir.rewriting import contains, for_loop, seq, substitute
 from tvmtile.ir.rewriting import nest as nested
+from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.scopes import FRAGMENT_SCOPE
 
 _FEW = 8

@@ -15,7 +15,8 @@ from tvmtile.ir.kernels import with_body
 from tvmtile.ir.operands import as_region, buffer_of, describe
 from tvmtile.ir.operators import TileOp, operator_for, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import ScopedRewriter, contains, seq, substitute
+from tvmtile.ir.rewriting import contains, seq, substitute
+from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, REDUCER_SCOPE
 from tvmtile.ir.spans import location_of
 

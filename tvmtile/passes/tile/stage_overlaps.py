@@ -13,7 +13,8 @@ from tvmtile.ir.kernels import with_body
 from tvmtile.ir.operands import as_region, constant, describe, dtype_of
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import ScopedRewriter, nest, seq
+from tvmtile.ir.rewriting import nest, seq
+from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, SHARED_SCOPE, is_fragment
 from tvmtile.ir.spans import location_of
 

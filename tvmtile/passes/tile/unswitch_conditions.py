@@ -12,13 +12,8 @@ from tvmtile.ir.calls import is_if_then_else
 from tvmtile.ir.conditions import conjuncts
 from tvmtile.ir.kernels import is_parallel, with_kernels
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import (
-    ScopedRewriter,
-    contains,
-    reads_no_memory,
-    seq,
-    with_fresh_variables,
-)
+from tvmtile.ir.rewriting import contains, reads_no_memory, seq, with_fresh_variables
+from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.types import Binary
 
 

@@ -13,7 +13,8 @@ from tvmtile.ir.divisions import is_division, is_integer, rounded_to_zero
 from tvmtile.ir.extents import take_for_extents
 from tvmtile.ir.kernels import with_kernels
 from tvmtile.ir.passes import prim_func_pass
-from tvmtile.ir.rewriting import ScopedRewriter, contains, reads_no_memory
+from tvmtile.ir.rewriting import contains, reads_no_memory
+from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.types import Binary
 
 

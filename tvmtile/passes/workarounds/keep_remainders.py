@@ -12,12 +12,8 @@ from tvmtile._tvm import Replacement, nodes_in
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import prim_func_pass
-from tvmtile.ir.rewriting import (
-    ScopedRewriter,
-    reads_no_memory,
-    substitute,
-    variables_of,
-)
+from tvmtile.ir.rewriting import reads_no_memory, substitute, variables_of
+from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.types import COMPARISONS, Binary
 
 _DIVISIONS = (tirx.FloorDiv, tirx.FloorMod)

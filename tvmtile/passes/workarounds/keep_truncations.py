@@ -10,7 +10,8 @@ from tvmtile._tvm import Replacement
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.operands import integer_range
 from tvmtile.ir.passes import prim_func_pass
-from tvmtile.ir.rewriting import ScopedRewriter, contains
+from tvmtile.ir.rewriting import contains
+from tvmtile.ir.scoped_rewriter import ScopedRewriter
 
 _INFINITE = 2**63 - 1  # to TVM's analyzer
 

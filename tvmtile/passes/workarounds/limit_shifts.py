@@ -7,7 +7,8 @@ from tvm import ir, tirx
 from tvmtile._tvm import Replacement
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.passes import prim_func_pass
-from tvmtile.ir.rewriting import ScopedRewriter, contains
+from tvmtile.ir.rewriting import contains
+from tvmtile.ir.scoped_rewriter import ScopedRewriter
 
 _MOST = 31
 

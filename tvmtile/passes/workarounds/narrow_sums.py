@@ -10,7 +10,8 @@ from tvm import ir, tirx
 
 from tvmtile.codegen.device import device_pass
 from tvmtile.ir.kernels import with_body
-from tvmtile.ir.rewriting import ScopedRewriter, contains
+from tvmtile.ir.rewriting import contains
+from tvmtile.ir.scoped_rewriter import ScopedRewriter
 
 _WIDE = "int64"
 _LIMIT = 2**31
