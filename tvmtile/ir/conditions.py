@@ -9,8 +9,7 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 
 from tvmtile.ir.divisions import is_integer
-
-_ORDERS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+from tvmtile.ir.types import ORDERS
 
 
 def conjuncts(condition: ir.Expr) -> list[Any]:
@@ -28,9 +27,9 @@ def known_by(condition: ir.Expr, analyzer: Analyzer) -> Iterator[ir.Expr]:
     """
     for part in conjuncts(condition):
         yield part
-        if not isinstance(part, (*_ORDERS, tirx.EQ)) or not is_integer(part.a):
+        if not isinstance(part, (*ORDERS, tirx.EQ)) or not is_integer(part.a):
             continue  # differences of unsigned integers wrap around
-        if isinstance(part, _ORDERS):
+        if isinstance(part, ORDERS):
             zero = tirx.const(0, str(part.a.ty.dtype))
             yield Analyzer().simplify(type(part)(part.a - part.b, zero))
         else:

@@ -13,7 +13,10 @@ Binary: TypeAlias = (
 )  # fmt: skip
 """An operation of two operands, `a` and `b`."""
 
-COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+ORDERS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+"""The comparisons that say which of two operands is larger."""
+
+COMPARISONS = (tirx.EQ, tirx.NE, *ORDERS)
 """The operations whose result is a truth value of two operands of any dtype."""
 
 Index: TypeAlias = ir.Expr | int

@@ -14,7 +14,7 @@ from tvmtile.ir.kernels import is_parallel, with_kernels
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, reads_no_memory, seq, with_fresh_variables
 from tvmtile.ir.scoped_rewriter import ScopedRewriter
-from tvmtile.ir.types import Binary
+from tvmtile.ir.types import ORDERS, Binary
 
 
 @prim_func_pass("UnswitchConditions", requires=(Property.NO_TILE_OPERATORS,))
@@ -161,7 +161,7 @@ class _NestConditions(NestRanges):
 
 
 def _compares_integers(condition: Binary) -> bool:
-    is_order = isinstance(condition, tirx.LT | tirx.LE | tirx.GT | tirx.GE)
+    is_order = isinstance(condition, ORDERS)
     return is_order and str(condition.a.ty.dtype).startswith("int") and reads_no_memory(condition)
 
 
