@@ -49,6 +49,22 @@ extern "C" __global__ void two_stores(float* a, int kind, int x) {
   if (threadIdx.x == 0) a[0] = tile[0];
 }
 
+// A warp reads, a second one stores behind that, and a third one stores the same at any time.
+extern "C" __global__ void read_before_one_of_two_stores(float* a, int first) {
+  __shared__ float tile[1];
+  if (threadIdx.x == 0) tile[0] = 3;
+  __syncthreads();
+  const int role = (threadIdx.x / 32 + first) % 3;
+  const bool acts = threadIdx.x % 32 == 0;
+  if (role == 0) {
+    if (acts) a[0] = tile[0];
+    asm volatile("bar.sync 1, 64;");
+  } else {
+    if (role == 1) asm volatile("bar.sync 1, 64;");
+    if (acts) tile[0] = 5;
+  }
+}
+
 extern "C" __global__ void blocks_store_an_element(float* a, int apart) {
   a[0] = 3 + apart * blockIdx.x;
 }

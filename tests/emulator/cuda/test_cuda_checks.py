@@ -125,6 +125,12 @@ def test_stores_are_a_race_whichever_comes_first(kind, first):
     assert {thread[0] for thread in error.threads} == {0, 32}
 
 
+@pytest.mark.parametrize("first", range(3))
+def test_a_read_comes_before_all_stores_of_one_value(first):
+    error = error_of("read_before_one_of_two_stores", floats(), first, block=96)
+    assert (error.kind, error.buffer) == ("race", "tile")
+
+
 def test_blocks_may_store_one_value():
     result = floats()
     module().kernel("blocks_store_an_element")(result, 0, grid=3, block=64)

@@ -130,15 +130,13 @@ void Order::note_write(Cell& cell, Stamp now, unsigned thread, bool repeats) {
   cell.write = now;
   if (now.atomic) return;  // it orders nothing: plain reads race with the atomic writes that follow
   cell.write.repeated = repeats;
-  const auto group = static_cast<std::uint16_t>(now.agent / kWarpSize);
+  if (repeats) return note(cell, before, thread, true);
+  // Whoever comes after this write comes after those that wrote before. Readers stay: who stores the same
+  // value as this write at the same time need not come after them.
   for (Accessors* others = &cell.others;; others = &pool_[others->next]) {
-    // Those that come before this write come before whoever races with neither; not the agent's own
-    // reads, for who writes the same.
-    const bool is_now = others->clock == now.clock && others->group == group && !others->wrote;
-    if (!(repeats && others->wrote)) others->lanes &= is_now ? 1u << now.agent % kWarpSize : 0;
-    if (others->next == 0) break;
+    if (others->wrote) others->lanes = 0;
+    if (others->next == 0) return;
   }
-  if (repeats) note(cell, before, thread, true);
 }
 
 }  // namespace emulator
