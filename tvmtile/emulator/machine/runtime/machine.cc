@@ -736,29 +736,32 @@ void Machine::check_races(const Thread& thread, unsigned agent, const Region& re
   const Order* const free = shared && blocks() > 1 ? &orders_[kFree] : nullptr;
   const unsigned self = thread.number;
   const Stamp now = order.stamp(agent, is_atomic(access));
-  for (std::uint64_t i = offset; i < offset + size; ++i) {
+  const bool is_store = access == Access::kWrite && agent == self;
+  // Work in the background that is no copy of the thread's own.
+  const auto in_background = [&](Stamp stamp) { return stamp.agent >= 2 * agents_apart_; };
+  std::uint64_t i = offset;
+  const auto race = [&](Stamp other, Access other_access, Failure failure = Failure::kRace) {
+    fail_race(thread, region.data + i, size - (i - offset), access, other, other_access, instruction, line,
+              failure);
+  };
+  for (; i < offset + size; ++i) {
     Cell& cell = region.cells[i];
     if (shared && is_read(access) && !order.in_this_block(cell.write)) {
       note_never_written(thread, region.data + i, size - (i - offset), access, instruction, line);
     }
     const bool both_atomic = now.atomic && cell.write.atomic;
     Stamp writer = both_atomic ? Stamp() : order.concurrent_writer(cell, self);
-    // Work in the background that is no copy of the thread's own.
-    const auto in_background = [&](Stamp stamp) { return stamp.agent >= 2 * agents_apart_; };
     if (free != nullptr && in_background(writer) && free->knows(self, writer)) writer = Stamp();
     // Whether the values are the same is known when it has been done.
-    const bool is_store = access == Access::kWrite && agent == self;
     const bool repeats = writer.clock != 0 && is_store && !writer.atomic && !writer.changed &&
                          writer.agent < agents_apart_;
     if (writer.clock != 0 && !repeats) {
-      fail_race(thread, region.data + i, size - (i - offset), access, writer,
-                writer.atomic ? Access::kAtomicWrite : Access::kWrite, instruction, line);
+      race(writer, writer.atomic ? Access::kAtomicWrite : Access::kWrite);
     }
     // What threads and their own copies wrote; other work in the background needs no fence.
     const bool by_thread = order.in_this_block(cell.write) && !in_background(cell.write);
     if (needs_fence && shared && by_thread && !orders_[kFenced].knows(self, cell.write)) {
-      fail_race(thread, region.data + i, size - (i - offset), access, cell.write, Access::kWrite,
-                instruction, line, Failure::kFence);
+      race(cell.write, Access::kWrite, Failure::kFence);
     }
     if (is_read(access)) {
       // What an atomic read races with is a plain write, which finds the write part of atomics.
@@ -766,21 +769,18 @@ void Machine::check_races(const Thread& thread, unsigned agent, const Region& re
       continue;
     }
     const Stamp reader = order.concurrent_reader(cell, self, free);
-    if (reader.clock != 0) {
-      fail_race(thread, region.data + i, size - (i - offset), access, reader, Access::kRead,
-                instruction, line);
-    }
+    if (reader.clock != 0) race(reader, Access::kRead);
     const bool again = is_store && cell.write.agent == now.agent && cell.write.clock == now.clock;
     if (repeats || again) {
-      const std::uint64_t first = std::max(offset, i - i % region.element_bytes);
       const std::uintptr_t place = region.data + i;
+      const std::uint64_t first = std::max(offset, i - i % region.element_bytes);
       stores_.push_back({&thread, region.data + first, size - (first - offset), place,
                          *reinterpret_cast<const char*>(place), &cell, repeats ? writer : Stamp(),
                          instruction, line});
     }
-    const bool changed = again && cell.write.changed;
-    order.note_write(cell, now, self, repeats);
-    cell.write.changed = changed;
+    Stamp write = now;
+    write.changed = again && cell.write.changed;
+    order.note_write(cell, write, self, repeats);
   }
 }
 
