@@ -87,6 +87,13 @@ def test_calling_a_dtype_makes_a_constant_a_cast_or_a_variable():
     assert T.int8().ty.dtype == "int8"
 
 
+@pytest.mark.parametrize("dtype", [T.float16, T.float8_e4m3fn, T.float8_e5m2])
+@pytest.mark.parametrize("number", [65519, -65520.0])
+def test_a_vector_holds_what_a_number_becomes_that_its_dtype_can_not(dtype, number):
+    alone = T.cast(number, dtype)
+    tvm.ir.assert_structural_equal(T.cast(number, f"{dtype}x2"), tvm.tirx.Broadcast(alone, 2))
+
+
 def test_an_unknown_dtype_offers_the_nearest_one():
     with pytest.raises(UnsupportedDtype, match="there is no dtype 'flaot16'") as info:
         as_dtype("flaot16")

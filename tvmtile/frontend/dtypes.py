@@ -224,11 +224,12 @@ def conversion(value: ir.Expr, dtype: str) -> ir.Expr:
 
 
 def _limited(number: float, dtype: str) -> float:
-    """What a number becomes at run time in a float that can't hold it; TVM's folding fails of one."""
-    largest = _LARGEST.get(dtype, math.inf)
+    """What a number becomes at run time in a float that can't hold it, which TVM's folding refuses."""
+    scalar = str(DataType(dtype).with_lanes(1))
+    largest = _LARGEST.get(scalar, math.inf)
     if not abs(number) > largest:  # also NaN
         return number
-    rounds_up = dtype == "float16" and abs(number) >= largest + 16  # half of what is between two
+    rounds_up = scalar == "float16" and abs(number) >= largest + 16  # half of what is between two
     return math.copysign(math.inf if rounds_up else largest, number)
 
 
