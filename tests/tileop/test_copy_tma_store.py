@@ -243,12 +243,13 @@ def parts(M, N, K, *, count=2, threads=256, persist=None, first=lambda number, r
     return main
 
 
+@pytest.mark.parametrize("columns", [296, 88])
 @pytest.mark.parametrize("threads", [128, 256])
 @pytest.mark.parametrize(("count", "persist"), [(2, None), (2, True), (3, True)])
-def test_parts_of_a_tile(count, persist, threads, monkeypatch):
+def test_parts_of_a_tile(count, persist, threads, columns, monkeypatch):
     """They go through the same slots, one after the other, and so do those of the next tile."""
     monkeypatch.setitem(capabilities._MULTIPROCESSORS, 90, 3)
-    shape = (200 * count * threads // 128, 296, 64)
+    shape = (200 * count * threads // 128, columns, 64)
     tensors, expected = operands(*shape)
     program = parts(*shape, count=count, threads=threads, persist=persist)
     check(program, tensors, expected)

@@ -130,7 +130,7 @@ def _uses(op: Copy, context: LoweringContext) -> list[Access]:
 def _check_others(op: Copy, found: Sequence[Access], context: LoweringContext) -> None:
     """Decline, unless the tensor is used by copies of fragments alone, each to a part of its own."""
     tensor = op.dst.source
-    copies = [use.operator.normalized() for use in found if isinstance(use.operator, Copy)]
+    copies = [use.operator for use in found if isinstance(use.operator, Copy)]
     parts = [
         copy.dst.region
         for copy in copies
