@@ -117,6 +117,7 @@ class _Only:
 
 _GPU: tuple[Any, ...] = (
     *_TILES,
+    P.OrderIterations,  # loops of the user say what their iterations store in their order
     _Only("metal", P.ElideSharedStaging),  # tiles that are read once are not staged
     P.ReduceAccumulations,  # accumulations into a fragment become reductions
     P.SplitReducers,  # every thread has totals of its own until they are put together

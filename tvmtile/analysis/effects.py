@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ from tvmtile._tvm import is_buffer_var, walk
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.uses import Use, uses_in
 from tvmtile.errors import SourceLocation
+from tvmtile.ir.annotations import ORDER_OF_STORES
 from tvmtile.ir.kernels import statements_of
 from tvmtile.ir.operands import literal
 from tvmtile.ir.rewriting import contains, reads_no_memory, substitute, variables_of
@@ -35,12 +36,15 @@ class Loop:
     low, extent : Expr or None
         The first value of its variable and the number of its iterations, without names that are bound
         to values which never change; None of a `while`.
+    ordered : frozenset of str
+        The tensors that its iterations store to one after the other.
     """
 
     node: Any
     is_uniform: bool
     low: Any = None
     extent: Any = None
+    ordered: frozenset[str] = frozenset()
 
     @property
     def var(self) -> ir.Var | None:
@@ -92,6 +96,10 @@ class Access(Use):
     """The user's line."""
     groups: tuple[Group, ...] = ()
     """The groups of threads whose regions are around it, outermost first."""
+    ordering: tuple[Loop, ...] | None = None
+    """Of device memory that one statement stores to: the loops whose iterations do so in their order,
+    which nothing else has. None of any other memory.
+    """
     hands_over: bool = False
     """In the outermost of these regions threads come to barriers by number that others come to too."""
 
@@ -126,12 +134,15 @@ class Effects:
     """Finds the accesses of expressions and of single statements.
 
     Threadgroup memory is looked at, and device memory that the kernel both reads and writes, updates
-    atomically besides one of these, or writes in two places.
+    atomically besides one of these, or writes in two places, or in the iterations of a loop that have
+    an order.
 
     Parameters
     ----------
     body : Stmt
         What a thread does: its views of buffers and its bindings are looked up.
+    in_whiles : iterable of str
+        The tensors that iterations of `while` loops store to one after the other.
 
     Attributes
     ----------
@@ -140,14 +151,18 @@ class Effects:
     device_memory : frozenset of Var
         The device memory that is used in two ways, of reads, writes and atomic updates, or written
         in two places.
+    stored_by_iterations : frozenset of Var
+        Other device memory, that a loop stores to whose iterations have an order.
     """
 
-    def __init__(self, body: tirx.Stmt) -> None:
+    def __init__(self, body: tirx.Stmt, in_whiles: Iterable[str] = ()) -> None:
         self._aliases = Aliases(body)
+        self._in_whiles = frozenset(in_whiles)
+        self._stored_in_order = set(self._in_whiles)
         self._objects: dict[ir.Var, ir.Var] = {}
         self._bound: Counter[ir.Var] = Counter()
         self._values: dict[ir.Var, ir.Expr] = {}
-        walk(body, (tirx.Bind, self._note_value), order="pre")
+        walk(body, (tirx.Bind, self._note_value), (tirx.For, self._note_order), order="pre")
         self._uses: dict[int, tuple[Any, list[Use]]] = {}
         self._resolutions: dict[int, tuple[Any, Any]] = {}
         self._ordered: dict[int, bool] = {}
@@ -155,6 +170,7 @@ class Effects:
         uses = [use for part in _parts(body) for use in self._uses_in(part)]
         self.written = {use.buffer for use in uses if use.writes}
         self.device_memory = self._device_memory(uses)
+        self.stored_by_iterations = self._stored_by_iterations(uses) - self.device_memory
 
     @cached_property
     def written_by_blocks(self) -> frozenset[ir.Var]:
@@ -174,6 +190,9 @@ class Effects:
         elif ir.is_prim_expr(bind.value) and reads_no_memory(bind.value):
             self._values[bind.var] = substitute(bind.value, self._values)
         self._bound[bind.var] += 1
+
+    def _note_order(self, loop: tirx.For) -> None:
+        self._stored_in_order |= ordered_by(loop)
 
     def is_bound_once(self, name: ir.Var) -> bool:
         """Tell whether only one place gives a name its value."""
@@ -195,6 +214,18 @@ class Effects:
         ordered = in_two_ways | in_two_places
         return frozenset(root for root in ordered if is_global(root))
 
+    def _stored_by_iterations(self, uses: list[Use]) -> frozenset[ir.Var]:
+        """The device memory that a loop stores to whose iterations have an order.
+
+        Asynchronous copies keep an order of their own.
+        """
+        stored = {self.root(use.buffer) for use in uses if use.writes and not use.is_atomic}
+        copied = {self.root(use.buffer) for use in uses if use.token is not None}
+        in_order = self._stored_in_order
+        return frozenset(
+            root for root in stored - copied if is_global(root) and root.name in in_order
+        )
+
     def root(self, buffer: ir.Var) -> ir.Var:
         """The buffer that a view looks at: always the same object."""
         root = self._aliases.root(buffer)
@@ -203,8 +234,9 @@ class Effects:
     def loop(self, node: tirx.For | tirx.While, is_uniform: bool) -> Loop:
         """A loop, as the accesses in it know it."""
         if isinstance(node, tirx.While):
-            return Loop(node, is_uniform)
-        return Loop(node, is_uniform, self.resolved(node.min), self.resolved(node.extent))
+            return Loop(node, is_uniform, ordered=self._in_whiles)
+        bounds = self.resolved(node.min), self.resolved(node.extent)
+        return Loop(node, is_uniform, *bounds, ordered_by(node))
 
     def of(
         self,
@@ -247,7 +279,8 @@ class Effects:
     def _is_ordered(self, buffer: ir.Var) -> bool:
         if hash(buffer) not in self._ordered:
             root = self.root(buffer)
-            self._ordered[hash(buffer)] = is_shared(root) or root in self.device_memory
+            of_device = self.device_memory | self.stored_by_iterations
+            self._ordered[hash(buffer)] = is_shared(root) or root in of_device
         return self._ordered[hash(buffer)]
 
     def _access(
@@ -260,6 +293,10 @@ class Effects:
     ) -> Access:
         start = self._aliases.start(use.buffer)
         indices = None if start is None else use.indices
+        root = self.root(use.buffer)
+        ordering = None
+        if root in self.stored_by_iterations:
+            ordering = tuple(loop for loop in loops if root.name in loop.ordered)
         return Access(
             buffer=use.buffer,
             indices=None if indices is None else tuple(map(self.resolved, indices)),
@@ -273,9 +310,10 @@ class Effects:
             is_opaque=use.is_opaque,
             conditions=tuple(map(self.resolved, (*conditions, *use.conditions))),
             ranks=None if use.ranks is None else tuple(map(self.resolved, use.ranks)),
-            root=self.root(use.buffer),
+            root=root,
             start=start,
             loops=loops,
+            ordering=ordering,
             mbarrier=None if use.completes_on is None else self.mbarrier(use.completes_on),
             location=location,
             **region,
@@ -293,6 +331,11 @@ class Effects:
             resolution = expression, substitute(expression, self._values)
             self._resolutions[hash(expression)] = resolution
         return self._resolutions[hash(expression)][1]
+
+
+def ordered_by(loop: tirx.For) -> frozenset[str]:
+    """The tensors that the iterations of a loop store to one after the other; see OrderIterations."""
+    return frozenset(map(str, loop.annotations.get(ORDER_OF_STORES, ())))
 
 
 def _is_seen_by_others(var: ir.Var) -> bool:

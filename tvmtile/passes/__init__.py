@@ -75,6 +75,7 @@ from tvmtile.passes.tile.inject_pipeline import InjectPipeline
 from tvmtile.passes.tile.legalize import Legalize
 from tvmtile.passes.tile.lower_exits import LowerExits
 from tvmtile.passes.tile.lower_tile_op import LowerTileOp
+from tvmtile.passes.tile.order_iterations import OrderIterations
 from tvmtile.passes.tile.pack_floats import PackFloats
 from tvmtile.passes.tile.plan_pipeline import PlanPipeline
 from tvmtile.passes.tile.plan_unrolling import PlanUnrolling
@@ -166,6 +167,7 @@ __all__ = [
     "LowerTilePrograms",
     "LowerWaitsOnCuda",
     "NameDivisions",
+    "OrderIterations",
     "PackFloats",
     "PadSharedRows",
     "PlaceFragments",

@@ -9,7 +9,7 @@ from tvm import ir, tirx
 from tvmtile._tvm import mapped, nodes_in
 from tvmtile.analysis.conflicts.dependence import ConflictScope
 from tvmtile.analysis.conflicts.footprint import Footprints
-from tvmtile.analysis.effects import Effects
+from tvmtile.analysis.effects import Effects, ordered_by
 from tvmtile.codegen.metal_barriers import device_barrier
 from tvmtile.errors import SourceLocation
 from tvmtile.ir.asynchronous import issued, kind_of, signal, wait
@@ -60,10 +60,11 @@ def InsertBarriers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     numbered, together with others, order what they exchange themselves.
 
     That holds for threadgroup memory, and for a tensor that the kernel uses in two ways, of reads,
-    writes and atomic updates, or writes in two places. Between accesses of a tensor a barrier is left
-    out where not all threads of the block come: the user orders those, as he does what one block writes
-    and another reads. Tensors that are different parameters are taken to be different memory. Threads
-    that write an element by the same statement, once, write the same value.
+    writes and atomic updates, or writes in two places. Of one that it writes in a single place, what
+    iterations write is ordered, of the loops in which OrderIterations has named it. Between accesses of
+    a tensor a barrier is left out where not all threads of the block come: the user orders those, as he
+    does what one block writes and another reads. Tensors that are different parameters are taken to be
+    different memory. Threads that write an element by the same statement, once, write the same value.
 
     An arrival at the mbarrier of another block is a fence of the GPU only where threads write what
     other blocks read.
@@ -110,7 +111,7 @@ def InsertBarriers(func: tirx.PrimFunc) -> tirx.PrimFunc:
         groups = groups_in(launch.body)
         named = NamedBarriers(launch.body, count, launch)
         kernel = with_launch_body(kernel, with_own_barriers(launch.body, named))
-        effects = Effects(Launch(kernel).body)
+        effects = Effects(Launch(kernel).body, ordered_by(kernel))
         known: dict[frozenset[ir.Var], Footprints] = {}
 
         def footprints(uniform: set[ir.Var]) -> Footprints:

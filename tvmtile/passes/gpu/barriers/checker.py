@@ -281,7 +281,9 @@ class Checker:
             self._counted[loop] = frozenset(
                 access.root
                 for access in accesses_of(item)
-                if loop.trips == 1 or loop in access.decisive_loops
+                if loop.trips == 1
+                or loop in access.decisive_loops
+                or loop in (access.ordering or ())
             )
         return self._counted[loop]
 
@@ -335,6 +337,8 @@ class Checker:
             if not may_race(earlier.access, later) or earlier.is_on_its_way:
                 continue
             if earlier.places.isdisjoint(done.places):
+                continue
+            if later.ordering is not None and not earlier.is_of_iteration_before(later.ordering):
                 continue
             known = self._cluster.in_block(done.block, earlier.known)
             if known and not self._footprints.threads_of(later) & ~known:

@@ -63,6 +63,10 @@ class Open(NamedTuple):
         token = self.access.token
         return token is not None and kind_of(token) is CP_ASYNC
 
+    def is_of_iteration_before(self, loops: Container[Loop]) -> bool:
+        """Tell whether it was done in an earlier iteration of one of some loops."""
+        return any(loop in loops and each != Distance.SAME for loop, each in self.distances)
+
     def is_of(self, item: Signal | TokenWait) -> bool:
         """Tell whether its threads come to an item."""
         groups = item.groups

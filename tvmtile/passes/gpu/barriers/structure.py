@@ -128,8 +128,8 @@ class Builder:
 
     @property
     def exchanges_through_device(self) -> bool:
-        """Tell whether the kernel reads device memory that it writes."""
-        return bool(self._effects.device_memory)
+        """Tell whether barriers may have to order device memory."""
+        return bool(self._effects.device_memory or self._effects.stored_by_iterations)
 
     def _uniform_names(self, body: tirx.Stmt) -> set[ir.Var]:
         """The names that a block binds once, to a value that is the same for all threads."""
