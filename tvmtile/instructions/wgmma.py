@@ -110,13 +110,15 @@ class Family:
         return Wgmma(_MAX_COLUMNS, self.dtypes, self.sums).k
 
     def largest(self, n: int, threads: int = WARPGROUP) -> Wgmma:
-        """The instruction with most columns of which `n` columns consist.
+        """The instruction with most columns of which `n` columns consist, and whose sums fit.
+
+        If those of none fit, the one with fewest.
 
         Parameters
         ----------
         n : int
         threads : int
-            Of the block, which share the registers of a multiprocessor.
+            Of the blocks that share the registers of a multiprocessor.
 
         Raises
         ------
@@ -124,8 +126,9 @@ class Family:
             If there is none.
         """
         most = registers_of_each(threads) - LEAST_BESIDE_SUMS
-        fitting = (row for row in self if row.registers <= most)
-        return max((row for row in fitting if n % row.n == 0), key=lambda row: row.n)
+        rows = [row for row in self if n % row.n == 0]
+        fitting = (row for row in rows if row.registers <= most)
+        return max(fitting, key=lambda row: row.n, default=min(rows, key=lambda row: row.n))
 
     def __iter__(self) -> Iterator[Wgmma]:
         return (Wgmma(columns, self.dtypes, self.sums) for columns in self.columns)

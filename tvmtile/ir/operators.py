@@ -375,6 +375,12 @@ def operators_in(stmt: ir.Node) -> list[TileOp]:
     return [op for op in operators if op is not None]
 
 
+def least_blocks_in(kernel: ir.Node) -> int | None:
+    """How many blocks of a kernel share a multiprocessor at least; None where it does not say."""
+    asked = [count for op in operators_in(kernel) if (count := op.least_blocks()) is not None]
+    return max(asked, default=None)
+
+
 @once_per_node
 def _read(call: ir.Call) -> TileOp:
     return _OPERATORS[op_name(call).partition(".")[2]].from_call(call)

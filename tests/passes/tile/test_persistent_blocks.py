@@ -408,6 +408,16 @@ def test_blocks_that_share_the_registers_of_a_multiprocessor(threads):
     check_product(threads * 2, 512, 96, block=(threads // 2, 64, 32), threads=threads, hint=asks(2))
 
 
+@pytest.mark.parametrize(("threads", "columns"), [(128, 128), (256, 64)])
+def test_instructions_fit_the_registers_that_blocks_begin_with(threads, columns):
+    """By those ptxas takes or refuses an instruction (C7602), whatever `setmaxnreg` adds."""
+    block = (threads // 2, 128, 64)
+    program = matmul(4096, 4096, 512, block=block, threads=threads, stages=2, hint=asks(2))
+    kernel = tvmtile.compile(program, target=HOPPER)
+    assert f"m64n{columns}k16" in kernel.get_kernel_source()
+    assert kernel.resources()[0].spill_stores == 0
+
+
 @pytest.mark.parametrize(("block", "blocks"), [((128, 64, 64), 264), ((128, 256, 64), 132)])
 def test_blocks_whose_registers_stay(block, blocks):
     program = matmul(

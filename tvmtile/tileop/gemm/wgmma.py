@@ -16,6 +16,7 @@ from tvm.tirx.script import builder as T
 from tvmtile.instructions.wgmma import FAMILIES, OPERAND_BYTES, ROWS, WARPGROUP, Family, Wgmma
 from tvmtile.ir.asynchronous import WGMMA, Product, multiply, signal, wait
 from tvmtile.ir.operands import bits_of, buffer_of, constant, describe, dtype_of
+from tvmtile.ir.operators import least_blocks_in
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import is_fragment, is_shared
 from tvmtile.ir.types import Index
@@ -50,7 +51,9 @@ class _Plan:
     share: Partition
     """How the warpgroups share it, in matrices of 64 rows and as few columns as there can be."""
     threads: int
-    """Of the block: by these ptxas reckons registers, however many of them are moved to some."""
+    """Of the blocks that share a multiprocessor at least: by these ptxas reckons registers, however
+    many are moved to some of them.
+    """
     panels: dict[ir.Var, int]
     """The tiles in shared memory, with bytes of the widest panel."""
 
@@ -75,7 +78,8 @@ def _plan(op: Gemm, context: LoweringContext) -> _Plan:
     if not context.gpu.has_warpgroup_products:
         raise Lacking(f"{context.gpu.name} has no wgmma")
     family = _family(op)
-    plan = _Plan(family, _share(op, family, context), context.launch.num_threads, {})
+    threads = context.launch.num_threads * (least_blocks_in(context.launch.body) or 1)
+    plan = _Plan(family, _share(op, family, threads, context), threads, {})
     for operand, follows_k, step in _operands(op, plan):
         panel = _panel(operand, family, 0 if follows_k else step, follows_k=follows_k)
         known = plan.panels.get(buffer_of(operand), panel)
@@ -141,7 +145,7 @@ def _family(op: Gemm) -> Family:
     return family
 
 
-def _share(op: Gemm, family: Family, context: LoweringContext) -> Partition:
+def _share(op: Gemm, family: Family, threads: int, context: LoweringContext) -> Partition:
     m, n = constant(op.m) or 0, constant(op.n) or 0
     groups, size = context.threads // WARPGROUP, (ROWS, family.columns[0])
     rows = ROWS if is_shared(buffer_of(op.A)) else 0
@@ -149,7 +153,7 @@ def _share(op: Gemm, family: Family, context: LoweringContext) -> Partition:
     def operands(share: Partition) -> int:
         """Rows of A and of B that a warpgroup reads from shared memory, each as long as a step of K."""
         columns = share.column_matrices * family.columns[0]
-        wide = family.largest(columns, context.launch.num_threads).n
+        wide = family.largest(columns, threads).n
         return share.row_matrices * columns // wide * (rows + wide)
 
     return partition(m, n, groups, op.policy, size, "warpgroups", unit=WARPGROUP, cost=operands)

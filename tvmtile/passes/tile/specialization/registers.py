@@ -9,7 +9,7 @@ from tvm import tirx
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.ir.operands import bits_of, static_shape
-from tvmtile.ir.operators import operator_for, operators_in
+from tvmtile.ir.operators import least_blocks_in, operator_for, operators_in
 from tvmtile.ir.threads import REGISTER_FILE, WARPGROUP, registers_of_each
 from tvmtile.passes.tile.pipelining import Unit
 from tvmtile.passes.tile.specialization.candidates import Candidate
@@ -37,11 +37,9 @@ class RoleRegisters:
     """The registers of a multiprocessor, as the blocks and roles of a kernel share them."""
 
     def __init__(self, kernel: tirx.For) -> None:
-        operators = list(operators_in(kernel))
-        asked = [count for op in operators if (count := op.least_blocks()) is not None]
-        self.least_blocks = max(asked, default=None)
+        self.least_blocks = least_blocks_in(kernel)
         """How many blocks share them at least; None where the kernel does not say."""
-        self.are_fixed = any(op.fixes_registers for op in operators)
+        self.are_fixed = any(op.fixes_registers for op in operators_in(kernel))
         """Whether the kernel asks that each thread keeps those that it begins with."""
 
     def move_to(self, consumers: int) -> bool:
