@@ -26,6 +26,8 @@ __all__ = [
 
 ROWS = 64
 _MAX_COLUMNS = 256
+_LEAST_COLUMNS = 16
+"""Of instructions side by side, whose rows of 16 bits fill the narrowest swizzled panel."""
 OPERAND_BYTES = 32
 """Bytes along K of an instruction's operands."""
 LEAST_BESIDE_SUMS = 26
@@ -112,7 +114,7 @@ class Family:
     def largest(self, n: int, threads: int = WARPGROUP) -> Wgmma:
         """The instruction with most columns of which `n` columns consist, and whose sums fit.
 
-        If those of none fit, the one with fewest.
+        One of 16 columns is taken also where they do not.
 
         Parameters
         ----------
@@ -127,8 +129,11 @@ class Family:
         """
         most = registers_of_each(threads) - LEAST_BESIDE_SUMS
         rows = [row for row in self if n % row.n == 0]
-        fitting = (row for row in rows if row.registers <= most)
-        return max(fitting, key=lambda row: row.n, default=min(rows, key=lambda row: row.n))
+        fewest = min(rows, key=lambda row: (row.n < _LEAST_COLUMNS, row.n))
+        return max(
+            (row for row in rows if row.registers <= max(most, fewest.registers)),
+            key=lambda row: row.n,
+        )
 
     def __iter__(self) -> Iterator[Wgmma]:
         return (Wgmma(columns, self.dtypes, self.sums) for columns in self.columns)
