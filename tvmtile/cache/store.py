@@ -11,6 +11,7 @@ Where the disk is full, or nothing may be written, there is a warning for the pr
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -135,6 +136,8 @@ class Store:
             if (directory / _MANIFEST).exists():  # another process was quicker
                 return self.get(kind, key)
             if isinstance(error, FileNotFoundError):  # somebody removes the cache as a whole
+                return None
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):  # or such an entry, to make room
                 return None
             self._warn(f"{directory} can't be written ({error.strerror}): nothing is kept")
             return None

@@ -167,7 +167,7 @@ def _moves(part: Sequence[ir.Range], use: Access, context: LoweringContext) -> b
 
 def _fits_layouts(op: Copy, context: LoweringContext) -> None:
     parts = _parts(op, context)
-    staged = _staged(op, parts, 1)
+    staged = _staged(op, parts, 1, context)
     check_fits(_piece(op, parts, staged, 0, (0, 0), context), context)
     if _slots(op, parts, context) < 1:
         raise Decline(f"{parts.groups * _bytes(op, parts)} bytes of shared memory are not left")
@@ -186,7 +186,7 @@ def _bytes(op: Copy, parts: _Parts) -> int:
 def _slots(op: Copy, parts: _Parts, context: LoweringContext) -> int:
     """How many pieces of each warpgroup there is room for, with as many blocks at once as without."""
     for slots in range(1, _SLOTS + 1):
-        if allocated(_staged(op, parts, slots), context) is not None:
+        if allocated(_staged(op, parts, slots, context), context) is not None:
             return slots
     total = context.gpu.shared_memory
     taken = bytes_taken(op, context) + 8 * _ROW_BYTES  # pieces begin where their swizzle does
@@ -222,7 +222,7 @@ def copy_tma_store(op: Copy, context: LoweringContext) -> tirx.Stmt:
     # There is one: copies before this one may need less than was reserved for them when it was chosen,
     # so that another block would fit.
     slots = max(1, _slots(op, parts, context))
-    staged = allocate(_staged(op, parts, slots), context)
+    staged = allocate(_staged(op, parts, slots, context), context)
     is_apart = _stores_apart(op, context)
     together = barrier_of_warpgroup() if is_apart else barrier_of_group(context)
     done = BulkGroup("wait", 0, arrived=True).expanded(context.target)
@@ -311,9 +311,9 @@ class _Piece(Matrices):
         return [tirx.const(self._slot, "int32"), self._group_index, *place]
 
 
-def _staged(op: Copy, parts: _Parts, slots: int) -> ir.Var:
+def _staged(op: Copy, parts: _Parts, slots: int, context: LoweringContext) -> ir.Var:
     """The slots of each warpgroup, as rows that are swizzled."""
-    return swizzled_tile(op, (slots, parts.groups, *parts.piece), dtype_of(op.dst))
+    return swizzled_tile(op, (slots, parts.groups, *parts.piece), dtype_of(op.dst), context)
 
 
 def _piece(

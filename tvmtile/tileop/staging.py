@@ -27,15 +27,17 @@ def name_of(op: TileOp) -> str:
     return f"{buffer_of(op.writes()[0]).name}_staged"
 
 
-def swizzled_tile(op: TileOp, shape: Sequence[int], dtype: str) -> ir.Var:
-    """Such a tile, its rows in panels that are swizzled."""
-    tile = tirx.decl_buffer(shape, dtype, name=name_of(op), scope=SHARED_SCOPE)
+def swizzled_tile(op: TileOp, shape: Sequence[int], dtype: str, context: LoweringContext) -> ir.Var:
+    """Such a tile of the threads that do the operator, its rows in panels that are swizzled."""
+    group = context.group
+    name = name_of(op) if group is None or not group.first else f"{name_of(op)}_{group.first}"
+    tile = tirx.decl_buffer(shape, dtype, name=name, scope=SHARED_SCOPE)
     layout = swizzled(tuple(shape), dtype)
     return tile if layout is None else retyped(tile, layout=layout)
 
 
 def allocated(tile: ir.Var, context: LoweringContext) -> ir.Var | None:
-    """The tile of a kernel that is like this one, through which operators before went to the tensor."""
+    """The tile like this one through which the same threads' operators before went to the tensor."""
     tiles = (node.buffer for node in context.setup if isinstance(node, tirx.AllocBuffer))
     return next((t for t in tiles if t.name == tile.name and structural_equal(t.ty, tile.ty)), None)
 

@@ -30,7 +30,7 @@ def _fits(op: AtomicTile, context: LoweringContext) -> None:
         raise Decline("it is no addition of float32 in any order")
     if dtype_of(op.src) != dtype_of(op.dst):
         raise Decline("what is added has another dtype")
-    check_fits(_copy(op, _staged(op)), context)
+    check_fits(_copy(op, _staged(op, context)), context)
 
 
 _AXES = 2
@@ -59,7 +59,7 @@ def atomic_tma_add(op: AtomicTile, context: LoweringContext) -> tirx.Stmt:
     Such additions to one tensor go through the same tile; before it is written again, what is under
     way is waited for. Elements outside of the tensor are left out by the tensor map.
     """
-    staged = allocate(_staged(op), context)
+    staged = allocate(_staged(op, context), context)
     together = barrier_of_group(context)
     written = Copy(op.src, as_region(staged)).as_loops()
     assert written is not None, "a copy of elements"
@@ -75,10 +75,10 @@ def atomic_tma_add(op: AtomicTile, context: LoweringContext) -> tirx.Stmt:
     )
 
 
-def _staged(op: AtomicTile) -> ir.Var:
+def _staged(op: AtomicTile, context: LoweringContext) -> ir.Var:
     """A shared tile for the fragment, in panels of rows that are swizzled."""
     shape = [constant(r.extent) or 0 for r in op.src.region]
-    return swizzled_tile(op, shape, dtype_of(op.dst))
+    return swizzled_tile(op, shape, dtype_of(op.dst), context)
 
 
 def _copy(op: AtomicTile, staged: ir.Var) -> TmaCopy:

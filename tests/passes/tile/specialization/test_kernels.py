@@ -32,6 +32,7 @@ _SHORTER = [
     (r"\b0:\d+", ":"),
     (r'with T\.attr\(.*, "tvmtile\.asynchronous", "(\S+)"\):', r"\1:"),
     (r", unroll=False", ""),
+    (r', annotations=\{"tvmtile\.\S+ .*?\}', ""),
     (r"T\.serial\((.*)\):", r"\1:"),
     (r": T\.let\[T\.\w+\]", ""),
     (r"T\.(float32|FloorMod|FloorDiv|max|min|parallel)\b", r"\1"),
