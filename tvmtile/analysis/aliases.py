@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var, nodes_in, walk
 from tvmtile.ir.calls import op_name
+from tvmtile.ir.operands import literal
 
 MAY_SHARE = "tvmtile.may_share"
 """The operator of `may_share`."""
@@ -21,6 +22,15 @@ def may_share(tensor: ir.Var, other: ir.Var) -> ir.Call:
     """
     args = [other.data, tensor.data]
     return ir.Call(MAY_SHARE, args, ret_ty=tensor.data.ty)
+
+
+class Start(NamedTuple):
+    """The place in memory at which a buffer begins."""
+
+    buffer: ir.Var
+    """The root, or a view that begins somewhere inside it."""
+    offset: int
+    """The bytes from the first element of that buffer."""
 
 
 class Aliases:
@@ -63,20 +73,22 @@ class Aliases:
         """The buffers whose memory has another name: the views, and what they are views of."""
         return {*self.views, *self._sources.values()}
 
-    def start(self, buffer: ir.Var) -> ir.Var | None:
-        """The buffer whose first element is that of a view: the root, or a view that begins inside it.
+    def start(self, buffer: ir.Var) -> Start | None:
+        """Where a buffer begins, counted from the root, or from a view whose place in it is not known.
 
         None where the place at which a view begins may vary, between threads or iterations.
         """
-        start = None
+        start, offset = None, 0
         while buffer in self._sources:
             source, data = self._sources[buffer], self.views[buffer].data
-            if not _is_start_of(data, source):
-                if not _is_fixed(data):
-                    return None
-                start = buffer if start is None else start
+            distance = _bytes_from(source, data)
+            if distance is None and not _is_fixed(data):
+                return None
+            if start is None and distance is None:
+                start = Start(buffer, offset)
+            offset += distance or 0
             buffer = source
-        return buffer if start is None else start
+        return Start(buffer, offset) if start is None else start
 
 
 def _source_of(data: ir.Expr) -> ir.Var | None:
@@ -84,11 +96,14 @@ def _source_of(data: ir.Expr) -> ir.Var | None:
     return next(filter(is_buffer_var, nodes_in(data, ir.Var)), None)
 
 
-def _is_start_of(data: Any, buffer: ir.Var) -> bool:
-    """Tell whether a pointer is that of a buffer itself."""
+def _bytes_from(buffer: ir.Var, data: Any) -> int | None:
+    """The bytes from the start of a buffer to where a pointer points; None where that is not known."""
+    if op_name(data) == "tirx.ptr_byte_offset":
+        offset, distance = literal(data.args[1]), _bytes_from(buffer, data.args[0])
+        return None if offset is None or distance is None else distance + offset
     if op_name(data) == "tirx.buffer_data":
         data = data.args[0]
-    return bool(data.same_as(buffer))
+    return 0 if data.same_as(buffer) else None
 
 
 def _is_fixed(data: ir.Expr) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var, walk
-from tvmtile.analysis.aliases import Aliases
+from tvmtile.analysis.aliases import Aliases, Start
 from tvmtile.analysis.uses import Use, uses_in
 from tvmtile.errors import SourceLocation
 from tvmtile.ir.annotations import ORDER_OF_STORES
@@ -84,10 +84,8 @@ class Access(Use):
 
     root: ir.Var
     """The buffer that was allocated, the same object in all its accesses."""
-    start: ir.Var | None
-    """The buffer whose first element the indices count from: the root, or a view that begins inside it.
-    None without indices.
-    """
+    start: Start | None
+    """Where the element is that the indices count from. None without indices."""
     loops: tuple[Loop, ...]
     """The loops around it, outermost first."""
     mbarrier: Mbarrier | None
@@ -104,10 +102,17 @@ class Access(Use):
     """In the outermost of these regions threads come to barriers by number that others come to too."""
 
     def is_comparable(self, other: Access) -> bool:
-        """Tell whether the elements of both are known by indices that count from one place."""
-        if self.start is None or self.indices is None or other.indices is None:
+        """Tell whether the elements of both are known by their places from one buffer on."""
+        if self.start is None or other.start is None:
             return False
-        return bool(self.start.same_as(other.start))
+        if self.indices is None or other.indices is None:
+            return False
+        return bool(self.start.buffer.same_as(other.start.buffer))
+
+    @property
+    def bits_before(self) -> int:
+        """Those between the first element of the buffer that its start counts from, and of its own."""
+        return 0 if self.start is None else 8 * self.start.offset
 
     @cached_property
     def is_of_device(self) -> bool:

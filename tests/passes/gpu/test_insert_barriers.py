@@ -426,6 +426,68 @@ def test_accesses_of_one_view_that_starts_elsewhere_are_compared_by_their_indice
     assert len(barriers_in(with_pass(main))) == barriers
 
 
+@pytest.mark.parametrize(
+    ("start", "place", "barriers"),
+    [
+        (256, lambda tx: tx, 0),
+        (256, lambda tx: 63 - tx, 0),
+        (128, lambda tx: tx, 1),
+        (254, lambda tx: 63 - tx, 0),
+        (252, lambda tx: 63 - tx, 1),
+        (0, lambda tx: 2 * tx, 0),
+        (0, lambda tx: 2 * tx + 2, 1),
+        (4, lambda tx: (2 * tx + 126) % 128, 0),
+        (4, lambda tx: 2 * tx, 1),
+    ],
+)
+def test_a_view_that_starts_some_bytes_behind_is_compared_by_its_place(start, place, barriers):
+    @T.prim_func
+    def main(A: T.Buffer((64,), "uint32"), C: T.Buffer((64,), "float16")):
+        for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, "threadIdx.x"):
+                tiles = T.alloc_buffer((128,), "uint32", scope="shared")
+                S = T.decl_buffer(
+                    (64,), "uint32", data=T.ptr_byte_offset(tiles.data, 4, "uint32"), scope="shared"
+                )
+                H = T.decl_buffer(
+                    (128,),
+                    "float16",
+                    data=T.ptr_byte_offset(S.data, start, "float16"),
+                    scope="shared",
+                )
+                S[tx] = A[tx]
+                C[tx] = H[place(tx)]
+
+    assert len(barriers_in(with_pass(main))) == barriers
+
+
+def test_threads_in_a_branch_may_fill_tiles_that_lie_side_by_side_in_shared_memory():
+    @T.prim_func
+    def main(A: T.Buffer((64,), "float16"), C: T.Buffer((64,), "float16")):
+        for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(128, "threadIdx.x"):
+                tiles = T.alloc_buffer((64,), "uint32", scope="shared")
+                S = T.decl_buffer(
+                    (64,),
+                    "float16",
+                    data=T.ptr_byte_offset(tiles.data, 0, "float16"),
+                    scope="shared",
+                )
+                R = T.decl_buffer(
+                    (64,),
+                    "float16",
+                    data=T.ptr_byte_offset(tiles.data, 128, "float16"),
+                    scope="shared",
+                )
+                if tx < 64:
+                    S[tx] = A[tx]
+                    R[tx] = A[63 - tx]
+                if tx < 64:
+                    C[tx] = S[63 - tx] + R[63 - tx]
+
+    assert len(barriers_in(with_pass(main))) == 1
+
+
 @pytest.mark.parametrize("where", ["thread", "iteration", "element"])
 def test_a_view_whose_start_varies_may_be_any_part_of_the_memory(where):
     @T.prim_func

@@ -26,7 +26,7 @@ class Comparison:
     """Compares two accesses of the same memory.
 
     They are compared axis by axis where they use the same view of it, else by their places in memory,
-    in units of the largest size that both elements are multiples of.
+    in units of the largest size that both elements, and the starts of both buffers, are multiples of.
     """
 
     def __init__(
@@ -40,7 +40,8 @@ class Comparison:
             for access in self._accesses
         )
         sizes = [bits(access.buffer) for access in self._accesses]
-        self._parts = [size // math.gcd(*sizes) for size in sizes]
+        unit = math.gcd(*sizes, *(access.bits_before for access in self._accesses))
+        self._parts = [size // unit for size in sizes]
         self._knows_conditions = True
 
     def conflict(self, cases: Mapping[Loop, Case]) -> tuple[ConflictScope, bool]:

@@ -9,7 +9,7 @@ import numpy as np
 from tvm import ir, tirx
 
 from tvmtile.analysis.conflicts.domain import Domain
-from tvmtile.analysis.conflicts.expressions import strides
+from tvmtile.analysis.conflicts.expressions import bits, strides
 from tvmtile.analysis.conflicts.points import Free, Points, points_of
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, Value
 from tvmtile.analysis.effects import Access
@@ -121,7 +121,7 @@ class Enumeration:
         return self._evaluated(self._indices[number], self.points) + Value(offset)
 
     def _place(self) -> Value:
-        """The place of a part of an element in the memory of the allocated buffer."""
+        """The place of a part of an element, from the buffer on that the access's start counts from."""
         buffer, points = self._access.buffer, self.points
         distances = strides(buffer)
         if len(self._indices) != len(distances):
@@ -134,7 +134,8 @@ class Enumeration:
             if step.term is not None:
                 raise NotSeparable
             place = place + Value(offset * step.numbers)
-        return place.scaled(self._parts) + Value(points.parts)
+        before = self._access.bits_before * self._parts // bits(buffer)
+        return place.scaled(self._parts) + Value(points.parts + before)
 
 
 def _offset_of_axis(points: Points, axis: int) -> int | np.ndarray:
