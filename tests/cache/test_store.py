@@ -270,6 +270,17 @@ for number in range(100000):
 """
 
 
+def test_an_entry_that_another_process_is_removing_is_not_written(tmp_path):
+    """Its manifest is gone, and a file is left: no reason for a warning."""
+    rest = tmp_path / "kernels" / digest(b"key")
+    rest.mkdir(parents=True)
+    (rest / "source").write_bytes(b"some")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Store(tmp_path, MEGABYTE).put("kernels", rest.name, {}, {"source": b"all"}) is None
+    assert [path.name for path in rest.iterdir()] == ["source"]
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signal")
 def test_processes_that_are_killed_while_they_write(tmp_path):
     """Whatever a process was at, the others find whole entries or none."""

@@ -32,6 +32,8 @@ _MANIFEST = "manifest"
 _UNFINISHED = "unfinished"
 _ABANDONED_AFTER = 3600.0
 """Seconds after which nobody is still writing an entry."""
+_BEING_REMOVED = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)
+"""What an entry can't be written for while others remove the cache, or such an entry to make room."""
 
 
 @dataclass(frozen=True)
@@ -135,9 +137,7 @@ class Store:
             shutil.rmtree(unfinished, ignore_errors=True)
             if (directory / _MANIFEST).exists():  # another process was quicker
                 return self.get(kind, key)
-            if isinstance(error, FileNotFoundError):  # somebody removes the cache as a whole
-                return None
-            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):  # or such an entry, to make room
+            if error.errno in _BEING_REMOVED:
                 return None
             self._warn(f"{directory} can't be written ({error.strerror}): nothing is kept")
             return None
