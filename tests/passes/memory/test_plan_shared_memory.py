@@ -185,6 +185,42 @@ def test_a_tile_that_keeps_its_value_for_the_next_iteration_shares_none():
         tvmtile.compile(program, target="metal", execution_backend="emulator")
 
 
+def in_one_parallel_loop(rows):
+    """A tile, and behind it two more that half of the threads use, without waiting in between."""
+
+    @T.prim_func
+    def main(A: T.Tensor((HALF,), "float32"), C: T.Tensor((HALF,), "float32")):
+        with T.Kernel(1, threads=128):
+            first = T.alloc_shared((HALF,), "float32")
+            second = T.alloc_shared((rows, 64), "float32")
+            third = T.alloc_shared((rows, 64), "float32")
+            T.copy(A, first)
+            for i in T.Parallel(HALF):
+                C[i] = first[HALF - 1 - i]
+            for i in T.Parallel(64):
+                second[0, i] = A[i]
+                C[i] = second[0, i]
+                third[0, 63 - i] = A[64 + i]
+                C[i] = C[i] - third[0, 63 - i]
+
+    return main
+
+
+def test_tiles_that_some_threads_use_alone_lie_apart():
+    """They can't wait for each other: some may still read a tile when others write the next one."""
+    kernel = tvmtile.compile(
+        in_one_parallel_loop(rows=48), target="metal", execution_backend="emulator"
+    )
+    A, C = torch.randn(HALF), torch.empty(HALF)
+    kernel(A, C)
+    torch.testing.assert_close(C, torch.cat([A[:64] - A[64:128], A.flip(0)[64:]]))
+
+
+def test_tiles_that_some_threads_use_alone_must_fit_beside_each_other():
+    with pytest.raises(OutOfSharedMemory, match="the shared tiles need 40 KB at once"):
+        tvmtile.compile(in_one_parallel_loop(rows=80), target="metal", execution_backend="emulator")
+
+
 @pytest.mark.parametrize(("small", "fits"), [(2, True), (3, False)])
 def test_tiles_begin_at_multiples_of_128_bytes_on_cuda(small, fits):
     """A block has 227 KB: 1814 times 128 bytes for the large tile, and two more for small ones."""

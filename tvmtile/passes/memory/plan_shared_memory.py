@@ -12,7 +12,7 @@ from tvmtile.ir.operands import describe
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.spans import location_of
-from tvmtile.passes.memory.shared_memory import Slot, lifetimes_in, packed
+from tvmtile.passes.memory.shared_memory import Slot, all_bytes, lifetimes_in, packed
 from tvmtile.target import GpuCapability, gpu
 
 
@@ -26,7 +26,8 @@ def PlanSharedMemory(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     Two tiles can share memory where one is last used before the other is first used; several smaller
     ones lie side by side in the memory of a larger one. They are left apart where all fit, because
-    sharing costs barriers.
+    sharing costs barriers, and where threads come that can't wait for each other: in what a group does,
+    and under a condition that diverges between threads.
 
     Before
     ------
@@ -64,10 +65,9 @@ def PlanSharedMemory(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _planned(kernel: tirx.For, capability: GpuCapability) -> tirx.For:
-    tiles = lifetimes_in(kernel, capability)
-    if sum(tile.size for tile in tiles) <= capability.shared_memory:
+    if all_bytes(kernel, capability) <= capability.shared_memory:
         return kernel
-    slots = packed(tiles)
+    slots = packed(lifetimes_in(kernel, capability))
     if sum(slot.size for slot in slots) > capability.shared_memory:
         raise _too_large(kernel, slots, capability)
     shared = [slot for slot in slots if len(slot.offsets) > 1]

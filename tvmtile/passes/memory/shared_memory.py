@@ -13,6 +13,8 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, mutated, nodes_in
 from tvmtile.analysis.aliases import Aliases
+from tvmtile.analysis.uniformity import ThreadVariance
+from tvmtile.ir.kernels import Launch
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.scopes import is_mbarrier, is_shared
 from tvmtile.ir.threads import Regions
@@ -73,7 +75,7 @@ class Tile:
     alignment: int
     """Bytes."""
     depth: int
-    """The number of loops around its allocation."""
+    """The number of regions, those that are one in time, around its allocation."""
     first: int = -1
     last: int = -1
     """The first and the last statement that uses it, by number."""
@@ -138,26 +140,38 @@ def lifetimes_in(
 
     A tile that a group of threads uses is in use all the time: what the others do meanwhile is not
     known. With `through_loops` a tile that is used in a loop, and allocated outside of it, is in use
-    during all of the loop. If not: as if each were allocated where SinkSharedAllocations could put it
-    at best.
+    during all of the loop, and one that is used where some threads come alone during all that these
+    do there: they can't wait for each other. If not: as if each were allocated where
+    SinkSharedAllocations could put it at best.
     """
     return _Lifetimes(kernel, capability, through_loops=through_loops).tiles
+
+
+@dataclass
+class _Region:
+    """A loop, or what some threads do alone: one in time for the tiles that are used in it."""
+
+    diverges: bool
+    tiles: list[Tile] = field(default_factory=list)
 
 
 class _Lifetimes:
     def __init__(self, kernel: tirx.For, capability: GpuCapability, *, through_loops: bool) -> None:
         self.tiles: list[Tile] = []
-        self._through_loops = through_loops
         self._capability = capability
         self._by_buffer: dict[ir.Var, Tile] = {}
         self._aliases = Aliases()
         self._time = 0
-        self._regions = Regions()
-        self._pending: list[list[Tile]] = []  # of each loop around, the tiles from outside of it
+        self._groups = Regions()
+        self._around: list[_Region] = []
+        launch = Launch(kernel)
+        threads = [loop.loop_var for loop in launch.threads]
+        self._variance = ThreadVariance(launch.body, threads) if through_loops else None
         mutated(
             kernel,
-            (tirx.AttrStmt, self._regions.visit),
+            (tirx.AttrStmt, self._groups.visit),
             ((tirx.For, tirx.While), self._loop),
+            (tirx.IfThenElse, self._branch),
             (tirx.AllocBuffer, self._allocate),
             (tirx.DeclBuffer, self._view),
             (ir.Var, self._use),
@@ -172,22 +186,33 @@ class _Lifetimes:
         is_hint = op is not None and not op.reads() and not op.writes()
         return node if is_hint else mutator.default_mutate(node)
 
-    def _loop(self, loop: tirx.Stmt, mutator: Mutator) -> tirx.Stmt:
+    def _loop(self, loop: tirx.For | tirx.While, mutator: Mutator) -> tirx.Stmt:
+        if self._variance is None:
+            return mutator.default_mutate(loop)
+        return self._one_in_time(loop, mutator, _Region(self._variance.is_divergent(loop)))
+
+    def _branch(self, branch: tirx.IfThenElse, mutator: Mutator) -> tirx.Stmt:
+        if self._variance is None or not self._variance.may_diverge(branch.condition):
+            return mutator.default_mutate(branch)
+        return self._one_in_time(branch, mutator, _Region(diverges=True))
+
+    def _one_in_time(self, stmt: tirx.Stmt, mutator: Mutator, region: _Region) -> tirx.Stmt:
         self._time += 1
         start = self._time
-        self._pending.append([])
-        mutator.default_mutate(loop)
+        self._around.append(region)
+        mutator.default_mutate(stmt)
+        self._around.pop()
         self._time += 1
-        for tile in self._pending.pop():
+        for tile in region.tiles:
             tile.first = min(tile.first, start)
             tile.last = max(tile.last, self._time)
-        return loop
+        return stmt
 
     def _allocate(self, node: tirx.AllocBuffer, _: Mutator) -> tirx.Stmt:
         if is_shared(node.buffer):
             size = allocated_bytes(node.buffer, self._capability)
             alignment = alignment_of(node.buffer, self._capability)
-            tile = Tile(node.buffer, size, alignment, len(self._pending))
+            tile = Tile(node.buffer, size, alignment, len(self._around))
             if is_mbarrier(node.buffer):  # initialised once: nothing else may lie there
                 tile.first, tile.last = 0, sys.maxsize
             self._by_buffer[node.buffer] = tile
@@ -203,8 +228,9 @@ class _Lifetimes:
         if tile is not None:
             tile.first = self._time if tile.first < 0 else tile.first
             tile.last = max(tile.last, self._time)
-            if self._regions.group is not None:
+            if self._groups.group is not None:
                 tile.first, tile.last = 0, sys.maxsize
-            for pending in self._pending[tile.depth :] if self._through_loops else ():
-                pending.append(tile)
+            for depth, region in enumerate(self._around):
+                if region.diverges or depth >= tile.depth:
+                    region.tiles.append(tile)
         return var
