@@ -104,6 +104,50 @@ def test_a_tensor_that_no_map_describes():
     assert "multiples of 16 bytes" in declined["tma_add"]
 
 
+def test_a_tensor_that_the_kernel_reads_too():
+    """The additions go on with the kernel: what is read behind them would be of before or after."""
+
+    @T.prim_func
+    def main(A: T.Tensor((64, 64), "float32"), C: T.Tensor((64, 64), "float32")):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_fragment((64, 64), "float32")
+            T.copy(A, a)
+            T.atomic_add(C[0, 0], a)
+            T.copy(C, a)
+            T.copy(a, A)
+
+    kernel, chosen, declined = way(main)
+    reason = "the kernel uses C[64, 64] float32 elsewhere too"
+    assert (chosen, declined["tma_add"]) == ("elements", reason)
+    a, c = torch.randn(64, 64), torch.randn(64, 64)
+    total = a + c
+    kernel(a, c)
+    assert torch.equal(c, total)
+    assert torch.equal(a, total)
+
+
+@pytest.mark.parametrize(
+    ("then", "chosen"), [("add a fragment", "tma_add"), ("add ones", "elements")]
+)
+def test_another_addition_to_the_tensor(then, chosen):
+    @T.prim_func
+    def main(A: T.Tensor((64, 64), "float32"), C: T.Tensor((64, 64), "float32")):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_fragment((64, 64), "float32")
+            T.copy(A, a)
+            T.atomic_add(C[0, 0], a)
+            if then == "add ones":
+                T.atomic_add(C[0:64, 0:64], T.float32(1))
+            else:
+                T.atomic_add(C[0, 0], a)
+
+    kernel, way_of_first, _ = way(main)
+    assert way_of_first == chosen
+    a, c = torch.randn(64, 64), torch.zeros(64, 64)
+    kernel(a, c)
+    assert torch.equal(c, a + (1 if then == "add ones" else a))
+
+
 @pytest.mark.parametrize(
     "step",
     [

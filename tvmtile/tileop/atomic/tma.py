@@ -6,6 +6,7 @@ from tvm import ir, tirx
 
 from tvmtile.ir.asynchronous import BULK_STORE, wait
 from tvmtile.ir.operands import as_region, constant, describe, dtype_of, is_whole
+from tvmtile.ir.operators import TileOp
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import is_fragment, is_global
 from tvmtile.layout.fragment import layout_of
@@ -14,7 +15,7 @@ from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.elementwise import moving_axes
 from tvmtile.tileop.mbarrier import ProxyFence
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
-from tvmtile.tileop.staging import allocate, bytes_of, bytes_taken, swizzled_tile
+from tvmtile.tileop.staging import allocate, bytes_of, bytes_taken, swizzled_tile, uses_of
 from tvmtile.tileop.tma import TmaCopy
 from tvmtile.tileop.tma.copies import barrier_of_group, by_leader, check_fits, store
 
@@ -30,10 +31,22 @@ def _fits(op: AtomicTile, context: LoweringContext) -> None:
         raise Decline("it is no addition of float32 in any order")
     if dtype_of(op.src) != dtype_of(op.dst):
         raise Decline("what is added has another dtype")
+    if not all(_is_addition(use.operator) for use in uses_of(op.dst.source, context)):
+        raise Decline(f"the kernel uses {describe(op.dst.source)} elsewhere too")
     check_fits(_copy(op, _staged(op, context)), context)
 
 
 _AXES = 2
+
+
+def _is_addition(op: TileOp | None) -> bool:
+    """Tell whether an operator adds a fragment to a tile, in any order with additions under way."""
+    return (
+        isinstance(op, AtomicTile)
+        and names_tile(op.src)
+        and is_fragment(op.src.source)
+        and (op.kind, op.order) == ("add", "relaxed")
+    )
 
 
 def _fits_layouts(op: AtomicTile, context: LoweringContext) -> None:
