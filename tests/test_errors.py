@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import traceback
 import warnings
@@ -148,6 +149,8 @@ def test_reason_without_the_check_of_tvm(text, reason):
 
 @pytest.fixture
 def no_torch(monkeypatch):
+    """Parts of it that others have imported are there, whichever tests ran before."""
+    importlib.import_module("torch._dynamo")
     monkeypatch.setitem(sys.modules, "torch", None)
 
 

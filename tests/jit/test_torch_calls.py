@@ -250,9 +250,8 @@ def test_a_call_in_compiled_code(call, a, b):
     torch._dynamo.reset()
 
 
-def test_a_function_in_compiled_code_draws_no_warning(monkeypatch, a):
-    monkeypatch.delenv("TVMTILE_TARGET")  # the target follows the tensors
-    monkeypatch.setattr(torch._dynamo.utils, "warn_once", pytest.fail)
+def doubles(a):
+    """A function in the eager style."""
 
     @tvmtile.jit
     def double(A):
@@ -264,8 +263,50 @@ def test_a_function_in_compiled_code_draws_no_warning(monkeypatch, a):
                 B[i] = A[i] * 2
         return B
 
-    result = torch.compile(lambda a: double(a) + 1, backend="eager")(a)
-    torch.testing.assert_close(result, a * 2 + 1)
+    return double
+
+
+def doubles_lazily(a):
+    @tvmtile.jit(out_idx=-1)
+    def double(n):
+        @T.prim_func
+        def main(A: T.Tensor((n,), "float32"), B: T.Tensor((n,), "float32")):
+            with T.Kernel(1, threads=32):
+                for i in T.Parallel(n):
+                    B[i] = A[i] * 2
+
+        return main
+
+    return lambda a: double(len(a))(a)
+
+
+def doubles_by_a_kernel(a):
+    return doubles(a).compile(a)
+
+
+def doubles_into(a):
+    """By a kernel that is given its result, and has run before."""
+    kernel = doubles(a).compile(a)
+
+    def double(a):
+        result = torch.empty_like(a)
+        kernel(a, result)
+        return result
+
+    double(a)
+    return double
+
+
+@pytest.mark.parametrize("make", [doubles, doubles_lazily, doubles_by_a_kernel, doubles_into])
+def test_nothing_of_a_call_is_traced_in_compiled_code(make, monkeypatch, a):
+    """Dynamo warns of what it can't trace, and of functions that it compiles again and again."""
+    monkeypatch.delenv("TVMTILE_TARGET")  # the target follows the tensors
+    monkeypatch.setattr(torch._dynamo.utils, "warn_once", pytest.fail)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for _ in range(3):
+            caller = eval("lambda a: double(a) + 1", {"double": make(a)})  # code of its own
+            result = torch.compile(caller, backend="eager")(a)
+            torch.testing.assert_close(result, a * 2 + 1)
     torch._dynamo.reset()
 
 

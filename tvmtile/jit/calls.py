@@ -24,7 +24,7 @@ from tvmtile.ir.rewriting import mentions, variables_of
 from tvmtile.jit.adapter import Adapter
 from tvmtile.jit.arguments import explain, in_order, is_pointer, ready, with_integers_in_range
 from tvmtile.jit.artifact import Artifact
-from tvmtile.jit.dynamo import DYNAMO, break_graph
+from tvmtile.jit.dynamo import is_traced, untraced
 from tvmtile.jit.packed import as_bytes, as_elements
 from tvmtile.jit.results import Results as Allocated
 from tvmtile.jit.results import bound_extents, evaluate
@@ -101,6 +101,8 @@ class CompiledProgram(Generic[Results]):
             If an argument does not fit: the message names the parameter, what it needs and what it
             got.
         """
+        if is_traced():
+            return untraced(self, args, named)
         problem, results = self._called(args, named)
         if problem is not None:
             raise problem  # here, so that no frames of ours follow
@@ -115,8 +117,6 @@ class CompiledProgram(Generic[Results]):
             if isinstance(placed, ArgumentError):
                 return placed, None
             args = placed
-        if DYNAMO in sys.modules:
-            break_graph()
         try:
             complete = self._completed(args)
             self._call(*complete)

@@ -24,7 +24,7 @@ from tvmtile.frontend.surroundings import Surroundings
 from tvmtile.frontend.tensor import TensorSpec
 from tvmtile.jit.compiler import compile as compile_program
 from tvmtile.jit.compiler import ignore_options, par_compile, refuse_unknown
-from tvmtile.jit.dynamo import break_graph
+from tvmtile.jit.dynamo import is_traced, untraced
 from tvmtile.jit.following import chosen_target, target_of
 from tvmtile.jit.kernel import Kernel
 from tvmtile.jit.signatures import CalledWhenCompiled, JitOptions, Makes, One, Parameters, Results
@@ -239,9 +239,10 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
         return self.specialisation(*args, **kwargs)[2] if self._is_eager(args, kwargs) else None
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if is_traced():
+            return untraced(self, args, kwargs)
         if not self._is_eager(args, kwargs):
             return self._lazy_kernel(args, kwargs)
-        break_graph()
         kernel, tensors = self.prepared(*args, **kwargs)
         return kernel(*tensors)
 

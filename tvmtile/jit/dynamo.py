@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any, TypeVar
 
-DYNAMO = "torch._dynamo"
-"""The module that is there before anything is traced."""
+Result = TypeVar("Result")
 
 _MESSAGE = (
     "a kernel of tvmtile is no operator of torch's, and is called outside of the graph; "
@@ -13,8 +15,43 @@ _MESSAGE = (
 )
 
 
-def break_graph() -> None:
-    """Where Dynamo traces the caller, end its graph before the call, and say how to keep it whole."""
+def is_traced() -> bool:
+    """Tell whether Dynamo traces the caller, or would trace what that calls."""
     torch = sys.modules.get("torch")
-    if torch is not None and torch.compiler.is_dynamo_compiling():
+    if torch is None or "torch._dynamo" not in sys.modules:
+        return False
+    return torch.compiler.is_dynamo_compiling() or frame_callback(torch)() is not None
+
+
+def frame_callback(torch: ModuleType) -> Callable[[], object]:
+    """What tells what Dynamo does with the frames that come: nothing with a torch that can't tell."""
+    return getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: None)
+
+
+def untraced(
+    function: Callable[..., Result], args: tuple[Any, ...], named: Mapping[str, Any]
+) -> Result:
+    """Call a function where Dynamo traces the caller: its graph ends before, and goes on behind.
+
+    Of what the function does nothing is traced. A graph that is to stay whole is an error of Dynamo's,
+    which says how the kernel gets into it.
+    """
+    global _call_untraced
+    if _call_untraced is None:
+        import torch
+
         torch._dynamo.graph_break(msg=_MESSAGE)
+        # Not compiled for each kind of kernel either, of which Dynamo keeps a few.
+        torch._dynamo.eval_frame.skip_code(untraced.__code__)
+        _call_untraced = torch._dynamo.disable(_call, reason=_MESSAGE)
+    return _call_untraced(function, args, named)
+
+
+_call_untraced: Any = None
+"""`_call`, for which Dynamo steps aside: made when it is first needed, since that imports Dynamo."""
+
+
+def _call(
+    function: Callable[..., Result], args: tuple[Any, ...], named: Mapping[str, Any]
+) -> Result:
+    return function(*args, **named)

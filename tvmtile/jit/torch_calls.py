@@ -26,7 +26,7 @@ from torch.autograd import forward_ad
 
 from tvmtile.errors import ArgumentError, user_location
 from tvmtile.jit.calls import PROGRAM_FAILURES
-from tvmtile.jit.dynamo import break_graph
+from tvmtile.jit.dynamo import frame_callback, untraced
 from tvmtile.jit.torch_operators import Operators, is_wrapper
 
 _NO_GRADIENT = "a kernel has no gradient of its own"
@@ -37,8 +37,6 @@ _REMEDY = (
 
 
 _CALL = """\
-if is_dynamo_compiling():
-    break_graph()
 try:
     is_plain = not ({special})
 except AttributeError:  # not a tensor of torch's
@@ -59,9 +57,13 @@ else:
 
 _FUNCTIONS = """
 def call({args}):
+    if {is_traced}:
+        return untraced(call, ({args}), {{}})
 {call}
 
 def __call__(self, /, {optional}*more, **named):
+    if {is_traced}:
+        return untraced(self, ({args}*more,), named)
     if {is_partial}:
         problem, results = self._called(given(({args}*more,)), named)
     else:
@@ -77,6 +79,9 @@ def __call__(self, /, {optional}*more, **named):
     return results
 """
 """What is rare is done as in `Kernel.__call__`."""
+
+_IS_TRACED = "is_dynamo_compiling() or frame_callback() is not None"
+"""`dynamo.is_traced`, written out."""
 
 _GUARD: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
 """What torch.compile asks of the arguments of a compiled function, in one call for all of them."""
@@ -127,6 +132,7 @@ def as_torch_operator(
     )
     source = _FUNCTIONS.format(
         args=_listed(args),
+        is_traced=_IS_TRACED,
         optional=_listed(f"{arg}=absent" for arg in args),
         is_partial=" or ".join(["more", "named", *(f"{arg} is absent" for arg in args[-1:])]),
         call=indent(call, " " * 4),
@@ -138,9 +144,9 @@ def as_torch_operator(
 
     names: dict[str, Any] = {
         "absent": _ABSENT,
-        "break_graph": break_graph,
         "call_with_care": call_with_care,
         "forward_ad": forward_ad,
+        "frame_callback": frame_callback(torch),
         "given": _given,
         "increment_version": torch._C._increment_version,
         "is_dynamo_compiling": torch.compiler.is_dynamo_compiling,
@@ -151,6 +157,7 @@ def as_torch_operator(
         "modes": torch._C._len_torch_dispatch_stack,
         "operators": operators,
         "program_failures": PROGRAM_FAILURES,
+        "untraced": untraced,
     }
     _remember_in(names)
     exec(compile(source, f"<tvmtile: call of {name}>", "exec"), names)
