@@ -304,7 +304,12 @@ def test_nothing_of_a_call_is_traced_in_compiled_code(make, monkeypatch, a):
     monkeypatch.setattr(torch._dynamo.utils, "warn_once", pytest.fail)
     with torch._dynamo.config.patch(error_on_recompile=True):
         for _ in range(3):
-            caller = eval("lambda a: double(a) + 1", {"double": make(a)})  # code of its own
+            double = make(a)
+
+            def caller(a, double=double):
+                return double(a) + 1
+
+            caller.__code__ = caller.__code__.replace()  # its own: else Dynamo compiles it again
             result = torch.compile(caller, backend="eager")(a)
             torch.testing.assert_close(result, a * 2 + 1)
     torch._dynamo.reset()

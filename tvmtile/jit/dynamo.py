@@ -37,13 +37,13 @@ def untraced(
     which says how the kernel gets into it.
     """
     global _call_untraced
-    if _call_untraced is None:
-        import torch
+    import torch
 
-        torch._dynamo.graph_break(msg=_MESSAGE)
+    torch._dynamo.graph_break(msg=_MESSAGE)  # nothing, where the caller is not traced itself
+    if _call_untraced is None:
         # Not compiled for each kind of kernel either, of which Dynamo keeps a few.
         torch._dynamo.eval_frame.skip_code(untraced.__code__)
-        _call_untraced = torch._dynamo.disable(_call, reason=_MESSAGE)
+        _call_untraced = torch._dynamo.disable(_call)
     return _call_untraced(function, args, named)
 
 
