@@ -1,16 +1,23 @@
-"""TVM's CUDA runtime: whether it is there, and how it comes to load without a toolkit."""
+"""TVM's CUDA runtime and CUDA's libraries: whether they are there, how they load without a toolkit."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import os
+import sys
 from functools import lru_cache
+from importlib import metadata
 from pathlib import Path
 
 import tvm
 import tvm_ffi
 from tvm_ffi.libinfo import load_lib_ctypes
 
-__all__ = ["has_gpu"]
+__all__ = ["has_gpu", "load_beside_others"]
+
+_WHEELS = {"libcudart.so.13": "nvidia-cuda-runtime", "libnvrtc.so.13": "nvidia-cuda-nvrtc"}
+"""Where each library is: the wheel that the extra `cuda` brings."""
 
 
 @lru_cache(maxsize=1)
@@ -31,6 +38,7 @@ def _load_runtime() -> None:
         from cuda import pathfinder
     except ImportError:
         return
+    load_beside_others("libcudart.so.13")
     with contextlib.suppress(pathfinder.DynamicLibNotFoundError, OSError, RuntimeError):
         pathfinder.load_nvidia_dynamic_lib("cudart")
         directory = Path(tvm.__file__).parent / "lib"
@@ -40,3 +48,26 @@ def _load_runtime() -> None:
             extra_lib_paths=[directory],
             mode="RTLD_LOCAL",
         )
+
+
+def load_beside_others(library: str) -> None:
+    """Load a library of the extra `cuda`, if it is installed and the process has none of this version.
+
+    `cuda.pathfinder`, and with it `cuda.bindings`, takes what it finds loaded, the newest first: with a
+    torch that is built for CUDA 12, torch's, which TVM's runtime and the headers of CUDA 13 do not go
+    with. Both versions can be loaded: their symbols have versions.
+
+    Parameters
+    ----------
+    library : str
+        "libcudart.so.13" or "libnvrtc.so.13".
+    """
+    if sys.platform != "linux":
+        return
+    with contextlib.suppress(OSError):
+        ctypes.CDLL(library, mode=os.RTLD_NOLOAD)
+        return
+    with contextlib.suppress(metadata.PackageNotFoundError, OSError):
+        files = metadata.files(_WHEELS[library]) or ()
+        for path in (file.locate() for file in files if file.name == library):
+            ctypes.CDLL(str(path))

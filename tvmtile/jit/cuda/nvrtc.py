@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tvmtile.cache import current_store, digest
+from tvmtile.cuda_runtime import load_beside_others
 from tvmtile.errors import CudaCompileError, import_optional
 from tvmtile.jit.cuda.headers import (
     PREAMBLE,
@@ -19,6 +20,9 @@ from tvmtile.jit.cuda.headers import (
     include_directories,
 )
 
+_CUDA = 13
+"""The version that TVM's wheel is built for."""
+_OLDER = f'what is compiled is for CUDA {_CUDA}, which this brings: pip install "tvmtile[cuda]"'
 _KIND = "cubins"
 _ENTRY = re.compile(r"__global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(")
 
@@ -46,6 +50,7 @@ def compile_source(source: str, arch: str) -> Binary:
     MissingDependency
         If NVRTC or CUDA's headers are not installed.
     """
+    load_beside_others("libnvrtc.so.13")
     nvrtc = import_optional("cuda.bindings.nvrtc", "cuda", "compiling for CUDA")
     store = None if has_foreign_headers(source) else current_store()
     if store is None:
@@ -144,7 +149,11 @@ def _checked(nvrtc: Any, returned: tuple[object, ...]) -> Any:
     """What a function of NVRTC returned beside its status."""
     status, *values = returned
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        raise CudaCompileError(f"NVRTC failed: {nvrtc.nvrtcGetErrorString(status)[1].decode()}")
+        _, major, minor = nvrtc.nvrtcVersion()
+        raise CudaCompileError(
+            f"NVRTC {major}.{minor} failed: {nvrtc.nvrtcGetErrorString(status)[1].decode()}",
+            help=None if major >= _CUDA else _OLDER,
+        )
     return values[0] if values else None
 
 
