@@ -267,7 +267,7 @@ def doubles(a):
 
 
 def doubles_lazily(a):
-    @tvmtile.jit(out_idx=-1)
+    @tvmtile.jit(out_idx=-1, target="llvm")
     def double(n):
         @T.prim_func
         def main(A: T.Tensor((n,), "float32"), B: T.Tensor((n,), "float32")):
