@@ -16,6 +16,7 @@ from tvmtile.layout.fragment import REGISTER, THREAD, Digit, with_weights
 __all__ = [
     "FAMILIES",
     "LEAST_BESIDE_SUMS",
+    "LEAST_REGISTERS",
     "OPERAND_BYTES",
     "ROWS",
     "WARPGROUP",
@@ -32,6 +33,8 @@ OPERAND_BYTES = 32
 """Bytes along K of an instruction's operands."""
 LEAST_BESIDE_SUMS = 26
 """Registers of a thread beside its sums; with fewer ptxas refuses an instruction (C7602)."""
+LEAST_REGISTERS = LEAST_BESIDE_SUMS + ROWS * _LEAST_COLUMNS // WARPGROUP
+"""Of a thread, for any instruction that is used."""
 _PTX = {
     "float16": "f16",
     "bfloat16": "bf16",

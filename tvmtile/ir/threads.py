@@ -26,6 +26,8 @@ MAX_THREADS = 1024
 REGISTER_FILE = 65536
 """32-bit registers of a multiprocessor of NVIDIA's GPUs."""
 _MOST_REGISTERS = 255
+_REGISTER_UNIT = 8
+"""Of a thread: a warp gets multiples of 256."""
 ALL_LANES = (1 << WARP_SIZE) - 1
 """The threads of a warp, a bit each."""
 
@@ -34,7 +36,12 @@ _REGION = "tvmtile.group"
 
 def registers_of_each(threads: int) -> int:
     """Registers that each of so many threads can have where all of them run at once."""
-    return min(_MOST_REGISTERS, REGISTER_FILE // threads)
+    return min(_MOST_REGISTERS, whole_registers(REGISTER_FILE // threads))
+
+
+def whole_registers(count: int) -> int:
+    """What a thread gets of so many registers that it could have."""
+    return count // _REGISTER_UNIT * _REGISTER_UNIT
 
 
 @dataclass(frozen=True, order=True)

@@ -153,7 +153,7 @@ def test_consumers_of_one_warpgroup_and_of_two(threads, block, dtype):
         (256, None, [240, 24]),
         (256, 1, [240, 24]),
         (256, 2, [104, 24]),
-        (256, 6, []),
+        (256, 4, [48, 24]),
         (384, None, [160, 32]),
         (384, 2, [72, 32]),
         (384, 3, [40, 32]),
@@ -161,14 +161,37 @@ def test_consumers_of_one_warpgroup_and_of_two(threads, block, dtype):
 )
 def test_registers_move_to_the_consumers(threads, blocks, moved):
     """Of those that a block has, where as many blocks share them as the kernel asks for."""
-    hint = None if blocks is None else lambda: T.annotate_min_blocks_per_sm(blocks)
-    program = gemm(384, 256, 256, threads=threads, block=(threads // 2, 64, 64), hint=hint)
-    kernel = tvmtile.compile(program, target=HOPPER)
+    kernel = sharing_registers(threads, blocks)
     assert registers_moved(kernel) == moved
     (choice,) = (each for each in kernel.choices if each.operator == "Pipelined")
-    reason = dict(choice.declined).get("registers for consumers")
-    assert (reason is None) == (threads == 128 or bool(moved))
-    assert reason in (None, f"{blocks} blocks on a multiprocessor leave none to move")
+    assert "registers for consumers" not in dict(choice.declined)
+    assert kernel.resources()  # ptxas has enough for each instruction
+
+
+def sharing_registers(threads, blocks):
+    """A product whose blocks share a multiprocessor with so many."""
+    hint = None if blocks is None else lambda: T.annotate_min_blocks_per_sm(blocks)
+    program = gemm(384, 256, 256, threads=threads, block=(threads // 2, 64, 64), hint=hint)
+    return tvmtile.compile(program, target=HOPPER)
+
+
+@pytest.mark.parametrize(("threads", "blocks", "left"), [(256, 6, 24), (384, 4, 32)])
+def test_a_producer_that_leaves_no_registers_for_a_product(threads, blocks, left):
+    kernel = sharing_registers(threads, blocks)
+    assert f"__launch_bounds__({threads}, {blocks})" in kernel.get_kernel_source()
+    (choice,) = (each for each in kernel.choices if each.operator == "Pipelined")
+    assert dict(choice.declined)["two roles"] == (
+        f"{blocks} blocks with producers leave a thread {left} registers, and a product takes 34"
+    )
+    assert kernel.resources()
+
+
+def test_blocks_that_leave_no_registers_for_a_product_of_warpgroups():
+    kernel = sharing_registers(384, 5)
+    (choice,) = (each for each in kernel.choices if each.operator == "gemm")
+    reason = "5 blocks of 384 threads leave one 32 registers; an instruction takes 34"
+    assert (choice.chosen, dict(choice.declined)["wgmma"]) == ("mma", reason)
+    assert kernel.resources()
 
 
 def registers_moved(kernel):

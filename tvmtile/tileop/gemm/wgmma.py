@@ -13,12 +13,21 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile.instructions.wgmma import FAMILIES, OPERAND_BYTES, ROWS, WARPGROUP, Family, Wgmma
+from tvmtile.instructions.wgmma import (
+    FAMILIES,
+    LEAST_REGISTERS,
+    OPERAND_BYTES,
+    ROWS,
+    WARPGROUP,
+    Family,
+    Wgmma,
+)
 from tvmtile.ir.asynchronous import WGMMA, Product, multiply, signal, wait
 from tvmtile.ir.operands import bits_of, buffer_of, constant, describe, dtype_of
 from tvmtile.ir.operators import least_blocks_in
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import is_fragment, is_shared
+from tvmtile.ir.threads import registers_of_each
 from tvmtile.ir.types import Index
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout, with_weights
 from tvmtile.layout.shared import SWIZZLES
@@ -78,7 +87,13 @@ def _plan(op: Gemm, context: LoweringContext) -> _Plan:
     if not context.gpu.has_warpgroup_products:
         raise Lacking(f"{context.gpu.name} has no wgmma")
     family = _family(op)
-    threads = context.launch.num_threads * (least_blocks_in(context.launch.body) or 1)
+    blocks = least_blocks_in(context.launch.body) or 1
+    threads = context.launch.num_threads * blocks
+    if registers_of_each(threads) < LEAST_REGISTERS:
+        raise Decline(
+            f"{blocks} blocks of {context.launch.num_threads} threads leave one "
+            f"{registers_of_each(threads)} registers; an instruction takes {LEAST_REGISTERS}"
+        )
     plan = _Plan(family, _share(op, family, threads, context), threads, {})
     for operand, follows_k, step in _operands(op, plan):
         panel = _panel(operand, family, 0 if follows_k else step, follows_k=follows_k)

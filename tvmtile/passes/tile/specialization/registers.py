@@ -10,7 +10,7 @@ from tvm import tirx
 from tvmtile._tvm import is_buffer_var
 from tvmtile.ir.operands import bits_of, static_shape
 from tvmtile.ir.operators import least_blocks_in, operator_for, operators_in
-from tvmtile.ir.threads import REGISTER_FILE, WARPGROUP, registers_of_each
+from tvmtile.ir.threads import REGISTER_FILE, WARPGROUP, registers_of_each, whole_registers
 from tvmtile.passes.tile.pipelining import Unit
 from tvmtile.passes.tile.specialization.candidates import Candidate
 from tvmtile.passes.tile.specialization.skew import registers_held
@@ -22,7 +22,7 @@ them tiles. Blocks of other sizes have enough for all, or none to move. Where th
 """
 
 
-_MOST_REGISTERS, _STEP = 240, 8
+_MOST_REGISTERS = 240
 _REGISTER_BITS = 32
 _BESIDE_OPERANDS = 40
 """Of a thread that computes a tile: addresses, counters, what it computes with."""
@@ -54,11 +54,14 @@ class RoleRegisters:
             return "the kernel asks that none move"
         return f"{self.least_blocks} blocks on a multiprocessor leave none to move"
 
+    def at_first(self, consumers: int) -> int:
+        """Registers that each thread begins with, beside a producer's warpgroup."""
+        return registers_of_each((self.least_blocks or 1) * (consumers + WARPGROUP))
+
     def of_consumer(self, consumers: int, candidates: Sequence[Candidate]) -> int:
         """Registers of a thread that multiplies, at most."""
         shares = self._shares(consumers, candidates)
-        threads = (self.least_blocks or 1) * (consumers + WARPGROUP)
-        return registers_of_each(threads) if shares is None else shares[1]
+        return self.at_first(consumers) if shares is None else shares[1]
 
     def moved(
         self, consumers: int, candidates: Sequence[Candidate]
@@ -84,26 +87,23 @@ class RoleRegisters:
         registers for these, of what the sums of those that multiply leave.
         """
         fewest = _FEWEST.get((consumers, any(each.by_threads for each in candidates)))
-        threads = consumers + WARPGROUP
-        at_first = _whole(REGISTER_FILE // ((self.least_blocks or 1) * threads))
+        at_first = self.at_first(consumers)
         if fewest is None or fewest >= at_first or self.are_fixed:
             return None
-        pool = at_first * threads  # which a block has: an increase waits for no others
+        pool = at_first * (
+            consumers + WARPGROUP
+        )  # which a block has: an increase waits for no others
         few = fewest
         wanted = max((registers_loaded(each) for each in candidates), default=0)
         if wanted:
             sums = max(registers_held(each.units, each.order, consumers) for each in candidates)
             left = (pool - consumers * (sums + _BESIDE_SUMS)) // WARPGROUP
-            few = min(max(fewest, _whole(min(wanted + _BESIDE_OPERANDS, left))), at_first)
-        return few, min(_whole((pool - WARPGROUP * few) // consumers), _MOST_REGISTERS)
+            few = min(max(fewest, whole_registers(min(wanted + _BESIDE_OPERANDS, left))), at_first)
+        return few, min(whole_registers((pool - WARPGROUP * few) // consumers), _MOST_REGISTERS)
 
 
 def _may_move(consumers: int) -> bool:
     return (consumers, False) in _FEWEST
-
-
-def _whole(registers: int) -> int:
-    return registers // _STEP * _STEP
 
 
 def registers_loaded(candidate: Candidate) -> int:

@@ -7,7 +7,7 @@ from tvm.target import Target
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import mapped
-from tvmtile.instructions.wgmma import LEAST_BESIDE_SUMS
+from tvmtile.instructions.wgmma import LEAST_BESIDE_SUMS, LEAST_REGISTERS
 from tvmtile.ir.kernels import Launch, with_launch_body
 from tvmtile.ir.operators import operators_in
 from tvmtile.ir.rewriting import replace_loop, seq
@@ -56,6 +56,12 @@ class Specializer:
         self._tiles = KernelTiles(kernel)
         if not is_wanted and not self._multiplies_asynchronously():
             raise Unsuitable("no product is asynchronous work of warpgroups")
+        registers = self._registers.at_first(self._launch.num_threads)
+        if not is_wanted and registers < LEAST_REGISTERS:
+            raise Unsuitable(
+                f"{self._registers.least_blocks} blocks with producers leave a thread {registers} "
+                f"registers, and a product takes {LEAST_REGISTERS}"
+            )
         why_not = BulkCopies(kernel, self._context).why_not
         kind = self._context.kind
         self._candidates = candidates_in(kernel, self._tiles, kind, why_not, self._why_not_compute)
