@@ -309,11 +309,12 @@ def dry_row(case: Case, configuration: dict[str, Any], kernel: Any) -> dict[str,
     try:
         if isinstance(kernel, TileError):
             raise kernel
-        (used,) = kernel.resources()
+        used = kernel.resources()
     except TileError as error:
         row["problem"] = error.message.splitlines()[0]
     else:
-        row |= {"registers": used.registers, "spills": used.spills, "shared": used.shared}
+        for what in ("registers", "spills", "shared"):
+            row[what] = max(getattr(each, what) for each in used)  # of a program's kernels
     return {"case": case.name, "configuration": shown(configuration), **row}
 
 
