@@ -61,18 +61,20 @@ def producer_of(
     splits: Splits,
     tiles: KernelTiles,
     thread: ir.Expr,
+    threads: int,
     preloads: Sequence[Preload] = (),
 ) -> Producer:
     """What the producer does.
 
-    `thread` is a number among the producer's; the rest is as of `consumers_of`.
+    `thread` is a number among the producer's, which has so many `threads`; the rest is as of
+    `consumers_of`.
 
     Raises
     ------
     Unsuitable
         If the copies depend on what only consumers know.
     """
-    slicer = _Slicer(body, splits, tiles, thread, preloads)
+    slicer = _Slicer(body, splits, tiles, thread, threads, preloads)
     whole = with_fresh_variables(seq([*counters_of(splits, preloads), *slicer.slice()]))
     _check_known(whole, body)
     return Producer(whole, slicer.replayed)
@@ -87,6 +89,7 @@ class _Slicer:
         splits: Splits,
         tiles: KernelTiles,
         thread: ir.Expr,
+        threads: int,
         preloads: Sequence[Preload],
     ) -> None:
         self.replayed: list[tirx.Stmt] = []
@@ -95,6 +98,7 @@ class _Slicer:
         self._splits = splits
         self._tiles = tiles
         self._thread = thread
+        self._threads = threads
         self._filled: set[ir.Var] = set()
 
     def slice(self) -> list[tirx.Stmt]:
@@ -149,7 +153,7 @@ class _Slicer:
             if each.fills(child):
                 self._filled.add(each.tile)
                 copies = [_arriving(child, each.ring)]
-                return [*each.ring.fill([], copies, self._thread), *each.counted()]
+                return [*each.ring.fill([], copies, self._thread, self._threads), *each.counted()]
         parts = self._of(child)
         if parts or used.isdisjoint(self._roots_written(child)):
             return parts
@@ -190,29 +194,28 @@ class _Slicer:
             self._filled.update(body.units[number].writes)
         statements: list[tirx.Stmt] = []
         for ring in split.rings:
-            statements += _filled(ring, split.candidate, body, self._thread)
+            statements += self._filling(ring, split.candidate, body)
         used = body.bindings_for(statements)
         trips = split.trips.of(loop)
         return [*trips.begun([trips.each([*used, *statements])]), *trips.counted()]
 
-
-def _filled(ring: Ring, candidate: Candidate, body: Body, thread: ir.Expr) -> list[tirx.Stmt]:
-    """What fills the tiles of a ring: loads of what threads compute with begin before they are free."""
-    by_threads, computed = candidate.by_threads, candidate.computed
-    loops = [
-        asynchronously(CP_ASYNC.name, body.units[number].stmt)
-        for number in ring.units
-        if number in by_threads - computed
-    ]
-    copies = [
-        _arriving(body.units[number].stmt, ring)
-        for number in ring.units
-        if number not in by_threads
-    ]
-    own = sorted({*candidate.needed_by(ring.units), *computed.intersection(ring.units)})
-    first = next((place for place, n in enumerate(own) if n in ring.units), 0)
-    early, late = ([body.units[n].stmt for n in part] for part in (own[:first], own[first:]))
-    return [*early, *ring.fill(loops, copies, thread, late)]
+    def _filling(self, ring: Ring, candidate: Candidate, body: Body) -> list[tirx.Stmt]:
+        """What fills the tiles of a ring: loads of operands begin before the tiles are free."""
+        by_threads, computed = candidate.by_threads, candidate.computed
+        loops = [
+            asynchronously(CP_ASYNC.name, body.units[number].stmt)
+            for number in ring.units
+            if number in by_threads - computed
+        ]
+        copies = [
+            _arriving(body.units[number].stmt, ring)
+            for number in ring.units
+            if number not in by_threads
+        ]
+        own = sorted({*candidate.needed_by(ring.units), *computed.intersection(ring.units)})
+        first = next((place for place, n in enumerate(own) if n in ring.units), 0)
+        early, late = ([body.units[n].stmt for n in part] for part in (own[:first], own[first:]))
+        return [*early, *ring.fill(loops, copies, self._thread, self._threads, late)]
 
 
 def _written_in(statements: Sequence[tirx.Stmt]) -> list[ir.Var]:

@@ -27,6 +27,8 @@ class Ring:
     """The first and the last statement that uses one of them."""
     in_flight: bool
     """A statement that uses them goes on until the next iteration has issued its own."""
+    is_read_by_threads: bool
+    """Not only matrix units read them."""
     full: Mbarriers
     empty: Mbarriers
     """The tiles of an iteration have come; the warps that use them need them no more."""
@@ -67,6 +69,7 @@ class Ring:
         by_threads: Sequence[tirx.Stmt],
         copies: Sequence[tirx.Stmt],
         thread: ir.Expr,
+        threads: int,
         computed: Sequence[tirx.Stmt] = (),
     ) -> list[tirx.Stmt]:
         """Begin copies that arrive on the mbarrier, and say that there are no more.
@@ -76,20 +79,24 @@ class Ring:
         have `computed` they store while the copies are under way, and each thread orders its stores
         before asynchronous reads, as those of `wgmma` are.
 
-        `thread` is a number among the producer's. A condition may leave out any of the copies by
-        threads.
+        `thread` is a number among the producer's, which has so many `threads`. A condition may leave
+        out any of the copies by threads. Only warps that copy wait for the consumers: these do not wait
+        for the others, and a warp that came late, a phase after the one that it waits for, would wait
+        for the one after that.
         """
         one = tirx.const(1, "int32")
         arrive = _act(self.arrives_on, one, "arrive")
         if not by_threads and not computed:
-            return [self.wait_until_empty(), *copies, tirx.IfThenElse(thread == 0, arrive, None)]
+            wait = self.wait_until_empty()
+            if threads > WARP_SIZE:
+                wait = tirx.IfThenElse(thread < WARP_SIZE, wait, None)
+            return [wait, *copies, tirx.IfThenElse(thread == 0, arrive, None)]
         moved = [*by_threads, _act(self.arrives_on, one, "arrive_when_copied")]
-        fence = tirx.Evaluate(operator_for("proxy fence")().to_call())
         return [
             self.wait_until_empty(),
             *(moved if by_threads else ()),
             *copies,
-            *((*computed, fence) if computed else ()),
+            *((*computed, _fence()) if computed else ()),
             *_of_warps(thread, arrive),
         ]
 
@@ -100,9 +107,14 @@ class Ring:
 
         `thread` is a number among the consumers'. The copy is that of an iteration, of all that the
         kernel does, or of this one; `condition` says whether there was one.
+
+        Loads of the threads must be over by then, for which there is a fence: asynchronous copies
+        write by another way than threads read (PTX ISA, "Async proxy"), and on an H200 arrivals have
+        overtaken loads that stood behind many atomic additions.
         """
         copy = self.empty.of(self.iteration if iteration is None else iteration)
-        return _of_warps(thread, _act(copy, tirx.const(1, "int32"), "arrive"), condition)
+        arrived = _of_warps(thread, _act(copy, tirx.const(1, "int32"), "arrive"), condition)
+        return [_fence(), *arrived] if self.is_read_by_threads else arrived
 
 
 def _of_warps(
@@ -113,6 +125,10 @@ def _of_warps(
     if condition is not None:
         leads = tirx.all(condition, leads)
     return [tirx.Evaluate(T.tvm_storage_sync("warp")), tirx.IfThenElse(leads, stmt, None)]
+
+
+def _fence() -> tirx.Stmt:
+    return tirx.Evaluate(operator_for("proxy fence")().to_call())
 
 
 def _act(mbarrier: ir.TensorLoad, value: ir.Expr, action: str) -> tirx.Stmt:

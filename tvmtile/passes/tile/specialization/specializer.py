@@ -137,7 +137,8 @@ class Specializer:
         launch = Launch(kernel)
         thread = launch.thread_index
         declarations, body = _without_declarations(launch.body)
-        ahead = producer_of(body, splits, tiles, producer.index_of(thread), preloads)
+        copier = producer.index_of(thread)
+        ahead = producer_of(body, splits, tiles, copier, producer.count, preloads)
         using = self._consuming(body, splits, tiles, consumers.index_of(thread), ahead, preloads)
         own, copying = ahead.apart_from(using)
         rings = {ring.full: ring for split in splits.values() for ring in split.rings}
