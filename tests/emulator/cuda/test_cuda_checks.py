@@ -77,6 +77,52 @@ def test_mistakes_are_found_at_their_line(name, kind, comment, buffer, text):
         assert error.line == line_of(comment.strip("\n") + ("\n" if "\n" in comment else ""))
 
 
+BY_VALUE = """
+#include <cuda_fp16.h>
+#include <cuda_bf16.h>
+#include <cuda_fp8.h>
+__device__ float plain(TYPE x) { return *(unsigned char*)&x; }
+__noinline__ __device__ float apart(TYPE x) { return *(unsigned char*)&x; }
+__device__ float again(TYPE x, int times) { return times == 0 ? plain(x) : again(x, times - 1); }
+extern "C" __global__ void by_value(float* out) {
+  __shared__ alignas(16) unsigned short words[512];
+  TYPE* tile = (TYPE*)words;
+  for (int i = threadIdx.x; i < 512; i += 64) words[i] = i;
+  int other = 31 - threadIdx.x / 2;
+  out[threadIdx.x] = READ;
+}
+"""
+NUMBERS = ("half", "nv_bfloat16", "__nv_fp8_e4m3", "__nv_fp8_e5m2")
+
+
+@pytest.mark.parametrize(
+    ("type_", "read"),
+    [(number, "float(tile[other])") for number in NUMBERS]
+    + [
+        (number, read)
+        for number in ("half", "nv_bfloat16")
+        for read in (
+            "float(tile[other] + tile[other])",
+            "tile[other] < tile[other]",
+            "float(__hmax(tile[other], tile[other]))",
+            "float(-tile[other])",
+        )
+    ]
+    + [("half", "__half_as_ushort(tile[other])"), ("half2", "__half22float2(tile[other]).x")]
+    + [
+        (type_, read)
+        for type_ in ("half", "nv_bfloat16", "half2", "float4")
+        for read in ("plain(tile[other])", "apart(tile[other])", "again(plain(tile[other]), 2)")
+        if type_ == "half" or "again" not in read
+    ],
+)
+def test_reads_of_what_a_function_takes_by_value_are_checked(type_, read):
+    source = BY_VALUE.replace("TYPE", type_).replace("READ", read)
+    with pytest.raises(CudaEmulationError) as caught:
+        compile_cuda(source).kernel("by_value")(floats(), grid=1, block=64)
+    assert (caught.value.kind, caught.value.buffer) == ("race", "words"), str(caught.value)
+
+
 def test_a_tile_that_is_read_without_a_barrier():
     error = error_of("read_without_barrier", floats())
     assert (error.kind, error.buffer) == ("race", "tile")

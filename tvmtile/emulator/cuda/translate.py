@@ -66,6 +66,8 @@ class _Source:
                 if depth == 0:
                     raise _outside(self._tokens[i])
                 text, i = self._shared(i)
+            elif text == "__device__" and not self._calls_itself(i):
+                text = "__attribute__((always_inline))"
             elif i in self._told_lines:
                 has_parameters, end_of_teller = self._told_lines[i]
                 text = f"{', ' * has_parameters}int {_LINE} = __builtin_LINE())"
@@ -113,6 +115,16 @@ class _Source:
                     yield close, (before != "(", end)
                 i = begin = end
             i += 1
+
+    def _calls_itself(self, start: int) -> bool:
+        """Tell whether what is declared there is a function that can't be inlined."""
+        tokens = self._tokens
+        declared = (j for j in range(start, len(tokens)) if tokens[j].text in {"(", ";", "="})
+        head = next(declared, start)
+        body = next((j for j in range(head, len(tokens)) if tokens[j].text in {"{", ";"}), head)
+        names = [token.text for token in tokens[start:head] if token.kind == "name"]
+        inside = tokens[body : closing(tokens, body)] if tokens[body].text == "{" else []
+        return bool(names) and any(token.text == names[-1] for token in inside)
 
     def _shared(self, start: int) -> tuple[str, int]:
         """The declaration of variables that the threads of a block share."""

@@ -16,9 +16,12 @@
 
 #include <cuda.h>
 #include <vector_functions.h>
+// Their functions take numbers by value, and g++ has the loads of such arguments checked where it inlines a call.
+#define unused unused, always_inline
 #include <cuda_fp16.h>
 #include <cuda_bf16.h>
 #include <cuda_fp8.h>
+#undef unused
 #include <math_constants.h>
 
 #include "emulator/runtime.h"
@@ -31,4 +34,4 @@
 // What the headers of the host know nothing of. From here on it is a device's code that is compiled.
 #define __CUDA_ARCH__ EMULATOR_ARCHITECTURE
 // Here, since the host's own headers say `__attribute__((__noinline__))`.
-#define __noinline__ __attribute__((noinline))
+#define __noinline__

@@ -55,10 +55,10 @@ To as(From from) {
 }
 
 // Of pairs of numbers of 16 bits: products are added in double, which rounds none of them.
-inline __half fused(__half a, __half b, __half c) {
+__forceinline__ __half fused(__half a, __half b, __half c) {
   return __double2half(double(float(a)) * float(b) + float(c));
 }
-inline __nv_bfloat16 fused(__nv_bfloat16 a, __nv_bfloat16 b, __nv_bfloat16 c) {
+__forceinline__ __nv_bfloat16 fused(__nv_bfloat16 a, __nv_bfloat16 b, __nv_bfloat16 c) {
   return __double2bfloat16(double(float(a)) * float(b) + float(c));
 }
 template <typename Pair>
