@@ -201,12 +201,16 @@ def test_a_guard_that_is_off_by_one_is_found(monkeypatch, tmp_path):
 
 
 def test_a_clear_that_does_not_see_views_is_found(monkeypatch, tmp_path):
-    """What a view reads of cleared sums, before the first of a loop's products sets them."""
+    """What a view reads of cleared sums, before the first of a loop's products sets them.
+
+    That is what the memory has held before, which differs from processor to processor.
+    """
     from tvmtile.passes.cpu import clear_by_products
 
     monkeypatch.setattr(clear_by_products.Aliases, "aliased", frozenset())
-    outcome = run(generate_viewed(138, SIZE), "llvm", tmp_path)
-    assert outcome.kind == "wrong"
+    seeds = (138, 139, 156)
+    outcomes = [run(generate_viewed(seed, SIZE), "llvm", tmp_path) for seed in seeds]
+    assert "wrong" in {outcome.kind for outcome in outcomes}
 
 
 def test_a_sign_taken_out_of_a_division_is_found(monkeypatch, tmp_path):
