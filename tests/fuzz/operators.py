@@ -17,6 +17,8 @@ from tests.fuzz.values import EPSILON, Invalid, Value, binary, cast, is_float, l
 
 __all__ = ["OPERATORS", "Region"]
 
+_TF32_BITS = 11
+
 
 @dataclass(frozen=True)
 class Region:
@@ -175,7 +177,9 @@ def gemm(
     if is_float(via) and not is_float(left.dtype):
         terms = terms.astype(np.float64)
     error = abs(x)[:, :, None] * ey[None] + ex[:, :, None] * (abs(y) + ey)[None]
-    product = sum_of(Value(terms, error, via), 1, via, _product_error(left.dtype, via))
+    if left.dtype == "float32" and is_float(via):
+        error = error + _narrowed(x, y, terms)
+    product = sum_of(Value(terms, error, via), 1, via)
     before = literal(0, via) if clear_accum else cast(access.read(_matrix(c)), via)
     before = Value(
         before.data.reshape(product.data.shape) if not clear_accum else before.data,
@@ -208,11 +212,11 @@ def _rounded_between(before: Value, terms: np.ndarray) -> Any:
     return order_error(absolute, before.error, coarse, count, "float16")
 
 
-def _product_error(dtype: str, via: str) -> float:
-    """Tensor cores multiply float32 as tf32, whose eleven bits hold quarters and integers."""
-    if not is_float(via):
-        return 0.0
-    return 4 * EPSILON["float16"] if dtype == "float32" else 0.0
+def _narrowed(x: np.ndarray, y: np.ndarray, terms: np.ndarray) -> np.ndarray:
+    """What products of float32 may be off by: tensor cores multiply them as tf32, of eleven bits."""
+    fit_x, fit_y = (np.ldexp(np.frexp(m)[0], _TF32_BITS) % 1 == 0 for m in (x, y))
+    exact = fit_x[:, :, None] & fit_y[None, :, :]
+    return np.where(exact, 0.0, 4 * EPSILON["float16"] * np.abs(terms))
 
 
 def _matrix(region: Region) -> Region:

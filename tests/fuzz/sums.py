@@ -40,8 +40,8 @@ def order_error(
     return np.where(fits, 0.0, np.asarray(count) * EPSILON[via] * (absolute + error))
 
 
-def sum_of(terms: Value, axis: int, dtype: str, added: float = 0.0) -> Value:
-    """The sum along an axis, rounded to `dtype` at its end; `added` is a further relative error.
+def sum_of(terms: Value, axis: int, dtype: str) -> Value:
+    """The sum along an axis, rounded to `dtype` at its end.
 
     Products and narrow floats are summed in float32.
     """
@@ -53,6 +53,5 @@ def sum_of(terms: Value, axis: int, dtype: str, added: float = 0.0) -> Value:
     absolute = np.abs(data).sum(axis=axis)
     coarse = is_coarse(data).all(axis=axis)
     errors = errors + order_error(absolute, errors, coarse, data.shape[axis], via)
-    errors = errors + np.where(coarse, 0.0, added * absolute)
     result = rounded(total, errors, via) if via == dtype else Value(total, errors, via)
     return cast(result, dtype)

@@ -28,6 +28,36 @@ def diagonal(stages):
     return main
 
 
+def test_a_loop_of_no_iterations_over_a_swizzled_tile():
+    # TVM divided by zero where it flattened the places of elements that lie anywhere.
+    @T.prim_func
+    def main(
+        A: T.Tensor((64, 128), "float16"),
+        B: T.Tensor((16, 64), "float16"),
+        C: T.Tensor((128, 64), "float32"),
+        D: T.Tensor((128, 64), "float16"),
+    ):
+        with T.Kernel(1, 1, threads=32) as (bx, by):
+            a = T.alloc_shared((16, 128), "float16")
+            b = T.alloc_shared((16, 64), "float16")
+            c = T.alloc_fragment((128, 64), "float32")
+            T.clear(c)
+            T.copy(B, b)
+            for k in T.Pipelined(2, 2 + by, num_stages=2):
+                T.copy(A[k * 16, 0], a)
+                for i, j in T.Parallel(128, 64):
+                    D[i, j] = a[(j * 5) % 16, (j + 2) % 128]
+                T.gemm(a, b, c, transpose_A=True)
+            T.copy(c, C)
+
+    a, b = torch.randn(64, 128).half(), torch.randn(16, 64).half()
+    for target in ({"kind": "cuda", "arch": "sm_90a"}, "metal"):
+        c, d = torch.ones(128, 64), torch.ones(128, 64).half()
+        tvmtile.compile(main, target=target, execution_backend="emulator")(a, b, c, d)
+        assert (c == 0).all()
+        assert (d == 1).all()
+
+
 @pytest.mark.parametrize("stages", [0, 2, 3])
 def test_a_loop_of_one_iteration_with_a_start_of_its_own(stages):
     A, C = torch.randn(128, 128), torch.zeros(128, 128)

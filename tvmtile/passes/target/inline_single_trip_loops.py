@@ -1,4 +1,4 @@
-"""InlineSingleTripLoops: a loop of one iteration becomes its body."""
+"""InlineSingleTripLoops: a loop of one iteration becomes its body, and one of none nothing."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from tvm import tirx
 from tvmtile.ir.kernels import leaves_loop, with_kernels
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import substitute
+from tvmtile.ir.rewriting import seq, substitute
 from tvmtile.ir.scoped_rewriter import ScopedRewriter
 
 
 @prim_func_pass("InlineSingleTripLoops", requires=(Property.NO_PARALLEL,))
 def InlineSingleTripLoops(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Replace serial loops of one iteration by their body.
+    """Replace serial loops of one iteration by their body, and leave out those of none.
 
-    TVM unrolls such a loop, and its analyzer then knows two ranges of the variable, if the start of the
-    loop is not constant; it takes that for a contradiction and fails.
+    TVM unrolls a loop of one, and its analyzer then knows two ranges of the variable, if the start of the
+    loop is not constant; it takes that for a contradiction and fails. Where a loop has no iterations its
+    variable has no value: TVM divides by zero as it looks for what its values have in common.
 
     Before
     ------
@@ -27,6 +28,8 @@ def InlineSingleTripLoops(func: tirx.PrimFunc) -> tirx.PrimFunc:
             for tx in T.thread_binding(32, thread="threadIdx.x"):
                 for k in range(bx, bx + 1):
                     A[k, tx] = T.float32(0)
+                for k in range(2, 2):
+                    A[k, tx] = T.float32(1)
     ```
 
     After
@@ -41,7 +44,9 @@ def InlineSingleTripLoops(func: tirx.PrimFunc) -> tirx.PrimFunc:
 class _Runner(ScopedRewriter):
     def visit_for(self, loop: tirx.For) -> tirx.Stmt:
         is_plain = loop.kind in (tirx.ForKind.SERIAL, tirx.ForKind.UNROLLED)
-        runs_once = constant(self.analyzer.simplify(loop.extent)) == 1
-        if not is_plain or not runs_once or leaves_loop(loop.body):
+        trips = constant(self.analyzer.simplify(loop.extent))
+        if is_plain and trips is not None and trips <= 0:
+            return seq([])
+        if not is_plain or trips != 1 or leaves_loop(loop.body):
             return super().visit_for(loop)
         return self.mutate(substitute(loop.body, {loop.loop_var: loop.min}))
