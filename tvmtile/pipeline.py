@@ -148,6 +148,7 @@ _GPU: tuple[Any, ...] = (
     # Until here tiles are indexed by row and column, also where an address is taken: of 16 contiguous
     # bytes at most. What changes where elements lie in a tile comes after the barriers.
     P.InsertBarriers,  # threads wait for each other where they exchange elements
+    _Only("cuda", P.FenceLoads),  # what threads did with a tile is over before a bulk copy fills it
     P.ForgetSharing,  # who must know which tensors may be one memory, knew it
     _Only("cuda", P.LowerAsyncWork),  # copies, their batches and the waits become instructions
     _Only("cuda", P.FlattenShared),  # where an element of a tile lies becomes arithmetic

@@ -8,12 +8,13 @@ from typing import Generic, TypeVar
 from tvm import tirx
 
 from tvmtile.ir.kernels import is_loop_exit, statements_of
+from tvmtile.ir.operands import constant
 
 State = TypeVar("State")
 
 
 class Forward(ABC, Generic[State]):
-    """Follows the paths through a statement; loops until nothing more is found."""
+    """Follows the paths through a statement; those through a loop until nothing more is found."""
 
     def __init__(self) -> None:
         self._exits: list[list[State]] = []
@@ -35,8 +36,8 @@ class Forward(ABC, Generic[State]):
         """The state behind a statement."""
         if not self._may_change(stmt):
             return state
-        if type(stmt) is tirx.For or type(stmt) is tirx.While:
-            return self._loop(stmt.body, state)
+        if isinstance(stmt, tirx.For | tirx.While):
+            return self._loop(stmt, state)
         if type(stmt) is tirx.IfThenElse:
             cases = [self.follow(case, state) for case in statements_of(stmt)]
             return self.joined([*cases, *([state] if stmt.else_case is None else [])])
@@ -58,11 +59,15 @@ class Forward(ABC, Generic[State]):
             known = self._changing[stmt] = own or any(map(self._may_change, inside))
         return known
 
-    def _loop(self, body: tirx.Stmt, state: State) -> State:
+    def _loop(self, loop: tirx.For | tirx.While, state: State) -> State:
+        runs_once = isinstance(loop, tirx.For) and constant(loop.extent) == 1
         while True:
             self._exits.append([])
-            end = self.follow(body, state)
-            entered = self.joined([state, end, *self._exits.pop()])
+            end = self.follow(loop.body, state)
+            exits = self._exits.pop()
+            if runs_once:
+                return self.joined([end, *exits])
+            entered = self.joined([state, end, *exits])
             if entered == state:
                 return state
             state = entered

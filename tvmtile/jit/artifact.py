@@ -58,11 +58,13 @@ class Artifact:
     def host_source(self) -> str:
         """The host's part in LLVM's intermediate language.
 
-        TVM asks for all functions to be exported from a DLL. Of those that nothing outside of the module
-        sees LLVM does not read that again.
+        TVM asks for all functions to be exported from a DLL. Where nothing outside of the module sees
+        one, LLVM does not read that again.
         """
         text = str(self.module.inspect_source("ll"))
-        return re.sub(r"^define (private|internal) dllexport ", r"define \1 ", text, flags=re.MULTILINE)
+        return re.sub(
+            r"^define (private|internal) dllexport ", r"define \1 ", text, flags=re.MULTILINE
+        )
 
     def saved(self) -> tuple[dict[str, Any], dict[str, bytes]]:
         """It as facts, which JSON can hold, and files."""

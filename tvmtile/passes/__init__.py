@@ -26,6 +26,7 @@ from tvmtile.passes.gpu.carry_remainders import CarryRemainders
 from tvmtile.passes.gpu.distribute_parallel import DistributeParallel
 from tvmtile.passes.gpu.drop_idle_tokens import DropIdleTokens
 from tvmtile.passes.gpu.encode_tensor_maps import EncodeTensorMaps
+from tvmtile.passes.gpu.fence_loads import FenceLoads
 from tvmtile.passes.gpu.fragment_to_simdgroup import FragmentToSimdgroup
 from tvmtile.passes.gpu.hold_indices import HoldIndices
 from tvmtile.passes.gpu.infer_layout import InferLayout
@@ -123,6 +124,7 @@ __all__ = [
     "DropIdleTokens",
     "ElideSharedStaging",
     "EncodeTensorMaps",
+    "FenceLoads",
     "FindGroups",
     "FlattenShared",
     "ForgetSharing",

@@ -175,6 +175,7 @@ extern "C" __global__ void shared_tiles(const __grid_constant__ CUtensorMap A, f
     __syncwarp();
     wait(&full, k % 2);
     out[(blockIdx.x * tiles + k) * 32 + threadIdx.x] = tile[threadIdx.x] + rank;
+    if (without != 4) asm volatile("fence.proxy.async.shared::cta;" : : : "memory");
     __syncwarp();
     if (threadIdx.x == 0) {
       asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];"
@@ -207,6 +208,7 @@ def test_a_block_loads_a_tile_for_all_of_its_cluster(seed):
         (1, "uninitialized", "reads full[0]"),
         (2, "race", "a bulk load for mbarrier full[0] writes tile[0]"),
         (3, "protocol", "the shared memory of a block that has ended"),
+        (4, "fence", "writes tile[0], which thread (0, 0, 0) read, and no fence"),
     ],
 )
 def test_what_is_missing_between_blocks_is_found(without, kind, text):

@@ -132,14 +132,56 @@ def test_a_wrong_swizzle_or_offset_gives_wrong_numbers_or_a_report(changed):
     assert not torch.equal(result, expected)
 
 
-def test_one_thread_may_hand_a_stage_back_for_its_warpgroup_where_that_is_asked_for():
+def changed_source(*changes):
+    """The kernel with some of its text replaced."""
     source = with_mbarriers("hopper.cu")
-    source = source.replace("STEP(8) if (lane == 0) arrive", "STEP(8) if (thread == 128) arrive")
-    by_one = compile_cuda(source.replace("WGMMA", wgmma(), 1)).kernel("product")
+    for old, new in changes:
+        assert source.count(old) == 1
+        source = source.replace(old, new)
+    return compile_cuda(source.replace("WGMMA", wgmma(), 1)).kernel("product")
+
+
+def test_one_thread_may_hand_a_stage_back_for_its_warpgroup_where_that_is_asked_for():
+    by_one = changed_source(("STEP(8) if (lane == 0) arrive", "STEP(8) if (thread == 128) arrive"))
     result, expected, _ = product(kernel=by_one, consumers=1, whole_warpgroups=True)
     assert torch.equal(result, expected)
     with pytest.raises(CudaEmulationError, match="race: a bulk load .* which wgmma of thread"):
         product(kernel=by_one, consumers=1)
+
+
+@pytest.mark.parametrize(("by_reader", "by_loader"), [(False, False), (True, False), (False, True)])
+def test_a_load_over_what_threads_have_read_comes_behind_a_fence(by_reader, by_loader):
+    # A thread of each warp arrives, for all of the warp: its fence, behind __syncwarp, is one for all.
+    read = "d[0] += 0.f * __half2float(a[s][thread]); __syncwarp();" + "fence_proxy();" * by_reader
+    kernel = changed_source(
+        ("STEP(8) if", f"{read} STEP(8) if"),
+        ("STEP(3) expect", "fence_proxy();" * by_loader + "STEP(3) expect"),
+    )
+    if by_reader or by_loader:
+        result, expected, _ = product(kernel=kernel)
+        assert torch.equal(result, expected)
+        return
+    with pytest.raises(
+        CudaEmulationError, match=r"fence: a bulk load .* writes a\[.*, which .* read"
+    ) as caught:
+        product(kernel=kernel)
+    assert caught.value.kind == "fence"
+
+
+@pytest.mark.parametrize("threads", [32, 64])
+def test_who_waits_for_a_phase_can_not_miss_it(threads):
+    # Nobody waits for a second warp, which may come when the phase after its own is over, too.
+    kernel = changed_source(
+        ("if (thread == 0) {\n      for", f"if (thread < {threads}) {{\n      for"),
+        ("STEP(3) expect", "if (thread != 0) continue; STEP(3) expect"),
+    )
+    if threads == 32:
+        result, expected, _ = product(kernel=kernel)
+        assert torch.equal(result, expected)
+        return
+    with pytest.raises(CudaEmulationError, match="which thread 32 may miss as it waits") as caught:
+        product(kernel=kernel)
+    assert caught.value.kind == "protocol"
 
 
 def test_a_tensor_map_is_what_the_driver_makes():

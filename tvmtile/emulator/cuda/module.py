@@ -37,8 +37,9 @@ _WORDS = Vocabulary(
             "waited for before that"
         ),
         abi.Failure.FENCE: (
-            "put fence.proxy.async behind the write, and a barrier behind that; in tensor memory, "
-            "tcgen05.fence::before_thread_sync before the barrier, ::after_thread_sync behind it"
+            "put fence.proxy.async behind what the thread did, and a barrier behind that; in "
+            "tensor memory, tcgen05.fence::before_thread_sync before the barrier, "
+            "::after_thread_sync behind it"
         ),
         abi.Failure.REGISTER: "wait for its group first: wgmma.wait_group",
         abi.Failure.STACK: "keep arrays of that size in shared or global memory",

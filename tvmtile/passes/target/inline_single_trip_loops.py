@@ -15,9 +15,9 @@ from tvmtile.ir.scoped_rewriter import ScopedRewriter
 def InlineSingleTripLoops(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Replace serial loops of one iteration by their body, and leave out those of none.
 
-    TVM unrolls a loop of one, and its analyzer then knows two ranges of the variable, if the start of the
-    loop is not constant; it takes that for a contradiction and fails. Where a loop has no iterations its
-    variable has no value: TVM divides by zero as it looks for what its values have in common.
+    TVM unrolls a loop of one iteration, and its analyzer then knows two ranges of the variable, if the
+    start of the loop is not constant; it takes that for a contradiction and fails. In a loop of none
+    the variable has no value, and TVM divides by zero as it looks for what its values have in common.
 
     Before
     ------

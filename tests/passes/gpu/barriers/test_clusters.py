@@ -32,8 +32,7 @@ def multicast_product(turns=1, free="all", order="consumers", rows=128, columns=
                 A[by * TILE, k * TILE], a[n % STAGES], barrier=full[n % STAGES], cluster_mask=3
             )
             T.tma_copy(B[k * TILE, bx * TILE], b[n % STAGES], barrier=full[n % STAGES])
-            if T.get_thread_binding() == 128:
-                T.mbarrier_arrive(full[n % STAGES])
+            T.mbarrier_arrive(full[n % STAGES])
 
     @T.macro
     def multiply(C, a, b, c, full, empty, bx, by, turn):
@@ -63,7 +62,7 @@ def multicast_product(turns=1, free="all", order="consumers", rows=128, columns=
             a = T.alloc_shared((STAGES, TILE, TILE), "float16")
             b = T.alloc_shared((STAGES, TILE, TILE), "float16")
             c = T.alloc_fragment((TILE, TILE), "float32")
-            full = T.alloc_barrier([1] * STAGES)
+            full = T.alloc_barrier([128] * STAGES)
             empty = T.alloc_cluster_barrier([128 if free in ("own", "other") else 256] * STAGES)
             for turn in T.serial(turns):
                 row = by * turns + turn
@@ -164,7 +163,8 @@ def test_where_the_producers_stand_in_front_the_emulator_finds_it(free):
     a, b = torch.randn(128, 256).half(), torch.randn(256, 128).half()
     with pytest.raises(CudaEmulationError) as caught:
         kernel(a, b, torch.zeros(128, 128))
-    assert caught.value.kind == "race"
+    # The tile is written too early, or a phase ends that a producer has still to wait for.
+    assert caught.value.kind in {"race", "protocol"}
 
 
 @pytest.mark.parametrize("tensor", ["A", "B"])

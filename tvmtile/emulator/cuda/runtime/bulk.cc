@@ -2,7 +2,12 @@
 //
 // What a copy reads and writes is recorded when it is issued, as work of an agent: of the mbarrier that it
 // completes on, or of the thread's groups of stores. The bytes move when the launch's seed says so: at
-// once, or when no thread can go on. Reads of what threads wrote need a proxy fence.
+// once, or when no thread can go on. What threads wrote is read, and what they used is written, behind a proxy
+// fence.
+//
+// A wait names a phase by its parity alone: who begins to wait for a phase when the next one is over, too, waits
+// for the one after that. So whoever ends a phase must know that those who wait for the one before have seen it.
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <iterator>
@@ -20,7 +25,14 @@ namespace emulator {
 namespace {
 
 constexpr unsigned kMostArrivals = (1 << 20) - 1;
+constexpr unsigned kWarpgroup = 128;
 constexpr unsigned kChunk = 16;  // bytes that stay together under a swizzle
+
+// A thread has seen the end of a phase, at that clock of its own.
+struct Waited {
+  const Thread* thread;
+  std::uint32_t clock;
+};
 
 struct Mbarrier {
   unsigned number = 0;
@@ -35,6 +47,7 @@ struct Mbarrier {
   Passage passage;
   Passage from_others;
   std::vector<Thread*> waiting;
+  std::vector<Waited> waited;  // for the last phase
 };
 
 struct Copy {
@@ -85,11 +98,40 @@ unsigned agent_of(const Mbarrier& barrier) {
   return machine->agent_of(barrier.number, kMbarrier);
 }
 
+// Those who have seen the last phase end are known, as such, to those who have arrived in this one. Of threads
+// that wait together, as those of a warp do, any stands for all.
+void check_waits(int line, const Mbarrier& barrier) {
+  const unsigned together = machine->launch().waits_for_all ? kWarpgroup : kWarpSize;
+  const auto is_known = [&](const Waited& waited) {
+    const auto brought = [&](const Arrivals (&arrivals)[kOrders]) {
+      const Seen& seen = arrivals[machine->most_known()].seen;
+      return !seen.empty() && seen[waited.thread->number] >= waited.clock;
+    };
+    return brought(barrier.arrivals) || brought(barrier.others);
+  };
+  std::map<std::pair<unsigned, unsigned>, std::pair<const Thread*, bool>> known;  // by block and group of threads
+  for (const Waited& waited : barrier.waited) {
+    const ThreadContext& context = waited.thread->context;
+    auto& [thread, any] = known.emplace(std::pair(context.rank, context.index / together),
+                                        std::pair(waited.thread, false)).first->second;
+    any = any || is_known(waited);
+  }
+  for (const auto& [_, each] : known) {
+    if (each.second) continue;
+    char what[sizeof Report().operation];
+    std::snprintf(what, sizeof what, "the end of a phase of an mbarrier, which thread %u may miss as it waits for "
+                  "the one before", each.first->context.index);
+    fail_protocol(line, what);
+  }
+}
+
 void complete_if_done(int line, Mbarrier& barrier) {
   if (barrier.pending != 0 || barrier.bytes != 0) return;
   if (barrier.under_way != 0) {
     fail_protocol(line, "the end of a phase of an mbarrier that expects less bytes than its copies bring");
   }
+  check_waits(line, barrier);
+  barrier.waited.clear();
   if (machine->blocks() > 1) barrier.from_others = machine->complete(barrier.others, agent_of(barrier));
   barrier.passage = machine->complete(barrier.arrivals, agent_of(barrier));
   barrier.pending = barrier.expected;
@@ -457,6 +499,7 @@ void mbarrier_wait(int line, std::uint32_t address, unsigned parity, bool of_clu
     barrier.waiting.push_back(&thread);
     machine->block(site);
   }
+  barrier.waited.push_back({&thread, machine->clock_of(thread.number)});
   machine->pass(thread, barrier.passage);
   if (machine->blocks() > 1) machine->pass(thread, barrier.from_others, of_cluster);
 }

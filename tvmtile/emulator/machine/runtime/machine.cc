@@ -556,7 +556,7 @@ void Machine::block(const Site& site) {
 
 void Machine::arrive(const Thread& thread, Arrivals (&arrivals)[kOrders], bool publishes) {
   for (unsigned order = 0; order < orders(); ++order) {
-    if (publishes || order == kFree) {
+    if (publishes || !publishes_writes(order)) {
       orders_[order].arrive(arrivals[order], thread.number);
     } else {
       orders_[order].advance(thread.number);
@@ -576,7 +576,8 @@ Passage Machine::complete(Arrivals (&arrivals)[kOrders], unsigned agent) {
 }
 
 void Machine::pass(const Thread& thread, const Passage& passage, bool acquires) {
-  for (unsigned order = acquires ? 0 : kFree; order < orders(); ++order) {
+  for (unsigned order = 0; order < orders(); ++order) {
+    if (!acquires && publishes_writes(order)) continue;
     if (passage.seen[order]) orders_[order].join(thread.number, *passage.seen[order]);
   }
 }
@@ -758,11 +759,13 @@ void Machine::check_races(const Thread& thread, unsigned agent, const Region& re
     if (writer.clock != 0 && !repeats) {
       race(writer, writer.atomic ? Access::kAtomicWrite : Access::kWrite);
     }
-    // What threads and their own copies wrote; other work in the background needs no fence.
-    const bool by_thread = order.in_this_block(cell.write) && !in_background(cell.write);
-    if (needs_fence && shared && by_thread && !orders_[kFenced].knows(self, cell.write)) {
-      race(cell.write, Access::kWrite, Failure::kFence);
-    }
+    // Between threads, with their own copies, and work in the background; that needs none among itself.
+    const auto check_fences = [&](bool wrote) {
+      if (!needs_fence || !shared) return;
+      const Stamp unfenced = order.unfenced(cell, self, wrote, 2 * agents_apart_, orders_[kFenced]);
+      if (unfenced.clock != 0) race(unfenced, wrote ? Access::kWrite : Access::kRead, Failure::kFence);
+    };
+    check_fences(true);
     if (is_read(access)) {
       // What an atomic read races with is a plain write, which finds the write part of atomics.
       if (access == Access::kRead) order.note_read(cell, now, self);
@@ -770,6 +773,7 @@ void Machine::check_races(const Thread& thread, unsigned agent, const Region& re
     }
     const Stamp reader = order.concurrent_reader(cell, self, free);
     if (reader.clock != 0) race(reader, Access::kRead);
+    check_fences(false);
     const bool again = is_store && cell.write.agent == now.agent && cell.write.clock == now.clock;
     if (repeats || again) {
       const std::uintptr_t place = region.data + i;

@@ -138,8 +138,10 @@ class Machine {
   // What a thread knows, and that an agent's work is over up to now, for those who learn it by `bring`.
   Passage capture(const Thread& thread, unsigned agent);
   void bring(Arrivals (&arrivals)[kOrders], const Passage& passage);
-  // What a thread wrote and knows may be read by work in the background.
+  // What a thread did and knows may be read, and written, by work in the background.
   void fence(const Thread& thread);
+  // By which a thread knows most of shared memory.
+  unsigned most_known() const { return orders() > kFree ? kFree : static_cast<unsigned>(Space::kShared); }
   // What a thread knows of shared memory, at most; and its accesses go by other knowledge until that is put back.
   const std::shared_ptr<const Seen>& known(const Thread& thread) const;
   void go_by(const Thread& thread, std::shared_ptr<const Seen> known);
@@ -237,8 +239,8 @@ class Machine {
   Lanes& lanes_of(Warp& warp, std::uint32_t mask);
   // Those that this launch has: blocks that run alone need not the last.
   unsigned orders() const { return blocks_.size() > 1 ? kOrders : kFree; }
-  // By which a thread knows most of shared memory.
-  unsigned most_known() const { return orders() > kFree ? kFree : static_cast<unsigned>(Space::kShared); }
+  // Whether who knows of a write by it may read what was written.
+  static bool publishes_writes(unsigned order) { return order < kSpaces; }
   // The space that an order is about.
   static unsigned space_of(unsigned order) {
     return order < kSpaces ? order : static_cast<unsigned>(Space::kShared);

@@ -15,8 +15,8 @@ namespace emulator {
 
 enum class Space : int { kGlobal, kShared };
 constexpr unsigned kSpaces = 2;
-// Beside the order of accesses to each space, there is one of what has been written to shared memory and
-// may be read by work in the background, and one that leaves out what threads wrote: who tells another
+// Beside the order of accesses to each space, there is one of what threads did to shared memory before a
+// fence, so that work in the background may go on with it, and one that leaves out what threads wrote: who tells another
 // block of the cluster, without publishing it, that a tile is free says that it has been filled and read.
 constexpr unsigned kOrders = 4;
 constexpr unsigned kFenced = 2;

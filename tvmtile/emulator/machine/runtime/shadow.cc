@@ -48,6 +48,7 @@ void Order::arrive(Arrivals& arrivals, unsigned thread) {
 
 void Order::fence(unsigned thread, const Order& other) {
   auto known = std::make_shared<Seen>(*other.known_[thread]);
+  merge(*known, *known_[thread]);  // fences of others, by arrivals that publish nothing
   (*known)[thread] = clocks_[thread];
   known_[thread] = std::move(known);
 }
@@ -122,6 +123,22 @@ Stamp Order::concurrent_accessor(const Cell& cell, unsigned thread, bool wrote,
   for (const Accessors* others = &cell.others;; others = &pool_[others->next]) {
     const Stamp other = others->wrote == wrote ? unordered(*others, thread, free) : Stamp();
     if (other.clock != 0 || others->next == 0) return other;
+  }
+}
+
+Stamp Order::unfenced(const Cell& cell, unsigned thread, bool wrote, unsigned agents,
+                      const Order& fenced) const {
+  const auto is_unfenced = [&](Stamp stamp) {
+    return stamp.agent < agents && in_this_block(stamp) && !fenced.knows(thread, stamp);
+  };
+  if (wrote && is_unfenced(cell.write)) return cell.write;
+  for (const Accessors* others = &cell.others;; others = &pool_[others->next]) {
+    for (std::uint32_t lanes = others->wrote == wrote ? others->lanes : 0; lanes != 0; lanes &= lanes - 1) {
+      const unsigned agent = others->group * kWarpSize + static_cast<unsigned>(__builtin_ctz(lanes));
+      const Stamp stamp = {others->clock, static_cast<std::uint16_t>(agent)};
+      if (is_unfenced(stamp)) return stamp;
+    }
+    if (others->next == 0) return Stamp();
   }
 }
 

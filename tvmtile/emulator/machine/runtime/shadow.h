@@ -110,6 +110,9 @@ class Order {
     if (concurrent(cell.write, thread)) return cell.write;
     return cell.write.repeated ? concurrent_accessor(cell, thread, true) : Stamp();
   }
+  // One of the first so many agents that wrote what is in a byte, or has read it, and no fence since then is
+  // known to `thread` by the order `fenced`; or the stamp of nobody. A fence is one for all that its thread knew.
+  Stamp unfenced(const Cell& cell, unsigned thread, bool wrote, unsigned agents, const Order& fenced) const;
   // `repeats`: what others write at the same time is the same.
   void note_write(Cell& cell, Stamp now, unsigned thread, bool repeats);
 

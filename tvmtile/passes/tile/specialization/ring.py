@@ -27,8 +27,6 @@ class Ring:
     """The first and the last statement that uses one of them."""
     in_flight: bool
     """A statement that uses them goes on until the next iteration has issued its own."""
-    is_read_by_threads: bool
-    """Not only matrix units read them."""
     full: Mbarriers
     empty: Mbarriers
     """The tiles of an iteration have come; the warps that use them need them no more."""
@@ -92,11 +90,12 @@ class Ring:
                 wait = tirx.IfThenElse(thread < WARP_SIZE, wait, None)
             return [wait, *copies, tirx.IfThenElse(thread == 0, arrive, None)]
         moved = [*by_threads, _act(self.arrives_on, one, "arrive_when_copied")]
+        fence = tirx.Evaluate(operator_for("proxy fence")().to_call())
         return [
             self.wait_until_empty(),
             *(moved if by_threads else ()),
             *copies,
-            *((*computed, _fence()) if computed else ()),
+            *((*computed, fence) if computed else ()),
             *_of_warps(thread, arrive),
         ]
 
@@ -106,15 +105,11 @@ class Ring:
         """Let the producer have the copy again: a thread of each warp says so.
 
         `thread` is a number among the consumers'. The copy is that of an iteration, of all that the
-        kernel does, or of this one; `condition` says whether there was one.
-
-        Loads of the threads must be over by then, for which there is a fence: asynchronous copies
-        write by another way than threads read (PTX ISA, "Async proxy"), and on an H200 arrivals have
-        overtaken loads that stood behind many atomic additions.
+        kernel does, or of this one; `condition` says whether there was one. FenceLoads sees to it that
+        loads of the threads are over by then.
         """
         copy = self.empty.of(self.iteration if iteration is None else iteration)
-        arrived = _of_warps(thread, _act(copy, tirx.const(1, "int32"), "arrive"), condition)
-        return [_fence(), *arrived] if self.is_read_by_threads else arrived
+        return _of_warps(thread, _act(copy, tirx.const(1, "int32"), "arrive"), condition)
 
 
 def _of_warps(
@@ -125,10 +120,6 @@ def _of_warps(
     if condition is not None:
         leads = tirx.all(condition, leads)
     return [tirx.Evaluate(T.tvm_storage_sync("warp")), tirx.IfThenElse(leads, stmt, None)]
-
-
-def _fence() -> tirx.Stmt:
-    return tirx.Evaluate(operator_for("proxy fence")().to_call())
 
 
 def _act(mbarrier: ir.TensorLoad, value: ir.Expr, action: str) -> tirx.Stmt:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tvm import ir, tirx
 
 from tvmtile.ir.kernels import Launch, outermost_loops_in
 from tvmtile.ir.rewriting import defined_in, variables_of
-from tvmtile.ir.scopes import is_shared
 from tvmtile.ir.threads import WARP_SIZE, WARPGROUP
-from tvmtile.passes.tile.pipelining import BlockMemory, Mbarriers, work_of
+from tvmtile.passes.tile.pipelining import BlockMemory, Mbarriers
 from tvmtile.passes.tile.specialization.candidates import Candidate, Unsuitable
 from tvmtile.passes.tile.specialization.preloads import Preload, Preloaded
 from tvmtile.passes.tile.specialization.ring import Ring
@@ -75,9 +74,6 @@ class Splitter:
                 trips.number,
                 tuple(units),
                 *between,
-                is_read_by_threads=self._is_read_by_threads(
-                    candidate, _written_by(candidate, units)
-                ),
                 full=Mbarriers.named("full", candidate.stages, _arrivals(candidate, units)),
                 empty=Mbarriers.named("empty", candidate.stages, warps),
             )
@@ -104,7 +100,6 @@ class Splitter:
             candidate.order[0],
             candidate.order[-1],
             in_flight=False,
-            is_read_by_threads=self._is_read_by_threads(candidate, {tile}),
             full=Mbarriers.named("full", copies, 1),
             empty=Mbarriers.named("empty", copies, self._launch.num_threads // WARP_SIZE),
         )
@@ -112,12 +107,6 @@ class Splitter:
         is_early = skew is None or tile not in candidate.units[skew.second].touches
         variable = None if around is None else around.loop_var
         return Preload(tile, candidate.loop.loop_var, ring, variable, count, is_early)
-
-    def _is_read_by_threads(self, candidate: Candidate, tiles: Collection[ir.Var]) -> bool:
-        """Tell whether not only matrix units read some tiles."""
-        units = [candidate.units[number] for number in candidate.order]
-        users = [unit for unit in units if not unit.touches.keys().isdisjoint(tiles)]
-        return any(work_of(unit, self._kind) is None for unit in users)
 
     def skews(self) -> list[Skew | Unskewed | None]:
         """How the products of each loop overlap, or why they don't; None where there are not two."""
@@ -203,11 +192,6 @@ def _going_on(split: Split, former: Split) -> Split:
     if known:
         raise Unsuitable(f"a loop does not use {former.filled(next(iter(known.values())))[0].name}")
     return replace(split, rings=rings)
-
-
-def _written_by(candidate: Candidate, units: Sequence[int]) -> list[ir.Var]:
-    """The tiles that some units fill."""
-    return [var for number in units for var in candidate.units[number].writes if is_shared(var)]
 
 
 def _arrivals(candidate: Candidate, units: Sequence[int]) -> int:

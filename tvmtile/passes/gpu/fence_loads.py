@@ -1,0 +1,227 @@
+"""FenceLoads: what threads did with a shared tile is over before a bulk copy fills it anew."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from tvm import ir, tirx
+
+from tvmtile._tvm import Mutator, mutated
+from tvmtile.analysis.aliases import Aliases
+from tvmtile.analysis.forward import Forward
+from tvmtile.analysis.uses import Use, uses_in
+from tvmtile.ir.annotations import BARRIER_ID
+from tvmtile.ir.asynchronous import CP_ASYNC, kind_of
+from tvmtile.ir.barriers import attributes_of, is_barrier, is_cluster_barrier, scope_of
+from tvmtile.ir.kernels import Launch, flattened, statements_of, with_kernels
+from tvmtile.ir.operands import constant
+from tvmtile.ir.operators import operator_for, operator_of
+from tvmtile.ir.passes import Property, prim_func_pass
+from tvmtile.ir.rewriting import seq
+from tvmtile.ir.scopes import is_shared
+
+_Path = tuple[tuple[tirx.Stmt, int], ...]
+"""The branches around a statement, outer ones first, and which side of each it is on."""
+
+
+@prim_func_pass("FenceLoads", requires=(Property.ORDERED,))
+def FenceLoads(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Put a fence between what threads do with a shared tile and the bulk copy that fills it next.
+
+    Bulk copies write shared memory by another way than threads read and write it: barriers order the
+    threads, and a proxy fence behind what they did orders the two ways (PTX ISA, "Async proxy"). It
+    stands in front of the copy, where the thread that begins it has been at the barriers, too; and in
+    front of an arrival at an mbarrier, by which another thread may learn that the tile is free. On an
+    H200 such arrivals have overtaken loads that stood behind many atomic additions. Where one thread
+    arrives for its warp, all threads of the warp have the fence, in front of their barrier.
+
+    So have threads that come to a numbered barrier from one side of a branch (others, from the other),
+    and all at a barrier of a cluster, if copies fill tiles of its other blocks. Products of warpgroups
+    read by the way that the copies write: they need none.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A_map: T.handle("tensormap"), C: T.Buffer((4, 32), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(33, thread="threadIdx.x"):
+                tile = T.alloc_buffer((32,), "float32", scope="shared.dyn")
+                full = T.alloc_buffer((1,), "uint64", scope="shared.dyn")
+                empty = T.alloc_buffer((1,), "uint64", scope="shared.dyn")
+                for k in range(4):
+                    if tx < 32:
+                        C[k, tx] = tile[tx]
+                        T.tvm_storage_sync("warp")
+                        if tx == 0:
+                            T.tile.mbarrier(empty[0], 1)
+                    else:
+                        T.Call(
+                            "tvmtile.bulk_load", [A_map, tile[0], full[0], k, 0],
+                            attrs={"box": [32]}, ret_ty="void",
+                        )
+    ```
+
+    After
+    -----
+    ```
+                        C[k, tx] = tile[tx]
+                        T.tile.fence_proxy()
+                        T.tvm_storage_sync("warp")
+                        if tx == 0:
+                            T.tile.mbarrier(empty[0], 1)
+                    else:
+                        T.Call(
+                            "tvmtile.bulk_load", [A_map, tile[0], full[0], k, 0],
+                            attrs={"box": [32]}, ret_ty="void",
+                        )
+    ```
+    """
+    return with_kernels(func, _fenced)
+
+
+def _fenced(kernel: tirx.For) -> tirx.For:
+    fences = _Fences(Launch(kernel).body)
+    if not fences.filled:
+        return kernel
+    fences.follow(fences.body, frozenset())  # a block's and a thread's loop have one iteration
+
+    def visit(stmt: tirx.Stmt, mutator: Mutator) -> tirx.Stmt:
+        rest = mutator.default_mutate(stmt)
+        return seq([_fence(), rest]) if stmt in fences.needed else rest
+
+    return mutated(kernel, (tirx.Evaluate, visit), (tirx.IfThenElse, visit))
+
+
+def _fence() -> tirx.Stmt:
+    return tirx.Evaluate(operator_for("proxy fence")().to_call())
+
+
+class _Fences(Forward[frozenset[ir.Var]]):
+    """The statements in front of which a fence has to stand.
+
+    The state is the tiles, of those that bulk copies fill, that the thread has used since its last
+    fence.
+    """
+
+    def __init__(self, body: tirx.Stmt) -> None:
+        super().__init__()
+        self.body = body
+        self.needed: set[tirx.Stmt] = set()
+        self._root = Aliases(body).root
+        loads = [use for use in uses_in(body) if _is_load(use)]
+        self.filled = {self._root(load.buffer) for load in loads}
+        self._fills_others = any(load.ranks is not None for load in loads)
+        self._used: dict[ir.Node, frozenset[ir.Var]] = {}
+        self._warp_barriers: dict[tirx.Stmt, tirx.Stmt] = {}
+        self._numbers = _numbers_in_branches(body)
+        for one, next_one in _neighbours(body):
+            if is_barrier(one) and scope_of(one) == "warp":
+                self._warp_barriers[next_one] = one
+
+    def changes(self, stmt: tirx.Stmt) -> bool:
+        fills = any(map(_is_load, uses_in(stmt)))
+        return fills or _is_fence(stmt) or self._hands_over(stmt) or bool(self._used_by(stmt))
+
+    def follow(self, stmt: tirx.Stmt, state: frozenset[ir.Var]) -> frozenset[ir.Var]:
+        if self._hands_over(_alone(stmt)) and state:
+            self.needed.add(self._warp_barriers.get(stmt, stmt))
+            state = frozenset()
+        for each in _conditions(stmt):
+            state |= self._used_by(each)
+        return super().follow(stmt, state)
+
+    def past(self, stmt: tirx.Stmt, state: frozenset[ir.Var]) -> frozenset[ir.Var]:
+        if _is_fence(stmt):
+            return frozenset()
+        if any(_is_load(use) and self._root(use.buffer) in state for use in uses_in(stmt)):
+            self.needed.add(stmt)
+            state = frozenset()
+        return state | self._used_by(stmt)
+
+    def joined(self, states: list[frozenset[ir.Var]]) -> frozenset[ir.Var]:
+        return frozenset().union(*states)
+
+    def _used_by(self, node: ir.Node) -> frozenset[ir.Var]:
+        """The tiles that threads use in a statement that holds no others, or in an expression."""
+        if node not in self._used:
+            uses = (use for use in uses_in(node) if _is_by_threads(use))
+            self._used[node] = frozenset(map(self._root, (use.buffer for use in uses)))
+            self._used[node] &= self.filled
+        return self._used[node]
+
+    def _hands_over(self, stmt: tirx.Stmt) -> bool:
+        """Tell whether threads that do not come here may learn here that a tile is free."""
+        op = operator_of(stmt) if type(stmt) is tirx.Evaluate else None
+        if op is not None:
+            return op.releases() is not None
+        if is_cluster_barrier(stmt):
+            return self._fills_others
+        if not is_barrier(stmt) or BARRIER_ID not in attributes_of(stmt):
+            return False
+        return _number_of(stmt) in self._numbers
+
+
+def _is_load(use: Use) -> bool:
+    """Tell whether a bulk copy fills what is used; of its mbarrier it says the same."""
+    mbarrier = use.completes_on
+    return use.writes and mbarrier is not None and not mbarrier.source.same_as(use.buffer)
+
+
+def _is_by_threads(use: Use) -> bool:
+    is_copied = use.token is not None and kind_of(use.token) is CP_ASYNC
+    return use.completes_on is None and (use.token is None or is_copied) and is_shared(use.buffer)
+
+
+def _is_fence(stmt: tirx.Stmt) -> bool:
+    op = operator_of(stmt) if type(stmt) is tirx.Evaluate else None
+    return op is not None and op.role == "proxy fence"
+
+
+def _alone(stmt: tirx.Stmt) -> tirx.Stmt:
+    """What some threads do in a branch that holds nothing else; other statements as they are."""
+    if isinstance(stmt, tirx.IfThenElse) and stmt.else_case is None:
+        return stmt.then_case
+    return stmt
+
+
+def _conditions(stmt: tirx.Stmt) -> list[ir.Expr]:
+    """What a statement that holds others computes itself."""
+    if isinstance(stmt, tirx.For):
+        return [stmt.min, stmt.extent]
+    return [stmt.condition] if isinstance(stmt, tirx.IfThenElse | tirx.While) else []
+
+
+def _neighbours(stmt: tirx.Stmt) -> Iterator[tuple[tirx.Stmt, tirx.Stmt]]:
+    """Statements of a sequence, each with the next."""
+    children = list(flattened(stmt)) if type(stmt) is tirx.SeqStmt else statements_of(stmt)
+    if type(stmt) is tirx.SeqStmt:
+        yield from itertools.pairwise(children)
+    for child in children:
+        yield from _neighbours(child)
+
+
+def _numbers_in_branches(body: tirx.Stmt) -> set[object]:
+    """The numbers of barriers to which threads come from two sides of a branch; None if not known."""
+    paths: dict[object, set[_Path]] = {}
+
+    def note(stmt: tirx.Stmt, path: _Path) -> None:
+        for side, child in enumerate(statements_of(stmt)):
+            is_branch = type(stmt) is tirx.IfThenElse
+            note(child, (*path, (stmt, side)) if is_branch else path)
+        if is_barrier(stmt) and BARRIER_ID in attributes_of(stmt):
+            paths.setdefault(_number_of(stmt), set()).add(path)
+
+    note(body, ())
+    return {number for number, of_it in paths.items() if _part(of_it)}
+
+
+def _part(paths: set[_Path]) -> bool:
+    """Tell whether two paths take different sides of a branch."""
+    pairs = itertools.combinations(paths, 2)
+    return any(a != b for one, other in pairs for a, b in zip(one, other, strict=False))
+
+
+def _number_of(barrier: tirx.Evaluate) -> object:
+    return constant(attributes_of(barrier)[BARRIER_ID])
