@@ -622,6 +622,39 @@ def a_loop_around_that_is_left() -> Run:
     return Run(program, (a, b, torch.tensor([0, 1, 0, 2, 0], dtype=torch.int32)), expected)
 
 
+@kernel
+def a_row_used_with_a_tile_that_the_product_uses_too() -> Run:
+    """The row comes with the other tile of the product, and so with both."""
+
+    @T.prim_func
+    def program(
+        A: T.Tensor((N, 3 * N), "float16"),
+        B: T.Tensor((3 * N, N), "float16"),
+        scales: T.Tensor((3 * N,), "float32"),
+        C: T.Tensor((N, N), "float32"),
+    ):
+        with T.Kernel(1, threads=128):
+            a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
+            scale = T.alloc_shared((N,), "float32")
+            c, d = T.alloc_fragment((N, N), "float32"), T.alloc_fragment((N,), "float32")
+            T.clear(c)
+            T.clear(d)
+            for k in T.Pipelined(3, num_stages=2):
+                T.copy(A[0, k * N], a)
+                T.copy(B[k * N, 0], b)
+                T.copy(scales[k * N], scale)
+                for i in T.Parallel(N):
+                    d[i] = d[i] + scale[i] * T.cast(a[i, 3], "float32")
+                T.gemm(a, b, c)
+            for i, j in T.Parallel(N, N):
+                c[i, j] += d[i]
+            T.copy(c, C)
+
+    a, b, scales = numbers(N, 3 * N), numbers(3 * N, N), numbers(3 * N, dtype="float32")
+    d = (a[:, 3::N].float() * scales.view(3, N).T).sum(1)
+    return Run(program, (a, b, scales), product(a, b) + d[:, None])
+
+
 # What is no candidate -----------------------------------------------------------------------------
 
 

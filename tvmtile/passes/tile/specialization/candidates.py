@@ -129,8 +129,9 @@ class Candidate:
             used.setdefault(between, []).append(number)
         for small, large in itertools.permutations(list(used), 2):
             if {small, large} <= used.keys() and self._go_together(small, large, used):
-                numbers = sorted(used.pop(small) + used.pop(large))
-                used[small[0], max(small[1], large[1]), small[2] or large[2]] = numbers
+                together = small[0], max(small[1], large[1]), small[2] or large[2]
+                numbers = used.pop(small) + used.pop(large)
+                used[together] = sorted([*used.get(together, ()), *numbers])
         return used
 
     def _go_together(self, small: _Between, large: _Between, used: Mapping[_Between, Any]) -> bool:
