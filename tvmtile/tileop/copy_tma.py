@@ -6,7 +6,7 @@ from tvm import ir, tirx
 
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.ir.asynchronous import BULK_STORE, wait
-from tvmtile.ir.operands import buffer_of, constant, describe, dtype_of
+from tvmtile.ir.operands import buffer_of, constant, describe
 from tvmtile.ir.operators import operators_in
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import MBARRIER_SCOPE, is_shared
@@ -22,8 +22,6 @@ def _fits(op: Copy, context: LoweringContext) -> None:
     scopes = {buffer.ty.storage_scope: buffer for buffer in (src, dst)}
     if is_shared(src) == is_shared(dst) or "global" not in scopes:
         raise Decline("it does not copy between global and shared memory")
-    if dtype_of(op.src) != dtype_of(op.dst):
-        raise Decline(f"elements of {describe(op.src)} are converted")
     body, tensor = context.launch.body, scopes["global"]
     others = [a for a in accesses_of(body) if a.buffer.same_as(tensor)]
     if tensor.same_as(src) and any(access.writes for access in others):

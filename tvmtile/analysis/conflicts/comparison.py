@@ -35,7 +35,7 @@ class Comparison:
         self._accesses = (earlier, later)
         self._iterations = iterations
         self._domain = domain
-        self._by_axis = earlier.buffer.same_as(later.buffer) and all(
+        self._by_axis = _see_alike(earlier, later) and all(
             domain.once((_is_by_axis, access), partial(_is_by_axis, access))
             for access in self._accesses
         )
@@ -157,6 +157,14 @@ class Comparison:
             return 0
         difference = self._domain.simplified((0 if b is None else b) - (0 if a is None else a))
         return int(difference.value) if isinstance(difference, tirx.IntImm) else difference
+
+
+def _see_alike(earlier: Access, later: Access) -> bool:
+    """Tell whether two accesses use the same view, or two that are declared alike."""
+    if earlier.buffer.same_as(later.buffer):
+        return True
+    begin_alike = earlier.bits_before == later.bits_before
+    return begin_alike and tvm_ffi.structural_equal(earlier.buffer.ty, later.buffer.ty)
 
 
 def _is_by_axis(access: Access) -> bool:

@@ -13,7 +13,7 @@ from tvmtile.analysis.accesses import values_of_names
 from tvmtile.ir.annotations import APART, ARRIVE_COUNT
 from tvmtile.ir.asynchronous import BULK_STORE, signal
 from tvmtile.ir.barriers import sync
-from tvmtile.ir.operands import buffer_of, describe
+from tvmtile.ir.operands import buffer_of, describe, dtype_of
 from tvmtile.ir.operators import TileOp, operators_in
 from tvmtile.ir.rewriting import defined_in, seq
 from tvmtile.ir.scopes import is_shared
@@ -30,6 +30,8 @@ def check_fits(op: Any, context: LoweringContext) -> None:
     """Raise `Decline` where a copy between global and shared memory can't go by tensor maps."""
     has_bulk_copies(op, context)
     tile, tensor = sides(op)
+    if dtype_of(tile) != dtype_of(tensor):
+        raise Decline(f"elements of {describe(op.src)} are converted")
     check_tensor(tensor.source, context.analyzer)
     if tensor.source in defined_in(context.launch.body):
         raise Decline(f"the address of {describe(tensor.source)} is computed by the kernel")

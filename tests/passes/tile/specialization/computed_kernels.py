@@ -298,3 +298,28 @@ def converted_values_of_attention() -> Run:
 
     q, k, v = numbers(2 * N, N), numbers(3 * N, N), numbers(3 * N, N, dtype="float32")
     return Run(program, (q, k, v), product(product(q, k.T).clamp(-2, 2), v))
+
+
+@computed
+def converted_once_beside_what_is_converted_in_each_iteration() -> Run:
+    """Threads convert a tile in front of the loop, too: no tensor map does."""
+
+    @T.prim_func
+    def program(
+        A: T.Tensor((N, N), "float32"),
+        B: T.Tensor((N, 3 * N), "float32"),
+        C: T.Tensor((N, N), "float32"),
+    ):
+        with T.Kernel(1, threads=128):
+            T.annotate_warp_specialize()
+            a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
+            c = T.alloc_fragment((N, N), "float32")
+            T.clear(c)
+            T.copy(A, a)
+            for k in T.Pipelined(3, num_stages=2):
+                T.copy(B[0, k * N], b)
+                T.gemm(a, b, c)
+            T.copy(c, C)
+
+    a, b = numbers(N, N, dtype="float32"), numbers(N, 3 * N, dtype="float32")
+    return Run(program, (a, b), product(a, b.view(N, 3, N).sum(1)))

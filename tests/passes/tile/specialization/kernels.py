@@ -856,3 +856,22 @@ def a_loop_around_that_is_left_by_what_was_computed() -> Run:
             T.copy(c, C)
 
     return Run(program, (a, b), 2 * whole)
+
+
+@with_one_role("nothing copies from global memory into a shared tile")
+def only_a_fragment_that_nobody_uses_is_copied() -> Run:
+    """What threads copy ahead fills no shared tile."""
+
+    @T.prim_func
+    def program(A: T.Tensor((N, N), "float32"), C: T.Tensor((N, N), "float32")):
+        with T.Kernel(1, threads=128):
+            T.annotate_warp_specialize()
+            a, c = T.alloc_fragment((N, N), "float16"), T.alloc_fragment((N, N), "float32")
+            T.clear(c)
+            for k in T.Pipelined(2, num_stages=2):
+                T.copy(A, a)
+                for i, j in T.Parallel(N, N):
+                    c[i, j] += k
+            T.copy(c, C)
+
+    return Run(program, (numbers(N, N, dtype="float32"),), torch.ones(N, N))

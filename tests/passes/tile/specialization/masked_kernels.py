@@ -259,3 +259,35 @@ def rows_that_threads_gather_for_a_tile_of_flags() -> Run:
     mask = torch.zeros(32, dtype=torch.int32)
     mask[[0, 2, 3]] = 1
     return Run(program, (a, b, rows, mask), product(_kept(read, mask[:5]), b))
+
+
+@masked
+def moved_beside_constants() -> Run:
+    """A guard makes two loops of one that moves rows, in iterations that a condition leaves some of."""
+
+    @T.prim_func
+    def program(
+        A: T.Tensor((N, 5 * N), "float16"),
+        B: T.Tensor((5 * N, N), "float16"),
+        C: T.Tensor((N, N), "float32"),
+    ):
+        with T.Kernel(1, 1, threads=128) as (bx, by):
+            T.annotate_warp_specialize()
+            a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
+            c = T.alloc_fragment((N, N), "float32")
+            T.clear(c)
+            for k in T.Pipelined(5, num_stages=3):
+                if k % 3 == 1:
+                    for i, j in T.Parallel(N, N):
+                        a[i, j] = T.if_then_else(
+                            by * N + i - 1 >= 0, A[by * N + i - 1, k * N + j], T.float16(0)
+                        )
+                    T.copy(B[k * N, 0], b)
+                    T.gemm(a, b, c)
+            T.copy(c, C)
+
+    a, b = numbers(N, 5 * N), numbers(5 * N, N)
+    kept = torch.zeros_like(a)
+    for k in (1, 4):
+        kept[1:, k * N : k * N + N] = a[:-1, k * N : k * N + N]
+    return Run(program, (a, b), product(kept, b))

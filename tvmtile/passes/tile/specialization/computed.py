@@ -98,8 +98,10 @@ def _closed(
     while True:
         without = {i for i in found if not chain.is_closed(i, found, ahead)}
         if not without:
-            return frozenset(found)
+            break
         found -= without
+    fills_tiles = any(is_shared(var) for number in found for var in units[number].writes)
+    return frozenset(found) if fills_tiles else frozenset()
 
 
 def _may_compute(unit: Unit, tiles: KernelTiles) -> bool:
