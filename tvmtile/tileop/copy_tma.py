@@ -14,7 +14,7 @@ from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.elementwise import moving_axes
 from tvmtile.tileop.mbarrier import InitMbarriers, Mbarrier
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
-from tvmtile.tileop.tma.copies import by_leader, check_fits, fence, load, store
+from tvmtile.tileop.tma.copies import by_leader, check_fits, check_stores, fence, load, store
 
 
 def _fits(op: Copy, context: LoweringContext) -> None:
@@ -31,7 +31,7 @@ def _fits(op: Copy, context: LoweringContext) -> None:
     if src in _values_outside(body):
         raise Decline(f"outside of {describe(src)} there are other values than zero")
     _check_rows(op.dst if is_shared(dst) else op.src)
-    check_fits(op, context)
+    (check_fits if is_shared(dst) else check_stores)(op, context)
 
 
 def _check_rows(tile: ir.TensorRegion) -> None:

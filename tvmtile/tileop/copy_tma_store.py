@@ -36,7 +36,7 @@ from tvmtile.tileop.tma.copies import (
     barrier_of_group,
     barrier_of_warpgroup,
     by_leader,
-    check_fits,
+    check_stores,
     store,
 )
 from tvmtile.tileop.tma.instructions import BulkGroup
@@ -161,7 +161,7 @@ def _moves(part: Sequence[ir.Range], use: Access, context: LoweringContext) -> b
 def _fits_layouts(op: Copy, context: LoweringContext) -> None:
     parts = _parts(op, context)
     staged = _staged(op, parts, 1, context)
-    check_fits(_piece(op, parts, staged, 0, (0, 0), context), context)
+    check_stores(_piece(op, parts, staged, 0, (0, 0), context), context)
     if _slots(op, parts, context) < 1:
         raise Decline(f"{parts.groups * _bytes(op, parts)} bytes of shared memory are not left")
 

@@ -17,7 +17,7 @@ from tvmtile.tileop.mbarrier import ProxyFence
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 from tvmtile.tileop.staging import allocate, bytes_of, bytes_taken, swizzled_tile, uses_of
 from tvmtile.tileop.tma import TmaCopy
-from tvmtile.tileop.tma.copies import barrier_of_group, by_leader, check_fits, store
+from tvmtile.tileop.tma.copies import barrier_of_group, by_leader, check_stores, store
 
 
 def _fits(op: AtomicTile, context: LoweringContext) -> None:
@@ -33,7 +33,7 @@ def _fits(op: AtomicTile, context: LoweringContext) -> None:
         raise Decline("what is added has another dtype")
     if not all(_is_addition(use.operator) for use in uses_of(op.dst.source, context)):
         raise Decline(f"the kernel uses {describe(op.dst.source)} elsewhere too")
-    check_fits(_copy(op, _staged(op, context)), context)
+    check_stores(_copy(op, _staged(op, context)), context)
 
 
 _AXES = 2

@@ -120,13 +120,35 @@ def check_columns(
     """
     item = bits_of(tensor) // 8
     for box in boxes.boxes:
-        column = box.tensor[-1]
-        while any(variable in names for variable in variables_of(column)):
-            column = substitute(column, names)
+        column = _resolved(box.tensor[-1], names)
         if not analyzer.can_prove_equal(tirx.floormod(column * item, PIECE), 0):
             raise Decline(
                 f"rows of {describe(tensor)} may not begin at a multiple of {PIECE} bytes"
             )
+
+
+def check_starts(
+    boxes: Boxes, tensor: ir.TensorRegion, names: dict[ir.Var, ir.Expr], analyzer: Analyzer
+) -> None:
+    """Raise `Decline` where a box that is stored may begin in front of the tensor.
+
+    An H200 takes that for an illegal instruction, of stores and additions; of loads it does not, nor of
+    boxes that begin behind the tensor.
+    """
+    for box in boxes.boxes:
+        for index in box.tensor:
+            if not analyzer.can_prove(_resolved(index, names) >= 0):
+                raise Decline(
+                    f"{describe(tensor)} may begin at a negative index, for all that is known of "
+                    f"{index}; T.assume can say that it does not"
+                )
+
+
+def _resolved(index: Any, names: dict[ir.Var, ir.Expr]) -> Any:
+    """An index with the values of names in their place."""
+    while any(variable in names for variable in variables_of(index)):
+        index = substitute(index, names)
+    return index
 
 
 def boxes_of(tile: ir.TensorRegion, tensor: ir.TensorRegion, analyzer: Analyzer) -> Boxes:

@@ -401,6 +401,11 @@ void load(int line, const void* map_address, Where where, std::uint32_t shared, 
 void store(int line, const void* map_address, Where where, std::uint32_t shared, Combine combine) {
   InRuntime here({kBulk, "cp.async.bulk.tensor", line});
   const TensorMap map = map_of(line, map_address);
+  // PTX does not say so: on an H200 it was an illegal instruction, of all stores and of no load.
+  const unsigned coordinates = where.shape == kBox ? map.rank : 0;
+  if (std::any_of(where.coordinates, where.coordinates + coordinates, [](std::int32_t at) { return at < 0; })) {
+    fail_protocol(line, "a bulk tensor store that begins at a negative coordinate");
+  }
   Copy copy = new_store(line, combine);
   const unsigned agent = machine->agent_of(*copy.thread, kBulkStore);
   for_place(line, map, where, shared, [&](char* to, std::uint32_t from, unsigned bytes) {
