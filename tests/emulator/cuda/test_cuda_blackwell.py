@@ -165,7 +165,7 @@ STEPS_OF_THE_PROTOCOL = {
     7: "uninitialized",  # tcgen05.cp of scales
     8: "deadlock",  # tcgen05.commit to an empty stage
     9: "deadlock",  # tcgen05.commit of the sum
-    10: "race",  # wait for the sum
+    10: "uninitialized",  # wait for the sum
     11: "fence",  # tcgen05.fence::after_thread_sync behind that
     12: "race",  # tcgen05.wait::ld
     13: "fence",  # tcgen05.fence::before_thread_sync

@@ -104,7 +104,7 @@ void check_waits(int line, const Mbarrier& barrier) {
   const unsigned together = machine->launch().waits_for_all ? kWarpgroup : kWarpSize;
   const auto is_known = [&](const Waited& waited) {
     const auto brought = [&](const Arrivals (&arrivals)[kOrders]) {
-      const Seen& seen = arrivals[machine->most_known()].seen;
+      const Seen& seen = arrivals[kDone].seen;
       return !seen.empty() && seen[waited.thread->number] >= waited.clock;
     };
     return brought(barrier.arrivals) || brought(barrier.others);
@@ -176,7 +176,11 @@ void finish(const Copy& copy) {
 // The bytes move at once, or later.
 void issue(Copy copy) {
   machine->count(kBulk);
-  if (copy.mbarrier != 0) ++mbarriers[copy.mbarrier].under_way;
+  if (copy.mbarrier != 0) {
+    Mbarrier& barrier = mbarriers[copy.mbarrier];
+    ++barrier.under_way;
+    machine->begin(machine->current(), barrier.arrivals);
+  }
   if (random_below(2) == 0) return finish(copy);
   under_way.push_back(std::move(copy));
 }

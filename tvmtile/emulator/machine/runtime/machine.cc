@@ -587,14 +587,23 @@ Passage Machine::capture(const Thread& thread, unsigned agent) {
   for (unsigned order = 0; order < orders(); ++order) {
     auto seen = std::make_shared<Seen>(*orders_[order].known(thread.number));
     (*seen)[agent] = orders_[order].stamp(agent, false).clock;
+    if (order == kDone) (*seen)[thread.number] = orders_[order].stamp(thread.number, false).clock;
     passage.seen[order] = std::move(seen);
   }
   advance(agent);
+  advance(thread.number);
   return passage;
 }
 
 void Machine::bring(Arrivals (&arrivals)[kOrders], const Passage& passage) {
   for (unsigned order = 0; order < orders(); ++order) orders_[order].bring(arrivals[order], *passage.seen[order]);
+}
+
+void Machine::begin(const Thread& thread, Arrivals (&arrivals)[kOrders]) {
+  orders_[kDone].arrive(arrivals[kDone], thread.number);
+  for (unsigned order = 0; order < kOrders; ++order) {
+    if (order != kDone) orders_[order].advance(thread.number);
+  }
 }
 
 const std::shared_ptr<const Seen>& Machine::known(const Thread& thread) const {

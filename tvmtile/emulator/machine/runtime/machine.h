@@ -135,13 +135,14 @@ class Machine {
   void arrive(const Thread& thread, Arrivals (&arrivals)[kOrders], bool publishes = true);
   Passage complete(Arrivals (&arrivals)[kOrders], unsigned agent);
   void pass(const Thread& thread, const Passage& passage, bool acquires = true);
-  // What a thread knows, and that an agent's work is over up to now, for those who learn it by `bring`.
+  // What a thread knows, and that an agent's work is over up to now, for those who learn it by `bring`. Of the
+  // thread's own accesses that says nothing.
   Passage capture(const Thread& thread, unsigned agent);
   void bring(Arrivals (&arrivals)[kOrders], const Passage& passage);
+  // Where `arrivals` come because of what a thread begins, they come behind what it has come past.
+  void begin(const Thread& thread, Arrivals (&arrivals)[kOrders]);
   // What a thread did and knows may be read, and written, by work in the background.
   void fence(const Thread& thread);
-  // By which a thread knows most of shared memory.
-  unsigned most_known() const { return orders() > kFree ? kFree : static_cast<unsigned>(Space::kShared); }
   // What a thread knows of shared memory, at most; and its accesses go by other knowledge until that is put back.
   const std::shared_ptr<const Seen>& known(const Thread& thread) const;
   void go_by(const Thread& thread, std::shared_ptr<const Seen> known);
@@ -239,6 +240,8 @@ class Machine {
   Lanes& lanes_of(Warp& warp, std::uint32_t mask);
   // Those that this launch has: blocks that run alone need not the last.
   unsigned orders() const { return blocks_.size() > 1 ? kOrders : kFree; }
+  // By which a thread knows most of shared memory.
+  unsigned most_known() const { return orders() > kFree ? kFree : static_cast<unsigned>(Space::kShared); }
   // Whether who knows of a write by it may read what was written.
   static bool publishes_writes(unsigned order) { return order < kSpaces; }
   // The space that an order is about.
@@ -290,7 +293,7 @@ class Machine {
   unsigned finished_ = 0;
   std::uint64_t cluster_ = 0;  // the running one, in the order that they run in
   std::vector<std::uint32_t> order_;  // numbers of clusters, x fastest; empty: in their order
-  Order orders_[kOrders] = {Order(true), Order(false), Order(false, false), Order(false)};
+  Order orders_[kOrders] = {Order(true), Order(false), Order(false, false), Order(false), Order(false)};
   std::vector<Barrier> groups_;  // by the number of the first warp
   std::vector<std::vector<void*>> group_payloads_;
   unsigned agents_apart_ = 0;

@@ -16,11 +16,13 @@ namespace emulator {
 enum class Space : int { kGlobal, kShared };
 constexpr unsigned kSpaces = 2;
 // Beside the order of accesses to each space, there is one of what threads did to shared memory before a
-// fence, so that work in the background may go on with it, and one that leaves out what threads wrote: who tells another
-// block of the cluster, without publishing it, that a tile is free says that it has been filled and read.
-constexpr unsigned kOrders = 4;
+// fence, so that work in the background may go on with it; one of what they have come past, whatever was
+// written; and, of clusters, one that leaves out what threads wrote: who tells another block, without
+// publishing it, that a tile is free says that it has been filled and read.
+constexpr unsigned kOrders = 5;
 constexpr unsigned kFenced = 2;
-constexpr unsigned kFree = 3;
+constexpr unsigned kDone = 3;
+constexpr unsigned kFree = 4;
 
 struct Region {
   const char* name = "";
