@@ -409,3 +409,37 @@ def test_elements_of_their_own_are_changed_at_once():
     a = torch.arange(64.0)
     kernel(a)
     assert torch.equal(a, torch.arange(64.0) + 1)
+
+
+@pytest.mark.filterwarnings("ignore::tvmtile.errors.TileWarning")
+def test_products_that_can_not_be_shared_out_alike_keep_their_ways():
+    # Half of 16 columns is less than an instruction of Hopper's reads of rows of 32 bytes.
+    @T.prim_func
+    def main(
+        A: T.Tensor((128, 64), "float16"),
+        B: T.Tensor((64, 16), "float16"),
+        C: T.Tensor((128, 64), "float32"),
+    ):
+        with T.Kernel(1, threads=256):
+            a, b = T.alloc_shared((128, 64), "float16"), T.alloc_shared((64, 16), "float16")
+            p = T.alloc_shared((128, 16), "float16")
+            s, c = T.alloc_fragment((128, 16), "float32"), T.alloc_fragment((128, 64), "float32")
+            m = T.alloc_fragment((128,), "float32")
+            T.copy(A, a)
+            T.copy(B, b)
+            T.clear(c)
+            T.gemm(a, b, s, clear_accum=True)
+            T.reduce_max(s, m, dim=1)
+            T.copy(s, p)
+            T.gemm(p, b, c, transpose_B=True, policy=T.GemmWarpPolicy.FullCol)
+            for i, j in T.Parallel(128, 64):
+                c[i, j] = c[i, j] + m[i]
+            T.copy(c, C)
+
+    a, b = torch.randint(-2, 3, (128, 64)).half(), torch.randint(-2, 3, (64, 16)).half()
+    scores = (a.double() @ b.double()).float()
+    c = torch.empty(128, 64)
+    target = {"kind": "cuda", "arch": "sm_90a"}
+    tvmtile.compile(main, target=target, execution_backend="emulator")(a, b, c)
+    expected = scores @ b.T.float() + scores.max(1).values[:, None]
+    torch.testing.assert_close(c, expected, rtol=1e-3, atol=1e-2)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import tvm_ffi
 from tvm import ir, tirx
@@ -106,26 +107,19 @@ class Inference:
 
     def _collect(self, body: tirx.Stmt) -> None:
         regions = Regions()
+        found: list[tuple[tirx.Stmt, TileOp | None, Group | None]] = []
 
         def loop(node: tirx.For, mutator: Mutator) -> tirx.Stmt:
             if not is_parallel(node):
                 return mutator.default_mutate(node)
-            self._add(_Step(node, None, (Nest(node),), _location_in(node), regions.group))
+            found.append((node, None, regions.group))
             return node
 
         def evaluate(node: tirx.Evaluate, mutator: Mutator) -> tirx.Stmt:
             op = operator_of(node)
             if op is None or not op.is_tile:
                 return mutator.default_mutate(node)
-            location = location_of(node.value)
-            chosen = implementation_of(op, self._context.kind)
-            demanded: Mapping[ir.Var, FragmentLayout] = {}
-            if chosen is not None and chosen.fragments is not None:
-                context = self._context.at(location).of(regions.group)
-                demanded = chosen.fragments(op, context)
-            loops = None if demanded else op.as_loops()
-            nests = tuple(nests_in(loops)) if loops is not None else ()
-            self._add(_Step(node, op, nests, location, regions.group, demanded))
+            found.append((node, op, regions.group))
             return node
 
         def by_itself(node: ir.TensorLoad, mutator: Mutator) -> ir.TensorLoad:
@@ -144,6 +138,21 @@ class Inference:
                 ((tirx.BufferStore, ir.TensorLoad), by_itself),
             ],
         )
+        # Not on the way: what an implementation declines by would be another error behind TVM.
+        for node, op, group in found:
+            self._add(self._step(node, op, group))
+
+    def _step(self, node: Any, op: TileOp | None, group: Group | None) -> _Step:
+        if op is None:
+            return _Step(node, None, (Nest(node),), _location_in(node), group)
+        location = location_of(node.value)
+        chosen = implementation_of(op, self._context.kind)
+        demanded: Mapping[ir.Var, FragmentLayout] = {}
+        if chosen is not None and chosen.fragments is not None:
+            demanded = chosen.fragments(op, self._context.at(location).of(group))
+        loops = None if demanded else op.as_loops()
+        nests = tuple(nests_in(loops)) if loops is not None else ()
+        return _Step(node, op, nests, location, group, demanded)
 
     def _add(self, step: _Step) -> None:
         self._steps.append(step)
