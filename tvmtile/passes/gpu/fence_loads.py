@@ -20,6 +20,7 @@ from tvmtile.ir.operators import operator_for, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import is_shared
+from tvmtile.passes.gpu.product_fences import is_proxy_fence
 
 _Path = tuple[tuple[tirx.Stmt, int], ...]
 """The branches around a statement, outer ones first, and which side of each it is on."""
@@ -36,7 +37,7 @@ def FenceLoads(func: tirx.PrimFunc) -> tirx.PrimFunc:
     H200 such arrivals have overtaken loads that stood behind many atomic additions. Where one thread
     arrives for its warp, all threads of the warp have the fence, in front of their barrier.
 
-    So have threads that come to a numbered barrier from one side of a branch (others, from the other),
+    So have threads that come to a numbered barrier in a branch, if others come to it in another one,
     and all at a barrier of a cluster, if copies fill tiles of its other blocks. Products of warpgroups
     read by the way that the copies write: they need none.
 
@@ -122,7 +123,7 @@ class _Fences(Forward[frozenset[ir.Var]]):
 
     def changes(self, stmt: tirx.Stmt) -> bool:
         fills = any(map(_is_load, uses_in(stmt)))
-        return fills or _is_fence(stmt) or self._hands_over(stmt) or bool(self._used_by(stmt))
+        return fills or is_proxy_fence(stmt) or self._hands_over(stmt) or bool(self._used_by(stmt))
 
     def follow(self, stmt: tirx.Stmt, state: frozenset[ir.Var]) -> frozenset[ir.Var]:
         if self._hands_over(_alone(stmt)) and state:
@@ -133,7 +134,7 @@ class _Fences(Forward[frozenset[ir.Var]]):
         return super().follow(stmt, state)
 
     def past(self, stmt: tirx.Stmt, state: frozenset[ir.Var]) -> frozenset[ir.Var]:
-        if _is_fence(stmt):
+        if is_proxy_fence(stmt):
             return frozenset()
         if any(_is_load(use) and self._root(use.buffer) in state for use in uses_in(stmt)):
             self.needed.add(stmt)
@@ -174,11 +175,6 @@ def _is_by_threads(use: Use) -> bool:
     return use.completes_on is None and (use.token is None or is_copied) and is_shared(use.buffer)
 
 
-def _is_fence(stmt: tirx.Stmt) -> bool:
-    op = operator_of(stmt) if type(stmt) is tirx.Evaluate else None
-    return op is not None and op.role == "proxy fence"
-
-
 def _alone(stmt: tirx.Stmt) -> tirx.Stmt:
     """What some threads do in a branch that holds nothing else; other statements as they are."""
     if isinstance(stmt, tirx.IfThenElse) and stmt.else_case is None:
@@ -203,7 +199,7 @@ def _neighbours(stmt: tirx.Stmt) -> Iterator[tuple[tirx.Stmt, tirx.Stmt]]:
 
 
 def _numbers_in_branches(body: tirx.Stmt) -> set[object]:
-    """The numbers of barriers to which threads come from two sides of a branch; None if not known."""
+    """The numbers of barriers that stand in two branches; None if one is not known."""
     paths: dict[object, set[_Path]] = {}
 
     def note(stmt: tirx.Stmt, path: _Path) -> None:
@@ -214,11 +210,11 @@ def _numbers_in_branches(body: tirx.Stmt) -> set[object]:
             paths.setdefault(_number_of(stmt), set()).add(path)
 
     note(body, ())
-    return {number for number, of_it in paths.items() if _part(of_it)}
+    return {number for number, of_it in paths.items() if _differ(of_it)}
 
 
-def _part(paths: set[_Path]) -> bool:
-    """Tell whether two paths take different sides of a branch."""
+def _differ(paths: set[_Path]) -> bool:
+    """Tell whether there are two of which neither is the beginning of the other."""
     pairs = itertools.combinations(paths, 2)
     return any(a != b for one, other in pairs for a, b in zip(one, other, strict=False))
 

@@ -63,7 +63,7 @@ class _Fences(Forward[frozenset[ir.Var]]):
         uses = [use for use in uses_in(stmt) if use.writes and use.completes_on is None]
         self._writes[stmt] = {root for u in uses if is_shared(root := self._root(u.buffer))}
         self._unfenced += [(tile, path) for tile in self._writes[stmt]]
-        if _is_proxy_fence(stmt):
+        if is_proxy_fence(stmt):
             self._unfenced = [each for each in self._unfenced if each[1][: len(path)] != path]
         elif isinstance(stmt, tirx.Evaluate) and _lets_go(stmt):
             self._let_go()
@@ -98,14 +98,15 @@ class _Fences(Forward[frozenset[ir.Var]]):
         return any(own != p[: len(own)] and p != own[: len(p)] for p in places)
 
 
-def _is_proxy_fence(stmt: tirx.Stmt) -> bool:
-    op = operator_of(stmt)
+def is_proxy_fence(stmt: tirx.Stmt) -> bool:
+    """Tell whether a thread orders what it did before asynchronous work with shared memory."""
+    op = operator_of(stmt) if type(stmt) is tirx.Evaluate else None
     return op is not None and op.role == "proxy fence"
 
 
 def _lets_go(stmt: tirx.Evaluate) -> bool:
     """Tell whether other threads may go on by what a statement does."""
-    return constant(stmt.value) is None and not _is_proxy_fence(stmt)
+    return constant(stmt.value) is None and not is_proxy_fence(stmt)
 
 
 def product_in(stmt: tirx.Stmt) -> Product | None:
