@@ -19,6 +19,7 @@ from tvmtile.analysis.conflicts.iterations import Case, Iterations
 from tvmtile.analysis.conflicts.points import Owners, conflict_scope, have_common
 from tvmtile.analysis.conflicts.symbolic import Value
 from tvmtile.analysis.effects import Access, Loop
+from tvmtile.ir.operands import literal
 from tvmtile.ir.threads import WARP_SIZE
 
 
@@ -175,7 +176,20 @@ def _is_by_axis(access: Access) -> bool:
     if len(access.block) > len(distances):
         return False
     last = distances[len(distances) - len(access.block) :]
-    return all(
+    are_axes = all(
         tvm_ffi.structural_equal(stride, wanted)
         for (_, stride), wanted in zip(access.block, last, strict=True)
+    )
+    return are_axes and not _leaves_axes(access)
+
+
+def _leaves_axes(access: Access) -> bool:
+    """Tell whether a block may go on in the next row, as a run of neighbours in memory does."""
+    shape = access.buffer.ty.shape[1:]  # what leaves the first axis leaves the buffer
+    sizes = [size for size, _ in access.block][-len(shape) :] if shape else []
+    known = [literal(extent) for extent in shape[len(shape) - len(sizes) :]]
+    if len(access.block) == 1 and sizes:  # a run, from a multiple of its size on, or of a row
+        return known[0] is None or known[0] % sizes[0] != 0
+    return any(
+        extent is not None and extent < size for extent, size in zip(known, sizes, strict=True)
     )

@@ -214,6 +214,27 @@ def test_a_row_is_sixteen_bytes():
     assert not barriers_in(with_pass(main))
 
 
+@pytest.mark.parametrize(
+    ("columns", "first", "barriers"), [(8, 0, 0), (4, 0, 1), (12, 0, 0), (12, 8, 1)]
+)
+def test_a_row_of_sixteen_bytes_may_go_on_in_the_next_one_of_a_tile(columns, first, barriers):
+    @T.prim_func
+    def main(A: T.Buffer((64, 8), "float16"), C: T.Buffer((64,), "float16")):
+        for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, "threadIdx.x"):
+                S = T.alloc_buffer((64, columns), "float16", scope="shared")
+                S[tx, 0] = T.float16(1)
+                if tx == 0:
+                    T.ptx["cp.async.cg.shared.global"](
+                        T.address_of(S[0, first]), T.address_of(A[0, 0]), 16
+                    )
+                    T.ptx["cp.async.commit_group"]()
+                    T.ptx["cp.async.wait_group"](0)
+                C[tx] = T.float16(0)
+
+    assert len(barriers_in(with_pass(main))) == barriers
+
+
 def test_a_tensor_that_is_copied_from_is_not_written():
     @T.prim_func
     def main(A: T.Buffer((64, 8), "float16"), C: T.Buffer((64,), "float16")):
