@@ -361,7 +361,11 @@ class _PersistentNest(LoopNest):
         for extent in reversed(self._domain[1:]):
             inner.append(tirx.floormod(remainder, extent))
             remainder = tirx.floordiv(remainder, extent)
-        return [*coordinates, *reversed(inner)]
+        coordinates += reversed(inner)
+        if None in map(constant, self._domain):
+            # Analyses that do not know the extents see no other way that these are not negative.
+            coordinates = [tirx.max(coordinate, 0) for coordinate in coordinates]
+        return coordinates
 
     def __exit__(self, *exception: Any) -> None:
         while self._frames:

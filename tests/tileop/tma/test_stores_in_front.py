@@ -51,6 +51,24 @@ def by_hand():
     return main
 
 
+def persistent():
+    m, n = T.dynamic("m"), T.dynamic("n")
+
+    @T.prim_func
+    def main(A: T.Tensor((m, 32), "bfloat16"), O: T.Tensor((m, n), "float32")):
+        with T.Kernel(3, threads=128) as block:
+            T.assume(n % 4 == 0)
+            tile = T.alloc_shared((64, 32), "bfloat16")
+            sums = T.alloc_fragment((64, 64), "float32")
+            for i, j in T.Persistent([T.ceildiv(m, 64), T.ceildiv(n, 64)], 3, block):
+                T.copy(A[i * 64, 0], tile)
+                T.clear(sums)
+                T.gemm(tile, tile, sums, transpose_B=True)
+                T.copy(sums, O[i * 64, j * 64])
+
+    return main
+
+
 def expected(row, rows):
     result = torch.zeros(64, 64)
     result[max(row, 0) : max(row + rows, 0)] = 1
@@ -91,3 +109,16 @@ def test_the_emulator_refuses_what_the_gpu_does():
     assert torch.equal(out, expected(56, 16))
     with pytest.raises(CudaEmulationError, match="a bulk tensor store that begins at a negative"):
         kernel(out, -1)
+
+
+@pytest.mark.parametrize(("m", "n"), [(64, 64), (300, 132), (700, 4)])
+def test_tiles_of_persistent_blocks_are_not_in_front(m, n):
+    """Whose sizes are not known."""
+    kernel = tvmtile.compile(persistent(), **HOPPER)
+    assert "cp_async_bulk_tensor" in kernel.get_kernel_source()
+    a = torch.randint(-2, 3, (m, 32)).bfloat16()
+    out = torch.full((m, n), -1.0)
+    kernel(a, out)
+    of_tile = torch.arange(m)[:, None] // 64 * 64 + torch.arange(n) % 64
+    rows = torch.nn.functional.pad(a.float(), (0, 0, 0, 64))[of_tile]
+    assert torch.equal(out, torch.einsum("mk,mnk->mn", a.float(), rows))

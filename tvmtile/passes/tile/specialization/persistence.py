@@ -248,9 +248,9 @@ def _indices(
 
 
 def _inside(place: Any, extent: Any) -> ir.Expr:
-    """A place along an axis, of which passes see that it is inside."""
+    """A place along an axis, of which passes see that it is inside, and not in front."""
     if constant(extent) is None:  # a remainder by it takes some twenty instructions
-        return tirx.min(place, extent - 1)
+        return tirx.max(tirx.min(place, extent - 1), 0)
     return tirx.floormod(place, extent)
 
 
