@@ -542,7 +542,7 @@ def test_the_structure_where_the_call_decides_the_extents():
     assert [str(value) for value in values] == [
         "block + turn * 7",
         "tile % 8",
-        "T.min(tile // 8, rows - 1)",
+        "T.max(T.min(tile // 8, rows - 1), 0)",
     ]
 
 
