@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from tvm import ir, tirx
+from tvm import tirx
 
 from tvmtile.ir.kernels import is_parallel
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import replace_loop
+from tvmtile.ir.rewriting import contains, replace_loop
 from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.passes.cpu.unknown_zeros import Zeros, with_unknown_zeros
 
@@ -27,7 +27,10 @@ def LowerParallelOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     pipelined loop is a loop here.
 
     LLVM would unroll the outer loops of a large nest, a copy of 16 x 64 elements to a megabyte of code,
-    so it is not told their extents. The innermost loop is the one that becomes vectors.
+    so it is not told their extents. The innermost loop is the one that becomes vectors. But a short one
+    with branches is unrolled before LLVM looks for vectors, and it then makes them of the loop around,
+    whose elements are no neighbours: a nest of 64 x 32 bytes took 11 seconds to compile. So it isn't told
+    that extent either.
 
     Before
     ------
@@ -67,18 +70,20 @@ def LowerParallelOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 _UNROLLED = 128
 """Iterations of a nest that may all be unrolled."""
+_SHORT = 32
+"""Iterations of a loop that LLVM unrolls before it looks for vectors, or more."""
 
 
 class _Lower(ScopedRewriter):
     def __init__(self, zeros: Zeros) -> None:
         super().__init__()
         self._zeros = zeros
+        self._rounds = 1.0  # of the loops of a nest around
 
     def visit_for(self, loop: tirx.For) -> tirx.Stmt:
+        if loop.kind == tirx.ForKind.PARALLEL:
+            return self._visit_nest(loop)
         result = self.descend_loop(loop)
-        if result.kind == tirx.ForKind.PARALLEL:
-            extent = self._extent(loop)
-            return replace_loop(result, extent=extent, kind=tirx.ForKind.SERIAL, annotations={})
         if result.kind == tirx.ForKind.VECTORIZED:
             is_known = constant(result.extent) is not None
             kind = tirx.ForKind.UNROLLED if is_known else tirx.ForKind.SERIAL
@@ -91,12 +96,23 @@ class _Lower(ScopedRewriter):
             return result
         return replace_loop(result, annotations=notes)
 
-    def _extent(self, loop: tirx.For) -> ir.Expr:
-        """The extent of a loop of a nest; LLVM may know that of the innermost one."""
-        is_large = is_parallel(loop.body) and _iterations(loop) > _UNROLLED
-        if not is_large or constant(loop.extent) is None:
-            return loop.extent
-        return self._zeros.of(str(loop.extent.ty.dtype)) + loop.extent
+    def _visit_nest(self, loop: tirx.For) -> tirx.Stmt:
+        rounds = self._rounds
+        self._rounds *= constant(loop.extent) or math.inf
+        result = self.descend_loop(loop)
+        self._rounds = rounds
+        extent = loop.extent
+        if constant(extent) is not None and self._is_hidden(loop):
+            extent = self._zeros.of(str(extent.ty.dtype)) + extent
+        return replace_loop(result, extent=extent, kind=tirx.ForKind.SERIAL, annotations={})
+
+    def _is_hidden(self, loop: tirx.For) -> bool:
+        """Tell whether LLVM is not to know an extent, which is constant."""
+        count = _iterations(loop)
+        if is_parallel(loop.body):
+            return count > _UNROLLED
+        is_unrolled = count <= _SHORT and contains(loop.body, tirx.IfThenElse)
+        return is_unrolled and count * self._rounds > _UNROLLED
 
 
 def _iterations(stmt: tirx.Stmt) -> float:
