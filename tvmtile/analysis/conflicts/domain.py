@@ -8,10 +8,11 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
+import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import mapped
+from tvmtile._tvm import mapped, nodes_in
 from tvmtile.analysis.conflicts.dependence import ConflictScope
 from tvmtile.analysis.conflicts.expressions import period
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, Value, evaluate, may_wrap
@@ -51,6 +52,8 @@ class Domain:
         self._symbols: dict[tuple[Hashable, str], ir.Var] = {}
         self._known: dict[Hashable, Any] = {}
         self._canonical: dict[int, tuple[ir.Expr, ir.Expr]] = {}
+        self._simple: dict[tvm_ffi.StructuralKey, ir.Expr] = {}
+        self._uniform: dict[int, Value | None] = {}
 
     @property
     def worst(self) -> ConflictScope:
@@ -94,9 +97,16 @@ class Domain:
             return expression
         known = self._canonical.get(hash(expression))  # by address; keeps the node alive
         if known is None:
-            simple = expression if may_wrap(expression) else self.simplified(expression)
+            simple = self._simple_of(expression)
             known = self._canonical[hash(expression)] = expression, simple
         return known[1]
+
+    def _simple_of(self, expression: ir.Expr) -> ir.Expr:
+        """The one node that `canonical` makes of all expressions like one; it is kept alive."""
+        key = tvm_ffi.StructuralKey(expression)
+        if key not in self._simple:
+            self._simple[key] = expression if may_wrap(expression) else self.simplified(expression)
+        return self._simple[key]
 
     def evaluated(
         self, expression: ir.Expr, points: Mapping[ir.Var, Any], lanes: int | np.ndarray = 0
@@ -108,7 +118,27 @@ class Domain:
         NotSeparable
             As of `evaluate`.
         """
-        return evaluate(self.canonical(expression), points, self.is_uniform, lanes)
+        simple = self.canonical(expression)
+        if type(simple) is tirx.IntImm or self._depends_on(simple, points):
+            return evaluate(simple, points, self.is_uniform, lanes)
+        if hash(simple) not in self._uniform:
+            self._uniform[hash(simple)] = self._evaluated_once(simple)
+        found = self._uniform[hash(simple)]
+        if found is None:
+            raise NotSeparable
+        return found
+
+    def _depends_on(self, simple: ir.Expr, points: Mapping[ir.Var, Any]) -> bool:
+        """Tell whether an expression that `canonical` has made may differ from point to point."""
+        used = self.once((hash(simple), "used"), lambda: nodes_in(simple, (ir.Var, tirx.Ramp)))
+        return any(type(node) is tirx.Ramp or node in points for node in used)
+
+    def _evaluated_once(self, simple: ir.Expr) -> Value | None:
+        """The value of an expression that is the same at all points; None where it is not separable."""
+        try:
+            return evaluate(simple, {}, self.is_uniform, 0)
+        except NotSeparable:
+            return None
 
     def by_threads(self, condition: ir.Expr, threads: np.ndarray) -> Value | None:
         """A condition for each of some threads; None where that depends on more."""
