@@ -89,7 +89,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--gpu", action="store_true", help="the CUDA GPU of this machine")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument(
-        "--timeout", type=float, default=10.0, help="seconds of processor time that are slow"
+        "--timeout",
+        type=float,
+        default=10.0,
+        help="seconds of processor time that are slow, at full speed",
     )
     parser.add_argument(
         "--seconds", type=float, default=float("inf"), help="after which none is begun"

@@ -79,6 +79,12 @@ def check(program, target, directory):
     assert outcome.kind == "passed", f"{outcome.kind}: {outcome.detail}"
 
 
+def test_a_program_that_takes_too_long_is_slow(tmp_path):
+    program = generate(0, SIZE)
+    assert run(program, "llvm", tmp_path, limit=0.0).kind == "slow"
+    assert run(program, "llvm", tmp_path, limit=100.0).kind == "passed"
+
+
 def test_programs_on_the_cpu(cpu_seed, tmp_path):
     check(generate(cpu_seed, SIZE), "llvm", tmp_path)
 
