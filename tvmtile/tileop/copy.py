@@ -226,7 +226,7 @@ def between_threads(op: TileOp, _: LoweringContext) -> None:
 )
 def copy_staged(op: Copy, _: LoweringContext) -> tirx.Stmt:
     """Between fragments that lie in different threads: through shared memory."""
-    extents = [r.extent for r in op.dst.region]
+    extents = [r.extent for r in op.src.region]
     staged = tirx.decl_buffer(
         extents, dtype_of(op.dst), name=f"{op.dst.source.name}_staged", scope=SHARED_SCOPE
     )

@@ -8,6 +8,7 @@ from tvm import DataType, ir, tirx
 
 from tvmtile.ir.operands import constant, dtype_of
 from tvmtile.ir.rewriting import nest
+from tvmtile.ir.scopes import is_fragment
 from tvmtile.ir.types import Index
 
 
@@ -21,6 +22,16 @@ def _looped_axes(operand: ir.TensorRegion) -> list[int]:
     return moving_axes(operand) or [len(operand.region) - 1]
 
 
+def _picked_axes(operand: ir.TensorRegion) -> list[int]:
+    """The axes of a fragment of which a region has one index of several: not all threads hold it."""
+    if not is_fragment(operand.source):
+        return []
+    shape = zip(operand.region, operand.source.ty.shape, strict=True)
+    return [
+        axis for axis, (r, size) in enumerate(shape) if constant(r.extent) == 1 != constant(size)
+    ]
+
+
 def over_region(
     operand: ir.TensorRegion,
     body: Callable[[list[Index]], tirx.Stmt],
@@ -31,12 +42,13 @@ def over_region(
     """Loops over the axes of a region that are not of extent 1, but one around a single element.
 
     A loop says that its iteration is done by the thread that holds the element; without one, all would.
-    `body` makes the innermost statement from one offset an axis, 0 along axes without a loop; the axes
-    of `without` get none. The loops are parallel, as elementwise work is, or serial where the body is
-    not elementwise.
+    So there is one around a single row of a fragment too. `body` makes the innermost statement from one
+    offset an axis, 0 along axes without a loop; the axes of `without` get none. The loops are parallel,
+    as elementwise work is, or serial where the body is not elementwise.
     """
     extents = [r.extent for r in operand.region]
-    looped = [axis for axis in _looped_axes(operand) if axis not in without]
+    over = {*_looped_axes(operand), *_picked_axes(operand)}
+    looped = [axis for axis in range(len(extents)) if axis in over and axis not in without]
 
     def inside(variables: list[ir.Var]) -> tirx.Stmt:
         offsets: list[Index] = [0] * len(extents)
@@ -64,13 +76,21 @@ def matching_offsets(
 ) -> list[Index]:
     """Offsets in `target` of the element at `offsets` in `source`, units on either side skipped.
 
-    The axes `without` of the source have no counterpart in the target.
+    Where both have them in the same places, there is nothing to skip. The axes `without` of the source
+    have no counterpart in the target.
     """
+    if not without and _are_alike(source, target):
+        return list(offsets)
     moving = [offsets[axis] for axis in _looped_axes(source) if axis not in without]
     matching: list[Index] = [0] * len(target.region)
     for axis, offset in zip(_looped_axes(target), moving, strict=False):
         matching[axis] = offset
     return matching
+
+
+def _are_alike(a: ir.TensorRegion, b: ir.TensorRegion) -> bool:
+    """Tell whether two regions of a shape have their units along the same axes."""
+    return len(a.region) == len(b.region) and moving_axes(a) == moving_axes(b)
 
 
 def converted(value: ir.Expr, dtype: str) -> ir.Expr:
@@ -82,10 +102,26 @@ def converted(value: ir.Expr, dtype: str) -> ir.Expr:
 
 def moved(src: ir.TensorRegion, dst: ir.TensorRegion) -> tirx.Stmt:
     """Loops that copy a tile to another of its shape, each element converted."""
+    looped = src if _is_left_by_holders(src, dst) else dst
 
     def body(offsets: list[Index]) -> tirx.Stmt:
-        source = element(src, matching_offsets(dst, src, offsets))
-        value = converted(tirx.BufferLoad(src.source, source), dtype_of(dst))
-        return tirx.BufferStore(dst.source, value, element(dst, offsets))
+        at_src, at_dst = (
+            offsets if side is looped else matching_offsets(looped, side, offsets)
+            for side in (src, dst)
+        )
+        value = tirx.BufferLoad(src.source, element(src, at_src))
+        return tirx.BufferStore(dst.source, converted(value, dtype_of(dst)), element(dst, at_dst))
 
-    return over_region(dst, body)
+    return over_region(looped, body)
+
+
+def _is_left_by_holders(src: ir.TensorRegion, dst: ir.TensorRegion) -> bool:
+    """Tell whether the threads that hold a single row of a fragment write it to memory.
+
+    Where the row varies, it must be seen from the places written that other threads write others.
+    """
+    picked = _picked_axes(src)
+    if not picked or is_fragment(dst.source):
+        return False
+    is_known = all(constant(src.region[axis].min) is not None for axis in picked)
+    return is_known or _are_alike(src, dst)
