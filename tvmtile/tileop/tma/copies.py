@@ -21,13 +21,13 @@ from tvmtile.ir.threads import WARPGROUP
 from tvmtile.tileop.cluster import BlockRank
 from tvmtile.tileop.mbarrier import Mbarrier, ProxyFence
 from tvmtile.tileop.registry import Decline, LoweringContext, implementation_of
-from tvmtile.tileop.tma.boxes import boxes_of, check_columns, check_starts, check_tensor
+from tvmtile.tileop.tma.boxes import Boxes, boxes_of, check_columns, check_starts, check_tensor
 from tvmtile.tileop.tma.instructions import BulkLoad, BulkStore, has_bulk_copies
 from tvmtile.tileop.tma.maps import map_of
 
 
-def check_fits(op: Any, context: LoweringContext) -> None:
-    """Raise `Decline` where a copy between global and shared memory can't go by tensor maps."""
+def check_fits(op: Any, context: LoweringContext) -> Boxes:
+    """The boxes of a copy of tile and tensor; `Decline` where it can't go by tensor maps."""
     has_bulk_copies(op, context)
     tile, tensor = sides(op)
     if dtype_of(tile) != dtype_of(tensor):
@@ -37,13 +37,13 @@ def check_fits(op: Any, context: LoweringContext) -> None:
         raise Decline(f"the address of {describe(tensor.source)} is computed by the kernel")
     boxes = boxes_of(tile, tensor, context.analyzer)
     check_columns(boxes, tensor, values_of_names(context.launch.body), context.analyzer)
+    return boxes
 
 
 def check_stores(op: Any, context: LoweringContext) -> None:
     """The same of a copy to global memory that nobody has asked to go by tensor maps."""
-    check_fits(op, context)
-    tile, tensor = sides(op)
-    boxes = boxes_of(tile, tensor, context.analyzer)
+    boxes = check_fits(op, context)
+    _, tensor = sides(op)
     check_starts(boxes, tensor, values_of_names(context.launch.body), context.analyzer)
 
 

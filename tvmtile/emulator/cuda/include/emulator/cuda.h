@@ -33,5 +33,5 @@
 
 // What the headers of the host know nothing of. From here on it is a device's code that is compiled.
 #define __CUDA_ARCH__ EMULATOR_ARCHITECTURE
-// Here, since the host's own headers say `__attribute__((__noinline__))`.
+// Nothing to g++; defined here, since the headers of the host above say `__attribute__((__noinline__))`.
 #define __noinline__
