@@ -117,6 +117,7 @@ class _Only:
 
 _GPU: tuple[Any, ...] = (
     *_TILES,
+    P.ExpandPrivateTiles,  # each thread does what is asked of its own tiles
     P.OrderIterations,  # loops of the user say what their iterations store in their order
     _Only("metal", P.ElideSharedStaging),  # tiles that are read once are not staged
     P.ReduceAccumulations,  # accumulations into a fragment become reductions

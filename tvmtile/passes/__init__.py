@@ -26,6 +26,7 @@ from tvmtile.passes.gpu.carry_remainders import CarryRemainders
 from tvmtile.passes.gpu.distribute_parallel import DistributeParallel
 from tvmtile.passes.gpu.drop_idle_tokens import DropIdleTokens
 from tvmtile.passes.gpu.encode_tensor_maps import EncodeTensorMaps
+from tvmtile.passes.gpu.expand_private_tiles import ExpandPrivateTiles
 from tvmtile.passes.gpu.fence_loads import FenceLoads
 from tvmtile.passes.gpu.fragment_to_simdgroup import FragmentToSimdgroup
 from tvmtile.passes.gpu.hold_indices import HoldIndices
@@ -124,6 +125,7 @@ __all__ = [
     "DropIdleTokens",
     "ElideSharedStaging",
     "EncodeTensorMaps",
+    "ExpandPrivateTiles",
     "FenceLoads",
     "FindGroups",
     "FlattenShared",

@@ -15,7 +15,7 @@ from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import nest, seq
 from tvmtile.ir.scoped_rewriter import ScopedRewriter
-from tvmtile.ir.scopes import FRAGMENT_SCOPE, SHARED_SCOPE, is_fragment
+from tvmtile.ir.scopes import FRAGMENT_SCOPE, SHARED_SCOPE, is_fragment, is_private
 from tvmtile.ir.spans import location_of
 
 
@@ -24,8 +24,8 @@ def StageOverlaps(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Copy by way of a tile where source and target may have elements in common.
 
     The threads of a block move elements in no order. The tile is a fragment; between two parts of a
-    fragment, it is shared. An operator of another kind gets such a tile in place of what it reads, if
-    that is another view of what it writes.
+    fragment, it is shared; between those of a thread's own tile, its own. An operator of another kind
+    gets such a tile in place of what it reads, if that is another view of what it writes.
 
     Raises
     ------
@@ -123,5 +123,7 @@ def _tile_for(source: ir.TensorRegion, location: Any, scope: str = "") -> ir.Var
             help="copy it to a tile first, and that to its place",
             location=location,
         )
+    if is_private(buffer):
+        scope = buffer.ty.storage_scope
     scope = scope or (SHARED_SCOPE if is_fragment(buffer) else FRAGMENT_SCOPE)
     return tirx.decl_buffer(extents, dtype_of(source), name=f"{buffer.name}_read", scope=scope)
