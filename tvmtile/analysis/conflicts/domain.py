@@ -52,8 +52,6 @@ class Domain:
         self._symbols: dict[tuple[Hashable, str], ir.Var] = {}
         self._known: dict[Hashable, Any] = {}
         self._canonical: dict[int, tuple[ir.Expr, ir.Expr]] = {}
-        self._simple: dict[tvm_ffi.StructuralKey, ir.Expr] = {}
-        self._uniform: dict[int, Value | None] = {}
 
     @property
     def worst(self) -> ConflictScope:
@@ -97,16 +95,14 @@ class Domain:
             return expression
         known = self._canonical.get(hash(expression))  # by address; keeps the node alive
         if known is None:
-            simple = self._simple_of(expression)
+            # One node for all that are alike, so that what is known of it is known of all.
+            key = tvm_ffi.StructuralKey(expression)
+            simple = self.once(("simple", key), lambda: self._simple(expression))
             known = self._canonical[hash(expression)] = expression, simple
         return known[1]
 
-    def _simple_of(self, expression: ir.Expr) -> ir.Expr:
-        """The one node that `canonical` makes of all expressions like one; it is kept alive."""
-        key = tvm_ffi.StructuralKey(expression)
-        if key not in self._simple:
-            self._simple[key] = expression if may_wrap(expression) else self.simplified(expression)
-        return self._simple[key]
+    def _simple(self, expression: ir.Expr) -> ir.Expr:
+        return expression if may_wrap(expression) else self.simplified(expression)
 
     def evaluated(
         self, expression: ir.Expr, points: Mapping[ir.Var, Any], lanes: int | np.ndarray = 0
@@ -121,9 +117,7 @@ class Domain:
         simple = self.canonical(expression)
         if type(simple) is tirx.IntImm or self._depends_on(simple, points):
             return evaluate(simple, points, self.is_uniform, lanes)
-        if hash(simple) not in self._uniform:
-            self._uniform[hash(simple)] = self._evaluated_once(simple)
-        found = self._uniform[hash(simple)]
+        found = self.once((hash(simple), "value"), lambda: self._uniform(simple))
         if found is None:
             raise NotSeparable
         return found
@@ -133,7 +127,7 @@ class Domain:
         used = self.once((hash(simple), "used"), lambda: nodes_in(simple, (ir.Var, tirx.Ramp)))
         return any(type(node) is tirx.Ramp or node in points for node in used)
 
-    def _evaluated_once(self, simple: ir.Expr) -> Value | None:
+    def _uniform(self, simple: ir.Expr) -> Value | None:
         """The value of an expression that is the same at all points; None where it is not separable."""
         try:
             return evaluate(simple, {}, self.is_uniform, 0)
