@@ -78,7 +78,7 @@ class _Lower(ScopedRewriter):
     def __init__(self, zeros: Zeros) -> None:
         super().__init__()
         self._zeros = zeros
-        self._rounds = 1.0  # of the loops of a nest around
+        self._is_large = False  # the nest around, if there is one
 
     def visit_for(self, loop: tirx.For) -> tirx.Stmt:
         if loop.kind == tirx.ForKind.PARALLEL:
@@ -97,13 +97,12 @@ class _Lower(ScopedRewriter):
         return replace_loop(result, annotations=notes)
 
     def _visit_nest(self, loop: tirx.For) -> tirx.Stmt:
-        rounds = self._rounds
-        self._rounds *= constant(loop.extent) or math.inf
-        result = self.descend_loop(loop)
-        self._rounds = rounds
-        extent = loop.extent
+        outer, extent = self._is_large, loop.extent
+        self._is_large = outer or _iterations(loop) > _UNROLLED
         if constant(extent) is not None and self._is_hidden(loop):
             extent = self._zeros.of(str(extent.ty.dtype)) + extent
+        result = self.descend_loop(loop)
+        self._is_large = outer
         return replace_loop(result, extent=extent, kind=tirx.ForKind.SERIAL, annotations={})
 
     def _is_hidden(self, loop: tirx.For) -> bool:
@@ -111,8 +110,7 @@ class _Lower(ScopedRewriter):
         count = _iterations(loop)
         if is_parallel(loop.body):
             return count > _UNROLLED
-        is_unrolled = count <= _SHORT and contains(loop.body, tirx.IfThenElse)
-        return is_unrolled and count * self._rounds > _UNROLLED
+        return self._is_large and count <= _SHORT and contains(loop.body, tirx.IfThenElse)
 
 
 def _iterations(stmt: tirx.Stmt) -> float:
