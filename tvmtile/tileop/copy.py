@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -226,10 +226,14 @@ def between_threads(op: TileOp, _: LoweringContext) -> None:
 )
 def copy_staged(op: Copy, _: LoweringContext) -> tirx.Stmt:
     """Between fragments that lie in different threads: through shared memory."""
-    extents = [r.extent for r in op.src.region]
-    staged = tirx.decl_buffer(
-        extents, dtype_of(op.dst), name=f"{op.dst.source.name}_staged", scope=SHARED_SCOPE
-    )
-    tile = as_region(staged)
-    steps = [Copy(op.src, tile).as_loops(), Copy(tile, op.dst).as_loops()]
-    return seq([tirx.AllocBuffer(staged), *steps])
+    name = f"{op.dst.source.name}_staged"
+    return by_shared_tile(op.src, dtype_of(op.dst), name, lambda tile: moved(tile, op.dst))
+
+
+def by_shared_tile(
+    src: ir.TensorRegion, dtype: str, name: str, fetch: Callable[[ir.TensorRegion], tirx.Stmt]
+) -> tirx.Stmt:
+    """Loops that copy to a shared tile of this dtype, and those that `fetch` makes of the tile."""
+    shared = tirx.decl_buffer([r.extent for r in src.region], dtype, name=name, scope=SHARED_SCOPE)
+    tile = as_region(shared)
+    return seq([tirx.AllocBuffer(shared), moved(src, tile), fetch(tile)])

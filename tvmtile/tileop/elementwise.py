@@ -105,10 +105,7 @@ def moved(src: ir.TensorRegion, dst: ir.TensorRegion) -> tirx.Stmt:
     looped = src if _is_left_by_holders(src, dst) else dst
 
     def body(offsets: list[Index]) -> tirx.Stmt:
-        at_src, at_dst = (
-            offsets if side is looped else matching_offsets(looped, side, offsets)
-            for side in (src, dst)
-        )
+        at_src, at_dst = (matching_offsets(looped, side, offsets) for side in (src, dst))
         value = tirx.BufferLoad(src.source, element(src, at_src))
         return tirx.BufferStore(dst.source, converted(value, dtype_of(dst)), element(dst, at_dst))
 

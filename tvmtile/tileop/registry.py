@@ -349,10 +349,14 @@ def implementation_of(op: TileOp, kind: str) -> Lowering | None:
     return next((c for c in candidates if c.variant == op.impl), None)
 
 
+def buffers_of(op: TileOp) -> list[ir.Var]:
+    """The buffers of an operator's operands, once each."""
+    return list(dict.fromkeys(buffer_of(operand) for operand in (*op.reads(), *op.writes())))
+
+
 def fragments_of(op: TileOp) -> list[ir.Var]:
     """The fragments among the operands of an operator."""
-    buffers = (buffer_of(operand) for operand in (*op.reads(), *op.writes()))
-    return list(dict.fromkeys(buffer for buffer in buffers if is_fragment(buffer)))
+    return list(filter(is_fragment, buffers_of(op)))
 
 
 def registered_lowerings() -> list[Lowering]:

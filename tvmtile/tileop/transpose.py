@@ -11,7 +11,6 @@ from tvmtile.errors import OPTIONS_OF_TILELANG, InvalidOperand, ShapeMismatch, w
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.operands import (
-    as_region,
     buffer_of,
     check_bounds,
     constant,
@@ -21,10 +20,8 @@ from tvmtile.ir.operands import (
     same_extents,
 )
 from tvmtile.ir.operators import TileOp, tile_operator
-from tvmtile.ir.rewriting import seq
-from tvmtile.ir.scopes import SHARED_SCOPE
 from tvmtile.ir.types import Index, TileOperand
-from tvmtile.tileop.copy import Copy, between_fragments, between_threads
+from tvmtile.tileop.copy import between_fragments, between_threads, by_shared_tile
 from tvmtile.tileop.elementwise import converted, element, over_region
 from tvmtile.tileop.registry import LoweringContext, as_loops, lowering
 
@@ -122,11 +119,9 @@ lowering(Transpose, target=("llvm", "metal", "cuda"), variant="elements")(as_loo
 )
 def transpose_staged(op: Transpose, _: LoweringContext) -> tirx.Stmt:
     """Between fragments whose elements lie in different threads: by way of shared memory."""
-    extents = [r.extent for r in op.src.region]
-    shared = tirx.decl_buffer(extents, dtype_of(op.src), name="transposed", scope=SHARED_SCOPE)
-    tile = as_region(shared)
-    leave, fetch = Copy(op.src, tile), Transpose(tile, op.dst)
-    return seq([tirx.AllocBuffer(shared), leave.as_loops(), fetch.as_loops()])
+    return by_shared_tile(
+        op.src, dtype_of(op.src), "transposed", lambda tile: Transpose(tile, op.dst).as_loops()
+    )
 
 
 def reference(src: np.ndarray) -> np.ndarray:

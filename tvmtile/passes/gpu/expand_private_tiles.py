@@ -7,14 +7,14 @@ from tvm.target import Target
 
 from tvmtile._tvm import Mutator, mutated
 from tvmtile.ir.kernels import is_parallel
-from tvmtile.ir.operands import buffer_of, constant
+from tvmtile.ir.operands import constant
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import replace_loop
 from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.scopes import is_private
 from tvmtile.ir.spans import location_of
-from tvmtile.tileop.registry import LoweringContext, candidates_of
+from tvmtile.tileop.registry import LoweringContext, buffers_of, candidates_of
 
 _MOST_TOGETHER = 64
 """Elements of a row that move as vectors."""
@@ -54,7 +54,7 @@ class _Expand(ScopedRewriter):
         op = operator_of(node)
         if op is None or not op.is_tile or not op.writes():
             return node
-        if not any(is_private(buffer_of(operand)) for operand in (*op.reads(), *op.writes())):
+        if not any(map(is_private, buffers_of(op))):
             return node
         context = LoweringContext(Target("llvm"), self.analyzer, location_of(node.value))
         plainest = candidates_of(op, "llvm")[-1]

@@ -125,5 +125,6 @@ def _tile_for(source: ir.TensorRegion, location: Any, scope: str = "") -> ir.Var
         )
     if is_private(buffer):
         scope = buffer.ty.storage_scope
-    scope = scope or (SHARED_SCOPE if is_fragment(buffer) else FRAGMENT_SCOPE)
+    elif not scope:
+        scope = SHARED_SCOPE if is_fragment(buffer) else FRAGMENT_SCOPE
     return tirx.decl_buffer(extents, dtype_of(source), name=f"{buffer.name}_read", scope=scope)
