@@ -52,17 +52,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="Metal has no float64"))
 
 
-@pytest.fixture(params=["llvm", "metal", pytest.param("cuda", marks=pytest.mark.gpu)])
+_TARGETS = ("llvm", "metal", pytest.param("cuda", marks=pytest.mark.gpu))
+
+
+@pytest.fixture(params=_TARGETS)
 def compiled(request):
     """Compile a program for the CPU, an NVIDIA GPU, or Metal, where the emulator looks for races too.
 
     Cases with a dtype that Metal lacks are skipped there.
     """
-    if request.param == "llvm":
+    return _compiler(request.param)
+
+
+@pytest.fixture(params=[*_TARGETS, "sm_80", "sm_90a"])
+def compiled_everywhere(request):
+    """The same, or for NVIDIA's GPUs of an architecture in the emulator."""
+    return _compiler(request.param)
+
+
+def _compiler(name):
+    if name == "llvm":
         return tvmtile.compile
-    if request.param == "cuda":
+    if name == "cuda":
         return by_way_of_gpu
-    return partial(tvmtile.compile, target="metal", execution_backend="emulator")
+    target = name if name == "metal" else {"kind": "cuda", "arch": name}
+    return partial(tvmtile.compile, target=target, execution_backend="emulator")
 
 
 @pytest.fixture

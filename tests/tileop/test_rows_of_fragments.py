@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from functools import partial
 
 import numpy as np
 import pytest
@@ -98,7 +97,6 @@ CASES = {
     row_transposed: row_expected,
 }
 NAMES = [move.__name__ for move in CASES]
-cases = pytest.mark.parametrize(("move", "expected"), CASES.items(), ids=NAMES)
 
 
 def program(move, to):
@@ -129,39 +127,28 @@ def program(move, to):
     return main
 
 
-def check(move, expected, to, compile_):
+@pytest.mark.parametrize(("move", "expected"), CASES.items(), ids=NAMES)
+@pytest.mark.parametrize("to", ["fragment", "shared"])
+def test_values(move, expected, to, compiled_everywhere):
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-4, 5, s).astype(np.float16) for s in ((ROWS, COLUMNS), (COLUMNS, 64)))
     c, d = torch.empty(ROWS, COLUMNS), torch.empty(ROWS, 64)
-    compile_(program(move, to))(torch.from_numpy(a), torch.from_numpy(b), c, d)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TileWarning)
+        kernel = compiled_everywhere(program(move, to))
+    kernel(torch.from_numpy(a), torch.from_numpy(b), c, d)
     wanted, held = np.zeros((ROWS, COLUMNS), np.float32), a.astype(np.float32)
     expected(held, wanted)
     np.testing.assert_array_equal(c.numpy(), wanted)
     np.testing.assert_array_equal(d.numpy(), a.astype(np.float32) @ b.astype(np.float32))
 
 
-@cases
-@pytest.mark.parametrize("to", ["fragment", "shared"])
-def test_values(move, expected, to, compiled):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TileWarning)
-        check(move, expected, to, compiled)
-
-
-@cases
-@pytest.mark.parametrize("to", ["fragment", "shared"])
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-def test_values_on_emulated_gpus(move, expected, to, arch):
-    target = {"kind": "cuda", "arch": arch}
-    compile_ = partial(tvmtile.compile, target=target, execution_backend="emulator")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TileWarning)
-        check(move, expected, to, compile_)
-
-
 @pytest.mark.parametrize("move", [row_to_row, column_to_column, row_filled])
 def test_the_fragment_stays_in_registers(move):
     """The threads that hold a row write it; before, all of the fragment was kept in shared memory."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        tvmtile.compile(program(move, "shared"), target={"kind": "cuda", "arch": "sm_80"})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        kernel = tvmtile.compile(program(move, "shared"), target={"kind": "cuda", "arch": "sm_80"})
+    assert not [str(each.message) for each in caught]
+    shared = (COLUMNS * 64 * 2, ROWS * COLUMNS * 4)  # bytes of b and c
+    assert sum(each.shared for each in kernel.resources()) == sum(shared)
