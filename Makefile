@@ -14,11 +14,11 @@ STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all fuzz test-gpu lint format check docs dist pythons clean distclean
+.PHONY: help venv demo test test-all test-nightly fuzz test-gpu lint format check docs dist pythons clean distclean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | \
-	  awk -F ':.*## ' '{ printf "make %-10s %s\n", $$1, $$2 }'
+	  awk -F ':.*## ' '{ printf "make %-12s %s\n", $$1, $$2 }'
 
 venv: $(STAMP) ## .venv with everything below needs (once, and again when its pins change)
 
@@ -34,17 +34,20 @@ $(STAMP): pyproject.toml constraints.txt
 demo: venv ## run examples/gemm.py
 	@$(BIN)/python examples/gemm.py
 
-test: venv ## the tests, without the slow ones (PYTEST_ARGS='-k copy' narrows them)
+test: venv ## the tests of the tier fast (PYTEST_ARGS='-k copy' narrows them)
 	@$(PYTEST) $(PYTEST_ARGS)
 
-test-all: venv ## the tests, with the slow ones
-	@$(PYTEST) -m '' --all-parameters --all-architectures $(PYTEST_ARGS)
+test-all: venv ## of the tier full, as in CI: all parameters and architectures
+	@$(PYTEST) --tier full $(PYTEST_ARGS)
+
+test-nightly: venv ## all tests
+	@$(PYTEST) --tier nightly $(PYTEST_ARGS)
 
 fuzz: venv ## 200 random programs on the CPU and on the emulators, and of each special kind some
 	@$(PYTEST) tests/fuzz -k programs_on --fuzz-seeds=200 $(PYTEST_ARGS)
 
 test-gpu: venv ## the tests on an NVIDIA GPU; where there is none, they compile their kernels
-	@$(PYTEST) --maxprocesses 4 --all-parameters --all-architectures -k 'gpu or cuda' \
+	@$(PYTEST) --maxprocesses 4 --tier full -k 'gpu or cuda' \
 	  tests/gpu tests/cuda tests/tileop tests/metal $(PYTEST_ARGS)
 
 lint: venv ## ruff check, ruff format --check, mypy, the layers of imports

@@ -1,4 +1,4 @@
-"""What all tests share: the machine's marks, golden files, and which parameters run."""
+"""What all tests share: the machine's marks, golden files, and which tier runs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,17 @@ from collections.abc import Generator, Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-# How fast a machine draws examples and runs them says nothing of what is tested.
-settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("any machine")
+TIERS = {"fast": 2, "full": 6, "nightly": 200}
+"""The tiers, each with those before it, and how many examples a test with `hypothesis.given` draws."""
+for _tier, _examples in TIERS.items():
+    # How fast a machine draws examples and runs them says nothing of what is tested.
+    settings.register_profile(
+        _tier,
+        max_examples=_examples,
+        derandomize=_tier != "nightly",
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -22,19 +28,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--update-golden", action="store_true", help="write the golden files instead of comparing"
     )
     parser.addoption(
-        "--all-parameters",
-        action="store_true",
-        help="run each test with all of its parameters, not with some that have each value of one once",
-    )
-    parser.addoption(
-        "--all-architectures",
-        action="store_true",
-        help="compile the kernels of tests/gpu for every architecture where there is no GPU, not two",
-    )
-    parser.addoption(
-        "--emulate-all",
-        action="store_true",
-        help="run all tests of tests/gpu in the emulator where there is no GPU, not one in eight",
+        "--tier",
+        choices=TIERS,
+        default="fast",
+        help="fast: each value of a parameter once, two architectures; full: all parameters and "
+        "architectures, and tests marked so; nightly: all tests, and all of tests/gpu emulated",
     )
     parser.addoption(
         "--fuzz-seeds",
@@ -42,6 +40,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how many random programs of tests/fuzz to run; 30 on the CPU and 10 on each emulator "
         "where absent",
     )
+
+
+@pytest.fixture(scope="session")
+def tier(pytestconfig: pytest.Config) -> str:
+    """The tier that runs: fast, full or nightly."""
+    return pytestconfig.getoption("tier")
 
 
 @pytest.fixture
@@ -61,6 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     What the tests compile is kept beside what pytest keeps, not in the user's cache.
     """
+    settings.load_profile(config.getoption("tier"))
     os.environ.setdefault("TVMTILE_TARGET", "llvm")
     os.environ.setdefault("TVMTILE_CACHE_DIR", str(config.rootpath / ".pytest_cache" / "tvmtile"))
 
@@ -103,11 +108,16 @@ def _verify_between_passes() -> Iterator[None]:
 @pytest.hookimpl(trylast=True)  # what is left of -k and -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     _skip_what_is_missing(items)
-    if config.getoption("all_parameters"):
-        return
-    kept = _covering(items)
+    kept = _of_tier(items, config.getoption("tier"))
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
     items[:] = [item for item in items if item.nodeid in kept]
+
+
+def _of_tier(items: list[pytest.Item], tier: str) -> set[str]:
+    """Names of the tests that run in a tier: a mark says the first that a test runs in."""
+    later = list(TIERS)[list(TIERS).index(tier) + 1 :]
+    items = [item for item in items if not any(map(item.get_closest_marker, later))]
+    return _covering(items) if tier == "fast" else {item.nodeid for item in items}
 
 
 def _covering(items: list[pytest.Item]) -> set[str]:

@@ -1,7 +1,7 @@
 """What dynamic extents and masks cost when a kernel is compiled: at most twice the work and the source.
 
 Work is counted, not timed: the statements that each pass leaves, all passes together, and how long the
-text is that NVRTC, Metal's compiler or LLVM gets at the end. The slow test times the same programs.
+text is that NVRTC, Metal's compiler or LLVM gets at the end. The nightly tests time the same programs.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def seconds(compiles, target):
     return time.process_time() - start
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_dynamic_kernel_takes_at_most_twice_as_long(target, order, monkeypatch):
@@ -211,7 +211,7 @@ def test_a_dynamic_kernel_takes_at_most_twice_as_long(target, order, monkeypatch
     assert max(dynamic) <= 2 * static
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("target", TARGETS)
 def test_attention_by_blocks_in_halves_takes_at_most_one_and_a_half_seconds(target, monkeypatch):
     monkeypatch.setenv("TVMTILE_DISABLE_CACHE", "1")

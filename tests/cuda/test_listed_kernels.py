@@ -16,7 +16,7 @@ from tvmtile.jit.cuda.resources import resources_of_log
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 HOPPER = "sm_90a"
-OTHERS = ("sm_80", pytest.param("sm_100a", marks=pytest.mark.slow))  # of one source
+OTHERS = ("sm_80", pytest.param("sm_100a", marks=pytest.mark.nightly))  # of one source
 LISTED = (
     *("gemm", "gemm_epilogue", "gemm_few_rows", "block_sparse_gemm"),
     *("int4_gemm", "int4_gemm_many_rows", "mxfp4_gemm"),

@@ -55,7 +55,7 @@ def test_text_behind_c():
     check(run("-W", "ignore", "-c", WITHOUT_TORCH + PROGRAM))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_file_on_standard_input(tmp_path):
     path = tmp_path / "program.py"
     path.write_text(PROGRAM)

@@ -50,7 +50,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         test = item.nodeid.partition("[")[0]
         chosen = test not in seen or crc32(item.nodeid.encode()) % _EMULATED_ONE_IN == 0
         seen.add(test)
-        if chosen or config.getoption("emulate_all"):
+        if chosen or config.getoption("tier") == "nightly":
             item.add_marker(pytest.mark.emulated)
 
 
@@ -81,7 +81,7 @@ def pytest_runtest_makereport(
 def _compile_instead_of_running(pytestconfig: pytest.Config) -> Iterator[None]:
     def compile_only(adapter: CudaAdapter, *args: Any) -> NoReturn:
         source = adapter.source(kernel_only=True)
-        every = pytestconfig.getoption("all_architectures")
+        every = pytestconfig.getoption("tier") != "fast"
         chosen = architectures_of(source, adapter.arch, every)
         for arch in chosen:
             assert compiled(source, arch)

@@ -2,9 +2,9 @@
 
 A test compiles its program with `on_gpu`, makes tensors on `DEVICE`, calls the kernel and compares.
 Where there is no GPU, some tests run in the emulator and the others compile their kernels to machine
-code and stop there (see conftest.py): so these kernels compile, on any machine. With `--emulate-all`
-every test runs in the emulator, with `--all-architectures` kernels are compiled for every architecture,
-not two.
+code and stop there (see conftest.py): so these kernels compile, on any machine. In the
+tier `full` kernels are compiled for every architecture, not two; in `nightly` every test runs in the
+emulator.
 """
 
 from __future__ import annotations

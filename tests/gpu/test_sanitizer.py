@@ -1,8 +1,9 @@
 """compute-sanitizer on an NVIDIA GPU: no kernel has a race or a bad access, and no barrier is idle.
 
 Each barrier of a kernel is taken out in turn, and racecheck must find what it was there for. Every run
-is a process of its own, so these tests are slow: `make test-gpu PYTEST_ARGS="-m slow -k sanitizer"`.
-Without a GPU they only count the barriers that the kernels have; tests/metal/test_missing_barriers.py
+is a process of its own, so these tests are nightly:
+`make test-gpu PYTEST_ARGS="--tier nightly -k sanitizer"`. Without a GPU they only count the barriers
+that the kernels have; tests/metal/test_missing_barriers.py
 takes out those of the same programs on Metal's emulator.
 """
 
@@ -121,7 +122,7 @@ def test_the_barriers_of_the_samples_are_those_of_the_table(name: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", SAMPLES)
 def test_no_access_is_bad(name: str) -> None:
     status, output = _run("memcheck", name)
@@ -129,7 +130,7 @@ def test_no_access_is_bad(name: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", SAMPLES)
 def test_no_race_is_left(name: str) -> None:
     status, output = _run("racecheck", name)
@@ -137,7 +138,7 @@ def test_no_race_is_left(name: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("name", "number"), list(_mutations()))
 def test_every_barrier_is_missed(name: str, number: int) -> None:
     status, output = _run("racecheck", name, number)

@@ -506,7 +506,7 @@ def finish(process):
     return int(out)
 
 
-@pytest.mark.parametrize("count", [4, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [4, pytest.param(50, marks=pytest.mark.nightly)])
 def test_two_processes_that_compile_the_same_kernels_at_once(tmp_path, count):
     (tmp_path / "program.py").write_text(textwrap.dedent(PROGRAM))
     processes = [start(tmp_path, count) for _ in range(2)]

@@ -118,7 +118,7 @@ def test_compiled_as_one_graph_forward_and_backward(matmul):
         close(found, layer.weight.grad)
 
 
-@pytest.mark.slow  # it builds a C++ program
+@pytest.mark.nightly  # it builds a C++ program
 def test_compiled_by_inductor(matmul):
     layer, (x, _) = Layer(matmul), operands()
     with torch.no_grad():
@@ -137,7 +137,7 @@ def test_exported_with_a_dynamic_extent(matmul):
     close(program.module()(x), torch.relu(x * 2 @ layer.weight))
 
 
-@pytest.mark.slow  # it builds a C++ program
+@pytest.mark.nightly  # it builds a C++ program
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # torch's own
 def test_a_package_of_aotinductor(matmul, tmp_path):
     layer, program = exported(matmul)

@@ -4,7 +4,7 @@ import itertools
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import tirx
 from tvm.sym import Analyzer
@@ -46,6 +46,7 @@ shapes = st.lists(st.integers(1, 70), min_size=1, max_size=3)
 threads = st.sampled_from([32, 64, 96, 128])
 
 
+@settings(max_examples=100)
 @given(shapes, threads, st.sampled_from([1, 2, 4, 8]))
 def test_a_spread_tile_has_a_place_of_its_own_for_every_element(shape, count, vector):
     layout = spread(tuple(shape), count, vector)

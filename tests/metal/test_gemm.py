@@ -113,7 +113,7 @@ def test_every_pair_of_options(case):
     case.check()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", possible(200), ids=str)
 def test_random_options(case):
     case.check()

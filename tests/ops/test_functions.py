@@ -207,7 +207,7 @@ def test_a_row_of_minus_infinity_is_nan_as_torch_has_it():
     torch.testing.assert_close(ops.softmax(x), x.softmax(-1), equal_nan=True)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_they_are_operators_that_torch_traces():
     a, b, bias = random(3, 5), random(5, 4), random(4)
     q = random(1, 4, 9, 8)
@@ -242,7 +242,7 @@ def test_gradients_of_attention_where_the_program_has_no_blocks(monkeypatch):
         torch_attention._backward_blocks.cache_clear()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_attention_passes_all_of_torchs_checks_of_operators():
     q, k = random(1, 4, 9, 8), random(1, 2, 9, 8)
     torch.library.opcheck(torch_attention._operator, (q, k, k.detach(), True, 0.3))

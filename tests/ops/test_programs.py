@@ -178,7 +178,7 @@ def gradients(q, k, v, gradient, causal):
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
-    "target", ["llvm", pytest.param({"kind": "cuda", "arch": "sm_90a"}, marks=pytest.mark.slow)]
+    "target", ["llvm", pytest.param({"kind": "cuda", "arch": "sm_90a"}, marks=pytest.mark.nightly)]
 )
 def test_gradients_of_attention_of_every_length(target, causal):
     blocks = {"block_M": 64, "block_N": 32, "stages": 2, "threads": 128}
@@ -281,7 +281,7 @@ def test_a_large_product_goes_by_wgmma_and_tma_for_every_number_of_rows():
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("target", [H200, {"kind": "cuda", "arch": "sm_80"}, "metal"])
 def test_programs_on_the_emulators(target):
     matmul = programs.matmul(

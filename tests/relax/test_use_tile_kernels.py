@@ -310,7 +310,7 @@ MODELS = {
 
 
 def _as_parameter(name):
-    return pytest.param(name, marks=pytest.mark.slow) if name == "transformer" else name
+    return pytest.param(name, marks=pytest.mark.nightly) if name == "transformer" else name
 
 
 @pytest.fixture(scope="module", params=map(_as_parameter, MODELS))
@@ -365,7 +365,10 @@ def emulated(module, target):
     return relax.transform.DeadCodeElimination(["main"])(rewriter.builder_.get())
 
 
-ON_EMULATORS = ["mlp", *(pytest.param(m, marks=pytest.mark.slow) for m in ("block", "transformer"))]
+ON_EMULATORS = [
+    "mlp",
+    *(pytest.param(m, marks=pytest.mark.nightly) for m in ("block", "transformer")),
+]
 
 
 @pytest.mark.parametrize("target", [SM90A, "metal"], ids=["sm_90a", "metal"])

@@ -29,7 +29,7 @@ def assert_trains_alike(model, reference, *inputs):
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=0, atol=tolerance)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_model_like_llama_runs_and_trains_by_kernels_until_they_are_taken_back():
     model = small()
     reference, keys = copy.deepcopy(model), list(model.state_dict())
@@ -146,7 +146,7 @@ def test_training_is_measured_with_its_backward(training, monkeypatch):
     assert (len(calls) > verified) == training
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_replaced_model_is_compiled_whole():
     model, tokens = small(), torch.randint(96, (2, 24))
     expected = model(tokens)

@@ -11,7 +11,7 @@ from tests.emulator.cuda.planted import survivors
 from tvmtile.emulator.cuda import compile_cuda
 
 ONE_IN = 10
-SEEDS = [seed if seed < 2 else pytest.param(seed, marks=pytest.mark.slow) for seed in range(20)]
+SEEDS = [seed if seed < 2 else pytest.param(seed, marks=pytest.mark.nightly) for seed in range(20)]
 
 
 @cache
@@ -27,7 +27,7 @@ def test_it_is_right_whenever_its_work_is_done(name, seed):
     assert subject.run(kernel, seed=seed).warpgroup_multiplies > 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_step_is_missed(name):
     assert [str(mistake) for mistake, _ in survivors(made(name)[0])] == []

@@ -6,9 +6,9 @@ import tvmtile
 from tests.pipelines import CASES
 
 STAGES = range(5)
-# By default each case with one number of stages, the others with -m slow.
+# By default each case with one number of stages, the others nightly.
 RUNS = [
-    pytest.param(name, stages, marks=[] if stages == number % len(STAGES) else pytest.mark.slow)
+    pytest.param(name, stages, marks=[] if stages == number % len(STAGES) else pytest.mark.nightly)
     for number, name in enumerate(CASES)
     for stages in STAGES
 ]

@@ -23,7 +23,7 @@ FEW = {
     "rms_norm_of_rows_over_warps",
     "tiles_that_share_memory",
 }
-NAMES = [n if n in FEW else pytest.param(n, marks=pytest.mark.slow) for n in SAMPLES]
+NAMES = [n if n in FEW else pytest.param(n, marks=pytest.mark.nightly) for n in SAMPLES]
 
 
 def emulated(name):

@@ -28,7 +28,7 @@ from tvmtile.errors import CudaEmulationError
 from tvmtile.target import capabilities
 
 SEEDS = 20
-# By default the emulator is shown one mistake in so many of one program, with -m slow all of all.
+# The emulator is shown one mistake in so many of one program, in the tier nightly all of all.
 ONE_IN = 8
 
 
@@ -308,7 +308,7 @@ def let_through(of: Subject, every: int = 1) -> Counter[tuple[str, str]]:
     return Counter((m.what, m.instruction.partition(" ")[0]) for m, _ in found)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_every_step_is_missed(name):
     expected = {mistake: count for mistake, (count, _) in LET_THROUGH[name].items()}
@@ -319,7 +319,7 @@ def test_some_steps_are_missed():
     assert let_through(three_stages(), every=ONE_IN).keys() <= LET_THROUGH["three_stages"].keys()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_whenever_work_is_done_the_result_is_right(name):
     of = SUBJECTS[name]()

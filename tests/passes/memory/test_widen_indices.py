@@ -134,7 +134,7 @@ def test_an_axis_of_more_than_2_31_elements():
     assert "((int64_t)((int)blockIdx.x)) * (int64_t)1048576" in source
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("height", [32769, M], ids=["static", "dynamic"])
 def test_the_end_of_two_gigabytes(height):
     @T.prim_func

@@ -25,8 +25,8 @@ HOPPER = {"kind": "cuda", "arch": "sm_90a"}
 SEEDS = range(2)
 
 
-def slow(value):
-    return pytest.param(value, marks=pytest.mark.slow)
+def nightly(value):
+    return pytest.param(value, marks=pytest.mark.nightly)
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_more_blocks_than_run_at_once(dtype):
 
 
 @pytest.mark.usefixtures("few_multiprocessors")
-@pytest.mark.parametrize("tiles", [0, 1, 2, 3, 5, *map(slow, (4, 6, 7, 8, 9))])
+@pytest.mark.parametrize("tiles", [0, 1, 2, 3, 5, *map(nightly, (4, 6, 7, 8, 9))])
 def test_trip_counts(tiles):
     """The rings of both roles go on from one block to the next, whatever stages divide."""
     check_product(256, 256, 32 * tiles, stages=3)
@@ -108,14 +108,14 @@ def test_stages(stages):
 
 
 @pytest.mark.usefixtures("few_multiprocessors")
-@pytest.mark.parametrize("shape", [(200, 136, 72), (129, 264, 40), slow((640, 8, 64))])
+@pytest.mark.parametrize("shape", [(200, 136, 72), (129, 264, 40), nightly((640, 8, 64))])
 def test_ragged_edges(shape):
     check_product(*shape)
 
 
 @pytest.mark.usefixtures("few_multiprocessors")
 @pytest.mark.parametrize("order", ["row", "column", "strip"])
-@pytest.mark.parametrize("panel", [2, slow(0), slow(3)])
+@pytest.mark.parametrize("panel", [2, nightly(0), nightly(3)])
 def test_orders_of_blocks(order, panel):
     check_product(640, 192, 32, order=order, panel=panel)
 
@@ -138,7 +138,7 @@ def test_other_dtypes_of_the_result(out):
 
 
 @pytest.mark.usefixtures("few_multiprocessors")
-@pytest.mark.parametrize("panel", [2, slow(0)])
+@pytest.mark.parametrize("panel", [2, nightly(0)])
 def test_rows_that_are_known_at_the_call(panel):
     """As many blocks as there are tiles, where these are fewer than run at once; none without rows."""
     rows = T.dynamic("rows")
@@ -322,7 +322,7 @@ FULL = T.GemmWarpPolicy.FullRow
 
 @pytest.mark.usefixtures("few_multiprocessors")
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("shape", [(384, 2), (768, 1), slow((128, 6)), slow((300, 3))])
+@pytest.mark.parametrize("shape", [(384, 2), (768, 1), nightly((128, 6)), nightly((300, 3))])
 def test_attention(causal, shape):
     """The queries of the next block are copied while those of this one are used."""
     length, heads = shape

@@ -1,6 +1,6 @@
 """Redundant barriers are removed from each slot on, as if each slot were looked at for each start."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tvmtile.passes.gpu.barriers.removal import remaining
@@ -31,6 +31,7 @@ def bodies(draw):
     return slots, weights, draw(st.lists(st.one_of(whole, path, st.just(0)), max_size=10))
 
 
+@settings(max_examples=100)
 @given(bodies(), st.booleans())
 def test_the_sets_that_remain_in_the_same_order(body, is_loop):
     slots, weights, clauses = body

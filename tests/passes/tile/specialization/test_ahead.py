@@ -16,7 +16,7 @@ WAIT = re.compile(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", AHEAD)
 def test_every_wait_is_missed(name):
     run = AHEAD[name]()

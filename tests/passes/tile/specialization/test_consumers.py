@@ -107,7 +107,7 @@ def test_products_are_waited_for_where_they_are_needed():
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_wait_is_missed():
     kernel = emulated(chained(3))
     ((symbol, source),) = kernel.adapter.sources.items()

@@ -138,7 +138,7 @@ def test_the_second_product_goes_on_under_the_next_iteration():
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_wait_is_missed():
     kernel = emulated(products(256))
     ((symbol, source),) = kernel.adapter.sources.items()

@@ -1,4 +1,4 @@
-"""Which of a test's parameters run where not all of them do."""
+"""Which tests, and which of their parameters, run in a tier."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from itertools import product
 from types import SimpleNamespace
 from typing import NamedTuple
 
-from tests.conftest import _covering
+from tests.conftest import TIERS, _covering, _of_tier
 
 
 class Case(NamedTuple):
@@ -63,3 +63,22 @@ def test_a_parameter_with_named_fields_is_one_of_each():
 
 def test_a_test_without_parameters_runs():
     assert _covering([Item()]) == {"test[]"}
+
+
+def test_a_mark_names_the_first_tier_that_a_test_runs_in():
+    items = [
+        Item(name, marks=marks)
+        for name, marks in {
+            "a": [],
+            "b": ["full"],
+            "c": ["nightly"],
+            "d": ["full", "nightly"],
+        }.items()
+    ]
+    names = {tier: sorted(name[5] for name in _of_tier(items, tier)) for tier in TIERS}
+    assert names == {"fast": ["a"], "full": ["a", "b"], "nightly": ["a", "b", "c", "d"]}
+
+
+def test_all_parameters_run_in_the_tier_full():
+    items = [Item(*names) for names in product("abc", "xyz")]
+    assert [len(_of_tier(items, tier)) for tier in TIERS] == [3, 9, 9]
