@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+from platformdirs import user_cache_path
 
 TIERS = {"fast": 2, "full": 6, "nightly": 200}
 """The tiers, each with those before it, and how many examples a test with `hypothesis.given` draws."""
@@ -63,11 +64,13 @@ def own_operators(monkeypatch: pytest.MonkeyPatch) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Compile what names no target for the CPU, on a machine with a GPU too.
 
-    What the tests compile is kept beside what pytest keeps, not in the user's cache.
+    What the tests compile is kept where every clone of this user finds it, and not in the user's own
+    cache, whose entries it would push out.
     """
     settings.load_profile(config.getoption("tier"))
     os.environ.setdefault("TVMTILE_TARGET", "llvm")
-    os.environ.setdefault("TVMTILE_CACHE_DIR", str(config.rootpath / ".pytest_cache" / "tvmtile"))
+    kept = user_cache_path("tvmtile-tests", appauthor=False)
+    os.environ.setdefault("TVMTILE_CACHE_DIR", str(kept))
 
 
 @pytest.hookimpl(wrapper=True)
