@@ -99,7 +99,7 @@ def language_reference() -> str:
 
 
 def passes_reference() -> str:
-    """Each pass, and what instruments there are."""
+    """Each pass, with its example, and what instruments there are."""
     passes = importlib.import_module("tvmtile.passes")
     homes = {name: path for path in _pass_files() for name in pass_docstrings(path)}
     lines = []
@@ -107,8 +107,19 @@ def passes_reference() -> str:
         home = homes.get(name)
         value = getattr(passes, name)
         module = value.__module__ if home is None else ".".join(home.with_suffix("").parts)
-        lines += _directive(f"{module}.{name}", name)
+        lines += _directive(f"{module}.{name}", name) + _example(name)
     return "\n".join(lines)
+
+
+def _example(name: str) -> list[str]:
+    """What a pass does to the program in its example, if it has one."""
+    folder = re.sub("(?<!^)(?=[A-Z])", "_", name).lower()
+    lines = []
+    for file in (ROOT / "tests" / "passes").glob(f"*/{folder}/example.tvmscript"):
+        _, before, after = re.split("# before\n|# after\n", file.read_text())
+        lines += ["Before:", "", f"```python\n{before}```", ""]
+        lines += ["After:", "", f"```python\n{after}```", ""]
+    return lines
 
 
 def _directive(path: str, heading: str) -> list[str]:

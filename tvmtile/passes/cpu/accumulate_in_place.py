@@ -41,42 +41,6 @@ def AccumulateInPlace(func: tirx.PrimFunc) -> tirx.PrimFunc:
     region that certainly lies inside the tensor. No two blocks have parts of the region in common:
     each index of the grid counts, in an axis of its own, by the region's extent or more. Neither has a
     view, and functions whose tensors may share memory stay as they are.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(
-        A: T.Buffer((64, 32), "float32"),
-        B: T.Buffer((32, 32), "float32"),
-        C: T.Buffer((64, 32), "float32"),
-    ):
-        T.func_attr({"target": T.target("llvm")})
-        for bx in T.thread_binding(2, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            sums = T.alloc_buffer((32, 32), "float32", scope="local.fragment")
-            T.tile.fill(sums[0:32, 0:32], T.float32(0), impl="elements")
-            for k in range(2):
-                T.tile.gemm(
-                    A[bx * 32 : bx * 32 + 32, k * 16 : k * 16 + 16],
-                    B[k * 16 : k * 16 + 16, 0:32],
-                    sums[0:32, 0:32],
-                    impl="microkernel",
-                )
-            T.tile.copy(sums[0:32, 0:32], C[bx * 32 : bx * 32 + 32, 0:32], impl="elements")
-    ```
-
-    After
-    -----
-    ```
-            T.tile.fill(C[bx * 32 : bx * 32 + 32, 0:32], T.float32(0), impl="elements")
-            for k in range(2):
-                T.tile.gemm(
-                    A[bx * 32 : bx * 32 + 32, k * 16 : k * 16 + 16],
-                    B[k * 16 : k * 16 + 16, 0:32],
-                    C[bx * 32 : bx * 32 + 32, 0:32],
-                    impl="microkernel",
-                )
-    ```
     """
     target = target_of(func)
     aliased = Aliases(func.body).aliased

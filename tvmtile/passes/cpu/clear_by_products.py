@@ -29,42 +29,6 @@ def ClearByProducts(func: tirx.PrimFunc) -> tirx.PrimFunc:
     loop, so this is done where one operator is all of an iteration, and the number of iterations is
     known. What stands between does not use the tile, whose memory has no other name, and does not leave
     a loop around. Functions whose tensors may share memory stay as they are.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(
-        A: T.Buffer((32, 64), "float32"),
-        B: T.Buffer((64, 32), "float32"),
-        C: T.Buffer((32, 32), "float32"),
-    ):
-        T.func_attr({"target": T.target("llvm")})
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            T.tile.fill(C[0:32, 0:32], T.float32(0), impl="elements")
-            for k in range(4):
-                T.tile.gemm(
-                    A[0:32, k * 16 : k * 16 + 16],
-                    B[k * 16 : k * 16 + 16, 0:32],
-                    C[0:32, 0:32],
-                    impl="microkernel",
-                )
-    ```
-
-    After
-    -----
-    ```
-            T.tile.gemm(
-                A[0:32, 0:16], B[0:16, 0:32], C[0:32, 0:32], clear_accum=True, impl="microkernel"
-            )
-            for k in range(1, 4):
-                T.tile.gemm(
-                    A[0:32, k * 16 : k * 16 + 16],
-                    B[k * 16 : k * 16 + 16, 0:32],
-                    C[0:32, 0:32],
-                    impl="microkernel",
-                )
-    ```
     """
     aliased = Aliases(func.body).aliased
 

@@ -31,28 +31,6 @@ def InsertIndexChecks(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     An index that is certainly inside needs no check. One that is used under a condition is looked at
     under the same condition. Vectors with a check become serial loops.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((8,), "int32"), C: T.Buffer((8,), "float32")):
-        T.func_attr({"tvmtile.check_indices": True})
-        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            tile = T.alloc_buffer((4,), "float32", scope="shared.dyn")
-            C[bx] = tile[A[bx]]
-    ```
-
-    After
-    -----
-    ```
-            tile = T.alloc_buffer((4,), "float32", scope="shared.dyn")
-            if A[bx] < 0 or A[bx] >= 4:
-                T.call_packed(
-                    "tvmtile.report_out_of_bounds", "tile[4] float32", "<str>", 6, A[bx], A[bx], 4
-                )
-            C[bx] = tile[A[bx]]
-    ```
     """
     if func.attrs is None or not func.attrs.get(CHECK_INDICES, False):
         return func

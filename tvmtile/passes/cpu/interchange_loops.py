@@ -40,30 +40,6 @@ def InterchangeLoopsOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     belongs to one iteration: all accesses to its buffer have the same last index, which grows by one
     with the iteration and with nothing else in it. Where that is not so, or where an access strides
     over memory, nothing changes.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((8,), "float32"), B: T.Buffer((8, 64), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            C = T.alloc_buffer((64,), "float32", scope="local.fragment")
-            for j in T.parallel(64):
-                C[j] = T.float32(0)
-                for k in range(8):
-                    C[j] = C[j] + A[k] * B[k, j]
-    ```
-
-    After
-    -----
-    ```
-            C = T.alloc_buffer((64,), "float32", scope="local.fragment")
-            for j in range(64):
-                C[j] = T.float32(0)
-            for k in range(8):
-                for j in range(64):
-                    C[j] = C[j] + A[k] * B[k, j]
-    ```
     """
     aliased = Aliases(func.body).aliased
 

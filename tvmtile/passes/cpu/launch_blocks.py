@@ -50,29 +50,6 @@ def LaunchBlocksOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     ------
     NestingError
         If some blocks come to a barrier for the grid and others don't.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((64, 32), "float32")):
-        for bx in T.thread_binding(4, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for by in T.thread_binding(2, thread="blockIdx.y"):
-                for i in range(8):
-                    A[by * 32 + i, bx] = T.float32(0)
-    ```
-
-    After
-    -----
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((64, 32), "float32")):
-        for block in T.parallel(8):
-            bx: T.let[T.int32] = block % 4
-            by: T.let[T.int32] = block // 4
-            for i in range(8):
-                A[by * 32 + i, bx] = T.float32(0)
-    ```
     """
     checks = func.attrs is not None and func.attrs.get(CHECK_INDICES, False)
 

@@ -20,24 +20,6 @@ def LowerExtremaOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     TVM's code for LLVM gives the second operand where either is NaN. That is right if the second one
     is a constant. Narrower floats are compared as float32.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((32,), "float32"), B: T.Buffer((32,), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for i in T.parallel(32):
-                A[i] = T.max(T.float32(0), A[i])
-                B[i] = T.min(A[i], B[i])
-    ```
-
-    After
-    -----
-    ```
-                A[i] = T.max(A[i], T.float32(0))
-                B[i] = T.call_llvm_pure_intrin("float32", "llvm.minnum.f32", A[i], B[i])
-    ```
     """
     return with_body(func, mapped(func.body, (tuple(_INTRINSICS), _lower)))
 

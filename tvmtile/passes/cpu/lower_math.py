@@ -26,42 +26,6 @@ def LowerMathOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     As calls of the C library they would keep LLVM from vectorising the loop around them. Functions of
     narrower floats are computed in float32 and rounded once; the C library has none of them. `fmod`,
     for which TVM has no rule, is a call of that library. The rest is left to TVM.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((32,), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for i in range(32):
-                A[i] = T.exp2(A[i])
-    ```
-
-    After
-    -----
-    ```
-                x = T.float32()
-                t = T.float32()
-                e = T.int32()
-                n = T.float32()
-                r = T.float32()
-                h = T.int32()
-                A[i] = T.Let(T.Let(T.Let(T.Let(T.Let(T.Let(
-                    (((((T.float32(0.0013814539415761828)
-                    * r + T.float32(0.0083687454462051392))
-                    * r + T.float32(0.041668388992547989))
-                    * r + T.float32(0.1666652113199234))
-                    * r + T.float32(0.49999994039535522))
-                    * (r * r) + r + T.float32(1))
-                    * T.reinterpret("float32", h + 127 << 23)
-                    * T.reinterpret("float32", e - h + 127 << 23),
-                    where={h: e >> 1}),
-                    where={r: (x - n) * T.float32(0.69314718055994529)}),
-                    where={n: T.Cast("float32", e)}),
-                    where={e: T.reinterpret("int32", t) - 1262485504}),
-                    where={t: x + T.float32(12582912.0)}),
-                    where={x: T.min(T.float32(129.0), T.max(T.float32(-151.0), A[i]))})
-    ```
     """
     return with_body(func, mapped(func.body, (ir.Call, _lower)))
 

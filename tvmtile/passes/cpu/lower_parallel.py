@@ -31,39 +31,6 @@ def LowerParallelOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     with branches is unrolled before LLVM looks for vectors, and it then makes them of the loop around,
     whose elements are no neighbours: a nest of 64 x 32 bytes took 11 seconds to compile. So it is not
     told that extent either.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((32, 64), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for k in T.serial(4, annotations={"tvmtile.num_stages": 2}):
-                for i in T.parallel(8):
-                    for j in T.parallel(64):
-                        A[k * 8 + i, j] = T.float32(1)
-    ```
-
-    After
-    -----
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((32, 64), "float32")):
-        with T.attr(
-            T.int32(0),
-            "pragma_import_llvm",
-            "define i32 @tvmtile_zero_int32() alwaysinline {\n"
-            '  %result = call i32 asm "", "=r,0"(i32 0)\n  ret i32 %result\n}\n',
-        ):
-            for bx in T.thread_binding(
-                1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}
-            ):
-                zero: T.let = T.call_extern("int32", "tvmtile_zero_int32")
-                for k in range(4):
-                    for i in range(zero + 8):
-                        for j in range(64):
-                            A[k * 8 + i, j] = T.float32(1)
-    ```
     """
     return with_unknown_zeros(func, lambda body, zeros: _Lower(zeros).rewrite(body))
 

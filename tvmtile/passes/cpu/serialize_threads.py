@@ -49,38 +49,6 @@ def SerializeThreads(func: tirx.PrimFunc) -> tirx.PrimFunc:
         If a barrier or a tile operator stands where some threads come and others don't. Tile operators
         may stand in a branch that depends on nothing but the index of the thread: its threads do the
         work.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((64,), "float32"), C: T.Buffer((64,), "float32")):
-        for bx in T.thread_binding(2, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
-                tile = T.alloc_buffer((32,), "float32", scope="shared.dyn")
-                own = T.alloc_buffer((2,), "float32", scope="local")
-                place: T.let[T.int32] = bx * 32 + tx
-                own[0] = A[place] * T.float32(2)
-                tile[tx] = own[0]
-                T.evaluate(T.tvm_storage_sync("shared"))
-                own[1] = tile[31 - tx]
-                C[place] = own[0] + own[1]
-    ```
-
-    After
-    -----
-    ```
-            tile = T.alloc_buffer((32,), "float32", scope="shared.dyn")
-            own = T.alloc_buffer((64,), "float32", scope="local")
-            for tx in range(32):
-                place: T.let[T.int32] = bx * 32 + tx
-                own[tx * 2] = A[place] * T.float32(2)
-                tile[tx] = own[tx * 2]
-            for tx in range(32):
-                place: T.let[T.int32] = bx * 32 + tx
-                own[tx * 2 + 1] = tile[31 - tx]
-                C[place] = own[tx * 2] + own[tx * 2 + 1]
-    ```
     """
 
     def serialize(kernel: tirx.For) -> tirx.Stmt:

@@ -36,38 +36,6 @@ def CarryRemainders(func: tirx.PrimFunc) -> tirx.PrimFunc:
     iteration, and the parity of its phase, by a division. With stages that are no power of two that is
     a chain of multiplications between the products of two iterations, while the matrix units wait:
     FP8 with scales of blocks, 8192 cubed, takes 934 us with divisions and 907 without on an H200.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((300,), "int32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
-                done = T.alloc_local((1,), "int32")
-                done[0] = 0
-                for turn in range(4):
-                    for k in range(5):
-                        A[(done[0] + k) % 3] = (done[0] + k) // 3 % 2
-                    done[0] = done[0] + 5
-    ```
-
-    After
-    -----
-    ```
-                done = T.alloc_local((1,), "int32")
-                done[0] = 0
-                for turn in range(4):
-                    k_remainder = T.alloc_local((1,), "int32")
-                    k_remainder[0] = done[0] % 3
-                    k_parity = T.alloc_local((1,), "int32")
-                    k_parity[0] = done[0] // 3 % 2
-                    for k in range(5):
-                        A[k_remainder[0]] = k_parity[0]
-                        k_parity[0] = T.Select(k_remainder[0] == 2, 1 - k_parity[0], k_parity[0])
-                        k_remainder[0] = T.Select(k_remainder[0] == 2, 0, k_remainder[0] + 1)
-                    done[0] = done[0] + 5
-    ```
     """
 
     def carried(kernel: tirx.For) -> tirx.For:

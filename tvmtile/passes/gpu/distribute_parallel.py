@@ -43,26 +43,6 @@ def DistributeParallel(func: tirx.PrimFunc) -> tirx.PrimFunc:
     are moved as they are and four bytes or more lie side by side. What a block does once (a store
     outside of nests that is the same for all threads, an iteration that several threads would repeat)
     is done by one thread.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((8, 25), "float32"), C: T.Buffer((8, 100), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(128, thread="threadIdx.x"):
-                for i in T.parallel(8):
-                    for j in T.parallel(25):
-                        C[i, j * 4] = A[i, j]
-    ```
-
-    After
-    -----
-    ```
-                if tx % 32 < 25:
-                    for i in T.unroll(2):
-                        C[i * 4 + tx // 32, tx % 32 * 4] = A[i * 4 + tx // 32, tx % 32]
-    ```
     """
     return with_body(func, _Vectors().rewrite(_Distribute().rewrite(func.body)))
 

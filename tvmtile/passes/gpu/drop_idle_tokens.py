@@ -17,35 +17,6 @@ def DropIdleTokens(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     InjectPipeline gives a token to all copies that run ahead; whether their elements can be copied
     asynchronously is known after they have been shared out over the threads.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((4, 64), "int8"), C: T.Buffer((4, 64), "int8")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(64, thread="threadIdx.x"):
-                tile = T.alloc_buffer((2, 64), "int8", scope="shared.dyn")
-                tile[0, tx] = A[0, tx]
-                T.tile.async_signal("cp.async/1")
-                for k in range(4):
-                    T.tile.async_wait("cp.async/1", 0)
-                    if k + 1 < 4:
-                        tile[(k + 1) % 2, tx] = A[k + 1, tx]
-                    T.tile.async_signal("cp.async/1")
-                    C[k, tx] = tile[k % 2, tx]
-    ```
-
-    After
-    -----
-    ```
-                tile = T.alloc_buffer((2, 64), "int8", scope="shared.dyn")
-                tile[0, tx] = A[0, tx]
-                for k in range(4):
-                    if k + 1 < 4:
-                        tile[(k + 1) % 2, tx] = A[k + 1, tx]
-                    C[k, tx] = tile[k % 2, tx]
-    ```
     """
     return with_kernels(func, _without_idle_tokens)
 

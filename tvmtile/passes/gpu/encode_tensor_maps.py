@@ -29,35 +29,6 @@ def EncodeTensorMaps(func: tirx.PrimFunc) -> tirx.PrimFunc:
     ------
     InvalidOperand
         If a map is made of something that only the kernel knows.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((64, 64), "float16")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
-                T.evaluate(
-                    T.tile.tensor_map(
-                        "float16", A.data, 64, 64, 128, 32, 32, 1, 1, 0, 2, 2, 0
-                    )
-                )
-    ```
-
-    After
-    -----
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((64, 64), "float16")):
-        A_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
-        T.call_packed(
-            "runtime.cuTensorMapEncodeTiled",
-            A_map, "float16", 2, A.data, 64, 64, 128, 32, 32, 1, 1, 0, 2, 2, 0,
-        )
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
-                T.evaluate(T.address_of(A_map))
-    ```
     """
     return with_body(func, _Encoder().rewrite(func.body))
 

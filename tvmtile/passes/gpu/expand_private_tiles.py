@@ -26,25 +26,6 @@ def ExpandPrivateTiles(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     The threads of a block share the work on other tiles; here each has all of it. The loops are those
     that the operator is on a CPU where it is done element by element.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((32, 4), "float32")):
-        for bx in T.thread_binding(2, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
-                own = T.alloc_buffer((4,), "float32", scope="local")
-                T.tile.copy(A[tx, 0:4], own[0:4])
-    ```
-
-    After
-    -----
-    ```
-                own = T.alloc_buffer((4,), "float32", scope="local")
-                for i in T.vectorized(4):
-                    own[i] = A[tx, i]
-    ```
     """
     return func.with_body(_Expand().rewrite(func.body))
 

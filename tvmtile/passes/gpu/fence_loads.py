@@ -40,44 +40,6 @@ def FenceLoads(func: tirx.PrimFunc) -> tirx.PrimFunc:
     So have threads that come to a numbered barrier in a branch, if others come to it in another one,
     and all at a barrier of a cluster, if copies fill tiles of its other blocks. Products of warpgroups
     read by the way that the copies write: they need none.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A_map: T.handle("tensormap"), C: T.Buffer((4, 32), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(33, thread="threadIdx.x"):
-                tile = T.alloc_buffer((32,), "float32", scope="shared.dyn")
-                full = T.alloc_buffer((1,), "uint64", scope="shared.dyn")
-                empty = T.alloc_buffer((1,), "uint64", scope="shared.dyn")
-                for k in range(4):
-                    if tx < 32:
-                        C[k, tx] = tile[tx]
-                        T.tvm_storage_sync("warp")
-                        if tx == 0:
-                            T.tile.mbarrier(empty[0], 1)
-                    else:
-                        T.Call(
-                            "tvmtile.bulk_load", [A_map, tile[0], full[0], k, 0],
-                            attrs={"box": [32]}, ret_ty="void",
-                        )
-    ```
-
-    After
-    -----
-    ```
-                        C[k, tx] = tile[tx]
-                        T.tile.fence_proxy()
-                        T.tvm_storage_sync("warp")
-                        if tx == 0:
-                            T.tile.mbarrier(empty[0], 1)
-                    else:
-                        T.Call(
-                            "tvmtile.bulk_load", [A_map, tile[0], full[0], k, 0],
-                            attrs={"box": [32]}, ret_ty="void",
-                        )
-    ```
     """
     return with_kernels(func, _fenced)
 

@@ -18,27 +18,6 @@ def FragmentToSimdgroup(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     These are simdgroup matrices where the chosen instruction multiplies such. The layout that the
     fragments get later has whole 8x8 matrices, and a simdgroup allocates its own share of them only.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((32, 32), "float16")):
-        T.func_attr({"target": T.target("metal")})
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(128, thread="threadIdx.x"):
-                tile = T.alloc_buffer((32, 32), "float16", scope="shared.dyn")
-                acc = T.alloc_buffer((32, 32), "float32", scope="local.fragment")
-                T.tile.gemm(tile[0:32, 0:32], tile[0:32, 0:32], acc[0:32, 0:32], impl="simdgroup")
-    ```
-
-    After
-    -----
-    ```
-                tile = T.alloc_buffer((32, 32), "float16", scope="shared.dyn")
-                acc = T.alloc_buffer((32, 32), "float32", scope="metal.simdgroup")
-                T.tile.gemm(tile[0:32, 0:32], tile[0:32, 0:32], acc[0:32, 0:32], impl="simdgroup")
-    ```
     """
     kind = target_of(func).kind.name
     moved: dict[ir.Var, ir.Var] = {}

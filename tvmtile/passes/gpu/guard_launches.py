@@ -19,25 +19,6 @@ def GuardLaunches(mod: ir.IRModule, _: PassContext) -> ir.IRModule:
 
     TVM's runtime takes an extent of 0 for 1: a block would run, and write what no block should. The
     kernel has no loops any more, but TVM's attributes of the extents of its axes.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((8,), "float32"), n: T.int32):
-        with T.attr(T.iter_var(T.int32(), None, "ThreadIndex", "blockIdx.x"), "thread_extent", n):
-            T.evaluate(0)
-    ```
-
-    After
-    -----
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((8,), "float32"), n: T.int32):
-        if n > 0:
-            with T.attr(T.iter_var(T.int32(), None, "ThreadIndex", "blockIdx.x"), "thread_extent", n):
-                T.evaluate(0)
-    ```
     """
     result = mod.clone()
     for name, func in mod.functions.items():

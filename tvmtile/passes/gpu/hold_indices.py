@@ -38,45 +38,6 @@ def HoldIndices(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     An index is held if its place depends on nothing that the loop changes, no condition stands before
     the copy, and only the threads of the loop write the tile of indices, outside of the loop.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((64, 64), "int8")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
-                tile = T.alloc_buffer((64, 16), "int8", scope="shared.dyn")
-                rows = T.alloc_buffer((64,), "int32", scope="shared.dyn")
-                rows[tx] = tx
-                for k in range(4):
-                    for i in T.unroll(2):
-                        T.tile.async_issue(
-                            "cp.async/1",
-                            T.address_of(tile[i * 32 + tx, 0]),
-                            T.address_of(A[rows[i * 32 + tx], k * 16]),
-                            16,
-                        )
-    ```
-
-    After
-    -----
-    ```
-                tile = T.alloc_buffer((64, 16), "int8", scope="shared.dyn")
-                rows = T.alloc_buffer((64,), "int32", scope="shared.dyn")
-                rows[tx] = tx
-                rows_held = T.alloc_buffer((2,), "int32", scope="local")
-                for i in T.unroll(2):
-                    rows_held[i] = rows[i * 32 + tx]
-                for k in range(4):
-                    for i in T.unroll(2):
-                        T.tile.async_issue(
-                            "cp.async/1",
-                            T.address_of(tile[i * 32 + tx, 0]),
-                            T.address_of(A[rows_held[i], k * 16]),
-                            16,
-                        )
-    ```
     """
     return with_kernels(func, _with_indices_held)
 

@@ -49,30 +49,6 @@ def InferLayout(func: tirx.PrimFunc) -> tirx.PrimFunc:
     ------
     LayoutConflict
         If two groups of threads use one fragment.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((8, 64), "float32"), C: T.Buffer((8,), "float32")):
-        T.func_attr({"target": T.target("metal")})
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
-                x = T.alloc_buffer((8, 64), "float32", scope="local.fragment")
-                T.tile.copy(A[0:8, 0:64], x[0:8, 0:64])
-    ```
-
-    After
-    -----
-    ```
-                x = T.alloc_buffer(
-                    (8, 64),
-                    "float32",
-                    scope="local.fragment",
-                    layout=T.TileLayout(T.S[(4, 2, 16, 4):(4, 16 @ Axis.tx, 1 @ Axis.tx, 1)]),
-                )
-                T.tile.copy(A[0:8, 0:64], x[0:8, 0:64])
-    ```
     """
     target = target_of(func)
 

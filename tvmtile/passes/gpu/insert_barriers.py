@@ -72,28 +72,6 @@ def InsertBarriers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     On Metal, where a barrier orders threadgroup memory only unless it is told to do more, one that
     separates accesses of a tensor is a call of a function of ours.
 
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((4, 64), "float32"), C: T.Buffer((4, 64), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(64, thread="threadIdx.x"):
-                A_shared = T.alloc_buffer((64,), "float32", scope="shared")
-                for k in range(4):
-                    A_shared[tx] = A[k, tx]
-                    C[k, tx] = A_shared[63 - tx]
-    ```
-
-    After
-    -----
-    ```
-                    T.tvm_storage_sync("shared")
-                    A_shared[tx] = A[k, tx]
-                    T.tvm_storage_sync("shared")
-                    C[k, tx] = A_shared[63 - tx]
-    ```
-
     Raises
     ------
     DataRace

@@ -21,46 +21,6 @@ def KeepTensorMaps(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     What the map is made of is compared: the tensor's address and all numbers that differ between calls.
     A kernel gets its maps by value, so that a launch that waits in a stream or a graph has its own.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((64, 64), "float16"), n: T.int32):
-        A_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
-        T.call_packed(
-            "runtime.cuTensorMapEncodeTiled",
-            A_map, "float16", 2, A.data, 64, n, 128, 32, 32, 1, 1, 0, 2, 2, 0,
-        )
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            T.evaluate(T.address_of(A_map))
-    ```
-
-    After
-    -----
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((64, 64), "float16"), n: T.int32):
-        with T.attr(T.int32(0), "pragma_import_llvm", kept_maps("main_0", 1)):
-            A_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
-            if (
-                T.call_extern(
-                    "int32", "tvmtile_recall_map_main_0", A_map, A.data, T.Cast("int64", n)
-                )
-                == 0
-            ):
-                T.call_packed(
-                    "runtime.cuTensorMapEncodeTiled",
-                    A_map, "float16", 2, A.data, 64, n, 128, 32, 32, 1, 1, 0, 2, 2, 0,
-                )
-                T.evaluate(
-                    T.call_extern(
-                        "int32", "tvmtile_keep_map_main_0", A_map, A.data, T.Cast("int64", n)
-                    )
-                )
-            for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-                T.evaluate(T.address_of(A_map))
-    ```
     """
     texts: list[str] = []
     name = re.sub(r"\W", "_", str(func.attrs["global_symbol"]))

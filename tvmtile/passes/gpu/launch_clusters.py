@@ -19,31 +19,6 @@ def LaunchClusters(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     Nothing uses the index of a block in its cluster: which blocks run together changes no result. A
     target without clusters launches blocks alone and warns.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((8,), "float32")):
-        T.func_attr({"target": T.target({"kind": "cuda", "arch": "sm_90a"})})
-        for bx in T.thread_binding(
-            8,
-            thread="blockIdx.x",
-            annotations={"tvmtile.kernel": True, "tvmtile.cluster": [2, 1, 1]},
-        ):
-            A[bx] = T.float32(1)
-    ```
-
-    After
-    -----
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((8,), "float32")):
-        T.func_attr({"target": T.target({"kind": "cuda", "arch": "sm_90a"})})
-        for cx in T.thread_binding(2, thread="clusterCtaIdx.x"):
-            for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-                A[bx] = T.float32(1)
-    ```
     """
     target = target_of(func)
     capability = gpu(target)

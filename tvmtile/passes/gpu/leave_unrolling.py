@@ -29,25 +29,6 @@ def LeaveUnrolling(func: tirx.PrimFunc) -> tirx.PrimFunc:
     a loop that the source asks to be unrolled, a nest costs as much as one iteration until it comes to
     that compiler, which unrolls it before it decides what is held in registers. Nests of instructions
     are written out: their operands may have to be constants in the source. So are those that are short.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer(("n",), "float32"), C: T.Buffer((64, 128), "float32")):
-        n = T.int32()
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(128, thread="threadIdx.x"):
-                for i in T.unroll(64):
-                    C[i, tx] = T.if_then_else(i * 128 + tx < n, A[i * 128 + tx], T.float32(0))
-    ```
-
-    After
-    -----
-    ```
-                for i in T.unroll(64, annotations={"pragma_unroll_explicit": False}):
-                    C[i, tx] = T.if_then_else(i * 128 + tx < n, A[i * 128 + tx], T.float32(0))
-    ```
     """
     extents = _dynamic_extents(func)
 

@@ -32,36 +32,6 @@ def LimitUnrolling(func: tirx.PrimFunc) -> tirx.PrimFunc:
     unrolled: an array that is indexed at run time lies in memory. An array of more than 512 elements
     does so anyway, as the tiles of a block with few threads do. Where there is
     not a whole warp, fewer statements are written out.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((64, 64), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
-                x = T.alloc_buffer((4096,), scope="local")
-                row = T.alloc_buffer((64,), scope="local")
-                for i in T.unroll(64):
-                    for j in T.unroll(64):
-                        x[i * 64 + j] = A[i, j]
-                for i in T.unroll(64):
-                    for j in T.unroll(64):
-                        row[i] = row[i] + x[i * 64 + j]
-    ```
-
-    After
-    -----
-    ```
-                x = T.alloc_buffer((4096,), scope="local")
-                row = T.alloc_buffer((64,), scope="local")
-                for i in range(64):
-                    for j in T.unroll(64):
-                        x[i * 64 + j] = A[i, j]
-                for i in T.unroll(64):
-                    for j in range(64):
-                        row[i] = row[i] + x[i * 64 + j]
-    ```
     """
 
     def limited(kernel: tirx.For) -> tirx.Stmt:

@@ -35,33 +35,6 @@ def LoadFirst(func: tirx.PrimFunc) -> tirx.PrimFunc:
     its loads, and the compiler of the source moves few of the next ones before it, so that a thread
     would wait for memory once a word. At most 32 elements are loaded at once. What is loaded lies in
     global memory, what is stored in shared memory, so their order is free.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((100,), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(3, thread="threadIdx.x"):
-                tile = T.alloc_buffer((128,), scope="shared")
-                for i in T.unroll(8):
-                    word = T.alloc_local((4,))
-                    for j in T.unroll(4):
-                        word[j] = A[tx * 33 + i * 4 + j]
-                    tile[T.Ramp(tx * 32 + i * 4, 1, 4)] = word[T.Ramp(0, 1, 4)]
-    ```
-
-    After
-    -----
-    ```
-                tile = T.alloc_buffer((128,), scope="shared")
-                word = T.alloc_local((32,))
-                for i in T.unroll(8):
-                    for j in T.unroll(4):
-                        word[i * 4 + j] = A[tx * 33 + i * 4 + j]
-                for i in T.unroll(8):
-                    tile[T.Ramp(tx * 32 + i * 4, 1, 4)] = word[T.Ramp(i * 4, 1, 4)]
-    ```
     """
 
     def visit(loop: tirx.For, mutator: Mutator) -> tirx.Stmt:

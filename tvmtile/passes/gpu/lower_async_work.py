@@ -44,53 +44,6 @@ def LowerAsyncWork(func: tirx.PrimFunc) -> tirx.PrimFunc:
     the others get from it: so ptxas knows that it is the same in all of them, and computes it once for
     the warp, beside what threads do. A branch that lets in whole warps to a product asks for the same
     index: where some threads of a warp might not come, ptxas computes nothing once for all.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((5, 16), "int8"), C: T.Buffer((4, 16), "int8")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(1, thread="threadIdx.x"):
-                tile = T.alloc_buffer((2, 16), "int8", scope="shared.dyn")
-                T.tile.async_issue(
-                    "cp.async/1", T.address_of(tile[0, 0]), T.address_of(A[0, 0]), 16
-                )
-                T.tile.async_signal("cp.async/1")
-                for k in range(4):
-                    T.tile.async_issue(
-                        "cp.async/1",
-                        T.address_of(tile[(k + 1) % 2, 0]),
-                        T.address_of(A[k + 1, 0]),
-                        16,
-                    )
-                    T.tile.async_signal("cp.async/1")
-                    T.tile.async_wait("cp.async/1", 1)
-                    C[k, 0] = tile[k % 2, 0]
-    ```
-
-    After
-    -----
-    ```
-                tile = T.alloc_buffer((2, 16), "int8", scope="shared.dyn")
-                T.ptx.cp(
-                    T.cuda.cvta_generic_to_shared(T.address_of(tile[0, 0])),
-                    T.address_of(A[0, 0]),
-                    16,
-                    "async", "cg", "shared", "global", "", "", "",
-                )
-                T.ptx.cp("async", "commit_group", "")
-                for k in range(4):
-                    T.ptx.cp(
-                        T.cuda.cvta_generic_to_shared(T.address_of(tile[(k + 1) % 2, 0])),
-                        T.address_of(A[k + 1, 0]),
-                        16,
-                        "async", "cg", "shared", "global", "", "", "",
-                    )
-                    T.ptx.cp("async", "commit_group", "")
-                    T.ptx.cp(1, "async", "wait_group", "")
-                    C[k, 0] = tile[k % 2, 0]
-    ```
     """
     return with_kernels(func, _lowered)
 

@@ -31,31 +31,6 @@ def PlaceFragments(func: tirx.PrimFunc) -> tirx.PrimFunc:
     Each thread accesses elements that it holds (InferLayout and DistributeParallel see to that), and as
     a rule the number of a register does not depend on the thread then. Elements of simdgroup
     matrices are read and written through `thread_elements()`.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((8, 32), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
-                x = T.alloc_buffer(
-                    (8, 32),
-                    "float32",
-                    scope="local.fragment",
-                    layout=T.TileLayout(T.S[(8, 32):(1, 1 @ Axis.tx)]),
-                )
-                for i in T.unroll(8):
-                    x[i, tx] = A[i, tx]
-    ```
-
-    After
-    -----
-    ```
-                x = T.alloc_buffer((8,), "float32", scope="local")
-                for i in T.unroll(8):
-                    x[i] = A[i, tx]
-    ```
     """
     return with_body(func, _Place().rewrite(func.body))
 

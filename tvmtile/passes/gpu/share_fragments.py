@@ -28,35 +28,6 @@ def ShareFragments(func: tirx.PrimFunc) -> tirx.PrimFunc:
     Every thread holds a fragment whose elements are read outside of `T.Parallel`, and computes all of
     it. Where a serial loop computes it, in nests that count its elements, and nothing writes it once
     it is read, each thread computes its share, and what follows reads a copy.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((32, 16), "float32"), C: T.Buffer((1,), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(64, thread="threadIdx.x"):
-                sums = T.alloc_buffer((16,), "float32", scope="local.fragment")
-                T.tile.fill(sums[0:16], T.float32(0))
-                for k in range(32):
-                    for i in T.parallel(16):
-                        sums[i] = sums[i] + A[k, i]
-                C[0] = sums[0] * sums[15]
-    ```
-
-    After
-    -----
-    ```
-                sums = T.alloc_buffer((16,), "float32", scope="local.fragment")
-                T.tile.fill(sums[0:16], T.float32(0))
-                for k in range(32):
-                    for i in T.parallel(16):
-                        sums[i] = sums[i] + A[k, i]
-                sums_whole = T.alloc_buffer((16,), "float32", scope="shared.dyn")
-                for i in T.parallel(16):
-                    sums_whole[i] = sums[i]
-                C[0] = sums_whole[0] * sums_whole[15]
-    ```
     """
 
     def shared(kernel: tirx.For) -> tirx.For:

@@ -18,38 +18,6 @@ def SwizzleBlockIdx(func: tirx.PrimFunc) -> tirx.PrimFunc:
     A GPU starts blocks in the order of their numbers. Every block still has work of its own. This
     comes late: what is known of the range of a block's index stays true, and passes before this one
     use it.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((8, 4), "float32")):
-        for bx in T.thread_binding(4, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for by in T.thread_binding(8, thread="blockIdx.y"):
-                for tx in T.thread_binding(32, thread="threadIdx.x"):
-                    T.Call(
-                        "tvmtile.use_swizzle",
-                        [],
-                        attrs={"panel_size": 4, "order": "strip"},
-                        ret_ty="void",
-                    )
-                    A[by, bx] = T.float32(0)
-    ```
-
-    After
-    -----
-    ```
-                    panel: T.let = (by * 4 + bx) % 16 % T.min(4, 8 - (by * 4 + bx) // 16 * 4)
-                    bx_1: T.let = (by * 4 + bx) % 16 // T.min(4, 8 - (by * 4 + bx) // 16 * 4)
-                    by_1: T.let = (by * 4 + bx) // 16 * 4 + panel
-                    T.Call(
-                        "tvmtile.use_swizzle",
-                        [],
-                        attrs={"panel_size": 4, "order": "strip"},
-                        ret_ty="void",
-                    )
-                    A[by_1, bx_1] = T.float32(0)
-    ```
     """
     return with_kernels(func, _ordered)
 

@@ -20,27 +20,6 @@ def DeclareInKernel(func: tirx.PrimFunc) -> tirx.PrimFunc:
     tensor: the flat tensor for the direct accesses, the tensor itself for the views. But compilers for
     GPUs take the arguments of a kernel to be different memory, and may move a load through the one in
     front of a store through the other.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((4, 64), "float32")):
-        for bx in T.thread_binding(4, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
-                words = T.decl_buffer((128,), "uint64", data=A.data)
-                words[bx * 32 + tx] = T.uint64(0)
-                A[bx, tx * 2] = A[bx, tx * 2] + T.float32(1)
-    ```
-
-    After
-    -----
-    ```
-                A_1 = T.decl_buffer((4, 64), "float32", data=A.data)
-                words = T.decl_buffer((128,), "uint64", data=A_1.data)
-                words[bx * 32 + tx] = T.uint64(0)
-                A_1[bx, tx * 2] = A_1[bx, tx * 2] + T.float32(1)
-    ```
     """
     return with_kernels(func, _with_declarations)
 

@@ -20,35 +20,6 @@ def FlattenShared(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Make tiles with a layout arrays of one axis, and their indices places in memory.
 
     It comes after the passes that ask which elements are accessed.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((32, 64), "float16")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(64, thread="threadIdx.x"):
-                tile = T.alloc_buffer(
-                    (32, 64),
-                    "float16",
-                    scope="shared",
-                    layout=T.ComposeLayout(3, 3, 3, T.TileLayout(T.S[(32, 1, 64):(64, 2048, 1)])),
-                )
-                for i in range(32):
-                    tile[i, tx] = A[i, tx]
-    ```
-
-    After
-    -----
-    ```
-                tile = T.alloc_buffer((2048,), "float16", scope="shared")
-                for i in range(32):
-                    tile[
-                        i * 64
-                        + T.bitwise_xor(tx - tx % 8, T.shift_left(T.bitwise_and(i, 7), 3))
-                        + tx % 8
-                    ] = A[i, tx]
-    ```
     """
     return with_kernels(func, lambda kernel: _Flattener().rewrite(kernel))
 

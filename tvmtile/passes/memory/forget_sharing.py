@@ -14,26 +14,7 @@ from tvmtile.ir.passes import prim_func_pass
 
 @prim_func_pass("ForgetSharing")
 def ForgetSharing(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Take the pointers of tensors that may share memory for what they are, behind all who must know.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((128,), "float32"), B: T.Buffer((128,), "float32")):
-        T.func_attr({"tvmtile.may_alias": ["A", "B"]})
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            B_1 = T.decl_buffer((128,), "float32", data=T.tile.may_share(A.data, B.data))
-            B_1[0] = A[0]
-    ```
-
-    After
-    -----
-    ```
-            B_1 = T.decl_buffer((128,), "float32", data=B.data)
-            B_1[0] = A[0]
-    ```
-    """
+    """Take the pointers of tensors that may share memory for what they are: all who must know did."""
     if func.attrs is None or MAY_ALIAS not in func.attrs:
         return func
 

@@ -35,27 +35,6 @@ def GuardGlobalAccess(func: tirx.PrimFunc) -> tirx.PrimFunc:
     before or after a loop that moves tiles itself runs rarely, and is only guarded: a second version
     of a pipeline's first copies and of its result would cost more to compile than it saves. LLVM
     vectorises what has no guards, so on CPUs all have two versions.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((100,), "float32"), C: T.Buffer((128,), "float32")):
-        for bx in T.thread_binding(4, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for i in T.parallel(32):
-                C[bx * 32 + i] = A[bx * 32 + i]
-    ```
-
-    After
-    -----
-    ```
-            if bx < 3:
-                for i in T.parallel(32):
-                    C[bx * 32 + i] = A[bx * 32 + i]
-            else:
-                for i in T.parallel(32):
-                    C[bx * 32 + i] = T.if_then_else(bx * 32 + i < 100, A[bx * 32 + i], T.float32(0))
-    ```
     """
     target = bound_target(func)
     on_cpu = target is not None and target.kind.name == "llvm"

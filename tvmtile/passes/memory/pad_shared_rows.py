@@ -20,29 +20,6 @@ def PadSharedRows(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Make the rows of shared tiles as much longer as implementations want, where a block has room.
 
     Tiles that are seen through views, or have a user layout, stay as they are.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((32, 32), "float16")):
-        T.func_attr({"target": T.target("metal")})
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(128, thread="threadIdx.x"):
-                tile = T.alloc_buffer((32, 32), "float16", scope="shared.dyn")
-                acc = T.alloc_buffer((32, 32), "float32", scope="metal.simdgroup")
-                T.tile.copy(A[0:32, 0:32], tile[0:32, 0:32])
-                T.tile.gemm(tile[0:32, 0:32], tile[0:32, 0:32], acc[0:32, 0:32], impl="simdgroup")
-    ```
-
-    After
-    -----
-    ```
-                tile = T.alloc_buffer((32, 40), "float16", scope="shared.dyn")
-                acc = T.alloc_buffer((32, 32), "float32", scope="metal.simdgroup")
-                T.tile.copy(A[0:32, 0:32], tile[0:32, 0:32])
-                T.tile.gemm(tile[0:32, 0:32], tile[0:32, 0:32], acc[0:32, 0:32], impl="simdgroup")
-    ```
     """
     target = target_of(func)
     capability = gpu(target)

@@ -43,28 +43,6 @@ def PlaceMemoryOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     A tensor of the signature may be a slice of a larger one (`x[1:]`) or a numpy
     array, so it is not taken to be 64-byte aligned, as TVM would.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((32,), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            tile = T.alloc_buffer((32,), "float32", scope="shared.dyn")
-            for i in range(32):
-                tile[i] = A[i]
-    ```
-
-    After
-    -----
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((32,), "float32", align=4)):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            tile = T.alloc_buffer((32,), "float32", scope="global")
-            for i in range(32):
-                tile[i] = A[i]
-    ```
     """
     placed = {
         tensor: retyped(tensor, data_alignment=alignment)
@@ -109,26 +87,7 @@ _BLOCKS = (tirx.ForKind.PARALLEL, tirx.ForKind.THREAD_BINDING)
 
 @prim_func_pass("PlaceMemoryOnGpu", requires=(Property.NO_FRAGMENTS,))
 def PlaceMemoryOnGpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Place shared tiles in memory of a block whose size is fixed when a kernel is compiled.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((32,), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
-                tile = T.alloc_buffer((32,), "float32", scope="shared.dyn")
-                tile[tx] = A[tx]
-    ```
-
-    After
-    -----
-    ```
-                tile = T.alloc_buffer((32,), "float32", scope="shared")
-                tile[tx] = A[tx]
-    ```
-    """
+    """Place shared tiles in memory of a block whose size is fixed when a kernel is compiled."""
     placed: dict[ir.Var, ir.Var] = {}
 
     def place(var: ir.Var) -> ir.Var:
@@ -171,40 +130,6 @@ def PlaceMemoryOnCuda(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Place shared tiles in memory that a kernel declares, or, if they need more than 48 KB, asks for.
 
     Memory that is asked for when a kernel is launched is one array, of which the tiles are parts.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((16384,), "float32")):
-        T.func_attr({"target": T.target({"kind": "cuda", "arch": "sm_90a"})})
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
-                x = T.alloc_buffer((8192,), "float32", scope="shared")
-                y = T.alloc_buffer((8192,), "float32", scope="shared")
-                x[tx] = A[tx]
-                y[tx] = A[tx + 32]
-    ```
-
-    After
-    -----
-    ```
-                tiles = T.alloc_buffer((65536,), "uint8", scope="shared.dyn")
-                x = T.decl_buffer(
-                    (8192,),
-                    "float32",
-                    data=T.ptr_byte_offset(tiles.data, 0, "float32"),
-                    scope="shared.dyn",
-                )
-                y = T.decl_buffer(
-                    (8192,),
-                    "float32",
-                    data=T.ptr_byte_offset(tiles.data, 32768, "float32"),
-                    scope="shared.dyn",
-                )
-                x[tx] = A[tx]
-                y[tx] = A[tx + 32]
-    ```
     """
     capability = gpu(target_of(func))
     if capability is None:

@@ -29,30 +29,6 @@ def PlanSharedMemory(func: tirx.PrimFunc) -> tirx.PrimFunc:
     sharing costs barriers, and where threads come that can't wait for each other: in what a group does,
     and under a condition that diverges between threads.
 
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((6144,), "float32")):
-        T.func_attr({"target": T.target("metal")})
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
-                x = T.alloc_buffer((6144,), "float32", scope="shared")
-                x[tx] = A[tx]
-                y = T.alloc_buffer((6144,), "float32", scope="shared")
-                y[tx] = A[tx + 32]
-    ```
-
-    After
-    -----
-    ```
-                tiles = T.alloc_buffer((6144,), "uint32", scope="shared")
-                x = T.decl_buffer((6144,), "float32", data=tiles.data, scope="shared")
-                x[tx] = A[tx]
-                y = T.decl_buffer((6144,), "float32", data=tiles.data, scope="shared")
-                y[tx] = A[tx + 32]
-    ```
-
     Raises
     ------
     OutOfSharedMemory

@@ -24,35 +24,6 @@ def SinkSharedAllocations(func: tirx.PrimFunc) -> tirx.PrimFunc:
     other can share memory (see PlanSharedMemory), as the keys and the values of attention can; those
     that hold a value from one iteration to the next can't. Tiles with views, and those whose address
     is taken, stay where they are.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((4, 6144), "float32"), C: T.Buffer((4, 6144), "float32")):
-        T.func_attr({"target": T.target("metal")})
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(64, thread="threadIdx.x"):
-                x = T.alloc_buffer((6144,), "float32", scope="shared.dyn")
-                y = T.alloc_buffer((6144,), "float32", scope="shared.dyn")
-                for k in range(2):
-                    T.tile.copy(A[k, 0:6144], x[0:6144])
-                    T.tile.copy(x[0:6144], C[k, 0:6144])
-                    T.tile.copy(A[k + 2, 0:6144], y[0:6144])
-                    T.tile.copy(y[0:6144], C[k + 2, 0:6144])
-    ```
-
-    After
-    -----
-    ```
-                for k in range(2):
-                    x = T.alloc_buffer((6144,), "float32", scope="shared.dyn")
-                    y = T.alloc_buffer((6144,), "float32", scope="shared.dyn")
-                    T.tile.copy(A[k, 0:6144], x[0:6144])
-                    T.tile.copy(x[0:6144], C[k, 0:6144])
-                    T.tile.copy(A[k + 2, 0:6144], y[0:6144])
-                    T.tile.copy(y[0:6144], C[k + 2, 0:6144])
-    ```
     """
     capability = gpu(target_of(func))
     if capability is None:

@@ -33,58 +33,6 @@ def SwizzleShared(func: tirx.PrimFunc) -> tirx.PrimFunc:
     InvalidOperand
         If a user layout can't be represented, gives two elements one place, or is one
         of a tile that is seen through views.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((32, 32), "float16")):
-        T.func_attr({"target": T.target({"kind": "cuda", "arch": "sm_80"})})
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(128, thread="threadIdx.x"):
-                tile = T.alloc_buffer((32, 32), "float16", scope="shared.dyn")
-                acc = T.alloc_buffer(
-                    (32, 32),
-                    "float32",
-                    scope="local.fragment",
-                    layout=T.TileLayout(
-                        T.S[
-                            (2, 2, 8, 2, 2, 4, 2) : (
-                                *(64 @ Axis.tx, 2, 4 @ Axis.tx),
-                                *(32 @ Axis.tx, 4, 1 @ Axis.tx, 1),
-                            )
-                        ]
-                    ),
-                )
-                T.tile.copy(A[0:32, 0:32], tile[0:32, 0:32])
-                T.tile.gemm(tile[0:32, 0:32], tile[0:32, 0:32], acc[0:32, 0:32], impl="mma")
-    ```
-
-    After
-    -----
-    ```
-                tile = T.alloc_buffer(
-                    (32, 32),
-                    "float16",
-                    scope="shared.dyn",
-                    layout=T.ComposeLayout(3, 2, 3, T.TileLayout(T.S[(32, 1, 32):(32, 1024, 1)])),
-                )
-                acc = T.alloc_buffer(
-                    (32, 32),
-                    "float32",
-                    scope="local.fragment",
-                    layout=T.TileLayout(
-                        T.S[
-                            (2, 2, 8, 2, 2, 4, 2) : (
-                                *(64 @ Axis.tx, 2, 4 @ Axis.tx),
-                                *(32 @ Axis.tx, 4, 1 @ Axis.tx, 1),
-                            )
-                        ]
-                    ),
-                )
-                T.tile.copy(A[0:32, 0:32], tile[0:32, 0:32])
-                T.tile.gemm(tile[0:32, 0:32], tile[0:32, 0:32], acc[0:32, 0:32], impl="mma")
-    ```
     """
     target = target_of(func)
     return with_kernels(func, lambda kernel: _with_layouts(kernel, target))

@@ -19,21 +19,6 @@ def WidenIndices(func: tirx.PrimFunc) -> tirx.PrimFunc:
     extent. An index along an axis fits into the axis's dtype; what wraps is the sum of the indices,
     each times the elements before it. TVM computes that sum in the dtype of the indices. All other
     tensors, and all tiles, keep theirs.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((65536, 65536), "int8"), B: T.Buffer((65536,), "int8")):
-        for bx in T.thread_binding(65536, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            A[bx, bx // 2 + 1] = B[bx]
-    ```
-
-    After
-    -----
-    ```
-            A[T.Cast("int64", bx), T.Cast("int64", bx // 2) + T.int64(1)] = B[bx]
-    ```
     """
     return with_body(func, _Widen().rewrite(func.body))
 

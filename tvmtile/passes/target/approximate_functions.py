@@ -20,25 +20,6 @@ def ApproximateFunctionsOnCuda(func: tirx.PrimFunc) -> tirx.PrimFunc:
     `tl.enable_fast_math` sets it. It has the meaning of NVIDIA's `--use_fast_math`: `T.log` is what
     `T.__log` is, and its siblings likewise. Quotients and square roots are approximations already.
     A power is left exact, but for `T.exp10`: the approximation has no value for a base below zero.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((32,), "float32")):
-        T.func_attr({"tvmtile.fast_math": True})
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
-                A[tx] = T.log(A[tx])
-    ```
-
-    After
-    -----
-    ```
-                A[tx] = T.Call(
-                    "tirx.log", [A[tx]], attrs={"tvmtile.fast": True}, ret_ty="float32"
-                )
-    ```
     """
     if func.attrs is None or not func.attrs.get(FAST_MATH, False):
         return func

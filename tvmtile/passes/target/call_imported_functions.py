@@ -20,39 +20,6 @@ def CallImportedFunctions(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     The first call brings all texts, in their order, because one may call functions that another
     defines; the others bring an empty one.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((32,), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
-                T.Call(
-                    "tvmtile.import_source",
-                    [],
-                    attrs={"source": "__device__ float twice(float x) { return x + x; }"},
-                    ret_ty="void",
-                )
-                A[tx] = T.call_pure_extern("float32", "twice", A[tx])
-    ```
-
-    After
-    -----
-    ```
-                T.Call(
-                    "tvmtile.import_source",
-                    [],
-                    attrs={"source": "__device__ float twice(float x) { return x + x; }"},
-                    ret_ty="void",
-                )
-                A[tx] = T.cuda.func_call(
-                    "twice",
-                    A[tx],
-                    source_code="__device__ float twice(float x) { return x + x; }",
-                    return_type="float32",
-                )
-    ```
     """
     sources = imported_sources(func.body)
     if not sources:

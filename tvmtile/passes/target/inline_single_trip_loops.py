@@ -18,25 +18,6 @@ def InlineSingleTripLoops(func: tirx.PrimFunc) -> tirx.PrimFunc:
     TVM unrolls a loop of one iteration, and its analyzer then knows two ranges of the variable, if the
     start of the loop is not constant; it takes that for a contradiction and fails. In a loop of none
     the variable has no value, and TVM divides by zero as it looks for what its values have in common.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((8, 32), "float32")):
-        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
-                for k in range(bx, bx + 1):
-                    A[k, tx] = T.float32(0)
-                for k in range(2, 2):
-                    A[k, tx] = T.float32(1)
-    ```
-
-    After
-    -----
-    ```
-                A[bx, tx] = T.float32(0)
-    ```
     """
     return with_kernels(func, lambda kernel: _Runner().rewrite(kernel))
 

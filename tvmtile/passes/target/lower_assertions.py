@@ -13,23 +13,7 @@ from tvmtile.ir.spans import location_of
 
 @prim_func_pass("LocateAssertionsOnCpu")
 def LocateAssertionsOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    r"""Say at which line of the kernel an assertion stands, in the message that TVM raises.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((8,), "int32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            assert A[bx] > 0, "A is positive"
-    ```
-
-    After
-    -----
-    ```
-            assert A[bx] > 0, "A is positive\n  --> <str>:3"
-    ```
-    """
+    r"""Say at which line of the kernel an assertion stands, in the message that TVM raises."""
     return with_kernels(func, lambda kernel: mapped(kernel, (tirx.AssertStmt, _located)))
 
 
@@ -51,27 +35,6 @@ def LowerAssertionsOnCuda(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     TVM's generator would return an error code, which a kernel can't. Assertions outside of kernels are
     the host's.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((8,), "int32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
-                assert A[bx] > 0, "A is positive"
-    ```
-
-    After
-    -----
-    ```
-                if not A[bx] > 0:
-                    T.Call(
-                        "tvmtile.cuda_function",
-                        ["tvmtile_assert_fail", "A is positive", "<str>", 4],
-                        ret_ty="void",
-                    )
-    ```
     """
 
     def lower(kernel: tirx.For) -> tirx.For:

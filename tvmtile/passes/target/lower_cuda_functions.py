@@ -27,22 +27,6 @@ def LowerCudaFunctions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     here. Any other function that is called by name has to be one of this process, if it is this
     process that runs the kernel: a call of a missing one would end it.
 
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((32,), "float32"), C: T.Buffer((32,), "float32")):
-        T.func_attr({"target": T.target("llvm")})
-        for bx in T.thread_binding(32, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            C[bx] = T.call_extern("float32", "__fdividef", A[bx], T.float32(3))
-    ```
-
-    After
-    -----
-    ```
-            C[bx] = A[bx] / T.float32(3)
-    ```
-
     Raises
     ------
     NoLowering

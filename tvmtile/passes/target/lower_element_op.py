@@ -34,24 +34,6 @@ def LowerElementOp(func: tirx.PrimFunc) -> tirx.PrimFunc:
     they ask to be linked into the module is put around the function's body, in the pragma that TVM's
     generator for LLVM has for it; the functions that they call on a GPU are put into its source. What
     they say of the whole kernel is put around the kernel's body, as an attribute.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((8,), "int8")):
-        T.func_attr({"target": T.target("llvm")})
-        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            total = T.alloc_buffer((1,), "int32", scope="local.reducer.sum")
-            T.tile.reducer_update(total[0], T.Cast("int32", A[bx]))
-    ```
-
-    After
-    -----
-    ```
-            total = T.alloc_buffer((1,), "int32", scope="local.reducer.sum")
-            total[0] = total[0] + T.Cast("int32", A[bx])
-    ```
     """
     lowerer = _Lower(target_of(func))
     body = lowerer.rewrite(func.body)

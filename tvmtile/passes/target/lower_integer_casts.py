@@ -24,24 +24,6 @@ def LowerIntegerCastsOnCuda(func: tirx.PrimFunc) -> tirx.PrimFunc:
     would wait for. A float between 2**m and 2**(m + 1), where m is the number of bits of its
     mantissa, holds an integer in these bits: the integer is put there, and what is too much is
     subtracted. Both are exact.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((32,), "uint8"), B: T.Buffer((32,), "float16")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
-                B[tx] = T.Cast("float16", A[tx])
-    ```
-
-    After
-    -----
-    ```
-                B[tx] = T.reinterpret(
-                    "float16", T.bitwise_or(T.Cast("uint16", A[tx]), T.uint16(25600))
-                ) - T.float16(1024.0)
-    ```
     """
     return with_kernels(func, lambda kernel: _Converter().rewrite(kernel))
 

@@ -23,33 +23,6 @@ def LowerNarrowFloatsOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     What an operation takes from another one is stored in between, in a variable of one element. TVM's
     code generator simplifies a Let in the value of another one several times: eight roundings in each
     other would cost it half a minute. LLVM keeps the variable in a register.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((32,), "bfloat16"), B: T.Buffer((32,), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            tile = T.alloc_buffer((32,), "bfloat16")
-            for i in range(32):
-                tile[i] = A[i]
-            for i in range(32):
-                B[i] = T.Cast("float32", tile[i])
-    ```
-
-    After
-    -----
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((32,), "bfloat16"), B: T.Buffer((32,), "float32")):
-        A_bits = T.decl_buffer((32,), "uint16", data=A.data)
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            tile = T.alloc_buffer((32,), "uint16")
-            for i in range(32):
-                tile[i] = A_bits[i]
-            for i in range(32):
-                B[i] = T.reinterpret("float32", T.Cast("uint32", tile[i]) << T.uint32(16))
-    ```
     """
     return lowered(func, "llvm")
 
@@ -60,27 +33,6 @@ def LowerNarrowFloatsOnMetal(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     Metal has bfloat16. The conversions are functions in the source of the kernel
     (`tvmtile.codegen.metal_floats`).
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((32,), "float8_e5m2"), B: T.Buffer((32,), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
-                B[tx] = T.Cast("float32", A[tx])
-    ```
-
-    After
-    -----
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((32,), "float8_e5m2"), B: T.Buffer((32,), "float32")):
-        A_bits = T.decl_buffer((32,), "uint8", data=A.data)
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
-                B[tx] = T.call_pure_extern("float32", "tvmtile_decode_float8_e5m2", A_bits[tx])
-    ```
 
     Raises
     ------
@@ -112,27 +64,5 @@ def LowerNarrowFloatsOnCuda(func: tirx.PrimFunc) -> tirx.PrimFunc:
     TVM's generator knows two of their dtypes, has no arithmetic on them and no vectors of eight. The
     conversions are functions in the source of the kernel (`tvmtile.codegen.cuda_floats`). What an
     unrolled loop converts of registers, one an iteration, is decoded before it, four at once.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((32,), "float8_e5m2"), B: T.Buffer((32,), "float8_e5m2")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
-                B[tx] = A[31 - tx]
-    ```
-
-    After
-    -----
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((32,), "float8_e5m2"), B: T.Buffer((32,), "float8_e5m2")):
-        A_bits = T.decl_buffer((32,), "uint8", data=A.data)
-        B_bits = T.decl_buffer((32,), "uint8", data=B.data)
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
-                B_bits[tx] = A_bits[31 - tx]
-    ```
     """
     return lowered(func, "cuda")

@@ -33,30 +33,6 @@ def LowerWaitsOnCuda(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     Threads of a warp run independently, and TVM's generator prints nothing for a barrier of a warp,
     or of the grid; of a barrier that has a number or is for some threads it takes neither.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((64,), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(64, thread="threadIdx.x"):
-                tile = T.alloc_buffer((64,), "float32", scope="shared")
-                tile[tx] = A[tx]
-                T.tvm_storage_sync("warp")
-                A[tx] = tile[tx // 2 * 2]
-                T.tvm_storage_sync("shared")
-    ```
-
-    After
-    -----
-    ```
-                tile = T.alloc_buffer((64,), "float32", scope="shared")
-                tile[tx] = A[tx]
-                T.cuda.warp_sync()
-                A[tx] = tile[tx // 2 * 2]
-                T.tvm_storage_sync("shared")
-    ```
     """
 
     def lower(kernel: tirx.For) -> tirx.For:

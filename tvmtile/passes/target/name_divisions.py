@@ -18,25 +18,6 @@ def NameDivisions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     Passes replace names by their values to prove what they need; those that are such divisions they
     leave, since nothing but their range follows from them. So the rest of a value, a multiple of a
     tile's extent say, stays known, and the division is done once.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((64, "n"), "float32")):
-        n = T.int32()
-        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            start: T.let = bx // n * 64 + 1
-            A[0, start] = T.float32(0)
-    ```
-
-    After
-    -----
-    ```
-            start: T.let = bx // n
-            start_1: T.let = start * 64 + 1
-            A[0, start_1] = T.float32(0)
-    ```
     """
 
     def name(bind: tirx.Bind) -> tirx.Stmt:

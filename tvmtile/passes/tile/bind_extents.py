@@ -24,29 +24,6 @@ def BindExtents(func: tirx.PrimFunc) -> tirx.PrimFunc:
     TVM binds a variable that is an extent, a stride or a parameter by itself. Of the others, one that
     occurs in a linear expression is what the argument's extent says it is; where no whole number
     fits, the call is an error.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer(("n * 4 + 1",), "float32")):
-        n = T.int32()
-        for bx in T.thread_binding(n, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            A[bx] = T.float32(0)
-    ```
-
-    After
-    -----
-    ```
-    @T.prim_func
-    def main(A_1: T.Buffer(("A_0",), "float32")):
-        A_0 = T.int32()
-        n: T.let[T.int32] = (A_0 - 1) // 4
-        assert n * 4 + 1 == A_0, ("ValueError", ["axis 0 of A must be n * 4 + 1"])
-        A = T.decl_buffer((n * 4 + 1,), "float32", data=A_1.data)
-        for bx in T.thread_binding(n, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            A[bx] = T.float32(0)
-    ```
     """
     solver = _Solver(func.params)
     if not solver.given:

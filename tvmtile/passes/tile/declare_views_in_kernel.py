@@ -23,27 +23,6 @@ def DeclareViewsInKernel(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     Tensors that `T.annotate_restrict_buffers` names may be one memory, too: all but the first that a
     kernel uses become views of that one, which begin nobody knows where (`T.tile.may_share`).
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((4, 32), "float32"), B: T.Buffer((128,), "float32")):
-        T.func_attr({"tvmtile.may_alias": ["A", "B"]})
-        flat = T.decl_buffer((128,), "float32", data=A.data)
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for k in range(3):
-                A[k + 1, 0] = flat[k * 32] + B[k]
-    ```
-
-    After
-    -----
-    ```
-            B_1 = T.decl_buffer((128,), "float32", data=T.tile.may_share(A.data, B.data))
-            flat_1 = T.decl_buffer((128,), "float32", data=A.data)
-            for k in range(3):
-                A[k + 1, 0] = flat_1[k * 32] + B_1[k]
-    ```
     """
     aliases = Aliases(func.body)
     sharing = _sharing(func)

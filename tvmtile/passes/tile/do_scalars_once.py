@@ -28,37 +28,6 @@ def DoScalarsOnce(func: tirx.PrimFunc) -> tirx.PrimFunc:
     writes, that reaches the threads through a shared tile: other blocks may write the tensor while
     threads read it, and all threads of a block go the same way. A kernel that uses the index of a
     thread is written for threads, each of which does what stands there.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((8,), "int32"), B: T.Buffer((8,), "int32")):
-        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
-                T.tile.atomic(A[0], bx)
-                place: T.let[T.int32] = T.tile.atomic(A[1], 1)
-                B[place] = bx
-                if B[0] > 0:
-                    B[1] = 0
-    ```
-
-    After
-    -----
-    ```
-                for once in T.parallel(1):
-                    T.tile.atomic(A[0], bx)
-                former = T.alloc_buffer((1,), "int32", scope="shared.dyn")
-                for once in T.parallel(1):
-                    former[0] = T.tile.atomic(A[1], 1)
-                place: T.let[T.int32] = former[0]
-                B[place] = bx
-                taken = T.alloc_buffer((1,), "int32", scope="shared.dyn")
-                for once in T.parallel(1):
-                    taken[0] = T.Cast("int32", B[0] > 0)
-                if taken[0] != 0:
-                    B[1] = 0
-    ```
     """
 
     def rewrite(kernel: tirx.For) -> tirx.For:

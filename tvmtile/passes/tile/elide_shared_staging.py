@@ -31,31 +31,6 @@ def ElideSharedStaging(func: tirx.PrimFunc) -> tirx.PrimFunc:
     the user has given stages, one each, nor in a function whose tensors may share memory.
     `T.copy(..., annotations={"direct": ...})` decides otherwise: True leaves the copy out however many
     simdgroups read the tile, False keeps it.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((32, 64), "float16")):
-        T.func_attr({"target": T.target("metal")})
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
-                tile = T.alloc_buffer((32, 32), "float16", scope="shared.dyn")
-                acc = T.alloc_buffer((32, 32), "float32", scope="local.fragment")
-                for k in range(2):
-                    T.tile.copy(A[0:32, k * 32 : k * 32 + 32], tile[0:32, 0:32], impl="elements")
-                    T.tile.gemm(tile[0:32, 0:32], A[0:32, 0:32], acc[0:32, 0:32], impl="simdgroup")
-    ```
-
-    After
-    -----
-    ```
-                acc = T.alloc_buffer((32, 32), "float32", scope="local.fragment")
-                for k in range(2):
-                    T.tile.gemm(
-                        A[0:32, k * 32 : k * 32 + 32], A[0:32, 0:32], acc[0:32, 0:32], impl="simdgroup"
-                    )
-    ```
     """
     target = target_of(func)
 

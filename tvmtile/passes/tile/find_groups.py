@@ -42,35 +42,6 @@ def FindGroups(func: tirx.PrimFunc) -> tirx.PrimFunc:
     NestingError
         If a tile operator or a `T.Parallel` stands where other threads come than whole warps, or where
         that is not known before the kernel runs.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((32, 32), "float32"), n: T.int32):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(256, thread="threadIdx.x"):
-                x = T.alloc_buffer((32, 32), "float32", scope="shared.dyn")
-                y = T.alloc_buffer((32, 32), "float32", scope="shared.dyn")
-                if tx // 128 == 0 and n > 1:
-                    T.tile.copy(A[0:32, 0:32], x[0:32, 0:32])
-                if tx >= 128:
-                    T.tile.copy(A[0:32, 0:32], y[0:32, 0:32])
-    ```
-
-    After
-    -----
-    ```
-                x = T.alloc_buffer((32, 32), "float32", scope="shared.dyn")
-                y = T.alloc_buffer((32, 32), "float32", scope="shared.dyn")
-                if tx // 128 == 0:
-                    T.attr(0, "tvmtile.group", 128)
-                    if n > 1:
-                        T.tile.copy(A[0:32, 0:32], x[0:32, 0:32])
-                if tx >= 128:
-                    T.attr(128, "tvmtile.group", 128)
-                    T.tile.copy(A[0:32, 0:32], y[0:32, 0:32])
-    ```
     """
 
     def find(kernel: tirx.For) -> tirx.For:

@@ -23,48 +23,6 @@ def HoistAssumptions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     What is assumed unconditionally moves to the kernel's start. What stands behind conditions that the
     host can decide, too, stays there, and is checked where they hold. All else is the user's promise.
     Where extents are multiples of the tiles that a grid counts, every block has a whole one.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(a: T.handle):
-        n = T.int32()
-        A = T.match_buffer(a, (n,), "float32")
-        for bx in T.thread_binding(
-            (n + 31) // 32, thread="blockIdx.x", annotations={"tvmtile.kernel": True}
-        ):
-            if n > 100:
-                T.assume(n < 1000)
-            T.assume(n % 32 == 0 and bx < 7)
-            A[bx * 32] = T.float32(1)
-    ```
-
-    After
-    -----
-    ```
-    @T.prim_func
-    def main(a: T.handle):
-        n = T.int32()
-        A = T.match_buffer(a, (n,), "float32")
-        assert not n > 100 or n < 1000, (
-            "ValueError",
-            ["T.assume: n < 1000 does not hold\n  --> <str>:9"],
-        )
-        assert n % 32 == 0, (
-            "ValueError",
-            ["T.assume: n % 32 == 0 does not hold\n  --> <str>:10"],
-        )
-        for bx in T.thread_binding(
-            (n + 31) // 32, thread="blockIdx.x", annotations={"tvmtile.kernel": True}
-        ):
-            T.assume(n % 32 == 0)
-            T.assume(bx * 32 + 32 <= n)
-            if n > 100:
-                T.assume(n < 1000)
-            T.assume(bx < 7)
-            A[bx * 32] = T.float32(1)
-    ```
     """
     return with_body(func, _Hoister().rewritten(func.body))
 

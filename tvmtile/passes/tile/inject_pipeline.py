@@ -69,41 +69,6 @@ def InjectPipeline(func: tirx.PrimFunc) -> tirx.PrimFunc:
     ------
     VerifyError
         If a plan, which PlanPipeline has not made, changes what the loop computes.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((64, 256), "float16"), C: T.Buffer((64, 32), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(64, thread="threadIdx.x"):
-                tile = T.alloc_buffer((64, 32), "float16", scope="shared.dyn")
-                total = T.alloc_buffer((64, 32), "float32", scope="local.fragment")
-                for k in T.serial(
-                    8, annotations={"tvmtile.order": [0, 1], "tvmtile.stage": [0, 1]}
-                ):
-                    T.tile.copy(A[0:64, k * 32 : k * 32 + 32], tile[0:64, 0:32])
-                    for i in T.parallel(64):
-                        for j in T.parallel(32):
-                            total[i, j] += T.Cast("float32", tile[i, j])
-    ```
-
-    After
-    -----
-    ```
-                tile = T.alloc_buffer((2, 64, 32), "float16", scope="shared.dyn")
-                total = T.alloc_buffer((64, 32), "float32", scope="local.fragment")
-                T.tile.copy(A[0:64, 0:32], tile[0:1, 0:64, 0:32])
-                for k in range(8):
-                    if k + 1 < 8:
-                        T.tile.copy(
-                            A[0:64, (k + 1) * 32 : (k + 1) * 32 + 32],
-                            tile[(k + 1) % 2 : (k + 1) % 2 + 1, 0:64, 0:32],
-                        )
-                    for i in T.parallel(64):
-                        for j in T.parallel(32):
-                            total[i, j] += T.Cast("float32", tile[k % 2, i, j])
-    ```
     """
     target = bound_target(func)
     capability = gpu(target)

@@ -25,26 +25,6 @@ def Legalize(func: tirx.PrimFunc) -> tirx.PrimFunc:
     says where it begins and how far it extends. An operator that stands for others becomes those. No
     copy goes by a tensor map where the attribute `tvmtile.no_tensor_maps` of a function says so, which
     `tl.disable_tma_lower` sets.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((1024, 1024), "float16"), C: T.Buffer((1024, 1024), "float16")):
-        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(128, thread="threadIdx.x"):
-                tile = T.alloc_buffer((128, 64), "float16", scope="shared.dyn")
-                T.tile.copy(A[bx * 128, 0], tile)
-                T.tile.copy(tile, C[bx * 128, 64])
-    ```
-
-    After
-    -----
-    ```
-                tile = T.alloc_buffer((128, 64), "float16", scope="shared.dyn")
-                T.tile.copy(A[bx * 128 : bx * 128 + 128, 0:64], tile[0:128, 0:64])
-                T.tile.copy(tile[0:128, 0:64], C[bx * 128 : bx * 128 + 128, 64:128])
-    ```
     """
     target = bound_target(func)
     has_maps = func.attrs is None or not func.attrs.get(NO_TENSOR_MAPS, False)

@@ -41,36 +41,6 @@ def LowerExits(func: tirx.PrimFunc) -> tirx.PrimFunc:
     ------
     NestingError
         If a return stands in `T.Parallel`, whose iterations are no thread's own.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((40,), "float32")):
-        for bx in T.thread_binding(2, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
-                if bx * 32 + tx >= 40:
-                    T.evaluate(T.thread_return())
-                A[bx * 32 + tx] = T.float32(1)
-                for i in T.parallel(20):
-                    if A[i] > T.float32(0):
-                        continue
-                    A[i] = T.float32(1)
-    ```
-
-    After
-    -----
-    ```
-                if bx * 32 + tx >= 40:
-                    T.evaluate(0)
-                else:
-                    A[bx * 32 + tx] = T.float32(1)
-                    for i in T.parallel(20):
-                        if A[i] > T.float32(0):
-                            T.evaluate(0)
-                        else:
-                            A[i] = T.float32(1)
-    ```
     """
 
     def structure(kernel: tirx.For) -> tirx.For:

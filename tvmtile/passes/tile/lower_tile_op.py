@@ -147,27 +147,6 @@ def LowerTileOp(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     SelectImplementation has chosen that, unless the target implements an operator in one way only.
     Afterwards a program holds loops, loads, stores and element operators only.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((64, 32), "float32")):
-        T.func_attr({"target": T.target("llvm")})
-        for bx in T.thread_binding(2, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(128, thread="threadIdx.x"):
-                tile = T.alloc_buffer((32, 32), "float32", scope="shared.dyn")
-                T.tile.copy(A[bx * 32 : bx * 32 + 32, 0:32], tile[0:32, 0:32])
-    ```
-
-    After
-    -----
-    ```
-                tile = T.alloc_buffer((32, 32), "float32", scope="shared.dyn")
-                for i in T.parallel(32):
-                    for j in T.parallel(32):
-                        tile[i, j] = A[bx * 32 + i, j]
-    ```
     """
     lowerer = _Lower(target_of(func))
     body = lowerer.rewrite(func.body)

@@ -29,30 +29,6 @@ def OrderIterations(func: tirx.PrimFunc) -> tirx.PrimFunc:
     apart from each other. Where values in memory that threads share decide which elements are stored,
     as in a scatter, the user keeps the iterations apart, or orders them: a barrier an iteration would
     slow down all that do store apart. So does who stores elements by the index of a thread.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((64,), "int32"), C: T.Buffer((128,), "int32"), D: T.Buffer((64,), "int32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(64, thread="threadIdx.x"):
-                for n in range(3):
-                    for i in T.parallel(64):
-                        C[n * 16 + i] = A[i] + n
-                    for i in T.parallel(16):
-                        D[A[i]] = n
-    ```
-
-    After
-    -----
-    ```
-                for n in T.serial(3, annotations={"tvmtile.order_of_stores": ["C"]}):
-                    for i in T.parallel(64):
-                        C[n * 16 + i] = A[i] + n
-                    for i in T.parallel(16):
-                        D[A[i]] = n
-    ```
     """
     return with_kernels(func, _with_order)
 

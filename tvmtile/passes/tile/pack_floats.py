@@ -43,37 +43,6 @@ def PackFloats(func: tirx.PrimFunc) -> tirx.PrimFunc:
     iteration, so that no byte is written by two threads; on a CPU those that load them do too, so that
     LLVM can vectorise.
 
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((8, 32), "float4_e2m1fn"), B: T.Buffer((8, 32), "float4_e2m1fn")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
-                tile = T.alloc_buffer((8, 32), "float4_e2m1fn", scope="shared.dyn")
-                T.tile.copy(A[0:8, 0:32], tile[0:8, 0:32])
-                for j in T.parallel(32):
-                    B[0, j] = T.Cast("float4_e2m1fn", T.Cast("float32", j))
-    ```
-
-    After
-    -----
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((8, 16), "uint8"), B: T.Buffer((8, 16), "uint8")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
-                tile = T.alloc_buffer((8, 16), "uint8", scope="shared.dyn")
-                T.tile.copy(A[0:8, 0:16], tile[0:8, 0:16])
-                for j in T.parallel(16):
-                    B[0, j] = T.reinterpret(
-                        "uint8", T.Cast("float4_e2m1fn", T.Cast("float32", j * 2))
-                    ) | (
-                        T.reinterpret("uint8", T.Cast("float4_e2m1fn", T.Cast("float32", j * 2 + 1)))
-                        << T.uint8(4)
-                    )
-    ```
-
     Raises
     ------
     UnsupportedDtype

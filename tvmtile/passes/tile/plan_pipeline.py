@@ -67,36 +67,6 @@ def PlanPipeline(func: tirx.PrimFunc) -> tirx.PrimFunc:
     ------
     InvalidOperand
         If a user's stages or order do not fit the statements of the loop.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((64, 256), "float16"), C: T.Buffer((64, 32), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(64, thread="threadIdx.x"):
-                tile = T.alloc_buffer((64, 32), "float16", scope="shared.dyn")
-                total = T.alloc_buffer((64, 32), "float32", scope="local.fragment")
-                for k in T.serial(8, annotations={"tvmtile.num_stages": 3}):
-                    T.tile.copy(A[0:64, k * 32 : k * 32 + 32], tile[0:64, 0:32])
-                    for i in T.parallel(64):
-                        for j in T.parallel(32):
-                            total[i, j] += T.Cast("float32", tile[i, j])
-    ```
-
-    After
-    -----
-    ```
-                tile = T.alloc_buffer((64, 32), "float16", scope="shared.dyn")
-                total = T.alloc_buffer((64, 32), "float32", scope="local.fragment")
-                for k in T.serial(
-                    8, annotations={"tvmtile.order": [0, 1], "tvmtile.stage": [0, 2]}
-                ):
-                    T.tile.copy(A[0:64, k * 32 : k * 32 + 32], tile[0:64, 0:32])
-                    for i in T.parallel(64):
-                        for j in T.parallel(32):
-                            total[i, j] += T.Cast("float32", tile[i, j])
-    ```
     """
     target = bound_target(func)
     capability = gpu(target)

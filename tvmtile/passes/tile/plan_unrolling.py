@@ -24,34 +24,6 @@ def PlanUnrolling(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     TVM would copy the bodies of loops that `break` or `continue` leaves, in which there is no loop to
     leave any more; so they become serial ones. Unrolling and vectorising are hints.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((32,), "int32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for i in T.unroll(32):
-                if A[i] == 0:
-                    break
-                for j in T.unroll(4):
-                    A[i] = A[i] * A[i]
-            for k in T.unroll(32, annotations={"pragma_unroll_factor": 8}):
-                A[k] = k
-    ```
-
-    After
-    -----
-    ```
-            for i in range(32):
-                if A[i] == 0:
-                    break
-                for j in T.unroll(4):
-                    A[i] = A[i] * A[i]
-            for k in range(4):
-                for k_unrolled in T.unroll(8):
-                    A[k * 8 + k_unrolled] = k * 8 + k_unrolled
-    ```
     """
     return with_body(func, mapped(func.body, (tirx.For, _planned)))
 

@@ -46,39 +46,6 @@ def ReduceAccumulations(func: tirx.PrimFunc) -> tirx.PrimFunc:
     a thread would hold many terms, a serial loop accumulates pieces of the nest into fewer. Where
     nothing else in the loops around touches the fragment, each term accumulates over their iterations
     too, and they are reduced once, behind the loops.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((8, 64), "float32"), C: T.Buffer((8,), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
-                total = T.alloc_buffer((8,), "float32", scope="local.fragment")
-                T.tile.fill(total[0:8], T.float32(0))
-                for i in T.parallel(8):
-                    for j in T.parallel(64):
-                        total[i] = total[i] + A[i, j]
-                T.tile.copy(total[0:8], C[0:8])
-    ```
-
-    After
-    -----
-    ```
-                total_terms = T.alloc_buffer((8, 64), "float32", scope="local.fragment")
-                total = T.alloc_buffer((8,), "float32", scope="local.fragment")
-                T.tile.fill(total[0:8], T.float32(0))
-                for i in T.parallel(8):
-                    for j in T.parallel(64):
-                        total_terms[i, j] = A[i, j]
-                T.Call(
-                    "tvmtile.reduce",
-                    [total_terms[0:8, 0:64], total[0:8]],
-                    attrs={"clear": False, "dim": 1},
-                    ret_ty="void",
-                )
-                T.tile.copy(total[0:8], C[0:8])
-    ```
     """
 
     def reduced(kernel: tirx.For) -> tirx.For:

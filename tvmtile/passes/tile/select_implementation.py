@@ -44,29 +44,6 @@ def SelectImplementation(func: tirx.PrimFunc) -> tirx.PrimFunc:
     ------
     NoLowering
         If nothing fits, or not what a call asks for; the message is the table of reasons.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((32, 32), "float16")):
-        T.func_attr({"target": T.target({"kind": "cuda", "arch": "sm_80"})})
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(128, thread="threadIdx.x"):
-                tile = T.alloc_buffer((32, 32), "float16", scope="shared.dyn")
-                acc = T.alloc_buffer((32, 32), "float32", scope="local.fragment")
-                T.tile.copy(A[0:32, 0:32], tile[0:32, 0:32])
-                T.tile.gemm(tile[0:32, 0:32], tile[0:32, 0:32], acc[0:32, 0:32])
-    ```
-
-    After
-    -----
-    ```
-                tile = T.alloc_buffer((32, 32), "float16", scope="shared.dyn")
-                acc = T.alloc_buffer((32, 32), "float32", scope="local.fragment")
-                T.tile.copy(A[0:32, 0:32], tile[0:32, 0:32], impl="elements")
-                T.tile.gemm(tile[0:32, 0:32], tile[0:32, 0:32], acc[0:32, 0:32], impl="mma")
-    ```
     """
     target = target_of(func)
     refused: dict[str, str] = {}

@@ -31,27 +31,6 @@ def SerializeVectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     A store of more elements than a vector of the GPU has becomes such a loop, which is split into
     vectors later: `A[0:64] = B[0:64]`. One that reads what it writes elsewhere stays as it is.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((4,), "float32"), B: T.Buffer((4,), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for i in T.vectorized(4):
-                B[0] = B[0] + A[i]
-            for i in T.vectorized(4):
-                B[i] = B[i] + A[i]
-    ```
-
-    After
-    -----
-    ```
-            for i in range(4):
-                B[0] = B[0] + A[i]
-            for i in T.vectorized(4):
-                B[i] = B[i] + A[i]
-    ```
     """
     aliased = Aliases(func.body).aliased
 

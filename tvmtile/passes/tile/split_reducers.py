@@ -29,50 +29,6 @@ def SplitReducers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     `total[i] += x`, and becomes an update. When it is finalized, the totals go to the fragment, if
     there is no other place for them, and what reads the reducer reads that.
 
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((8, 64), "float32"), C: T.Buffer((8,), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
-                total = T.alloc_buffer((8,), "float32", scope="local.reducer.sum")
-                T.tile.reducer_init(total[0:8], T.float32(0))
-                for i in T.parallel(8):
-                    for j in T.parallel(64):
-                        total[i] = total[i] + A[i, j]
-                T.tile.finalize_reducer(total[0:8], total[0:8])
-                T.tile.copy(total[0:8], C[0:8])
-    ```
-
-    After
-    -----
-    ```
-                total_own = T.alloc_buffer((8,), "float32", scope="local")
-                total = T.alloc_buffer((8,), "float32", scope="local.fragment")
-                T.Call(
-                    "tvmtile.reducer_init",
-                    [total_own[0:8], T.float32(0)],
-                    attrs={"kind": "sum"},
-                    ret_ty="void",
-                )
-                for i in T.parallel(8):
-                    for j in T.parallel(64):
-                        T.Call(
-                            "tvmtile.reducer_update",
-                            [total_own[i], A[i, j]],
-                            attrs={"kind": "sum"},
-                            ret_ty="void",
-                        )
-                T.Call(
-                    "tvmtile.finalize_reducer",
-                    [total_own[0:8], total[0:8]],
-                    attrs={"kind": "sum"},
-                    ret_ty="void",
-                )
-                T.tile.copy(total[0:8], C[0:8])
-    ```
-
     Raises
     ------
     InvalidOperand

@@ -31,25 +31,6 @@ def StageOverlaps(func: tirx.PrimFunc) -> tirx.PrimFunc:
     ------
     InvalidOperand
         If the extents of such a copy are not constants, so that there is no tile for it.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((64,), "float32")):
-        for bx in T.thread_binding(2, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            T.tile.copy(A[0:32], A[16:48])
-            T.tile.copy(A[0:32], A[32:64])
-    ```
-
-    After
-    -----
-    ```
-            A_read = T.alloc_buffer((32,), "float32", scope="local.fragment")
-            T.tile.copy(A[0:32], A_read[0:32])
-            T.tile.copy(A_read[0:32], A[16:48])
-            T.tile.copy(A[0:32], A[32:64])
-    ```
     """
     return with_body(func, _Stage(Aliases(func.body)).rewrite(func.body))
 

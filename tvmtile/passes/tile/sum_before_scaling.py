@@ -23,39 +23,6 @@ def SumBeforeScaling(func: tirx.PrimFunc) -> tirx.PrimFunc:
     That is done to an operator that has sums of its own (`TileOp.accumulated`) if nothing else in the
     loop touches what it writes, the loop neither writes nor binds what the scaling reads, and it runs
     at least once. The sums are rounded once less an iteration; on a CPU the loop stays as it is.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(S: T.Buffer((1,), "float32"), C: T.Buffer((64, 64), "float32")):
-        T.func_attr({"target": T.target({"kind": "cuda", "arch": "sm_90a"})})
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(128, thread="threadIdx.x"):
-                a = T.alloc_buffer((64, 128), "float8_e4m3fn", scope="shared.dyn")
-                c = T.alloc_buffer((64, 64), "float32", scope="local.fragment")
-                for k in range(8):
-                    T.tile.fp8_scaled_matmul(a, S[0:1], a, T.float32(1), c, transpose_B=True)
-    ```
-
-    After
-    -----
-    ```
-                a = T.alloc_buffer((64, 128), "float8_e4m3fn", scope="shared.dyn")
-                c = T.alloc_buffer((64, 64), "float32", scope="local.fragment")
-                partial = T.alloc_buffer((64, 64), "float32", scope="local.fragment")
-                T.tile.fill(partial[0:64, 0:64], T.float32(0))
-                for k in range(8):
-                    T.tile.gemm(
-                        a[0:64, 0:128],
-                        a[0:64, 0:128],
-                        partial[0:64, 0:64],
-                        transpose_B=True,
-                    )
-                for i in T.parallel(64):
-                    for j in T.parallel(64):
-                        c[i, j] = c[i, j] + partial[i, j] * S[0] * T.float32(1)
-    ```
     """
     target = target_of(func)
     return with_kernels(func, lambda kernel: _Sums(kernel, target).rewrite(kernel))

@@ -26,29 +26,6 @@ def UnswitchConditions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     by their ranges over the nest: one that always holds is dropped; for those that hold if something
     outside of the nest does, there are two versions of the nest. A branch that is never taken is
     dropped, in a nest or outside: what is proven under a condition that can't hold is worth nothing.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((100,), "float32"), C: T.Buffer((100,), "float32")):
-        for bx in T.thread_binding(4, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for i in T.parallel(32):
-                if bx * 32 + i < 100:
-                    C[bx * 32 + i] = A[bx * 32 + i]
-    ```
-
-    After
-    -----
-    ```
-            if bx < 3:
-                for i in T.parallel(32):
-                    C[bx * 32 + i] = A[bx * 32 + i]
-            else:
-                for i in T.parallel(32):
-                    if bx * 32 + i < 100:
-                        C[bx * 32 + i] = A[bx * 32 + i]
-    ```
     """
     return with_kernels(func, lambda kernel: _Unswitch().rewrite(_DropUnreached().rewrite(kernel)))
 

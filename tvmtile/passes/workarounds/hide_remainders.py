@@ -23,35 +23,6 @@ def HideRemaindersOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     LLVM 22 sees that `j * 3 % 32` grows by 3, as a number of 5 bits, and forgets that this one wraps
     around: its vectoriser loads a vector of neighbours, or every third element of some, that lies
     behind the row in part. So the dividend is combined with a zero that LLVM does not know to be one.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((32,), "float32"), B: T.Buffer((32,), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for j in range(32):
-                B[j] = A[j * 3 % 32]
-    ```
-
-    After
-    -----
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((32,), "float32"), B: T.Buffer((32,), "float32")):
-        with T.attr(
-            T.int32(0),
-            "pragma_import_llvm",
-            "define i32 @tvmtile_zero_int32() alwaysinline {\n"
-            '  %result = call i32 asm "", "=r,0"(i32 0)\n  ret i32 %result\n}\n',
-        ):
-            for bx in T.thread_binding(
-                1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}
-            ):
-                zero: T.let = T.call_extern("int32", "tvmtile_zero_int32")
-                for j in range(32):
-                    B[j] = A[T.bitwise_xor(j * 3, zero) % 32]
-    ```
     """
 
     def hide(body: tirx.Stmt, zeros: Zeros) -> tirx.Stmt:

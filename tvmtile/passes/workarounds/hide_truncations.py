@@ -20,37 +20,6 @@ def HideTruncationsOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     element of that, where the mask is known and leaves one element: memory behind it is overwritten.
     Masks come from conditions, and from loops whose iterations do not fill the last vector. So an
     integer that may have been truncated is combined with a zero that LLVM does not know to be one.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((9,), "int64"), B: T.Buffer((9,), "int8")):
-        T.func_attr({"target": T.target({"kind": "llvm", "mcpu": "znver4"})})
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for i in range(9):
-                B[i] = T.Cast("int8", A[i])
-    ```
-
-    After
-    -----
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((9,), "int64"), B: T.Buffer((9,), "int8")):
-        T.func_attr({"target": T.target({"kind": "llvm", "mcpu": "znver4"})})
-        with T.attr(
-            T.int32(0),
-            "pragma_import_llvm",
-            "define i8 @tvmtile_zero_int8() alwaysinline {\n"
-            '  %result = call i8 asm "", "=r,0"(i8 0)\n  ret i8 %result\n}\n',
-        ):
-            for bx in T.thread_binding(
-                1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}
-            ):
-                zero: T.let = T.call_extern("int8", "tvmtile_zero_int8")
-                for i in range(9):
-                    B[i] = T.bitwise_xor(T.Cast("int8", A[i]), zero)
-    ```
     """
     target = bound_target(func)
     if target is None or not cpu(target).truncates_masked:

@@ -26,34 +26,6 @@ def KeepComparisons(func: tirx.PrimFunc) -> tirx.PrimFunc:
     Of `x - x` the simplifier makes zero, which NaN and infinity do not give, and of `(x + y) - x` it
     makes `y`: what a sum has lost by rounding, which compensated sums compute so, would be nothing. It
     does not do so with a product by -1, which is one subtraction in machine code.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((32,), "float32"), B: T.Buffer((32,), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for i in T.parallel(32):
-                if not A[i] > B[i]:
-                    B[i] = T.float32(0)
-                if A[i] != A[i]:
-                    A[i] = T.float32(0)
-                if A[i] != B[i]:
-                    A[i] = B[i]
-                B[i] = A[i] + B[i] - A[i]
-    ```
-
-    After
-    -----
-    ```
-                if not T.Cast("int32", A[i] > B[i]) != 0:
-                    B[i] = T.float32(0)
-                if T.isnan(A[i]):
-                    A[i] = T.float32(0)
-                if T.Cast("int32", A[i] == B[i]) == 0:
-                    A[i] = B[i]
-                B[i] = A[i] + B[i] + A[i] * T.float32(-1)
-    ```
     """
     return with_body(func, mapped(func.body, (COMPARISONS, _kept), (tirx.Sub, _uncancelled)))
 

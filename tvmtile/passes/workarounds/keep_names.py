@@ -27,24 +27,6 @@ def KeepNames(func: tirx.PrimFunc) -> tirx.PrimFunc:
     So it does where an integer is made of a value that holds integers with names, as of `exp` on CPUs.
     And it fails on a float's name whose value is a product of another name and of what has a range, as
     `first * T.Cast("float32", i)`: such a factor is hidden from it.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((64, "n"), "float32")):
-        n = T.int32()
-        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            row: T.let = bx // n
-            A[row, 0] = A[row, 1]
-    ```
-
-    After
-    -----
-    ```
-            row: T.let = T.max(T.Call("tvmtile.once", [T.truncdiv(bx, n)], ret_ty="int32"), 0)
-            A[row, 0] = A[row, 1]
-    ```
     """
 
     def keep(kernel: tirx.For) -> tirx.For:

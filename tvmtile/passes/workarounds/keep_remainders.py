@@ -31,24 +31,6 @@ def KeepRemainders(func: tirx.PrimFunc) -> tirx.PrimFunc:
     and the code generators' compilers fold this one. Where a term is taken off again, `A[i - j + j]`,
     it divides by its factor of 0: such an index is simplified, and such a condition, which it looks
     into for what the indices may be.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((16, 16), "float32"), B: T.Buffer((64,), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for i in range(64):
-                B[i] = A[i % 16, (i + 2) % 16]
-                B[(63 - i) // 4] = B[i]
-    ```
-
-    After
-    -----
-    ```
-                B[i] = A[T.bitwise_or(i % 16, 0), (i + 2) % 16]
-                B[T.bitwise_or((63 - i) // 4, 0)] = B[i]
-    ```
     """
     return with_body(func, _Keeper().rewrite(func.body))
 

@@ -26,28 +26,6 @@ def KeepTruncations(func: tirx.PrimFunc) -> tirx.PrimFunc:
     knows nothing, and one with zero costs nothing in machine code. Indices are brought into the range
     of a narrow integer by arithmetic, since TVM fails on the conversion of a constant that does not
     fit, as an iteration of an unrolled loop has one. What is read from memory is never a constant.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((16,), "uint8"), B: T.Buffer((16,), "int8")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for i in range(16):
-                A[i] = T.Cast("uint8", i * 40)
-                B[i] = T.Cast("int8", i * 40)
-                if T.Cast("int8", A[i]) < T.int8(0):
-                    B[i] = T.int8(0)
-    ```
-
-    After
-    -----
-    ```
-                A[i] = T.Cast("uint8", T.bitwise_and(i * 40, 255))
-                B[i] = T.Cast("int8", T.bitwise_xor(T.bitwise_and(i * 40, 255), 128) - 128)
-                if T.bitwise_xor(T.Cast("int8", A[i]), T.int8(0)) < T.int8(0):
-                    B[i] = T.int8(0)
-    ```
     """
     if not contains(func.body, tirx.Cast, _may_wrap):
         return func

@@ -19,21 +19,6 @@ def LimitShifts(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     TVM's NarrowDataType computes in 32 bits what fits them, and does not ask whether the amount is less
     than 32: what 40 leaves of 32 bits is not defined, and a constant of 40 an error.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((8,), "int8"), n: T.int64, C: T.Buffer((8,), "int64")):
-        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            C[bx] = T.shift_right(T.Cast("int64", A[bx]), n)
-    ```
-
-    After
-    -----
-    ```
-            C[bx] = T.shift_right(T.Cast("int64", A[bx]), T.min(n, T.int64(31)))
-    ```
     """
     if not contains(func.body, ir.prim.RShift, _is_wide):
         return func

@@ -24,33 +24,6 @@ def PredicateArrivals(func: tirx.PrimFunc) -> tirx.PrimFunc:
     Where consumers release the tiles of the iteration before, the first one has none. If one branch
     asked for the thread and for the iteration, ptxas would have each `wgmma` of a small loop wait for
     the one before (C7514).
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main():
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(128, thread="threadIdx.x"):
-                empty = T.alloc_buffer((4,), "uint64", scope="shared.dyn")
-                for k in range(8):
-                    if k > 0 and tx % 32 == 0:
-                        T.ptx.mbarrier(
-                            T.cuda.cvta_generic_to_shared(T.address_of(empty[(k + 3) % 4])),
-                            "arrive", "", "", "shared", "b64", "",
-                        )
-    ```
-
-    After
-    -----
-    ```
-                    if tx % 32 == 0:
-                        T.ptx.mbarrier(
-                            T.cuda.cvta_generic_to_shared(T.address_of(empty[(k + 3) % 4])),
-                            k > 0,
-                            "arrive", "", "", "shared", "b64", "pred",
-                        )
-    ```
     """
     return with_kernels(func, _predicated)
 

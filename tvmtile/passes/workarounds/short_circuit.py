@@ -18,23 +18,6 @@ def ShortCircuitOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     TVM's generator for LLVM computes both sides. The left one may be what keeps the index of the right
     one inside, as in Python, CUDA and Metal.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((8,), "float32"), P: T.Buffer((8,), "int32")):
-        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            if P[bx] < 8 and A[P[bx]] > T.float32(3):
-                A[bx] = T.float32(0)
-    ```
-
-    After
-    -----
-    ```
-            if T.if_then_else(P[bx] < 8, A[P[bx]] > T.float32(3), T.bool(False)):
-                A[bx] = T.float32(0)
-    ```
     """
 
     def visit(node: Any, mutator: Mutator) -> ir.Expr:

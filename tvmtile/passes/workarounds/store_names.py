@@ -26,47 +26,6 @@ def StoreNamesOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     place of the name. Each conversion to bfloat16 names its bits and uses them four times: 4**n copies
     where n of them follow one another. What is loaded from memory has no value that the analyzer knows;
     LLVM makes registers of it again. A choice with names in it becomes a branch.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((8,), "float32")):
-        a, b, c, d, e = T.float32(), T.float32(), T.float32(), T.float32(), T.float32()
-        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            A[bx] = T.Let(
-                T.Let(
-                    T.Let(
-                        T.Let(
-                            T.Let(e, where={e: d + d + d + d + d + d}),
-                            where={d: c + c + c + c + c + c},
-                        ),
-                        where={c: b + b + b + b + b + b},
-                    ),
-                    where={b: a + a + a + a + a + a},
-                ),
-                where={a: A[bx]},
-            )
-    ```
-
-    After
-    -----
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((8,), "float32")):
-        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            a = T.alloc_buffer((1,), "float32", scope="global")
-            a[0] = A[bx]
-            b = T.alloc_buffer((1,), "float32", scope="global")
-            b[0] = a[0] + a[0] + a[0] + a[0] + a[0] + a[0]
-            c = T.alloc_buffer((1,), "float32", scope="global")
-            c[0] = b[0] + b[0] + b[0] + b[0] + b[0] + b[0]
-            d = T.alloc_buffer((1,), "float32", scope="global")
-            d[0] = c[0] + c[0] + c[0] + c[0] + c[0] + c[0]
-            e = T.alloc_buffer((1,), "float32", scope="global")
-            e[0] = d[0] + d[0] + d[0] + d[0] + d[0] + d[0]
-            A[bx] = e[0]
-    ```
     """
 
     def visit_for(loop: tirx.For, mutator: Mutator) -> tirx.Stmt:

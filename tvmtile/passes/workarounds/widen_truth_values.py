@@ -17,23 +17,6 @@ def WidenTruthValuesOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Compare booleans, and take the larger of two, as integers of 8 bits.
 
     TVM's code for LLVM takes a bool, which is neither a signed nor an unsigned integer, for a float.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((32,), "bool"), B: T.Buffer((32,), "bool")):
-        for bx in T.thread_binding(32, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            A[bx] = T.max(A[bx], B[bx])
-            B[bx] = A[bx] == B[bx]
-    ```
-
-    After
-    -----
-    ```
-            A[bx] = T.Cast("bool", T.max(T.Cast("int8", A[bx]), T.Cast("int8", B[bx])))
-            B[bx] = T.Cast("int8", A[bx]) == T.Cast("int8", B[bx])
-    ```
     """
     return with_body(func, mapped(func.body, ((*COMPARISONS, *_EXTREMA), _widened)))
 

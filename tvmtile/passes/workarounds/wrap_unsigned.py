@@ -20,32 +20,6 @@ def WrapUnsignedOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     TVM tells LLVM that such arithmetic does not overflow: a hash, or `T.max(a + b, b)`, gets a wrong
     value. Indices, which are signed, are not touched.
-
-    Before
-    ------
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((32,), "uint64")):
-        for bx in T.thread_binding(32, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            A[bx] = A[bx] * T.uint64(3)
-    ```
-
-    After
-    -----
-    ```
-    @T.prim_func
-    def main(A: T.Buffer((32,), "uint64")):
-        with T.attr(
-            T.int32(0),
-            "pragma_import_llvm",
-            "define i64 @tvmtile_mul_uint64(i64 %a, i64 %b) alwaysinline {\n"
-            "  %result = mul i64 %a, %b\n  ret i64 %result\n}\n",
-        ):
-            for bx in T.thread_binding(
-                32, thread="blockIdx.x", annotations={"tvmtile.kernel": True}
-            ):
-                A[bx] = T.call_pure_extern("uint64", "tvmtile_mul_uint64", A[bx], T.uint64(3))
-    ```
     """
     texts: list[str] = []
 
