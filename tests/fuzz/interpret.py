@@ -30,6 +30,8 @@ _HINTS = (
     "annotate_warp_specialize",
     "assume",
 )
+_IGNORED = ("disable_tma", "coalesced_width", "eviction_policy")
+"""Options of operators that change how fast they are."""
 _SCOPES = {"alloc_shared": "shared", "alloc_fragment": "fragment", "alloc_local": "local"}
 
 
@@ -95,10 +97,14 @@ class Interpreter(Expressions):
                 self._loop(node, call)
             case ast.If():
                 self._branch(node)
+            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
+                found = [self._made("", value) for value in values]
+                for target, value in zip(targets, found, strict=True):
+                    self._put(target, value)
             case ast.Assign(targets=[target], value=value):
-                self._assign(target, value)
+                self._put(target, self._made(ast.unparse(target), value))
             case ast.AugAssign(target=target, op=op, value=value):
-                self._assign(target, ast.BinOp(_as_load(target), op, value))
+                self._put(target, self.value(ast.BinOp(_as_load(target), op, value)))
             case ast.Expr(value=ast.Call() as call):
                 self._perform(call)
             case ast.While():
@@ -125,7 +131,7 @@ class Interpreter(Expressions):
         for indices in itertools.product(*map(range, reversed(extents))):
             self._block += 1
             self.names = dict(outer)
-            for target, index in zip(targets, reversed(indices), strict=True):
+            for target, index in zip(targets, reversed(indices), strict=bool(targets)):
                 self._bind(target, literal(index, "int32"))
             self._body(body)
         self.names = outer
@@ -272,19 +278,22 @@ class Interpreter(Expressions):
 
     # Assignments and calls -----------------------------------------------------------------------
 
-    def _assign(self, target: ast.expr, value: ast.expr) -> None:
+    def _made(self, name: str, node: ast.expr) -> Value | Buffer:
+        """What stands on the right of an assignment: a tile that is allocated there, or a number."""
+        made = self._allocated(name, node) if isinstance(node, ast.Call) else None
+        return self.value(node) if made is None else made
+
+    def _put(self, target: ast.expr, made: Value | Buffer) -> None:
         if isinstance(target, ast.Subscript):
-            self._store(target, self.value(value))
+            assert isinstance(made, Value)
+            self._store(target, made)
             return
         assert isinstance(target, ast.Name)
-        if isinstance(value, ast.Call) and (made := self._allocated(target.id, value)):
-            self.names[target.id] = made
-            return
         known = self.names.get(target.id)
-        if isinstance(known, Buffer):
-            self._write(known, np.zeros((), np.int64), self.lanes.runs, self.value(value))
+        if isinstance(known, Buffer) and isinstance(made, Value):
+            self._write(known, np.zeros((), np.int64), self.lanes.runs, made)
         else:
-            self.names[target.id] = self.value(value)
+            self.names[target.id] = made
 
     def _allocated(self, name: str, call: ast.Call) -> Buffer | None:
         function = call.func.attr if isinstance(call.func, ast.Attribute) else ""
@@ -292,7 +301,7 @@ class Interpreter(Expressions):
         if function == "alloc_var":
             variable = Buffer(name, (), ast.literal_eval(call.args[0]), "local", count > 1)
             variable.allocate(count)
-            start = [k.value for k in call.keywords if k.arg == "init"]
+            start = [k.value for k in call.keywords if k.arg == "init"] or call.args[1:]
             first = self.value(start[0]) if start else literal(0)
             self._write(variable, np.zeros((), np.int64), np.ones(count, bool), first)
             return variable
@@ -344,7 +353,10 @@ class Interpreter(Expressions):
             return
         if self._in_parallel:
             raise Invalid(f"T.{name} in T.Parallel")
+        if name not in OPERATORS:
+            raise Invalid(f"the interpreter does not know T.{name}")
         access, meaning = Access(self._block), OPERATORS[name]
+        options = {k: v for k, v in options.items() if k not in _IGNORED}
         if name == "fill":
             meaning(access, self.region(call.args[0]), self.value(call.args[1]))  # type: ignore[operator]
             return
@@ -352,9 +364,10 @@ class Interpreter(Expressions):
             *tiles, column = call.args
             meaning(access, *map(self.region, tiles), self.integer(column))  # type: ignore[operator]
             return
-        regions = [self.region(arg) for arg in call.args]
+        regions = [self.region(arg) for arg in call.args if not _is_option(arg)]
         if callable(meaning):
-            meaning(access, *regions, **options)
+            given = [_constant(arg) for arg in call.args if _is_option(arg)]
+            meaning(access, *regions, *given, **options)
         elif name.startswith("reduce_"):
             reduce(access, regions[0], regions[1], meaning, **options)
         else:
@@ -384,6 +397,11 @@ class Interpreter(Expressions):
             return
         access, source = Access(self._block), self.region(value)
         access.update(self.region(target).like(source), access.read(source), kind)
+
+
+def _is_option(arg: ast.expr) -> bool:
+    """An operator's option, by position: a constant or the name of a policy."""
+    return isinstance(arg, ast.Constant | ast.Attribute)
 
 
 def _of_lanes(value: Value, lanes: np.ndarray) -> Value:

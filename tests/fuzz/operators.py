@@ -162,8 +162,8 @@ def gemm(
     c: Region,
     transpose_A: bool = False,
     transpose_B: bool = False,
-    clear_accum: bool = False,
     policy: Any = None,
+    clear_accum: bool = False,
 ) -> None:
     """`C += A @ B`: products are exact or rounded to the accumulator's dtype."""
     left, right = access.read(_matrix(a)), access.read(_matrix(b))

@@ -7,6 +7,8 @@ The text is a Python module: `SIZES`, the values of its dynamic extents in each 
 from __future__ import annotations
 
 import ast
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -31,22 +33,52 @@ class Program:
     @cached_property
     def sizes(self) -> list[dict[str, int]]:
         """The dynamic extents of each call."""
-        for node in ast.parse(self.source).body:
-            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "SIZES":
-                return ast.literal_eval(node.value)
-        return [{}, {}]
+        return self._constant("SIZES", [{}, {}])
+
+    @cached_property
+    def expects(self) -> dict[str, list[str]]:
+        """For a target, texts that the source of its kernel must have."""
+        return self._constant("EXPECTS", {})
+
+    @cached_property
+    def options(self) -> dict[str, Any]:
+        """Options of `tvmtile.compile`, besides the target."""
+        return self._constant("OPTIONS", {})
+
+    @cached_property
+    def inputs(self) -> dict[str, Callable[..., Any]]:
+        """Functions of (rng, shape) that give the elements of tensors."""
+        functions = [
+            n for n in self._body if isinstance(n, ast.FunctionDef) and not n.decorator_list
+        ]
+        assigned = [n for n in self._body if _is_assignment(n, "INPUTS")]
+        scope: dict[str, Any] = {"INPUTS": {}, "np": np, "math": math}
+        exec(compile(ast.Module([*functions, *assigned], []), "inputs", "exec"), scope)
+        return {} if self.is_extreme else scope["INPUTS"]
+
+    @cached_property
+    def _body(self) -> list[ast.stmt]:
+        return ast.parse(self.source).body
+
+    def _constant(self, name: str, otherwise: Any) -> Any:
+        found = [node.value for node in self._body if _is_assignment(node, name)]
+        return ast.literal_eval(found[0]) if found else otherwise
 
     @cached_property
     def parameters(self) -> list[ast.arg]:
         """The parameters of `main`."""
-        functions = [f for f in ast.parse(self.source).body if isinstance(f, ast.FunctionDef)]
+        functions = [f for f in self._body if isinstance(f, ast.FunctionDef)]
         return next(f for f in functions if f.name == "main").args.args
 
     def arguments(self, call: int) -> dict[str, Any]:
         """For each parameter of a call, the elements of a tensor or a number."""
         rng = np.random.default_rng([self.seed, call])
         sizes, make = self.sizes[call], extremes if self.is_extreme else elements
-        return {arg.arg: _argument(arg.annotation, sizes, rng, make) for arg in self.parameters}
+        given = {a.arg: self.inputs.get(a.arg) for a in self.parameters}
+        return {
+            a.arg: _argument(a.annotation, sizes, rng, _made_by(given[a.arg]) or make)
+            for a in self.parameters
+        }
 
     @property
     def is_extreme(self) -> bool:
@@ -68,6 +100,23 @@ class Program:
             return ExactInterpreter(self.source, self.arguments(call)).run()
         interpreter = Interpreter(self.source, self.sizes[call], self.arguments(call))
         return interpreter.run()
+
+
+def _is_assignment(node: ast.stmt, name: str) -> Any:
+    return isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name
+
+
+def _made_by(function: Callable[..., Any] | None) -> Any:
+    """A function of (rng, shape) as one that makes elements of a dtype."""
+    if function is None:
+        return None
+
+    def make(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> np.ndarray:
+        made = np.asarray(function(rng, shape))
+        assert made.shape == shape, f"an input of {made.shape}, not {shape}"
+        return round_trip(made.astype(np.float64), dtype) if is_float(dtype) else made
+
+    return make
 
 
 def _argument(

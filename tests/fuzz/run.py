@@ -35,6 +35,10 @@ TARGETS: dict[str, dict[str, Any]] = {
     "llvm": {"target": "llvm"},
     "metal": {"target": "metal", "execution_backend": "emulator"},
     "cuda": {"execution_backend": "emulator"},  # of one of the architectures
+    **{
+        arch: {"target": {"kind": "cuda", "arch": arch}, "execution_backend": "emulator"}
+        for arch in _ARCHITECTURES
+    },
     "nvrtc": {},  # which is compiled and not run
     "gpu": {"target": "cuda"},
     "hopper": {"target": _HOPPER, "execution_backend": "emulator"},
@@ -149,7 +153,7 @@ def compiled(program: Program, target: str, directory: Path) -> Any:
 
     function = loaded(program, directory).main
     arch = _ARCHITECTURES[program.seed % len(_ARCHITECTURES)]
-    options = {"target": {"kind": "cuda", "arch": arch}, **TARGETS[target]}
+    options = {"target": {"kind": "cuda", "arch": arch}, **TARGETS[target], **program.options}
     kernel = tvmtile.compile(function, **options)
     if target == "nvrtc":
         assert kernel.cubin
@@ -197,18 +201,28 @@ def _wrong(results: dict[str, np.ndarray], expected: dict[str, Buffer]) -> str:
     return next((message for message in found if message), "")
 
 
+def _unexpected(program: Program, target: str, kernel: Any) -> str:
+    """What a kernel's source lacks, or has where a text begins with "not "."""
+    expected = program.expects.get(target, ())
+    source = kernel.get_kernel_source() if expected else ""
+    for text in expected:
+        if text.startswith("not ") == (text.removeprefix("not ") in source):
+            return f"expected in the kernel's source: {text}\n{source}"
+    return ""
+
+
 def _checked(program: Program, target: str, kernel: Any, expected: list[dict[str, Buffer]]) -> str:
-    """What is wrong with a kernel's results: two calls, and the first one again."""
+    """What is wrong with a kernel's results: each call, and the first one again."""
     device = "cuda" if target.startswith("gpu") else "cpu"
     earlier: list[dict[str, np.ndarray]] = []
-    for call in (0, 1, 0):
+    for call in (*range(len(expected)), 0):
         results = called(kernel, program, call, device)
         if message := _wrong(results, expected[call]):
             return f"call {len(earlier)}: {message}"
         earlier.append(results)
     for name, first in earlier[0].items():
         # Atomic additions of floats come in any order.
-        again = earlier[2][name]
+        again = earlier[-1][name]
         if "atomic_add" not in program.source and first.tobytes() != again.tobytes():
             return f"{name} differs when the call is repeated"
     return ""
@@ -231,7 +245,7 @@ def run(program: Program, target: str, directory: Path, limit: float = 10.0) -> 
     from tests.fuzz.values import Invalid
 
     try:
-        expected = [program.meaning(call) for call in (0, 1)]
+        expected = [program.meaning(call) for call in range(len(program.sizes))]
     except Invalid as error:
         return Outcome("invalid", str(error))
     _prepare(target)
@@ -302,7 +316,9 @@ def _tried(
             warnings.simplefilter("ignore", TileWarning)
             stack.enter_context(verified())
             kernel = compiled(program, target, directory)
-        message = "" if target == "nvrtc" else _checked(program, target, kernel, expected)
+        message = _unexpected(program, target, kernel)
+        if not message and target != "nvrtc":
+            message = _checked(program, target, kernel, expected)
     except defects as error:
         return Outcome("internal", f"{type(error).__name__}: {error}")
     except DataRace as error:

@@ -35,6 +35,21 @@ T.copy(s, B[bx * 4])
     assert data(results["B"]) == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize(
+    ("left", "right", "dtype"),
+    [
+        ("float16", "float32", "float32"),
+        ("int64", "float16", "float16"),
+        ("uint8", "int16", "int16"),
+        ("int8", "uint8", "uint8"),
+        ("bool", "int8", "int8"),
+    ],
+)
+def test_of_two_dtypes_the_one_that_holds_more_wins(left, right, dtype):
+    for a, b in ((left, right), (right, left)):
+        assert binary("+", literal(1, a), literal(1, b)).dtype == dtype
+
+
 def test_a_copy_reads_its_source_before_it_writes():
     body = """
 s = T.alloc_shared((4,), "float32")
@@ -175,7 +190,7 @@ for i, j in T.Persistent([3, 2], 2, bx):
             's = T.alloc_shared((4,), "float32")\nfor i in T.Parallel(4):\n    s[i + 1] = 0.0',
             "outside",
         ),
-        ("A[bx * 4] = T.cast(A[0], 'int32') + T.int64(1)", "int32 meets int64"),
+        ("A[bx * 4] = T.float16(1) + T.bfloat16(1)", "float16 meets bfloat16"),
         ("A[bx + T.cast(A[1] / 3.0 * 3.0, 'int32')] = 1.0", "not exact"),
         ("A[bx] = 2.5 * bx", "2.5 meets int32"),
         (

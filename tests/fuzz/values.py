@@ -138,14 +138,21 @@ def rounded(data: np.ndarray, error: np.ndarray, dtype: str) -> Value:
     return Value(data, error, dtype)
 
 
+def _rank(dtype: str) -> tuple[bool, bool, int, bool]:
+    """Floats hold more than integers, more bits than fewer, unsigned integers than signed ones."""
+    return is_float(dtype), dtype != "bool", storage(dtype).itemsize, dtype.startswith("u")
+
+
 def unified(a: Value, b: Value) -> tuple[Value, Value, str]:
-    """Two operands in one dtype: Python numbers follow, anything else must agree already."""
+    """Two operands in one dtype: Python numbers follow, of others the one that holds more wins."""
     if not a.dtype and not b.dtype:
         dtype = "float32" if "f" in (a.data.dtype.kind, b.data.dtype.kind) else "int32"
         return cast(a, dtype), cast(b, dtype), dtype
     dtype = a.dtype or b.dtype
     if a.dtype and b.dtype and a.dtype != b.dtype:
-        raise Invalid(f"{a.dtype} meets {b.dtype}")
+        dtype = max(a.dtype, b.dtype, key=_rank)
+        if is_float(a.dtype) and is_float(b.dtype) and _rank(a.dtype) == _rank(b.dtype):
+            raise Invalid(f"{a.dtype} meets {b.dtype}")
     for number in (a, b):
         if not number.dtype and number.data.dtype.kind == "f" and not is_float(dtype):
             raise Invalid(f"{number.data} meets {dtype}")

@@ -1,0 +1,193 @@
+"""The catalogue: named tile programs, each with the cases in which it is tested.
+
+A program is data: its text is taken, and stands alone once its parameters have values. What that text
+means, the fuzzer's interpreter says. What the fields are, tests/README.md says.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+from zlib import crc32
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from tests.fuzz.program import Program
+from tests.programs.text import stand_alone
+
+__all__ = ["ARCHITECTURES", "TARGETS", "Case", "Entry", "catalogue", "program"]
+
+ARCHITECTURES = ("sm_80", "sm_89", "sm_90a", "sm_100a")
+TARGETS = ("llvm", "metal", *ARCHITECTURES, "gpu")
+"""The CPU, the emulators of Metal and of four architectures of CUDA, and the GPU of this machine."""
+_DRAWN = {"fast": 1, "full": 6, "nightly": 200}
+"""How many cases are drawn in a tier."""
+_EMULATED = {"fast": 0, "full": 2, "nightly": 200}
+"""How many of them each emulator runs; those of CUDA share them."""
+
+
+@dataclass(frozen=True)
+class Case(Program):
+    """A program with values for its parameters."""
+
+    name: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A program of the catalogue; the fields are what `@program` is given."""
+
+    function: Callable[..., Any]
+    tags: frozenset[str] = frozenset()
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    examples: Sequence[Mapping[str, Any]] = ({},)
+    where: Callable[[Any], bool] = lambda p: True
+    fast: Sequence[str] = ()
+    targets: Any = TARGETS
+    refused: Any = field(default_factory=dict)
+    inputs: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    sizes: Any = ({}, {})
+    expects: Any = field(default_factory=dict)
+    options: Any = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.function.__name__
+
+    def cases(self, target: str, tier: str) -> list[Case]:
+        """The cases that a target has in a tier: examples, then drawn ones."""
+        chosen = self.examples[:1] if tier == "fast" else self.examples
+        examples = [self._completed(example) for example in chosen]
+        if target in ("llvm", "gpu"):
+            found = examples + self._drawn(tier, _DRAWN[tier])
+        elif tier == "nightly" or target == "metal":
+            found = examples + self._drawn(tier, _EMULATED[tier])
+        else:
+            # One architecture in four; the first example, and those with texts to find, have all.
+            shared = examples[1:] + self._drawn(tier, _EMULATED[tier])
+            number = ARCHITECTURES.index(target)
+            found = examples[:1] + [
+                p
+                for i, p in enumerate(shared)
+                if (i + crc32(self.name.encode())) % 4 == number or target in self._of("expects", p)
+            ]
+        named = {self._label(p): p for p in found if self._allows(target, p)}
+        return [self._case(p) for p in named.values()]
+
+    def refusals(self, target: str) -> list[tuple[Case, str]]:
+        """The examples that a target must refuse, and how its message begins."""
+        refused = [(p, self._of("refused", p)) for p in map(self._completed, self.examples)]
+        return [(self._case(p), messages[target]) for p, messages in refused if target in messages]
+
+    def runs_on(self, target: str) -> bool:
+        """Some example of it has the target, and need not be refused."""
+        return any(self._allows(target, p) for p in map(self._completed, self.examples))
+
+    def _allows(self, target: str, case: dict[str, Any]) -> bool:
+        return target in self._of("targets", case) and target not in self._of("refused", case)
+
+    def _of(self, name: str, case: dict[str, Any]) -> Any:
+        """A field that may be a function of the parameters."""
+        value = getattr(self, name)
+        return value(SimpleNamespace(**case)) if callable(value) else value
+
+    def _completed(self, example: Mapping[str, Any]) -> dict[str, Any]:
+        """An example with the first value of each parameter that it does not name."""
+        assert example.keys() <= self.parameters.keys(), f"{self.name}: {example}"
+        first = {n: v[0] for n, v in self.parameters.items() if n not in example}
+        case = {name: {**first, **example}[name] for name in self.parameters}
+        assert self.where(SimpleNamespace(**case)), f"{self.name}: {case} is left out by `where`"
+        return case
+
+    @functools.cache  # noqa: B019 - the catalogue lives as long as the process
+    def _drawn(self, tier: str, count: int) -> list[dict[str, Any]]:
+        """Cases that hypothesis draws, always the same: each has the most values not seen before."""
+        strategies = {
+            name: values if isinstance(values, st.SearchStrategy) else st.sampled_from(values)
+            for name, values in self.parameters.items()
+        }
+        pool: list[dict[str, Any]] = []
+        cases = st.fixed_dictionaries(strategies).filter(lambda p: self.where(SimpleNamespace(**p)))
+
+        @seed(crc32(self.name.encode()))
+        @settings(
+            max_examples=max(60, count),
+            phases=[Phase.generate],
+            database=None,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(cases)
+        def note(case: dict[str, Any]) -> None:
+            if case not in pool:
+                pool.append(case)
+
+        if strategies:
+            note()
+        seen = {pair for example in self.examples for pair in _pairs(self._completed(example))}
+        chosen: list[dict[str, Any]] = []
+        while pool and len(chosen) < count:
+            chosen.append(max(pool, key=lambda case: len(_pairs(case) - seen)))
+            seen |= _pairs(chosen[-1])
+            pool.remove(chosen[-1])
+        return chosen
+
+    @staticmethod
+    def _label(case: dict[str, Any]) -> str:
+        return ", ".join(f"{name}={value!r}" for name, value in case.items())
+
+    def _case(self, case: dict[str, Any]) -> Case:
+        name = f"{self.name}({self._label(case)})"
+        number = crc32(name.encode())
+        sizes = [dict(sizes) for sizes in self._of("sizes", case)]
+        head = [
+            f'"""{name}: seed {number}."""',
+            "",
+            "import math",
+            "",
+            "import numpy as np",
+            "",
+            "import tvmtile.language as T",
+            "",
+            f"SIZES = {sizes}",
+            *(f'{extent} = T.dynamic("{extent}")' for extent in sizes[0]),
+            *(
+                f"{n.upper()} = {given}"
+                for n in ("expects", "options")
+                if (given := self._of(n, case))
+            ),
+        ]
+        return Case(stand_alone(self.function, case, "\n".join(head)), number, name)
+
+
+def _pairs(case: dict[str, Any]) -> set[tuple[str, str]]:
+    return {(name, repr(value)) for name, value in case.items()}
+
+
+_CATALOGUE: dict[str, Entry] = {}
+
+
+def program(**fields: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A decorator that puts a program into the catalogue, by its name; the fields of `Entry`."""
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        assert function.__name__ not in _CATALOGUE, f"there are two programs {function.__name__}"
+        tags: Iterable[str] = fields.get("tags", ())
+        _CATALOGUE[function.__name__] = Entry(function, **{**fields, "tags": frozenset(tags)})
+        return function
+
+    return add
+
+
+@functools.cache
+def catalogue() -> dict[str, Entry]:
+    """All programs, by their names."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+    return dict(_CATALOGUE)
