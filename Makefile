@@ -62,7 +62,7 @@ format: venv ## let ruff fix and format what it can
 
 check: lint test ## what a change must pass
 
-docs: venv ## the site, to build/site; first, what is generated in its pages
+docs: venv ## the site, to build/site; first, the tables of the README
 	@$(BIN)/python docs/build.py
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 

@@ -1,11 +1,11 @@
-"""What MkDocs and its plugins don't know: the programs in `through_the_passes.md`, the names of `T`.
+"""What MkDocs and its plugins don't know: programs of passes, the names of `T`, the README's tables.
 
     python docs/build.py      # or: make docs
 
-The page is checked in; its generated part is rewritten in place, and a test fails where it is out of
-date. MkDocs calls `on_page_markdown` for the pages of the reference, whose names it lists. The README
-gets the tables of the last `python benchmarks/cpu.py --write benchmarks/results/cpu`, and of
-`python benchmarks/gpu.py --write benchmarks/h200/gpu` on a GPU, if there were any.
+MkDocs calls `on_page_markdown` for the pages whose programs and names are made when the site is.
+What is written here are the README's tables: those of the last `python benchmarks/cpu.py --write
+benchmarks/results/cpu`, and of `python benchmarks/gpu.py --write benchmarks/h200/gpu` on a GPU, if
+there were any.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ TOPICS = {
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """MkDocs' hook: where a page of the reference says so, every name that there is of a kind."""
+    """MkDocs' hook: where a page says so, every name that there is of a kind, or what passes do."""
     generated = {"names": language_reference, "dtypes": dtypes, "passes": passes_reference}
     for name, make in generated.items():
         if f"<!-- {name} -->" in markdown:
             markdown = markdown.replace(f"<!-- {name} -->", make())
-    return markdown
+    return passes_page(markdown) if "<!-- generated: " in markdown else markdown
 
 
 def language_reference() -> str:
@@ -347,10 +347,9 @@ def _fenced(language: str, text: str) -> str:
 
 
 def main() -> None:
-    PAGE.write_text(passes_page(PAGE.read_text()))
     if all(file.exists() for file in BENCHMARKS.values()):
         README.write_text(filled(README.read_text(), benchmark_tables()))
-    print(f"wrote {PAGE.relative_to(ROOT)} and {README.relative_to(ROOT)}")
+        print(f"wrote {README.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from sybil.parsers.markdown import CodeBlockParser
 
 ROOT = Path(__file__).resolve().parents[2]
 GENERATED = ROOT / "docs" / "through_the_passes.md"
-"""Its programs are what TVM prints; another test compares them."""
+"""Its programs are put there when the site is built."""
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
