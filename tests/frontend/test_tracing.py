@@ -509,13 +509,18 @@ def test_a_macro_may_be_defined_after_the_macro_that_calls_it():
     assert run(f) == [-1, 4, -1, -1]
 
 
-def test_a_macro_outside_a_kernel():
-    @T.macro
-    def lonely():
-        return 1
+@T.macro
+def factorial(n):
+    return n * factorial(n - 1) if n > 1 else 1
 
-    with pytest.raises(NestingError, match="the macro lonely is called outside a kernel"):
-        lonely()
+
+def test_macro_of_a_module_calls_itself():
+    @T.prim_func
+    def f(A: T.Tensor((4,), "int32")):
+        with T.Kernel(1):
+            A[0] = factorial(4)
+
+    assert run(f) == [24, -1, -1, -1]
 
 
 # What would be wrong in silence --------------------------------------------------------------

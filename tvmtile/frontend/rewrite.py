@@ -69,7 +69,7 @@ def traced(func: Callable[..., object], tracer: object) -> Callable[..., object]
     SyntaxNotSupported
         If the source can't be found, or uses statements that have no meaning in a kernel.
     """
-    code = _rewritten_code(func.__code__)
+    code = _rewritten_code(func.__code__, func.__code__.co_filename)
     cells = dict(zip(func.__code__.co_freevars, func.__closure__ or (), strict=True))
     cells[TRACER_NAME] = types.CellType(tracer)
     closure = tuple(cells[name] for name in code.co_freevars)
@@ -79,21 +79,24 @@ def traced(func: Callable[..., object], tracer: object) -> Callable[..., object]
 
 
 @lru_cache(maxsize=512)
-def _rewritten_code(code: types.CodeType) -> types.CodeType:
+def _rewritten_code(code: types.CodeType, filename: str) -> types.CodeType:
+    """Equal codes may stand in different files."""
     definition = parse_definition(code)
-    filename = code.co_filename
     definition = _Rewriter(filename).rewrite(definition)
+    name = definition.name
+    # The name of a function of a module is that of the module in its own body, too.
+    scope = [] if name in code.co_freevars else [ast.Global([name])]
     factory = ast.FunctionDef(
         name="__tile_factory__",
         args=plain_arguments([*code.co_freevars, TRACER_NAME]),
-        body=[definition, ast.Return(ast.Name(definition.name, ast.Load()))],
+        body=[*scope, definition],
         decorator_list=[],
     )
     if hasattr(factory, "type_params"):  # Python 3.12 and later insist on the field
         factory.type_params = []
     module = ast.fix_missing_locations(ast.Module([ast.copy_location(factory, definition)], []))
     factory_code = _inner_code(compile(module, filename, "exec"), "__tile_factory__")
-    return _inner_code(factory_code, definition.name)
+    return _inner_code(factory_code, name)
 
 
 def _inner_code(code: types.CodeType, name: str) -> types.CodeType:
