@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tvm import ir
 from tvm.target import Target
 
-from tvmtile.errors import (
-    InvalidOperand,
-)
+from tvmtile.errors import InvalidOperand, hide_internal_frames
 from tvmtile.jit.calls import CompiledProgram
 from tvmtile.jit.ir_data import Node, from_data, to_data
 from tvmtile.jit.parameters import KernelParam
@@ -218,6 +216,7 @@ class Kernel(CompiledProgram[Results]):
         sys.stdout.write(self.get_kernel_source(kernel_only) + "\n")
 
     @property
+    @hide_internal_frames
     def cubin(self) -> bytes:
         """The machine code of a CUDA kernel, an ELF file.
 
@@ -233,6 +232,7 @@ class Kernel(CompiledProgram[Results]):
         with translate_failures(self.prim_func, self.target):
             return self._cuda_adapter("cubin").binary.cubin
 
+    @hide_internal_frames
     def resources(self) -> tuple[KernelResources, ...]:
         """What the CUDA kernels of the program take: registers, spills, stack, shared memory.
 

@@ -107,7 +107,7 @@ def refusal(
     table = [f"  {variant}: {reason}" for variant, reason in reasons]
     operands = ", ".join(describe(operand) for operand in [*op.writes(), *op.reads()])
     if op.impl is None:
-        message = f"{op.name}: no implementation for {kind} fits {operands}"
+        message = f"{op.name}: no implementation for {kind}" + (operands and f" fits {operands}")
         remedy = "change what a reason names"
     else:
         message = (
