@@ -76,7 +76,7 @@ dist: venv ## the wheel and the sdist, to dist, as the last tag's version, check
 PYTHONS_TESTS := $(addprefix tests/, \
   frontend/test_conditions.py frontend/test_kernel.py frontend/test_module.py \
   frontend/test_parameters.py frontend/test_round_trip.py frontend/test_tracing.py \
-  frontend/test_variables.py frontend/test_while.py frontend/test_carried_names.py errors \
+  frontend/test_variables.py frontend/test_while.py frontend/test_carried_names.py messages \
   jit/test_arguments.py jit/test_artifacts.py jit/test_compiler.py jit/test_decorator.py \
   jit/test_lowering_view.py jit/test_processes.py jit/test_torch_library.py cache \
   autotuner/test_child.py autotuner/test_configurations.py autotuner/test_decorator.py \

@@ -1,4 +1,4 @@
-"""How exceptions are made, carried and shown; the messages themselves are in tests/errors."""
+"""How exceptions are made, carried and shown; the messages themselves are in tests/messages."""
 
 from __future__ import annotations
 

@@ -34,11 +34,6 @@ def messages(func):
 
 
 @T.macro
-def nothing(C, A, bx):
-    pass
-
-
-@T.macro
 def cleared(C, A, bx):
     T.clear(C)
 
@@ -129,42 +124,6 @@ def test_no_false_alarm(prologue):
     assert messages(program(prologue)) == []
 
 
-def test_nothing_was_written():
-    assert messages(program(nothing)) == [
-        (
-            "gemm updates C[32, 32] float32, which holds no value yet: "
-            "write T.clear(C) before it, or clear_accum=True"
-        )
-    ]
-
-
-def test_each_accumulator_counts():
-    @T.prim_func
-    def kernel(A: T.Tensor((32, 32), "float32")):
-        with T.Kernel(1):
-            first = T.alloc_fragment((32, 32), "float32")
-            second = T.alloc_fragment((32, 32), "float32")
-            T.clear(first)
-            T.gemm(A, A, first)
-            T.gemm(A, first, second)
-            T.gemm(A, second, second)
-
-    (message,) = messages(kernel)
-    assert message.startswith("gemm updates second[32, 32] float32")
-
-
-def test_cleared_too_late():
-    @T.prim_func
-    def kernel(A: T.Tensor((32, 32), "float32")):
-        with T.Kernel(1):
-            C = T.alloc_fragment((32, 32), "float32")
-            for _ in T.serial(4):
-                T.gemm(A, A, C)
-                T.clear(C)
-
-    assert len(messages(kernel)) == 1
-
-
 def test_tensors_of_the_signature_hold_values():
     @T.prim_func
     def kernel(A: T.Tensor((32, 32), "float32"), C: T.Tensor((32, 32), "float32")):
@@ -172,36 +131,3 @@ def test_tensors_of_the_signature_hold_values():
             T.gemm(A, A, C)
 
     assert messages(kernel) == []
-
-
-def test_reductions_that_go_on_with_a_result():
-    @T.prim_func
-    def kernel(A: T.Tensor((32, 32), "float32")):
-        with T.Kernel(1):
-            tile = T.alloc_fragment((32, 32), "float32")
-            largest = T.alloc_fragment((32,), "float32")
-            total = T.alloc_fragment((32,), "float32")
-            T.copy(A, tile)
-            T.reduce_max(tile, largest, dim=1)
-            T.reduce_max(tile, largest, dim=1, clear=False)
-            T.reduce_sum(tile, total, dim=1, clear=False)
-
-    assert messages(kernel) == [
-        (
-            "reduce updates total[32] float32, which holds no value yet: "
-            "write T.clear(total) before it, or clear=True"
-        )
-    ]
-
-
-def test_kernels_are_looked_at_one_by_one():
-    @T.prim_func
-    def kernel(A: T.Tensor((32, 32), "float32")):
-        with T.Kernel(1):
-            C = T.alloc_fragment((32, 32), "float32")
-            T.clear(C)
-        with T.Kernel(1):
-            C = T.alloc_fragment((32, 32), "float32")
-            T.gemm(A, A, C)
-
-    assert len(messages(kernel)) == 1

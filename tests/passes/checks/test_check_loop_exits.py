@@ -31,19 +31,6 @@ def main(A: T.Buffer((40,), "float32")):
         check(func)
 
 
-def test_break_in_a_parallel_loop():
-    @T.prim_func
-    def main(A: T.Buffer((40,), "float32")):
-        for _ in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for _ in range(3):
-                for i in T.parallel(40):
-                    if A[i] > T.float32(0):
-                        break
-
-    with pytest.raises(NestingError, match="`break` stands in T.Parallel"):
-        check(main)
-
-
 def test_loops_that_can_be_left():
     @T.prim_func
     def main(A: T.Buffer((40,), "float32")):

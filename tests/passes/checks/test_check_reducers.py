@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 import tvmtile.language as T
-from tvmtile.errors import InvalidOperand
 from tvmtile.pipeline import check
 
 
@@ -26,93 +25,6 @@ def program(body):
 def contribute(total, A):
     for i in T.Parallel(8):
         T.reducer_update(total[0], A[i])
-
-
-@T.macro
-def without_a_beginning(total, result, A):
-    contribute(total, A)
-    T.finalize_reducer(total, result)
-
-
-@T.macro
-def without_an_end(total, result, A):
-    T.reducer_init(total)
-    contribute(total, A)
-
-
-@T.macro
-def begun_twice(total, result, A):
-    T.reducer_init(total)
-    T.reducer_init(total)
-    contribute(total, A)
-    T.finalize_reducer(total, result)
-
-
-@T.macro
-def stored_to(total, result, A):
-    T.reducer_init(total)
-    for i in T.Parallel(8):
-        total[0] = A[i]
-    T.finalize_reducer(total, result)
-
-
-@T.macro
-def read_before_the_end(total, result, A):
-    T.reducer_init(total)
-    contribute(total, A)
-    T.copy(total, result)
-    T.finalize_reducer(total, result)
-
-
-@T.macro
-def begun_in_a_loop(total, result, A):
-    for _ in T.serial(4):
-        T.reducer_init(total)
-        contribute(total, A)
-    T.finalize_reducer(total, result)
-
-
-@T.macro
-def ended_in_a_loop(total, result, A):
-    T.reducer_init(total)
-    for _ in T.serial(4):
-        contribute(total, A)
-        T.finalize_reducer(total, result)
-
-
-@T.macro
-def begun_by_a_clear(total, result, A):
-    T.clear(total)
-    contribute(total, A)
-    T.finalize_reducer(total, result)
-
-
-@T.macro
-def contributed_to_by_no_iteration(total, result, A):
-    T.reducer_init(total)
-    for i in T.serial(8):
-        T.reducer_update(total[0], A[i])
-    T.finalize_reducer(total, result)
-
-
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        (without_a_beginning, r"reducer_update before T.reducer_init of total\[1\] float32"),
-        (without_an_end, r"total\[1\] float32 is never finalized"),
-        (begun_twice, "double T.reducer_init of total"),
-        (begun_by_a_clear, "reducer_update before T.reducer_init of total"),
-        (contributed_to_by_no_iteration, "reducer_update outside any T.Parallel, of total"),
-        (stored_to, "illegal store to reducer total"),
-        (read_before_the_end, "illegal read of reducer total"),
-        (begun_in_a_loop, "finalize_reducer is not in the scope of its T.reducer_init, of total"),
-        (ended_in_a_loop, "finalize_reducer is not in the scope of its T.reducer_init, of total"),
-    ],
-)
-def test_a_reducer_out_of_order(body, message):
-    with pytest.raises(InvalidOperand, match=message) as caught:
-        check(program(body), "llvm")
-    assert "help:" in str(caught.value)
 
 
 @T.macro
