@@ -1,0 +1,224 @@
+"""Which mutants the tests of a tree find, and by which test."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.mutation.mutants import Mutant
+from tests.mutation.near import near, test_files
+from tests.mutation.trees import Ran, Trees
+
+_UNKNOWN = 0.5
+"""Seconds of a test that has not run yet."""
+_SHARD = 40.0
+"""Seconds of the tests that one process runs: with fewer, most of the time is imports."""
+
+
+@dataclass
+class Verdict:
+    """What is known of a mutant."""
+
+    name: str
+    result: str = "open"
+    """`found`, `not found`, `not near` where only the nearest tests ran, `no such text`, or `open`
+    where the time did not suffice.
+    """
+    by: str = ""
+    """The test that finds it."""
+    message: str = ""
+    seconds: float = 0.0
+    """Processor time of all that ran for it."""
+
+
+@dataclass
+class Baseline:
+    """What the tests do without a mutant."""
+
+    broken: set[str] = field(default_factory=set)
+    """Tests that fail without one: they show nothing."""
+    durations: dict[str, float] = field(default_factory=dict)
+    """Seconds of a test function, all of its parameters together, in the order of the files."""
+
+
+@dataclass
+class Settings:
+    """How to run the tests."""
+
+    arguments: Sequence[str] = ()
+    """Of pytest, for each run."""
+    paths: Sequence[str] = ("tests",)
+    """Which tests take part."""
+    jobs: int = 1
+    timeout: float = 120.0
+    """Seconds in which a test begins or ends; else it hangs."""
+    end: float = float("inf")
+    """When to stop, on the monotonic clock."""
+    near_only: bool = False
+    near_files: int = 6
+    """How many of the nearest test files run first."""
+
+
+class Hunt:
+    """Runs the tests on mutants: for each those nearest to the file, then, in shards, the rest."""
+
+    def __init__(self, trees: Trees, settings: Settings, baseline: Baseline) -> None:
+        self.trees = trees
+        self.settings = settings
+        self.baseline = baseline
+        self._tests = {
+            file: text
+            for file, text in test_files(trees.clean).items()
+            if any(Path(file).is_relative_to(path) for path in settings.paths)
+        }
+
+    def measure(self) -> None:
+        """Run all tests without a mutant, once."""
+        tests = self._pytest(self.trees.clean, ["--collect-only", *self.settings.paths])
+        if not tests.collected:
+            raise RuntimeError(f"no tests were collected\n{tests.output}")
+        functions: dict[str, float] = defaultdict(float)
+        for test in tests.collected:
+            functions[_function(test)] += _UNKNOWN
+        shards = list(_shards(functions, _SHARD / 2))
+
+        def run(shard: list[str]) -> tuple[list[str], Ran]:
+            return shard, self._pytest(self.trees.clean, shard)
+
+        with ThreadPoolExecutor(self.settings.jobs) as pool:
+            runs = list(pool.map(run, shards))
+        if time.monotonic() > self.settings.end:
+            raise RuntimeError("the time did not suffice for the tests without a mutant")
+        took = dict.fromkeys(functions, 0.0)
+        for shard, ran in runs:
+            self.baseline.broken |= ran.failed.keys()
+            for test, seconds in ran.durations.items():
+                took[_function(test)] += seconds
+            if not ran.ended:  # what hangs, and what comes behind it, shows nothing
+                self.baseline.broken |= {function for function in shard if not took[function]}
+                self.baseline.broken |= {ran.last} if ran.last else set()
+        self.baseline.durations = took
+
+    def verdicts(self, mutants: Iterable[Mutant]) -> Iterator[Verdict]:
+        """A verdict of each mutant, as it is known."""
+        cases = [_Case(self, mutant) for mutant in mutants]
+        jobs = [(case, case.near()) for case in cases]
+        if not self.settings.near_only:
+            shards = list(_shards(self.baseline.durations, _SHARD))
+            jobs += [(case, shard) for case in cases for shard in shards]
+        for case, _ in jobs:
+            case.jobs += 1
+        with ThreadPoolExecutor(self.settings.jobs) as pool:
+            for case in pool.map(lambda job: job[0].run(job[1]), jobs):
+                if case is not None:
+                    yield case.verdict
+
+    def _pytest(self, tree: Path, tests: Sequence[str], case: _Case | None = None) -> Ran:
+        def stop() -> bool:
+            return time.monotonic() > self.settings.end or (case is not None and case.is_decided)
+
+        broken = [f"--deselect={test}" for test in sorted(self.baseline.broken)]
+        arguments = [*self.settings.arguments, *broken, *tests]
+        return self.trees.pytest(tree, arguments, self.settings.timeout, stop)
+
+    def fails_alone(self, test: str) -> bool:
+        """Tell whether a test fails without a mutant too."""
+        ran = self._pytest(self.trees.clean, [test])
+        return bool(ran.failed) or not ran.ended or ran.status not in (0, 1)
+
+
+class _Case:
+    """A mutant, and what its tests have shown so far."""
+
+    def __init__(self, hunt: Hunt, mutant: Mutant) -> None:
+        self._hunt = hunt
+        self._mutant = mutant
+        self.verdict = Verdict(mutant.name)
+        self.jobs = 0
+        self._yielded = False
+        self._lock = threading.Lock()
+
+    @property
+    def is_decided(self) -> bool:
+        return self.verdict.result != "open"
+
+    def near(self) -> list[str]:
+        """The files that run first."""
+        hunt = self._hunt
+        with contextlib.suppress(OSError):
+            source = (hunt.trees.clean / self._mutant.file).read_text(encoding="utf-8")
+            return near(self._mutant.file, hunt._tests, source, hunt.settings.near_files)
+        return []
+
+    def run(self, tests: list[str]) -> _Case | None:
+        """Run tests on the mutant; itself, where this decides it or was the last that could."""
+        if tests and not self.is_decided:
+            try:
+                tree = self._hunt.trees.planted(self._mutant)
+                self._run(tree, tests)
+            except (ValueError, OSError) as error:
+                self._decide("no such text", "", str(error))
+        with self._lock:
+            self.jobs -= 1
+            if not self.jobs and time.monotonic() < self._hunt.settings.end:
+                self._decide("not near" if self._hunt.settings.near_only else "not found")
+            if self._yielded or not (self.is_decided or not self.jobs):
+                return None
+            self._yielded = True
+        self._hunt.trees.remove(self._mutant)
+        return self
+
+    def _run(self, tree: Path, tests: list[str]) -> None:
+        settings = self._hunt.settings
+        while time.monotonic() < settings.end:
+            ran = self._hunt._pytest(tree, ["-x", *tests], case=self)
+            self.verdict.seconds += ran.seconds
+            if self.is_decided:
+                return
+            failed = dict(ran.failed)
+            if not ran.ended:
+                if time.monotonic() > settings.end:
+                    return
+                failed = {ran.last or tests[0]: f"hangs for {settings.timeout:g} s"}
+            elif not failed and ran.status not in (0, 5):
+                failed = {
+                    ran.last or tests[0]: f"pytest ends with {ran.status}: {ran.output[-300:]}"
+                }
+            if not failed:
+                return
+            test, message = next(iter(failed.items()))
+            if not self._hunt.fails_alone(test):
+                self._decide("found", test, message)
+                return
+            if test in self._hunt.baseline.broken:  # it can't be left out
+                return
+            self._hunt.baseline.broken.add(test)
+
+    def _decide(self, result: str, by: str = "", message: str = "") -> None:
+        if not self.is_decided:
+            self.verdict.by, self.verdict.message = by, message
+            self.verdict.result = result
+
+
+def _function(test: str) -> str:
+    return test.partition("[")[0]
+
+
+def _shards(seconds: dict[str, float], size: float) -> Iterator[list[str]]:
+    """Functions of neighbouring files together, each shard of about the same time."""
+    shard: list[str] = []
+    total = 0.0
+    for function, took in seconds.items():
+        if shard and total + took > size:
+            yield shard
+            shard, total = [], 0.0
+        shard.append(function)
+        total += took
+    if shard:
+        yield shard

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.mutation.mutants import all_mutants
+from tests.mutation.near import near
+
+_ROOT = Path(__file__).resolve().parents[2]
+_FOUND = Path(__file__).with_name("found.json")
+"""The mutants that the tests are known to find, by name, and by which test."""
+
+
+def test_mutants_replace_text_that_is_in_their_file_once() -> None:
+    for mutant in all_mutants().values():
+        changed = mutant.applied((_ROOT / mutant.file).read_text(encoding="utf-8"))
+        if mutant.file.endswith(".py"):
+            ast.parse(changed, mutant.name)
+
+
+def test_mutants_of_a_file_run_first_the_tests_that_mirror_it() -> None:
+    tests = {
+        "tests/passes/gpu/test_insert_barriers.py": "",
+        "tests/jit/test_key.py": "from tvmtile.passes.gpu.insert_barriers import InsertBarriers",
+        "tests/ops/test_rows.py": "",
+    }
+    found = near("tvmtile/passes/gpu/insert_barriers.py", tests, "def InsertBarriers(func):\n")
+    assert found == ["tests/passes/gpu/test_insert_barriers.py", "tests/jit/test_key.py"]
+
+
+@pytest.mark.slow
+def test_mutants_that_were_found_still_are(tmp_path: Path) -> None:
+    known = {
+        name for name in json.loads(_FOUND.read_text(encoding="utf-8")) if name in all_mutants()
+    }
+    report = tmp_path / "report.json"
+    command = [sys.executable, "-m", "tests.mutation", "--tier", "full", "--json", str(report)]
+    command += ["--jobs", str(os.cpu_count()), "--only", ",".join(sorted(known))]
+    subprocess.run(command, cwd=_ROOT, check=False)
+    verdicts = json.loads(report.read_text(encoding="utf-8"))
+    assert [item["name"] for item in verdicts if item["result"] != "found"] == []
