@@ -29,6 +29,7 @@ from tvmtile.passes.checks.check_buffers import CheckBuffers
 from tvmtile.passes.cpu.outline_blocks import OutlineBlocks
 from tvmtile.passes.gpu.guard_launches import GuardLaunches
 from tvmtile.passes.gpu.kernel_attributes import SetKernelAttributes
+from tvmtile.passes.lower_tile_programs import LowerTilePrograms
 from tvmtile.passes.workarounds.declare_as_accessed import DeclareAsAccessed
 from tvmtile.passes.workarounds.keep_comparisons import ShowComparisons
 from tvmtile.passes.workarounds.keep_elements import KeepElements
@@ -376,7 +377,7 @@ def tvm_pipeline(others: Callable[[], tuple[Any, Any, Any]] = default_s_tir_pipe
 
 def _finished(programs: ir.IRModule, on_cpu: Any) -> ir.IRModule:
     """A module of tile programs, lowered and split into kernels and what launches them."""
-    lowered = P.LowerTilePrograms()(programs)
+    lowered = LowerTilePrograms()(programs)
     on_gpu = {gv: f for gv, f in lowered.functions.items() if gpu(f.attrs["target"]) is not None}
     result = _GPU_REST(ir.IRModule(on_gpu, attrs=programs.attrs))
     for gv, func in result.functions.items():

@@ -295,8 +295,8 @@ def test_the_times_are_drawn():
 def test_what_other_compilers_made_is_not_measured(monkeypatch):
     from tvmtile.autotuner import compilation
 
-    ours = compilation.toolchain()
-    monkeypatch.setattr(compilation, "toolchain", lambda: (ours[0], "edited", *ours[2:]))
+    ours = compilation.versions()
+    monkeypatch.setattr(compilation, "versions", lambda: (ours[0], "edited", *ours[2:]))
     with pytest.raises(TuningFailed, match="compiled it has another source of tvmtile"):
         tuner({"again": [1]}).run(**QUICK)
 

@@ -313,12 +313,14 @@ def test_variables_of_the_environment_are_in_the_key(base, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "compiler", ["tvmtile.__version__", "tvm.__version__", "tvm_ffi.__version__", "a source"]
+    "compiler", ["tvm.__version__", "tvm_ffi.__version__", "the code", "a library"]
 )
 def test_the_compilers_are_in_the_key(base, compiler, monkeypatch, tmp_path):
-    if compiler == "a source":
-        (tmp_path / "pass.py").write_text("# another pass")
-        monkeypatch.setattr(toolchain, "_PACKAGE", tmp_path)
+    if compiler == "the code":  # tests/jit/test_sources.py says of what
+        monkeypatch.setattr(toolchain, "code_of", lambda kind: f"another pass for {kind}")
+    elif compiler == "a library":
+        (tmp_path / "libtvm.so").write_bytes(b"another one")
+        monkeypatch.setattr(toolchain, "_LIBRARIES", (tmp_path,))
     else:
         monkeypatch.setattr(compiler, "0.0.0")
     toolchain.toolchain.cache_clear()
@@ -326,6 +328,21 @@ def test_the_compilers_are_in_the_key(base, compiler, monkeypatch, tmp_path):
         assert names_of(scale()).code != base.code
     finally:
         toolchain.toolchain.cache_clear()
+
+
+def test_a_library_is_known_by_its_contents_and_read_once(tmp_path):
+    """In a second environment the same library has another path and date."""
+    files = [tmp_path / name / "libtvm.so" for name in ("first", "second")]
+    for file in files:
+        file.parent.mkdir()
+        file.write_bytes(b"the compiler")
+    os.utime(files[1], (0, 0))
+    first, second = (toolchain.contents_of([file]) for file in files)
+    assert first == second
+    files[1].write_bytes(b"the compiles")
+    assert toolchain.contents_of([files[1]]) != second
+    os.utime(files[1], (0, 0))
+    assert toolchain.contents_of([files[1]]) == second
 
 
 def test_nothing_is_kept_by_a_compiler_that_was_edited_meanwhile(builds, monkeypatch):

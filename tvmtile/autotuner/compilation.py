@@ -17,10 +17,10 @@ from tvmtile.cache import disable_cache, enable_cache, is_cache_enabled
 from tvmtile.cuda_runtime import has_gpu
 from tvmtile.jit.artifacts import adopt, name_in_cache
 from tvmtile.jit.request import Request
-from tvmtile.jit.toolchain import toolchain
+from tvmtile.jit.toolchain import versions
 
 _PARTS = ("version of tvmtile", "source of tvmtile", "TVM", "tvm-ffi", "kind of device")
-"""What machines that compile alike have in common: the first are those of `toolchain`."""
+"""What machines that compile alike have in common: the first are those of `versions`."""
 
 
 @dataclass(frozen=True)
@@ -106,4 +106,4 @@ def refuse_foreign(request: Request, compiled: Compiled) -> str | None:
 
 def _machine(request: Request) -> tuple[object, ...]:
     needs_gpu = request.target.kind.name == "cuda" and request.backend == "tvm_ffi"
-    return (*toolchain()[: len(_PARTS) - 1], needs_gpu and has_gpu())
+    return (*versions(), needs_gpu and has_gpu())

@@ -21,6 +21,7 @@ from tvmtile.autotuner.result import Trial
 from tvmtile.autotuner.settings import ProfileArgs
 from tvmtile.cache import current_store, digest
 from tvmtile.jit.request import Request
+from tvmtile.jit.sources import all_sources
 
 _KIND = "tuned"
 
@@ -48,7 +49,8 @@ def key_of_tuning(
         ]
     except Unknown:
         return None
-    return digest(key.code, json.dumps(parts), _device(first))
+    # How it is measured is in none of the modules that compile.
+    return digest(key.code, all_sources(), json.dumps(parts), _device(first))
 
 
 def _device(request: Request) -> str:

@@ -24,9 +24,9 @@ from typing import Any
 
 from tvmtile.errors import warn
 
-KINDS = ("kernels", "cubins", "emulator", "tuned")
-"""What there is: compiled programs, compiled CUDA sources, what the emulators compiled, and results
-of the autotuner."""
+KINDS = ("kernels", "cubins", "emulator", "tuned", "sources")
+"""What there is: compiled programs, compiled CUDA sources, what the emulators compiled, results of the
+autotuner, and digests of compilers."""
 
 _MANIFEST = "manifest"
 _UNFINISHED = "unfinished"

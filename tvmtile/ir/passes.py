@@ -72,7 +72,7 @@ def prim_func_pass(
             return function(func) if is_tile_program(func) else func
 
         result = tirx.transform.prim_func_pass(transform, opt_level=0, name=full)
-        result.__doc__ = function.__doc__
+        result.__doc__, result.__module__ = function.__doc__, function.__module__
         return result
 
     return decorate

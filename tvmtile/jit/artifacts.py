@@ -17,7 +17,7 @@ from tvmtile.cache import Store, current_store
 from tvmtile.errors import warn, warnings_on_success
 from tvmtile.jit.artifact import Artifact
 from tvmtile.jit.key import Key, key_of
-from tvmtile.jit.toolchain import is_unchanged
+from tvmtile.jit.sources import is_unchanged
 from tvmtile.transform import with_effect
 
 _KIND = "kernels"

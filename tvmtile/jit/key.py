@@ -74,7 +74,7 @@ def key_of(
         _refuse_unknown_code(nodes := to_data(func))
         surroundings = json.dumps(
             [
-                *toolchain(),
+                *toolchain(target.kind.name),
                 str(target),
                 backend,
                 dict(options),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
@@ -11,51 +10,49 @@ import tvm
 import tvm_ffi
 
 import tvmtile
-from tvmtile.cache import digest
+from tvmtile.cache import current_store, digest
 from tvmtile.cuda_runtime import has_gpu
 from tvmtile.errors import import_optional
+from tvmtile.jit.sources import all_sources, code_of
 
-_PACKAGE = Path(tvmtile.__file__).parent
 _LIBRARIES = (Path(tvm.__file__).parent / "lib", Path(tvm_ffi.__file__).parent / "lib")
+_KIND = "sources"
 
 
-@lru_cache(maxsize=1)
-def toolchain() -> tuple[str, ...]:
-    """tvmtile, by its version and its sources, and TVM, by its versions and its libraries."""
-    sources = (part for file in _sources() for part in (file.name, Path(file).read_bytes()))
-    libraries = (path for directory in _LIBRARIES for path in sorted(directory.glob("*")))
-    return (
-        tvmtile.__version__,
-        digest(*sources),
-        tvm.__version__,
-        tvm_ffi.__version__,
-        *(f"{path.name} {_identity(path)}" for path in libraries),
-    )
+def versions() -> tuple[str, str, str, str]:
+    """tvmtile, by its version and all of its files, and TVM: alike in processes that compile alike."""
+    return tvmtile.__version__, all_sources(), tvm.__version__, tvm_ffi.__version__
 
 
-def is_unchanged() -> bool:
-    """Tell whether the compiler's sources are those that this process runs.
+@lru_cache(maxsize=8)
+def toolchain(kind: str) -> tuple[str, ...]:
+    """tvmtile, by its code for a kind of target, and TVM, by its versions and its libraries."""
+    listed = (path for directory in _LIBRARIES for path in sorted(directory.glob("*")))
+    libraries = contents_of(filter(Path.is_file, listed))
+    return code_of(kind), tvm.__version__, tvm_ffi.__version__, libraries
 
-    An edit while it runs would have the new sources' name on what the old ones compiled.
+
+def contents_of(files: Iterable[Path]) -> str:
+    """The digest of files that are too large to be read each time.
+
+    It is kept under their names, sizes and dates, so that they are read once. These alone differ from
+    one environment to the next that the same files are installed in.
     """
-    return all(file.stat().st_mtime < tvmtile.STARTED for file in _sources())
+    files = list(files)
+    store, name = current_store(), digest(*map(_status, files))
+    entry = store.get(_KIND, name) if store is not None else None
+    if entry is not None:
+        return str(entry.facts["contents"])
+    contents = digest(*(part for path in files for part in (path.name, path.read_bytes())))
+    if store is not None:
+        names = f"{files[0].name} and {len(files) - 1} more"
+        store.put(_KIND, name, {"name": names, "contents": contents}, {})
+    return contents
 
 
-def _sources(directory: str | None = None) -> Iterator[os.DirEntry[str]]:
-    """By names alone, without paths: this is asked at each compilation."""
-    with os.scandir(directory or _PACKAGE) as entries:
-        ordered = sorted(entries, key=lambda entry: entry.name)
-    for entry in ordered:
-        if entry.name.endswith(".py"):
-            yield entry
-        elif entry.is_dir() and entry.name != "__pycache__":
-            yield from _sources(entry.path)
-
-
-def _identity(path: Path) -> str:
-    """A file too large to read each time, by its size and its date."""
+def _status(path: Path) -> str:
     status = path.stat()
-    return f"{status.st_size} {status.st_mtime_ns}"
+    return f"{path} {status.st_size} {status.st_mtime_ns}"
 
 
 @lru_cache(maxsize=1)

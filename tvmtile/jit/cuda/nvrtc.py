@@ -19,6 +19,7 @@ from tvmtile.jit.cuda.headers import (
     headers_in_memory,
     include_directories,
 )
+from tvmtile.jit.toolchain import contents_of
 
 _CUDA = 13
 """The version that TVM's wheel is built for."""
@@ -72,13 +73,7 @@ def identity(nvrtc: Any) -> list[str]:
     version = _checked(nvrtc, ((status := nvrtc.nvrtcVersion())[0], status[1:]))
     library = Path(pathfinder.load_nvidia_dynamic_lib("nvrtc").abs_path)
     headers = (path for d in include_directories() for path in (*d.glob("*.h*"), *d.glob("crt/*")))
-    return [str(version), *map(_status, [library, *sorted(headers)])]
-
-
-def _status(path: Path) -> str:
-    """A file that is too large to be read each time."""
-    status = path.stat()
-    return f"{path} {status.st_size} {status.st_mtime_ns}"
+    return [str(version), contents_of([library, *sorted(headers)])]
 
 
 def _key(nvrtc: object, source: str, arch: str) -> str:
