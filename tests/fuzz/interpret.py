@@ -30,7 +30,7 @@ _HINTS = (
     "annotate_warp_specialize",
     "assume",
 )
-_IGNORED = ("disable_tma", "coalesced_width", "eviction_policy")
+_IGNORED = ("disable_tma", "coalesced_width", "eviction_policy", "impl")
 """Options of operators that change how fast they are."""
 _SCOPES = {"alloc_shared": "shared", "alloc_fragment": "fragment", "alloc_local": "local"}
 
@@ -101,10 +101,20 @@ class Interpreter(Expressions):
                 found = [self._made("", value) for value in values]
                 for target, value in zip(targets, found, strict=True):
                     self._put(target, value)
+            case ast.Assign(
+                targets=[target],
+                value=ast.Call(
+                    func=ast.Attribute(attr="max" | "min" as kind), args=[earlier, value]
+                ),
+            ) if ast.unparse(earlier) == ast.unparse(target) and self._accumulated(
+                target, kind, value
+            ):
+                pass
             case ast.Assign(targets=[target], value=value):
                 self._put(target, self._made(ast.unparse(target), value))
             case ast.AugAssign(target=target, op=op, value=value):
-                self._put(target, self.value(ast.BinOp(_as_load(target), op, value)))
+                if not (isinstance(op, ast.Add) and self._accumulated(target, "add", value)):
+                    self._put(target, self.value(ast.BinOp(_as_load(target), op, value)))
             case ast.Expr(value=ast.Call() as call):
                 self._perform(call)
             case ast.While():
@@ -385,6 +395,17 @@ class Interpreter(Expressions):
         }
         self._body(macro.body)
         self.names = outer
+
+    def _accumulated(self, target: ast.expr, kind: str, value: ast.expr) -> bool:
+        """Iterations of T.Parallel change one element of a fragment, one after the other."""
+        if not self._in_parallel or not isinstance(target, ast.Subscript):
+            return False
+        buffer, offset, inside = self.offsets(target)
+        flat = self.placed(buffer, offset)[inside]
+        if buffer.scope != "fragment" or np.unique(flat).size == flat.size:
+            return False
+        self._atomic(kind, target, value)
+        return True
 
     def _atomic(self, kind: str, target: ast.expr, value: ast.expr) -> None:
         if self._in_parallel:

@@ -167,6 +167,21 @@ for i in T.Parallel(5):
     assert data(results["B"]) == [10 + 2 * (1 + 3 + 5), 20 + 2 * (2 + 4)]
 
 
+def test_iterations_accumulate_in_a_fragment_one_after_the_other():
+    body = """
+f = T.alloc_fragment((2,), "int32")
+T.clear(f)
+for i in T.Parallel(5):
+    f[i % 2] += A[i]
+for i in T.Parallel(5):
+    f[i % 2] = T.max(f[i % 2], i * 2)
+for i in T.Parallel(2):
+    B[bx * 2 + i] = f[i]
+"""
+    results = interpreted(body, {"A": [1, 2, 3, 4, 5], "B": [0] * 4}, dtype="int32")
+    assert data(results["B"]) == [9, 6] * 2
+
+
 def test_persistent_blocks_visit_each_tile_once():
     body = """
 for i, j in T.Persistent([3, 2], 2, bx):

@@ -80,6 +80,10 @@ class Entry:
         named = {self._label(p): p for p in found if self._allows(target, p)}
         return [self._case(p) for p in named.values()]
 
+    def case(self, **given: Any) -> Case:
+        """The program with these values, and the first ones of its other parameters."""
+        return self._case(self._completed(given))
+
     def refusals(self, target: str) -> list[tuple[Case, str]]:
         """The examples that a target must refuse, and how its message begins."""
         refused = [(p, self._of("refused", p)) for p in map(self._completed, self.examples)]
