@@ -14,7 +14,7 @@ STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all test-nightly fuzz test-gpu lint format check docs dist pythons clean distclean
+.PHONY: help venv demo test test-all test-nightly test-changed fuzz test-gpu lint format check docs dist pythons clean distclean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | \
@@ -40,11 +40,16 @@ test: venv ## the tests of the tier fast (PYTEST_ARGS='-k copy' narrows them)
 test-all: venv ## of the tier full, as in CI: all parameters and architectures
 	@$(PYTEST) --tier full $(PYTEST_ARGS)
 
-test-nightly: venv ## all tests
-	@$(PYTEST) --tier nightly $(PYTEST_ARGS)
+test-nightly: venv ## all tests, and thousands of random programs; beside it: make pythons
+	@$(PYTEST) --tier nightly --fuzz-seeds=2000 $(PYTEST_ARGS)
+
+# The nearest first: so the workers take few at once.
+test-changed: venv ## the tests that a change since main can affect, the nearest first
+	@files=$$($(BIN)/python .ci/changed.py) || exit 1; \
+	  test -z "$$files" || $(PYTEST) --dist load --maxschedchunk 4 $$files $(PYTEST_ARGS)
 
 fuzz: venv ## 200 random programs on the CPU and on the emulators, and of each special kind some
-	@$(PYTEST) tests/fuzz -k programs_on --fuzz-seeds=200 $(PYTEST_ARGS)
+	@$(PYTEST) tests/fuzz -k programs_on --tier full --fuzz-seeds=200 $(PYTEST_ARGS)
 
 test-gpu: venv ## the tests on an NVIDIA GPU; where there is none, they compile their kernels
 	@$(PYTEST) --maxprocesses 4 --tier full -k 'gpu or cuda' \

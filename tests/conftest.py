@@ -6,6 +6,7 @@ import gc
 import os
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -34,6 +35,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="fast",
         help="fast: each value of a parameter once, two architectures; full: all parameters and "
         "architectures, and tests marked so; nightly: all tests, and all of tests/gpu emulated",
+    )
+    parser.addoption(
+        "--part",
+        default="1/1",
+        help="1/4: of four parts of the tests, which take about equal time, the first",
     )
     parser.addoption(
         "--fuzz-seeds",
@@ -111,7 +117,7 @@ def _verify_between_passes() -> Iterator[None]:
 @pytest.hookimpl(trylast=True)  # what is left of -k and -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     _skip_what_is_missing(items)
-    kept = _of_tier(items, config.getoption("tier"))
+    kept = _of_part(_of_tier(items, config.getoption("tier")), config.getoption("part"))
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
     items[:] = [item for item in items if item.nodeid in kept]
 
@@ -121,6 +127,12 @@ def _of_tier(items: list[pytest.Item], tier: str) -> set[str]:
     later = list(TIERS)[list(TIERS).index(tier) + 1 :]
     items = [item for item in items if not any(map(item.get_closest_marker, later))]
     return _covering(items) if tier == "fast" else {item.nodeid for item in items}
+
+
+def _of_part(names: set[str], part: str) -> set[str]:
+    """Those of one part: a test with all of its parameters, which may share what is compiled."""
+    number, count = map(int, part.split("/"))
+    return {name for name in names if crc32(name.partition("[")[0].encode()) % count == number - 1}
 
 
 def _covering(items: list[pytest.Item]) -> set[str]:

@@ -6,7 +6,7 @@ from itertools import product
 from types import SimpleNamespace
 from typing import NamedTuple
 
-from tests.conftest import TIERS, _covering, _of_tier
+from tests.conftest import TIERS, _covering, _of_part, _of_tier
 
 
 class Case(NamedTuple):
@@ -82,3 +82,12 @@ def test_a_mark_names_the_first_tier_that_a_test_runs_in():
 def test_all_parameters_run_in_the_tier_full():
     items = [Item(*names) for names in product("abc", "xyz")]
     assert [len(_of_tier(items, tier)) for tier in TIERS] == [3, 9, 9]
+
+
+def test_a_test_is_in_one_part_with_all_of_its_parameters():
+    names = {f"tests/test_it.py::test_{name}[{number}]" for name in range(40) for number in range(3)}
+    parts = [_of_part(names, f"{number}/4") for number in (1, 2, 3, 4)]
+    assert set().union(*parts) == names
+    assert sum(map(len, parts)) == len(names)
+    assert all(len(part) % 3 == 0 and 15 < len(part) < 45 for part in parts)
+    assert _of_part(names, "1/1") == names

@@ -34,7 +34,7 @@ def test_mutants_of_a_file_run_first_the_tests_that_mirror_it() -> None:
     assert found == ["tests/passes/gpu/test_insert_barriers.py", "tests/jit/test_key.py"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_mutants_that_were_found_still_are(tmp_path: Path) -> None:
     known = {
         name for name in json.loads(_FOUND.read_text(encoding="utf-8")) if name in all_mutants()

@@ -8,7 +8,6 @@ name into the call; every other pass looks it up with `implementation_of`.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -335,7 +334,7 @@ def candidates_of(op: TileOp, kind: str) -> list[Lowering]:
 @lru_cache(maxsize=1)
 def _import_lowerings() -> None:
     """Import the modules of lowerings, which writing a program does not need."""
-    importlib.import_module("tvmtile.tileop.lowerings")
+    import tvmtile.tileop.lowerings  # noqa: F401
 
 
 def implementation_of(op: TileOp, kind: str) -> Lowering | None:
