@@ -16,6 +16,7 @@ ShapeMismatch: gemm: A and B disagree on K
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import importlib
@@ -74,6 +75,7 @@ _PACKAGE_ROOT = str(Path(__file__).resolve().parent)
 # appear in tracebacks too, some of them without a file.
 _INTERNAL = (
     _PACKAGE_ROOT,
+    ast.__file__,
     contextlib.__file__,
     functools.__file__,
     "<tvmtile",
@@ -111,6 +113,14 @@ def is_internal(filename: str) -> bool:
     return filename.startswith(_INTERNAL) or is_tvm(filename)
 
 
+def _is_internal_frame(frame: types.FrameType) -> bool:
+    """Tell it of a frame; the `__init__` that Python writes for a dataclass of ours is ours."""
+    filename = frame.f_code.co_filename
+    written = filename == "<string>" and frame.f_code.co_name == "__init__"
+    module = str(frame.f_globals.get("__name__"))
+    return is_internal(filename) or (written and module.partition(".")[0] == "tvmtile")
+
+
 def is_tvm(filename: str) -> bool:
     """Tell whether a frame's file belongs to TVM, or is not Python, as its C++ sources."""
     if not filename.endswith((".py", ">")) or filename == "<unknown>":
@@ -127,7 +137,7 @@ def user_location() -> SourceLocation | None:
     """Find the innermost line on the call stack that the user wrote, or None where there is none."""
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
-        if not is_internal(frame.f_code.co_filename):
+        if not _is_internal_frame(frame):
             return SourceLocation(frame.f_code.co_filename, frame.f_lineno)
         frame = frame.f_back
     return None
@@ -443,7 +453,7 @@ def _without_internal_frames(traceback: types.TracebackType | None) -> types.Tra
     if traceback is None:
         return None
     rest = _without_internal_frames(traceback.tb_next)
-    if is_internal(traceback.tb_frame.f_code.co_filename):
+    if _is_internal_frame(traceback.tb_frame):
         return rest
     return types.TracebackType(rest, traceback.tb_frame, traceback.tb_lasti, traceback.tb_lineno)
 
@@ -455,7 +465,7 @@ def _is_mistake(error: Exception) -> bool:
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
-    return traceback is not None and not is_internal(traceback.tb_frame.f_code.co_filename)
+    return traceback is not None and not _is_internal_frame(traceback.tb_frame)
 
 
 def _as_shown(error: Exception) -> Exception:
