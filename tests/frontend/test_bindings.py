@@ -8,7 +8,6 @@ import torch
 import tvmtile
 import tvmtile.language as T
 from tests.metal.programs import runnable
-from tvmtile.errors import InvalidOperand, InvalidValue, NoLowering
 
 EVERYWHERE = ("llvm", "metal", {"kind": "cuda", "arch": "sm_90a"})
 ROWS, COLUMNS = 4, 96
@@ -118,58 +117,3 @@ def test_a_program_for_any_call():
     assert "doubled" in doubled.get_kernel_source()
     a = torch.randint(-1000, 1000, (ROWS, 32), dtype=torch.int32)
     assert torch.equal(doubled(a), 2 * a)
-
-
-def test_another_extent_than_the_kernel_s():
-    with pytest.raises(InvalidValue) as caught:
-
-        @T.prim_func
-        def program(C: T.Tensor((64,), "int32")):
-            with T.Kernel(1, threads=64):
-                tx = T.thread_binding(0, 32, thread="threadIdx.x")
-                C[tx] = tx
-
-    assert "T.thread_binding: 32 along threadIdx.x, of which the kernel has 64" in str(caught.value)
-    assert "with T.Kernel(*blocks, threads=...)" in str(caught.value)
-    assert "tx = T.thread_binding(0, 32" in str(caught.value)
-
-
-def test_two_extents_along_an_axis():
-    with pytest.raises(InvalidValue, match=r"16 along threadIdx\.x, of which the kernel has 32"):
-
-        @T.prim_func
-        def program(C: T.Tensor((64,), "int32")):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
-                C[tx] = tx
-                for again in T.thread_binding(16, thread="threadIdx.x"):
-                    C[again] = again
-
-
-def test_a_loop_over_threads_begins_at_zero():
-    with pytest.raises(InvalidOperand, match=r"the loop over threadIdx\.x begins at 4, not at 0"):
-
-        @T.prim_func
-        def program(C: T.Tensor((64,), "int32")):
-            for tx in T.thread_binding(4, 32, thread="threadIdx.x"):
-                C[tx] = tx
-
-
-def test_a_number_of_threads_that_only_the_call_knows():
-    with pytest.raises(InvalidOperand, match=r"n threads along threadIdx\.x are not known"):
-
-        @T.prim_func
-        def program(C: T.Tensor((T.dynamic("n"),), "int32")):
-            for tx in T.thread_binding(C.shape[0], thread="threadIdx.x"):
-                C[tx] = tx
-
-
-def test_what_tvm_binds_in_its_own_ways_is_no_kernel_of_a_cpu():
-    @T.prim_func
-    def program(C: T.Tensor((64,), "int32")):
-        bx = T.env_thread("blockIdx.x")
-        T.launch_thread(bx, 64)
-        C[bx] = bx
-
-    with pytest.raises(NoLowering, match=r"blockIdx\.x is bound without T\.Kernel") as caught:
-        tvmtile.compile(program, target="llvm")
-    assert "with T.Kernel(blocks, threads=...) as bx:" in str(caught.value)

@@ -9,7 +9,6 @@ import tvm
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import InvalidOperand, UnsupportedDtype
 from tvmtile.frontend.dtypes import as_dtype, dtype_names
 
 
@@ -94,12 +93,6 @@ def test_a_vector_holds_what_a_number_becomes_that_its_dtype_can_not(dtype, numb
     tvm.ir.assert_structural_equal(T.cast(number, f"{dtype}x2"), tvm.tirx.Broadcast(alone, 2))
 
 
-def test_an_unknown_dtype_offers_the_nearest_one():
-    with pytest.raises(UnsupportedDtype, match="there is no dtype 'flaot16'") as info:
-        as_dtype("flaot16")
-    assert info.value.help == "did you mean 'float16'?"
-
-
 def test_dtypes_are_taken_apart_by_tvms_class():
     from tvmtile import DataType
 
@@ -122,5 +115,3 @@ def test_a_vector_of_one_value_a_lane():
     a = torch.arange(8).half()
     tvmtile.compile(kernel)(a)
     assert a.tolist() == [4, 3, 5, 6, 4, 5, 6, 7]
-    with pytest.raises(InvalidOperand, match="T.float16x2: 3 values for 2 lanes"):
-        T.float16x2(1, 2, 3)

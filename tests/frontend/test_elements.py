@@ -9,7 +9,6 @@ import torch
 import tvmtile
 import tvmtile.language as T
 from tests.metal.programs import runnable
-from tvmtile.errors import InvalidOperand, OutOfBounds, ShapeMismatch
 
 
 def run(kernel, *tensors):
@@ -85,63 +84,6 @@ def kernel(A: T.Tensor((1,), "int32")):
     a = torch.tensor([10], dtype=torch.int32)
     run(names["kernel"], a)
     assert a.item() == expected
-
-
-@T.macro
-def square(A):
-    return A[0:2, 0:2]
-
-
-@T.macro
-def too_long(A):
-    return A[0, 0:3]
-
-
-@T.macro
-def beyond(A):
-    return A[0, 9]
-
-
-@T.macro
-def before(A):
-    return A[0, -5]
-
-
-@T.macro
-def too_deep(A):
-    return A[0, 0, 0]
-
-
-@T.macro
-def stepped(A):
-    return A[0, 0:4:2]
-
-
-@T.macro
-def at_a_float(A):
-    return A[0, 1.0]
-
-
-@pytest.mark.parametrize(
-    ("value", "error", "message"),
-    [
-        (square, InvalidOperand, "is not a value that can be stored"),
-        (too_long, ShapeMismatch, r"3 elements are assigned to 2 of B\[4\] int32"),
-        (lambda A: 1, InvalidOperand, "a region of B.* can't be assigned to"),
-        (beyond, OutOfBounds, "index 9 is outside"),
-        (before, OutOfBounds, "index -5 is outside"),
-        (too_deep, InvalidOperand, "has 2 dimensions and is indexed with 3"),
-        (stepped, InvalidOperand, "has the step 2"),
-        (at_a_float, InvalidOperand, "indexed with the float"),
-    ],
-)
-def test_mistakes(value, error, message):
-    with pytest.raises(error, match=message):
-
-        @T.prim_func
-        def kernel(A: T.Tensor((4, 4), "int32"), B: T.Tensor((4,), "int32")):
-            with T.Kernel(1):
-                B[0:2] = value(A)
 
 
 @pytest.mark.parametrize("target", ["llvm", "metal"])

@@ -9,7 +9,7 @@ from tvm import tirx
 import tvmtile
 import tvmtile.language as T
 from tests.metal.programs import runnable
-from tvmtile.errors import InvalidOperand, InvalidValue, NestingError, TileWarning
+from tvmtile.errors import InvalidValue, NestingError
 
 
 def test_blocks_of_one_two_and_three_axes():
@@ -106,31 +106,6 @@ def test_numbers_of_threads(threads):
         T.Kernel(1, threads=threads)
 
 
-def test_a_grid_extent_that_is_negative():
-    with pytest.raises(InvalidValue, match="the grid extent -3 is negative"):
-        T.Kernel(-3)
-
-
-def test_a_grid_extent_that_is_no_integer():
-    with pytest.raises(InvalidOperand, match="a grid extent is an integer, not a float"):
-        T.Kernel(8 / 2)
-
-
-def test_a_grid_of_four_axes():
-    with pytest.raises(InvalidOperand, match="up to three grid extents, not 4"):
-        T.Kernel(1, 2, 3, 4)
-
-
-def test_a_kernel_inside_another():
-    with pytest.raises(NestingError, match="T.Kernel stands inside another T.Kernel"):
-
-        @T.prim_func
-        def f(A: T.Tensor((1,), "int32")):
-            with T.Kernel(1):
-                with T.Kernel(1):
-                    A[0] = 1
-
-
 OUTSIDE = {
     "alloc_global": lambda a: T.alloc_global((4,), "float32"),
     "any_of": T.any_of,
@@ -145,14 +120,6 @@ def test_statements_outside_a_program(name):
     tensor = tirx.decl_buffer((4, 8), "float16")
     with pytest.raises(NestingError, match=rf"^T\.{name} stands outside T\.Kernel"):
         OUTSIDE[name](tensor)
-
-
-def test_an_index_outside_a_kernel():
-    with pytest.raises(NestingError, match="T.get_thread_binding stands outside T.Kernel"):
-
-        @T.prim_func
-        def f(A: T.Tensor((1,), "int32")):
-            A[0] = T.get_thread_binding()
 
 
 def test_the_next_kernel_is_traced_after_one_that_failed():
@@ -171,12 +138,3 @@ def test_the_next_kernel_is_traced_after_one_that_failed():
     a = torch.zeros(1, dtype=torch.int32)
     tvmtile.compile(one)(a)
     assert a.item() == 1
-
-
-def test_text_before_the_kernel_is_said_to_have_no_effect():
-    with pytest.warns(TileWarning, match=r"T\.Kernel: prelude has no effect: T\.CUDASourceCodeK"):
-
-        @T.prim_func
-        def program(A: T.Tensor((1,), "int32")):
-            with T.Kernel(1, prelude="// text"):
-                A[0] = 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import tvm
 from tvm import relax, tirx
 from tvm.script import ir as I
@@ -11,7 +10,6 @@ from tvm.script import relax as R
 from tvm.script import tirx as TVMScript
 
 import tvmtile.language as T
-from tvmtile.errors import UndefinedName
 from tvmtile.passes import LowerTilePrograms
 
 N = 80
@@ -91,17 +89,6 @@ def test_a_member_sees_the_names_around_the_class():
                     A[i] = 1
 
     assert [int(extent) for extent in Module["ones"].params[0].ty.shape] == [12]
-
-
-def test_a_mistake_in_a_member_is_reported_at_its_line():
-    with pytest.raises(UndefinedName, match="'missing' is not defined"):
-
-        @I.ir_module
-        class Module:
-            @T.prim_func
-            def f(A: T.Tensor((8,), "int32")):
-                with T.Kernel(1) as _:
-                    A[0] = missing
 
 
 def test_a_method_of_an_ordinary_class_becomes_a_program_at_once():

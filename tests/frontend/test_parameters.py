@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 import tvm
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import SyntaxNotSupported
 
 
 def test_declarations_in_the_body_are_those_of_the_signature():
@@ -68,24 +66,6 @@ def test_python_types_are_scalars():
     assert [str(param.ty.dtype) for param in f.params] == ["int32", "float32", "bool"]
 
 
-def test_a_parameter_without_annotation_is_an_error_where_it_is_used():
-    with pytest.raises(SyntaxNotSupported, match="the parameter 'B' of f has no annotation"):
-
-        @T.prim_func
-        def f(A: T.Tensor((4,), "int32"), B):
-            with T.Kernel(1):
-                A[0] = B[0]
-
-
-def test_a_parameter_without_annotation_is_an_error_where_it_is_not_used():
-    with pytest.raises(SyntaxNotSupported, match="the parameter 'B' of f has no annotation"):
-
-        @T.prim_func
-        def f(A: T.Tensor((4,), "int32"), B):
-            with T.Kernel(1):
-                A[0] = 1
-
-
 def test_a_macro_declares_no_parameter_of_its_caller():
     @T.macro
     def one():
@@ -100,13 +80,3 @@ def test_a_macro_declares_no_parameter_of_its_caller():
     a = torch.zeros(4, dtype=torch.int32)
     tvmtile.compile(f)(a)
     assert a.tolist() == [3, 0, 0, 0]
-
-
-def test_an_annotation_that_is_no_type():
-    with pytest.raises(
-        SyntaxNotSupported, match="the annotation of the parameter 'A' is not a type"
-    ):
-
-        @T.prim_func
-        def f(A: 3):
-            pass

@@ -5,13 +5,11 @@ from __future__ import annotations
 import ctypes
 
 import numpy as np
-import pytest
 import torch
 import tvm
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import InvalidOperand
 
 
 @T.prim_func
@@ -86,14 +84,6 @@ def test_an_eager_kernel_with_a_pointer():
 def test_a_printed_program_reads_back():
     again = tvm.script.from_source(increment.script())
     tvm.ir.assert_structural_equal(again, increment)
-
-
-def test_what_is_no_pointer_is_an_error():
-    with pytest.raises(InvalidOperand, match="T.make_tensor: n is not a pointer"):
-
-        @T.prim_func
-        def f(n: T.int32):
-            T.make_tensor(n, (4,), "float32")
 
 
 def test_a_kernel_without_tensors_has_large_tiles():

@@ -8,7 +8,6 @@ import tvm
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import InvalidValue
 
 
 def run(kernel, n=4, dtype=torch.int32):
@@ -102,16 +101,6 @@ def test_a_value_becomes_the_variables_dtype(dtype, value, expected):
     assert run(f, 1, getattr(torch, dtype)) == [expected]
 
 
-def test_a_number_that_the_dtype_can_not_hold():
-    with pytest.raises(InvalidValue, match="exceeds maximum of float32"):
-
-        @T.prim_func
-        def f(A: T.Tensor((1,), "float32")):
-            with T.Kernel(1):
-                v = T.alloc_var("float32", init=1e300)
-                A[0] = v
-
-
 def test_an_annotation_is_a_conversion():
     @T.prim_func
     def f(A: T.Tensor((4,), "float32")):
@@ -172,17 +161,3 @@ def test_functions_take_a_reference():
     a, c = torch.linspace(-30, 40, 8), torch.empty(8)
     tvmtile.compile(main)(a, c)
     torch.testing.assert_close(c, torch.nn.functional.softplus(a))
-
-
-def test_a_reference_needs_something_to_store_into():
-    @T.macro
-    def set_one(target: T.Ref):
-        target = 1
-
-    with pytest.raises(ValueError, match="set_one: target is passed by reference"):
-
-        @T.prim_func
-        def f(A: T.Tensor((4,), "int32")):
-            with T.Kernel(1):
-                x = 1
-                set_one(x)

@@ -12,7 +12,7 @@ import tvmtile
 import tvmtile.language as T
 from tests.metal.programs import gemm, runnable
 from tests.pipelines import numbers, product
-from tvmtile.errors import ArgumentError, InvalidValue, NestingError, TileError
+from tvmtile.errors import ArgumentError, NestingError, TileError
 
 HOPPER = {"kind": "cuda", "arch": "sm_90a"}
 AMPERE = {"kind": "cuda", "arch": "sm_80"}
@@ -419,12 +419,6 @@ def test_extents_that_stand_in_expressions_only():
     assert torch.equal(a, c)
     with pytest.raises(ArgumentError, match="program assumes that n % 16 == 0"):
         kernel(torch.zeros(40), torch.zeros(40))
-
-
-def test_what_is_known_to_be_false():
-    with pytest.raises(InvalidValue, match="T.assume: the condition is false"):
-        multiply(64, 60, multiple=8)
-    multiply(64, 64, multiple=8)
 
 
 def test_outside_of_a_program():

@@ -7,8 +7,7 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
-from tests.metal.programs import runnable
-from tvmtile.errors import CudaEmulationError, NestingError, NoLowering
+from tvmtile.errors import CudaEmulationError
 
 SM90 = {"kind": "cuda", "arch": "sm_90a"}
 STEPS = {
@@ -66,34 +65,3 @@ def test_it_compiles_for_hopper():
     assert "barrier.cluster.arrive.release.aligned" in source
     assert "barrier.cluster.wait.acquire.aligned" in source
     assert kernel.cubin
-
-
-@pytest.mark.parametrize(
-    ("target", "name"),
-    [("llvm", "a CPU"), ("metal", "Metal"), ({"kind": "cuda", "arch": "sm_80"}, "CUDA sm_80")],
-)
-@pytest.mark.parametrize(
-    ("steps", "called"), [("sync", "cluster_sync"), ("relaxed", "cluster_arrive_relaxed")]
-)
-def test_a_target_without_clusters_is_named(target, name, steps, called):
-    with pytest.raises(NoLowering, match=rf"T\.{called}: {name} has no clusters") as caught:
-        runnable(exchanging(steps), target)
-    assert caught.value.location.text == "step()"
-
-
-def test_without_clusters_no_block_has_a_rank():
-    with pytest.raises(NoLowering, match="block_rank_in_cluster") as caught:
-        tvmtile.compile(exchanging("none"), target={"kind": "cuda", "arch": "sm_80"})
-    assert "NVIDIA's GPUs from compute capability 9.0 on have clusters" in str(caught.value)
-
-
-def test_all_threads_of_a_block_come():
-    @T.prim_func
-    def kernel(A: T.Tensor((4,), "float32")):
-        with T.Kernel(4, threads=64, cluster_dims=2) as bx:
-            if T.get_thread_binding() == 0:
-                A[bx] = 1
-                T.cluster_sync()
-
-    with pytest.raises(NestingError, match=r"T\.cluster_sync stands where some threads"):
-        tvmtile.compile(kernel, target=SM90)

@@ -7,7 +7,6 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import InvalidValue
 
 N = 64
 CUDA = {"kind": "cuda", "arch": "sm_90a"}
@@ -64,11 +63,3 @@ def test_pairs_of_a_slice_in_a_parallel_loop():
     a, b = torch.randn(N), torch.empty(N)
     tvmtile.compile(main)(a, b)
     assert torch.equal(b, a.abs())
-
-
-def test_what_is_no_pair():
-    pair, other = T.Broadcast(T.float32(1), 2), T.Broadcast(T.float16(1), 2)
-    with pytest.raises(InvalidValue, match="T.add2: the operands need the same dtype"):
-        T.add2(pair, other)
-    with pytest.raises(InvalidValue, match="T.abs2: Expected dtype in .*, got float32"):
-        T.abs2(T.float32(1))

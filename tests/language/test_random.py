@@ -9,7 +9,6 @@ import pytest
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import InvalidValue, NestingError
 from tvmtile.language.generators.mrg32k3a import times_factor
 from tvmtile.language.generators.xorwow import Xorwow
 
@@ -89,8 +88,6 @@ def test_iterations_of_a_parallel_loop_take_different_numbers():
 
     a, b = np.zeros(256, np.uint32), np.zeros(256, np.float32)
     tvmtile.compile(main, **TARGETS["metal"])(a, b)
-    with pytest.raises(NestingError, match="depends on which thread runs an iteration"):
-        tvmtile.compile(main)
     assert len(set(a.tolist())) == 256
     assert 0 < b.min() < 0.1 < 0.9 < b.max() <= 1
 
@@ -130,23 +127,6 @@ def test_distributions(bit, dist):
     if dist == "uniform":
         assert 0 < a.min() < 0.01
         assert 0.99 < a.max() <= 1
-
-
-def test_what_the_generator_needs():
-    def kernel(body):
-        @T.prim_func
-        def main(A: T.Tensor((1,), "uint32")):
-            with T.Kernel(1):
-                A[0] = body()
-
-        return main
-
-    with pytest.raises(NestingError, match="T.rng_rand: the kernel has no T.rng_init"):
-        kernel(T.rng_rand)
-    with pytest.raises(InvalidValue, match="the generator 'curandStateSobol32_t' is not there"):
-        kernel(lambda: T.rng_init(1, generator="curandStateSobol32_t"))
-    with pytest.raises(InvalidValue, match="bit=16"):
-        kernel(lambda: T.rng_rand_float(16))
 
 
 CURAND = {

@@ -7,7 +7,6 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import InvalidValue, NestingError
 
 TARGETS = {
     "llvm": {"target": "llvm"},
@@ -123,21 +122,3 @@ def test_without_state_there_are_places_only():
     tvmtile.compile(kernel, target="llvm")(a)
     assert a.tolist() == [0, 10, 20, 30, 1, 11, 21, 31]
     assert "alloc" not in kernel.script()
-
-
-def test_mistakes_are_said():
-    with pytest.raises(NestingError, match="PersistentTileScheduler stands outside T.Kernel"):
-        T.PersistentTileScheduler(4, 2)
-
-    def made(**options):
-        @T.prim_func
-        def kernel(A: T.Tensor((8,), "int32")):
-            with T.Kernel(8, threads=1):
-                A[0] = T.PersistentTileScheduler(4, 2, **options).m_idx
-
-    with pytest.raises(InvalidValue, match="swizzle_size=0") as caught:
-        made(swizzle_size=0)
-    assert "give a positive number" in str(caught.value)
-    with pytest.raises(InvalidValue, match="with stateful=False there is no m_idx") as caught:
-        made(stateful=False)
-    assert "use coord" in str(caught.value)

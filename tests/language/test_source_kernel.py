@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import InvalidOperand, NoLowering
 
 SOURCE = """
 __device__ float doubled(float x) { return x + x; }
@@ -46,13 +43,3 @@ def test_text_before_the_source():
     main = program(source, prelude="#define FACTOR 3.0f")
     kernel = tvmtile.compile(main, target={"kind": "cuda", "arch": "sm_80"})
     assert kernel.cubin
-
-
-def test_a_source_without_the_entry():
-    with pytest.raises(InvalidOperand, match="no entry 'main'. Available entries: external_copy"):
-        program(entry="main")
-
-
-def test_it_is_for_cuda_only():
-    with pytest.raises(NoLowering, match="no implementation for llvm"):
-        tvmtile.compile(program())

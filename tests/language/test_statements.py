@@ -19,8 +19,7 @@ import tvmtile
 import tvmtile.language as T
 from tests.gpu.machine import HAS_GPU, by_way_of_gpu, on_gpu
 from tests.metal.programs import emulated, runnable
-from tvmtile.errors import CudaEmulationError, MetalEmulationError, NestingError
-from tvmtile.pipeline import check
+from tvmtile.errors import CudaEmulationError, MetalEmulationError
 
 TARGETS = ("llvm", "metal", {"kind": "cuda", "arch": "sm_80"})
 NAN = math.nan
@@ -199,41 +198,6 @@ def test_parallel_loops_of_parallel_loops_are_one_nest():
     a = everywhere(main, torch.zeros(6, 4, 10, dtype=torch.int32))
     i, j, k = (torch.arange(n) for n in a.shape)
     assert torch.equal(a, (i[:, None, None] * 100 + j[:, None] * 10 + k).int())
-
-
-def test_parallel_loops_beside_other_statements_or_of_other_extents():
-    with pytest.raises(NestingError, match="is not all that it does"):
-
-        @T.prim_func
-        def behind(A: T.Tensor((8, 8), "int32")):
-            with T.Kernel(1, threads=64):
-                for i in T.Parallel(8):
-                    for j in T.Parallel(8):
-                        A[i, j] = 0
-                    A[i, 0] = 1
-
-    with pytest.raises(NestingError, match="is not all that it does"):
-
-        @T.prim_func
-        def triangle(A: T.Tensor((8, 8), "int32")):
-            with T.Kernel(1, threads=64):
-                for i in T.Parallel(8):
-                    for j in T.Parallel(i + 1):
-                        A[i, j] = 0
-
-
-@pytest.mark.parametrize("target", TARGETS)
-def test_break_in_a_parallel_loop(target):
-    @T.prim_func
-    def program(X: T.Tensor((64,), "float32"), Y: T.Tensor((64,), "float32")):
-        with T.Kernel(1, threads=32):
-            for i in T.Parallel(64):
-                if X[i] > 0:
-                    break  # <--
-                Y[i] = 1
-
-    with pytest.raises(NestingError, match=r"`break` stands in T.Parallel(.|\n)*break  # <--"):
-        check(program, target)
 
 
 # Copies ------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import InvalidOperand, ShapeMismatch
 
 N = 64
 CUDA = {"kind": "cuda", "arch": "sm_90a"}
@@ -71,24 +70,3 @@ def test_an_element_that_is_only_read():
     a, b = torch.randn(N).half(), torch.empty(N).half()
     tvmtile.compile(main)(a, b)
     assert torch.equal(b, a + a)
-
-
-def in_kernel(function):
-    @T.prim_func
-    def main(A: T.Tensor((N,), "float32")):
-        with T.Kernel(1, threads=32):
-            tile = T.alloc_shared((N,), "float32")
-            function(A, tile)
-
-    return main
-
-
-def test_what_are_no_words():
-    with pytest.raises(ShapeMismatch, match=r"T.ldg64: A\[0:4\] .* is not 2 neighbouring elements"):
-        in_kernel(lambda A, tile: T.stg64(A[0], T.ldg64(A[0:4])))
-    with pytest.raises(InvalidOperand, match="T.ldg32: tile.* does not lie in global memory"):
-        in_kernel(lambda A, tile: T.stg32(A[0], T.ldg32(tile[0])))
-    with pytest.raises(
-        InvalidOperand, match="T.stg128: the value has the dtype float32, not 128 bits"
-    ):
-        in_kernel(lambda A, tile: T.stg128(A[0], A[1]))

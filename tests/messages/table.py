@@ -51,7 +51,7 @@ class Row:
         text = self.code
         if not re.search("^@", text, re.MULTILINE):
             text = HOLE.sub(lambda hole: textwrap.indent(self.code, hole[1]), self.frame)
-        if "compile(" not in text and "def kernel(" in text:
+        if target != "none" and "compile(" not in text and "def kernel(" in text:
             named = target if not target.startswith("sm_") else {"kind": "cuda", "arch": target}
             backend = "auto" if target == "llvm" else "emulator"
             text += (
