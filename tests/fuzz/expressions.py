@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tests.fuzz.memory import Buffer, Lanes
-from tests.fuzz.operators import Region
+from tests.fuzz.operators import Access, Region
 from tests.fuzz.values import (
     Invalid,
     Value,
@@ -72,10 +72,13 @@ class Expressions:
         What the names in scope stand for: a `Value`, a `Buffer`, or a macro's definition.
     lanes : Lanes
         Who evaluates.
+    block : int
+        The number of the block.
     """
 
     names: dict[str, Any]
     lanes: Lanes
+    block: int
 
     @contextmanager
     def within(self, lanes: Lanes) -> Iterator[None]:
@@ -149,8 +152,8 @@ class Expressions:
 
     @staticmethod
     def _negated(value: Value) -> Value:
-        if not value.dtype:
-            return Value(-value.data, value.error, "")
+        if not value.dtype or is_float(value.dtype):
+            return Value(-value.data, value.error, value.dtype)
         return binary("-", literal(0, value.dtype), value)
 
     def _binary(self, operator: str, left: ast.expr, right: ast.expr) -> Value:
@@ -223,8 +226,20 @@ class Expressions:
             return self._chosen(*args)
         if function == "cast":
             return cast(self._present(self.value(args[0])), ast.literal_eval(args[1]))
+        if function == "infinity":
+            return literal(np.inf, ast.literal_eval(args[0]))
+        if function in ("any_of", "all_of"):
+            return self._quantified(function, args[0])
         values = [self._present(self.value(arg)) for arg in args]
         return called(function, values)
+
+    def _quantified(self, function: str, node: ast.expr) -> Value:
+        found = Access(self.block).read(self.region(node))
+        if not found.exact:
+            raise Invalid(f"{ast.unparse(node)} is not exact")
+        return literal(
+            (found.data != 0).any() if function == "any_of" else found.data.all(), "bool"
+        )
 
     def _chosen(self, test: ast.expr, then: ast.expr, otherwise: ast.expr) -> Value:
         condition = self.value(test)

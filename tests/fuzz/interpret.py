@@ -17,11 +17,12 @@ import numpy as np
 
 from tests.fuzz.expressions import Expressions
 from tests.fuzz.memory import Buffer, Lanes, Owners, View
-from tests.fuzz.operators import OPERATORS, Access, reduce, scan, updated
+from tests.fuzz.operators import OPERATORS, Access, neutral, reduce, scan, updated
 from tests.fuzz.values import Invalid, Value, literal
 
 __all__ = ["Interpreter"]
 
+_OF_ROWS = ("gather_rows", "scatter_rows", "gather4", "scatter4")
 _SERIAL = ("Pipelined", "serial", "unroll", "vectorized", "Serial", "Unroll", "Vectorized", "range")
 _HINTS = (
     "use_swizzle",
@@ -29,10 +30,22 @@ _HINTS = (
     "annotate_safe_value",
     "annotate_warp_specialize",
     "assume",
+    "fence_proxy_async",
+    "mbarrier_arrive",
+    "mbarrier_wait_parity",
+    "ptx_commit_group",
+    "ptx_wait_group",
+    "tma_store_wait",
 )
-_IGNORED = ("disable_tma", "coalesced_width", "eviction_policy", "impl")
-"""Options of operators that change how fast they are."""
-_SCOPES = {"alloc_shared": "shared", "alloc_fragment": "fragment", "alloc_local": "local"}
+"""What changes how fast a program is, or waits for copies, which are done where they begin."""
+_IGNORED = ("annotations", "barrier", "coalesced_width", "disable_tma", "eviction_policy", "impl")
+_SCOPES = {
+    "alloc_shared": "shared",
+    "alloc_fragment": "fragment",
+    "alloc_local": "local",
+    "alloc_reducer": "fragment",
+    "alloc_barrier": "shared",
+}
 
 
 class Interpreter(Expressions):
@@ -54,7 +67,8 @@ class Interpreter(Expressions):
         self.names = {name: literal(size, "int32") for name, size in sizes.items()}
         self.lanes = Lanes.all_of(1)
         self._globals = dict(self.names)
-        self._block = 0
+        self.block = 0
+        self._reducers: dict[Buffer, str] = {}  # and how they combine
         self._in_parallel = False
         self._ended = np.zeros(1, bool)  # lanes that have left the loop at hand
         self.tensors: dict[str, Buffer] = {}
@@ -112,6 +126,8 @@ class Interpreter(Expressions):
                 pass
             case ast.Assign(targets=[target], value=value):
                 self._put(target, self._made(ast.unparse(target), value))
+            case ast.AugAssign(target=target, value=value) if self._is_reduced(target):
+                self._atomic("add", target, value)
             case ast.AugAssign(target=target, op=op, value=value):
                 if not (isinstance(op, ast.Add) and self._accumulated(target, "add", value)):
                     self._put(target, self.value(ast.BinOp(_as_load(target), op, value)))
@@ -139,7 +155,7 @@ class Interpreter(Expressions):
         targets = names.elts if isinstance(names, ast.Tuple) else [names] if names else []
         outer = dict(self.names)
         for indices in itertools.product(*map(range, reversed(extents))):
-            self._block += 1
+            self.block += 1
             self.names = dict(outer)
             for target, index in zip(targets, reversed(indices), strict=bool(targets)):
                 self._bind(target, literal(index, "int32"))
@@ -281,7 +297,7 @@ class Interpreter(Expressions):
         before = [(b.data.copy(), b.defined.copy()) for b in own]
         for number, tile in enumerate(itertools.product(*map(range, extents))):
             if number % size == mine:
-                self._block += 1
+                self.block += 1
                 self._iteration(node, [literal(i, "int32") for i in tile])
                 for buffer, (data, defined) in zip(own, before, strict=True):
                     buffer.defined = defined & (buffer.data == data)
@@ -317,11 +333,19 @@ class Interpreter(Expressions):
             return variable
         if function in ("reshape", "view"):
             return self._viewed(name, *call.args)
+        if function == "Tensor":
+            shape, dtype, data = call.args
+            assert isinstance(data, ast.Attribute)
+            return self._viewed(name, data.value, shape, dtype)
         if function not in _SCOPES:
             return None
-        assert isinstance(call.args[0], ast.Tuple)
-        shape = tuple(self.integer(extent) for extent in call.args[0].elts)
-        buffer = Buffer(name, shape, ast.literal_eval(call.args[1]), _SCOPES[function], count > 1)
+        extents = call.args[0].elts if isinstance(call.args[0], ast.Tuple) else call.args[:1]
+        shape = tuple(self.integer(extent) for extent in extents)
+        dtype = "uint64" if function == "alloc_barrier" else ast.literal_eval(call.args[1])
+        buffer = Buffer(name, shape, dtype, _SCOPES[function], count > 1)
+        if function == "alloc_reducer":
+            kinds = [ast.literal_eval(k.value) for k in call.keywords if k.arg == "op"]
+            self._reducers[buffer] = kinds[0] if kinds else "sum"
         return buffer.allocate(count)
 
     def _viewed(self, name: str, source: ast.expr, extents: ast.expr, *dtype: ast.expr) -> View:
@@ -347,7 +371,7 @@ class Interpreter(Expressions):
         if buffer.lane_owners is not None:
             getattr(buffer.lane_owners, how)(offsets, np.flatnonzero(lanes))
         if buffer.block_owners is not None:
-            getattr(buffer.block_owners, how)(offsets, np.full(offsets.shape, self._block))
+            getattr(buffer.block_owners, how)(offsets, np.full(offsets.shape, self.block))
 
     def _perform(self, call: ast.Call) -> None:
         if isinstance(call.func, ast.Name):
@@ -355,24 +379,40 @@ class Interpreter(Expressions):
             return
         assert isinstance(call.func, ast.Attribute)
         name = call.func.attr
-        options = {str(k.arg): _constant(k.value) for k in call.keywords}
+        options = {str(k.arg): _constant(k.value) for k in call.keywords if k.arg not in _IGNORED}
         if name in _HINTS:
+            return
+        if name == "reducer_update":
+            self._atomic(self._reducers[self._owner(call.args[0])], *call.args)
             return
         if name.startswith("atomic_"):
             self._atomic(name.removeprefix("atomic_"), call.args[0], call.args[1])
+            return
+        if name in ("reducer_init", "finalize_reducer"):
+            self._reduced(name, *call.args)
+            return
+        if self._in_parallel and name == "copy":
+            source, target = call.args
+            assert isinstance(target, ast.Subscript)
+            self._store(target, self.value(source))
             return
         if self._in_parallel:
             raise Invalid(f"T.{name} in T.Parallel")
         if name not in OPERATORS:
             raise Invalid(f"the interpreter does not know T.{name}")
-        access, meaning = Access(self._block), OPERATORS[name]
-        options = {k: v for k, v in options.items() if k not in _IGNORED}
+        access, meaning = Access(self.block), OPERATORS[name]
         if name == "fill":
             meaning(access, self.region(call.args[0]), self.value(call.args[1]))  # type: ignore[operator]
             return
-        if name == "gather_rows":
-            *tiles, column = call.args
-            meaning(access, *map(self.region, tiles), self.integer(column))  # type: ignore[operator]
+        if name in _OF_ROWS:
+            src, dst, *rest = call.args
+            rows, column = rest if name.endswith("rows") else rest[::-1]
+            tiles = map(self.region, (src, dst))
+            meaning(access, *tiles, self._numbers(access, rows), self.integer(column))  # type: ignore[operator]
+            return
+        if name in ("im2col", "c2d_im2col"):
+            tiles = map(self.region, call.args[:2])
+            meaning(access, *tiles, *map(self.integer, call.args[2:]))  # type: ignore[operator]
             return
         regions = [self.region(arg) for arg in call.args if not _is_option(arg)]
         if callable(meaning):
@@ -416,8 +456,46 @@ class Interpreter(Expressions):
             self.own(buffer, "updated", flat, inside)
             updated(buffer, flat, _of_lanes(number, inside), kind, self.lanes.maybe[inside])
             return
-        access, source = Access(self._block), self.region(value)
-        access.update(self.region(target).like(source), access.read(source), kind)
+        access, place = Access(self.block), self.region(target)
+        if not self._is_tile(value):
+            access.update(place.like(place), self.value(value), kind)
+            return
+        source = self.region(value)
+        access.update(place.like(source), access.read(source), kind)
+
+    def _is_tile(self, node: ast.expr) -> bool:
+        if isinstance(node, ast.Subscript):
+            return any(isinstance(index, ast.Slice) for index in self._indices(node))
+        return isinstance(node, ast.Name) and isinstance(self.names[node.id], Buffer)
+
+    # Reducers ------------------------------------------------------------------------------------
+
+    def _is_reduced(self, target: ast.expr) -> bool:
+        return isinstance(target, ast.Subscript) and self._owner(target) in self._reducers
+
+    def _owner(self, element: ast.expr) -> Buffer:
+        assert isinstance(element, ast.Subscript)
+        assert isinstance(element.value, ast.Name)
+        return self.names[element.value.id]
+
+    def _reduced(self, name: str, reducer: ast.expr, *given: ast.expr) -> None:
+        """Begin with what changes nothing, and perhaps a first contribution; end with a copy."""
+        access, totals = Access(self.block), self.region(reducer)
+        if name == "finalize_reducer":
+            for target in given:
+                access.write(self.region(target), access.read(totals))
+            return
+        kind = self._reducers[totals.buffer]
+        access.write(totals, neutral(kind, totals.buffer.dtype))
+        for value in given:
+            if ast.unparse(value) != "None":
+                access.update(totals, self.value(value), kind)
+
+    def _numbers(self, access: Access, rows: ast.expr) -> Value:
+        """Integers that a list or a region has."""
+        if not isinstance(rows, ast.List):
+            return access.read(self.region(rows))
+        return literal(np.array([self.integer(row) for row in rows.elts]), "int32")
 
 
 def _is_option(arg: ast.expr) -> bool:

@@ -165,6 +165,7 @@ class Buffer:
             np.add.at(self.error, offsets, self._rounding(offsets, data))
         np.add.at(self.data, offsets, data)
         np.add.at(self.error, offsets, error)
+        self.error[~np.isfinite(self.data)] = 0.0
 
     def _rounding(self, offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
         """What the additions at `offsets` add to an element's error, among all those so far."""
@@ -185,6 +186,13 @@ class Buffer:
         np.maximum.at(self.error, offsets, np.broadcast_to(value.error, offsets.shape))
         moved = np.abs(self.data.astype(np.float64) - before)[offsets]
         np.add.at(self.error, offsets, np.where(maybe, moved, 0.0))
+
+    def combine(self, offsets: np.ndarray, value: Value, maybe: np.ndarray, function: Any) -> None:
+        """Combine the bits of elements and values atomically."""
+        value = cast(value, self.dtype)
+        if maybe.any() or value.error.any() or self.error[offsets].any():
+            raise Invalid(f"the bits of an element of {self.name} are not known")
+        function.at(self.data, offsets, np.broadcast_to(value.data, offsets.shape))
 
 
 def _shared(name: str) -> property:
@@ -245,6 +253,10 @@ class View(Buffer):
     def extreme(self, offsets: np.ndarray, value: Value, maybe: np.ndarray, largest: bool) -> None:
         self._check_numbers()
         self.base.extreme(offsets, value, maybe, largest)
+
+    def combine(self, offsets: np.ndarray, value: Value, maybe: np.ndarray, function: Any) -> None:
+        self._check_numbers()
+        self.base.combine(offsets, value, maybe, function)
 
     def _check_numbers(self) -> None:
         if self.dtype != self.base.dtype:

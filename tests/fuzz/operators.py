@@ -15,7 +15,7 @@ from tests.fuzz.memory import Buffer
 from tests.fuzz.sums import is_coarse, order_error, sum_of, summed_in
 from tests.fuzz.values import EPSILON, Invalid, Value, binary, cast, is_float, literal, rounded
 
-__all__ = ["OPERATORS", "Region"]
+__all__ = ["OPERATORS", "Access", "Region", "neutral", "reduce", "scan", "updated"]
 
 _TF32_BITS = 11
 
@@ -108,10 +108,22 @@ def updated(
     maybe = np.zeros(offsets.shape, bool) if maybe is None else maybe
     if not buffer.defined[offsets].all():
         raise Invalid(f"an element of {buffer.name} is updated before it is written")
-    if kind == "add":
+    if kind in ("add", "sum"):
         buffer.add(offsets, value, maybe)
-    else:
+    elif kind in ("max", "min"):
         buffer.extreme(offsets, value, maybe, largest=kind == "max")
+    else:
+        buffer.combine(offsets, value, maybe, _BITS[f"bit{kind.removeprefix('bit')}"])
+
+
+def neutral(kind: str, dtype: str) -> Value:
+    """What changes nothing when it is combined."""
+    if kind in ("max", "min") and is_float(dtype):
+        return literal(-np.inf if kind == "max" else np.inf, dtype)
+    if kind in ("max", "min"):
+        limits = np.iinfo(dtype)
+        return literal(limits.min if kind == "max" else limits.max, dtype)
+    return literal(-1 if kind == "bitand" else 0, dtype)
 
 
 def copy(access: Access, src: Region, dst: Region) -> None:
@@ -122,20 +134,66 @@ def copy(access: Access, src: Region, dst: Region) -> None:
     access.write(dst, access.read(src))
 
 
-def gather_rows(access: Access, src: Region, dst: Region, rows: Region, column: int) -> None:
+def gather_rows(access: Access, src: Region, dst: Region, rows: Value, column: int) -> None:
     """A part of a row for each index; zeros where there is none."""
-    named = access.read(rows)
-    if not named.exact:
-        raise Invalid("a row's number is not exact")
-    width = dst.shape[1]
-    parts = [access.read(Region(src.buffer, (int(row), column), (1, width))) for row in named.data]
+    parts = [access.read(_row(src.buffer, row, column, dst)) for row in _exact(rows)]
     data, error = (np.stack(part) for part in zip(*((p.data, p.error) for p in parts), strict=True))
     access.write(dst, Value(data, error, parts[0].dtype))
 
 
+def scatter_rows(access: Access, src: Region, dst: Region, rows: Value, column: int) -> None:
+    """A part of a row for each index: of several the last one, of none nothing."""
+    value = access.read(src)
+    for number, row in enumerate(_exact(rows)):
+        part = Value(value.data[number], value.error[number], value.dtype)
+        access.write(_row(dst.buffer, row, column, src), part)
+
+
+def _exact(rows: Value) -> list[int]:
+    if not rows.exact:
+        raise Invalid("a row's number is not exact")
+    return rows.data.tolist()
+
+
+def _row(tensor: Buffer, row: int, column: int, tile: Region) -> Region:
+    return Region(tensor, (row, column), (1, tile.shape[1]))
+
+
+def im2col(
+    access: Access,
+    image: Region,
+    dst: Region,
+    down: int,
+    right: int,
+    kernel: int,
+    stride: int,
+    dilation: int,
+    pad: int,
+) -> None:
+    """A tile of the matrix whose rows are the windows of a convolution, zero outside of it."""
+    count, height, width, channels = image.extents or ()
+    reach = dilation * (kernel - 1) + 1
+    rows, columns = ((n + 2 * pad - reach) // stride + 1 for n in (height, width))
+    pixel, place = (
+        at * extent + np.arange(extent) for at, extent in zip((down, right), dst.shape, strict=True)
+    )
+    n, y, x = pixel // (rows * columns), pixel // columns % rows, pixel % columns
+    i, j, c = place // (kernel * channels), place // channels % kernel, place % channels
+    y = (y * stride - pad)[:, None] + i * dilation
+    x = (x * stride - pad)[:, None] + j * dilation
+    inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
+    inside &= (n < count)[:, None] & (place < kernel * kernel * channels)
+    flat = np.where(inside, ((n[:, None] * height + y) * width + x) * channels + c, 0)
+    value = access.read(image)
+    data, error = (
+        np.where(inside, part.reshape(-1)[flat], 0) for part in (value.data, value.error)
+    )
+    access.write(dst, Value(data, error, value.dtype))
+
+
 def fill(access: Access, dst: Region, value: Value) -> None:
     """One value everywhere."""
-    access.write(dst, cast(value, dst.buffer.dtype))
+    access.write(dst.like(dst), cast(value, dst.buffer.dtype))
 
 
 def clear(access: Access, dst: Region) -> None:
@@ -146,7 +204,8 @@ def clear(access: Access, dst: Region) -> None:
 def transpose(access: Access, src: Region, dst: Region) -> None:
     """The last two axes exchanged."""
     value, extents = access.read(src), src.extents or ()
-    if len(extents) < 2 or dst.extents != (*extents[:-2], *extents[:-3:-1]):
+    turned = Region(dst.buffer, dst.origin, (*extents[:-2], *extents[:-3:-1]))
+    if len(extents) < 2 or dst.shape != turned.shape:
         raise Invalid("a transposition of tiles that do not fit")
     data, error = (
         part.reshape(extents).swapaxes(-1, -2).reshape(dst.shape)
@@ -231,6 +290,10 @@ def _matrices(value: Value, region: Region) -> list[np.ndarray]:
 _BITS = {"bitand": np.bitwise_and, "bitor": np.bitwise_or, "bitxor": np.bitwise_xor}
 
 
+_OF_NUMBERS = {"max": np.fmax, "min": np.fmin}
+"""Of what is a number, as long as there is one."""
+
+
 def reduce(
     access: Access,
     src: Region,
@@ -238,6 +301,7 @@ def reduce(
     kind: str,
     dim: int = -1,
     clear: bool = True,
+    nan_propagate: bool = False,
 ) -> None:
     """The elements along an axis combined, with what the result holds where `clear` is false."""
     value = access.read(src)
@@ -245,7 +309,7 @@ def reduce(
     data, error = value.data.reshape(extents), value.error.reshape(extents)
     if kind.startswith("abs"):
         data, kind = np.abs(data), kind[3:]
-    result = _combined(Value(data, error, value.dtype), kind, dim)
+    result = _combined(Value(data, error, value.dtype), kind, dim, nan_propagate)
     if not clear:
         before = access.read(dst)
         before = cast(
@@ -261,13 +325,13 @@ def reduce(
             np.stack([result.error, before.error]),
             result.dtype,
         )
-        result = _combined(stacked, kind, 0)
+        result = _combined(stacked, kind, 0, nan_propagate)
     result = cast(result, dst.buffer.dtype)
     shape = dst.shape
     access.write(dst, Value(result.data.reshape(shape), result.error.reshape(shape), result.dtype))
 
 
-def _combined(value: Value, kind: str, axis: int) -> Value:
+def _combined(value: Value, kind: str, axis: int, nan_propagate: bool = False) -> Value:
     data, error = value.data, value.error
     if kind == "sum":
         return sum_of(value, axis, summed_in(value.dtype))
@@ -276,7 +340,8 @@ def _combined(value: Value, kind: str, axis: int) -> Value:
         unsure = (error > 0).any(axis=axis)
         most = np.exp2(np.ceil(np.log2((np.abs(data) + error).max(axis=axis) + 1)) + 1)
         return Value(_BITS[kind].reduce(data, axis=axis), np.where(unsure, most, 0.0), value.dtype)
-    extreme = data.max(axis=axis) if kind == "max" else data.min(axis=axis)
+    chosen = {"max": np.maximum, "min": np.minimum} if nan_propagate else _OF_NUMBERS
+    extreme = chosen[kind].reduce(data, axis=axis)
     return Value(extreme, error.max(axis=axis), value.dtype)
 
 
@@ -296,7 +361,7 @@ def scan(
     if reverse:
         data, error = np.flip(data, dim), np.flip(error, dim)
     if kind == "max":
-        totals, errors = np.maximum.accumulate(data, dim), np.maximum.accumulate(error, dim)
+        totals, errors = np.fmax.accumulate(data, dim), np.maximum.accumulate(error, dim)
         result = Value(totals, errors, value.dtype)
     else:
         result = _running_sum(Value(data, error, value.dtype), dim)
@@ -318,7 +383,14 @@ def _running_sum(value: Value, dim: int) -> Value:
 
 OPERATORS = {
     "copy": copy,
+    "tma_copy": copy,
+    "async_copy": copy,
     "gather_rows": gather_rows,
+    "gather4": gather_rows,
+    "scatter_rows": scatter_rows,
+    "scatter4": scatter_rows,
+    "im2col": im2col,
+    "c2d_im2col": im2col,
     "fill": fill,
     "clear": clear,
     "transpose": transpose,

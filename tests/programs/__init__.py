@@ -51,7 +51,7 @@ class Entry:
     fast: Sequence[str] = ()
     targets: Any = TARGETS
     refused: Any = field(default_factory=dict)
-    inputs: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    inputs: Mapping[str, Callable[..., Any]] | str = field(default_factory=dict)
     sizes: Any = ({}, {})
     expects: Any = field(default_factory=dict)
     options: Any = field(default_factory=dict)

@@ -54,12 +54,13 @@ def stand_alone(function: Callable[..., Any], given: Mapping[str, Any], head: st
     main.name, main.decorator_list = "main", [ast.parse("T.prim_func", mode="eval").body]
     if ast.get_docstring(main) is not None:
         del main.body[0]
-    inputs = _Folder(values).visit(inputs)
+    inputs = inputs and _Folder(values).visit(inputs)
     main = _Folder(values).whole(main)
-    macros = [copy.deepcopy(definitions[n]) for n in _named(definitions, main, inputs)]
+    named = _named(definitions, main, *([inputs] if inputs else []))
+    macros = [copy.deepcopy(definitions[n]) for n in named]
     parts = [
         head,
-        f"INPUTS = {ast.unparse(inputs)}" if inputs.keys else "",
+        f"INPUTS = {_unparsed(inputs)}" if inputs is not None else "",
         *(ast.unparse(_Folder(values).visit(macro)) for macro in macros),
         ast.unparse(main),
     ]
@@ -76,15 +77,17 @@ def _is_constant(name: str, value: Any) -> bool:
     return not name.startswith("__") and isinstance(value, _SIMPLE)
 
 
-def _inputs(main: ast.FunctionDef) -> ast.Dict:
-    """What stands behind `inputs=` in the decorator: functions, which are text as well."""
+def _inputs(main: ast.FunctionDef) -> ast.expr | None:
+    """What stands behind `inputs=` in the decorator: functions, which are text as well, or a word."""
     calls = [node for node in main.decorator_list if isinstance(node, ast.Call)]
     keywords = [keyword for call in calls for keyword in call.keywords]
     given = [keyword.value for keyword in keywords if keyword.arg == "inputs"]
-    assert all(isinstance(node, ast.Dict) for node in given), (
-        f"{main.name}: inputs is no dictionary"
-    )
-    return copy.deepcopy(given[0]) if given else ast.Dict([], [])  # type: ignore[return-value]
+    assert all(isinstance(node, ast.Dict | ast.Constant) for node in given), main.name
+    return copy.deepcopy(given[0]) if given else None
+
+
+def _unparsed(inputs: ast.expr) -> str:
+    return f'"{inputs.value}"' if isinstance(inputs, ast.Constant) else ast.unparse(inputs)
 
 
 def _named(definitions: dict[str, ast.FunctionDef], *nodes: ast.AST) -> list[str]:
