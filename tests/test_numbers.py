@@ -10,7 +10,7 @@ import pytest
 import tvmtile.language as T
 from tests.fuzz.run import run
 from tests.gpu.machine import HAS_GPU
-from tests.programs import TARGETS, Entry, catalogue
+from tests.programs import METAL4, TARGETS, Entry, catalogue
 from tests.programs.text import stand_alone
 
 _HAS_COMPILER = shutil.which("g++") is not None or shutil.which("clang++") is not None
@@ -30,7 +30,7 @@ class Job:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """What the tier has: in `fast` the CPU, and the emulators that a program names."""
     tier = metafunc.config.getoption("tier")
-    pairs = [Job(entry, target) for entry in catalogue().values() for target in TARGETS]
+    pairs = [Job(entry, target) for entry in catalogue().values() for target in (*TARGETS, METAL4)]
     if "job" in metafunc.fixturenames:
         jobs = [
             job

@@ -50,9 +50,13 @@ _COMPARED = {
     ast.Eq: "==",
     ast.NotEq: "!=",
 }
-# Growing functions, and the units in the last place by which a target may miss them.
+# Growing and falling functions, and the units in the last place by which a target may miss them.
 _MONOTONE = {
     "exp": (np.exp, 8),
+    "exp2": (np.exp2, 8),
+    "log": (np.log, 16),
+    "log2": (np.log2, 16),
+    "rsqrt": (lambda x: 1 / np.sqrt(x), 8),
     "tanh": (np.tanh, 16),
     "sigmoid": (lambda x: 1 / (1 + np.exp(-x)), 16),
     "sqrt": (lambda x: np.sqrt(np.maximum(x, 0)), 4),
@@ -98,6 +102,8 @@ class Expressions:
                 return literal(constant)
             case ast.Name(id=name):
                 return self._named(name)
+            case ast.IfExp(test=test, body=then, orelse=otherwise):
+                return self._chosen(test, then, otherwise)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return self._negated(self.value(operand))
             case ast.UnaryOp(op=ast.Not(), operand=operand):
@@ -125,6 +131,8 @@ class Expressions:
         """A tile operand: a buffer, a region of it or an element at which a tile begins."""
         if isinstance(node, ast.Name):
             return Region.whole(self.names[node.id])
+        if isinstance(node, ast.Call) and (made := self.allocated("", node)):
+            return Region.whole(made)
         if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name):
             raise Invalid(f"{ast.unparse(node)} is no tile")
         buffer = self.names[node.value.id]
@@ -217,6 +225,10 @@ class Expressions:
             return np.arange(offset.size) * buffer.size + offset
         return offset
 
+    def allocated(self, name: str, call: ast.Call) -> Buffer | None:
+        """The tile, variable or view that a call makes: `Interpreter` does."""
+        raise NotImplementedError
+
     def own(self, buffer: Buffer, how: str, offsets: np.ndarray, lanes: np.ndarray) -> None:
         """Note who touches elements: `Interpreter` does."""
         raise NotImplementedError
@@ -224,6 +236,8 @@ class Expressions:
     def _call(self, function: str, args: list[ast.expr]) -> Value:
         if function in ("if_then_else", "Select"):
             return self._chosen(*args)
+        if function == "infinity":
+            return literal(np.inf, ast.literal_eval(args[0]))
         if function == "cast":
             return cast(self._present(self.value(args[0])), ast.literal_eval(args[1]))
         if function == "infinity":
@@ -266,6 +280,8 @@ def called(function: str, values: list[Value]) -> Value:
         return rounded(np.abs(first.data), first.error, first.dtype)
     if function in _MONOTONE:
         return monotone(*_arguments(function, first))
+    if function in ("isinf", "isnan", "isfinite"):
+        return Value(getattr(np, function)(first.data), np.zeros(()), "bool")
     if function == "bool" or is_float(function) or np.issubdtype(storage(function), np.integer):
         return cast(first, function)
     raise Invalid(f"the interpreter does not know T.{function}")

@@ -38,7 +38,16 @@ _HINTS = (
     "tma_store_wait",
 )
 """What changes how fast a program is, or waits for copies, which are done where they begin."""
-_IGNORED = ("annotations", "barrier", "coalesced_width", "disable_tma", "eviction_policy", "impl")
+_IGNORED = (
+    "annotations",
+    "barrier",
+    "coalesced_width",
+    "disable_tma",
+    "eviction_policy",
+    "impl",
+    "k_pack",
+)
+"""Options of operators that change how fast they are."""
 _SCOPES = {
     "alloc_shared": "shared",
     "alloc_fragment": "fragment",
@@ -306,8 +315,10 @@ class Interpreter(Expressions):
 
     def _made(self, name: str, node: ast.expr) -> Value | Buffer:
         """What stands on the right of an assignment: a tile that is allocated there, or a number."""
-        made = self._allocated(name, node) if isinstance(node, ast.Call) else None
-        return self.value(node) if made is None else made
+        if isinstance(node, ast.Call) and (made := self.allocated(name, node)) is not None:
+            return made
+        known = self.names.get(node.id) if isinstance(node, ast.Name) else None
+        return known if isinstance(known, Buffer) and known.shape else self.value(node)
 
     def _put(self, target: ast.expr, made: Value | Buffer) -> None:
         if isinstance(target, ast.Subscript):
@@ -321,7 +332,7 @@ class Interpreter(Expressions):
         else:
             self.names[target.id] = made
 
-    def _allocated(self, name: str, call: ast.Call) -> Buffer | None:
+    def allocated(self, name: str, call: ast.Call) -> Buffer | None:
         function = call.func.attr if isinstance(call.func, ast.Attribute) else ""
         count = self.lanes.runs.size
         if function == "alloc_var":
@@ -350,7 +361,7 @@ class Interpreter(Expressions):
 
     def _viewed(self, name: str, source: ast.expr, extents: ast.expr, *dtype: ast.expr) -> View:
         assert isinstance(source, ast.Name)
-        assert isinstance(extents, ast.Tuple)
+        assert isinstance(extents, ast.Tuple | ast.List)
         base = self.names[source.id]
         shape = tuple(self.integer(extent) for extent in extents.elts)
         return View(name, shape, ast.literal_eval(dtype[0]) if dtype else base.dtype, base)

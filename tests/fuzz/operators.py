@@ -13,7 +13,17 @@ import numpy as np
 
 from tests.fuzz.memory import Buffer
 from tests.fuzz.sums import is_coarse, order_error, sum_of, summed_in
-from tests.fuzz.values import EPSILON, Invalid, Value, binary, cast, is_float, literal, rounded
+from tests.fuzz.values import (
+    EPSILON,
+    Invalid,
+    Value,
+    binary,
+    cast,
+    is_float,
+    literal,
+    rounded,
+    storage,
+)
 
 __all__ = ["OPERATORS", "Access", "Region", "neutral", "reduce", "scan", "updated"]
 
@@ -305,6 +315,7 @@ def reduce(
 ) -> None:
     """The elements along an axis combined, with what the result holds where `clear` is false."""
     value = access.read(src)
+    value = cast(value, _combined_in(value.dtype, dst.buffer.dtype))
     extents = src.extents or ()
     data, error = value.data.reshape(extents), value.error.reshape(extents)
     if kind.startswith("abs"):
@@ -329,6 +340,16 @@ def reduce(
     result = cast(result, dst.buffer.dtype)
     shape = dst.shape
     access.write(dst, Value(result.data.reshape(shape), result.error.reshape(shape), result.dtype))
+
+
+def _combined_in(src: str, dst: str) -> str:
+    """Integers are combined in the wider of the two dtypes, or in the result's floats."""
+    if is_float(src):
+        return src
+    if is_float(dst):
+        return summed_in(dst)
+    wider = storage(dst).itemsize >= storage(src).itemsize
+    return dst if wider and dst != "bool" else src
 
 
 def _combined(value: Value, kind: str, axis: int, nan_propagate: bool = False) -> Value:

@@ -34,6 +34,7 @@ _ONE_ROLE = {"tl.disable_warp_specialized": True}
 TARGETS: dict[str, dict[str, Any]] = {
     "llvm": {"target": "llvm"},
     "metal": {"target": "metal", "execution_backend": "emulator"},
+    "metal4": {"target": "metal4", "execution_backend": "emulator"},
     "cuda": {"execution_backend": "emulator"},  # of one of the architectures
     **{
         arch: {"target": {"kind": "cuda", "arch": arch}, "execution_backend": "emulator"}
@@ -207,7 +208,7 @@ def _unexpected(program: Program, target: str, kernel: Any) -> str:
     source = kernel.get_kernel_source() if expected else ""
     for text in expected:
         if text.startswith("not ") == (text.removeprefix("not ") in source):
-            return f"expected in the kernel's source: {text}\n{source}"
+            return f"the kernel's source has it the other way: {text}"
     return ""
 
 
@@ -264,7 +265,7 @@ def _prepare(target: str) -> None:
     from tvmtile.emulator.cuda import compile_cuda
     from tvmtile.emulator.metal import compile_msl
 
-    if target == "metal":
+    if target.startswith("metal"):
         compile_msl("#include <metal_stdlib>\nkernel void nothing() {}")
     elif "execution_backend" in TARGETS[target]:
         compile_cuda('extern "C" __global__ void nothing() {}')

@@ -50,6 +50,8 @@ FLOATS = {
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
     "float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
     "float8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
+    "float8_e4m3fnuz": np.dtype(ml_dtypes.float8_e4m3fnuz),
+    "float8_e5m2fnuz": np.dtype(ml_dtypes.float8_e5m2fnuz),
 }
 EPSILON = {name: float(ml_dtypes.finfo(dtype).eps) for name, dtype in FLOATS.items()}
 """Twice what one rounding may add, relative to the number: GPUs round the last bit as they like."""
@@ -99,6 +101,9 @@ class Value:
             data, error = np.broadcast_arrays(self.data, self.error)
             object.__setattr__(self, "data", data)
             object.__setattr__(self, "error", error)
+        # Infinity has no error: nothing finite that is added to it changes it.
+        if np.isinf(self.data).any():
+            object.__setattr__(self, "error", np.where(np.isinf(self.data), 0.0, self.error))
 
     @property
     def exact(self) -> bool:
@@ -119,6 +124,9 @@ def round_trip(data: np.ndarray, dtype: str) -> np.ndarray:
 
 def rounded_error(data: np.ndarray, error: np.ndarray, dtype: str) -> np.ndarray:
     """The error of floats after a rounding to `dtype`: none where they have a place in it."""
+    if np.isinf(data).any():
+        error = np.where(np.isinf(data), 0.0, error)
+        data = np.where(np.isinf(data), 0.0, data)
     kept = (error == 0) & (round_trip(data, dtype) == data)
     added = EPSILON[dtype] * (np.abs(data) + error) + _SMALLEST[dtype]
     return np.where(kept, 0.0, error + added)
@@ -128,8 +136,10 @@ def rounded(data: np.ndarray, error: np.ndarray, dtype: str) -> Value:
     """A computed number in its dtype."""
     error = np.minimum(error, UNKNOWN)
     if is_float(dtype):
-        if np.any(np.abs(data) > _LARGEST[dtype]):
+        if np.any((np.abs(data) > _LARGEST[dtype]) & np.isfinite(data)):
             raise Invalid(f"a {dtype} overflows")
+        if np.isnan(data).any() or (np.isinf(data).any() and dtype == "float8_e4m3fn"):
+            raise Invalid(f"a {dtype} is not a number")
         return Value(data, rounded_error(data, error, dtype), dtype)
     if dtype != "bool":
         limits = np.iinfo(dtype)
@@ -234,11 +244,14 @@ def _divided(a: Value, b: Value, dtype: str) -> Value:
 
 
 def monotone(function: Any, value: Value, ulps: int) -> Value:
-    """A growing function of floats that a target computes to some units in the last place."""
-    result = function(value.data)
-    with np.errstate(over="ignore"):
+    """A growing or falling function of floats, computed to some units in the last place."""
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        result = function(value.data)
         above, below = (function(value.data + e) for e in (value.error, -value.error))
-    spread = np.maximum(above - result, result - below)
+        spread = np.maximum(np.abs(above - result), np.abs(result - below))
+    if np.any(np.isinf(result) & np.isfinite(value.data)):
+        raise Invalid(f"a {value.dtype} overflows")
+    spread = np.where(np.isnan(spread), UNKNOWN, spread)  # what may lie outside of the domain
     error = spread + ulps * EPSILON[value.dtype] * np.abs(result)
     # Integers are floored, rounded and cut without an error.
     return rounded(result, spread if ulps == 0 else error, value.dtype)

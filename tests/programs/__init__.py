@@ -26,6 +26,8 @@ __all__ = ["ARCHITECTURES", "TARGETS", "Case", "Entry", "catalogue", "program"]
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90a", "sm_100a")
 TARGETS = ("llvm", "metal", *ARCHITECTURES, "gpu")
 """The CPU, the emulators of Metal and of four architectures of CUDA, and the GPU of this machine."""
+METAL4 = "metal4"
+"""Metal 4, with `matmul2d`: a target of those programs only that name it."""
 _DRAWN = {"fast": 1, "full": 6, "nightly": 200}
 """How many cases are drawn in a tier."""
 _EMULATED = {"fast": 0, "full": 2, "nightly": 200}
@@ -44,6 +46,7 @@ class Entry:
     """A program of the catalogue; the fields are what `@program` is given."""
 
     function: Callable[..., Any]
+    name: str
     tags: frozenset[str] = frozenset()
     parameters: Mapping[str, Any] = field(default_factory=dict)
     examples: Sequence[Mapping[str, Any]] = ({},)
@@ -55,22 +58,19 @@ class Entry:
     sizes: Any = ({}, {})
     expects: Any = field(default_factory=dict)
     options: Any = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        return self.function.__name__
+    drawn: int = 0
 
     def cases(self, target: str, tier: str) -> list[Case]:
         """The cases that a target has in a tier: examples, then drawn ones."""
         chosen = self.examples[:1] if tier == "fast" else self.examples
         examples = [self._completed(example) for example in chosen]
-        if target in ("llvm", "gpu"):
-            found = examples + self._drawn(tier, _DRAWN[tier])
-        elif tier == "nightly" or target == "metal":
-            found = examples + self._drawn(tier, _EMULATED[tier])
+        counts = _DRAWN if target in ("llvm", "gpu") else _EMULATED
+        drawn = self._drawn(max(counts[tier], self.drawn) if tier == "full" else counts[tier])
+        if tier == "nightly" or target not in ARCHITECTURES:
+            found = examples + drawn
         else:
             # One architecture in four; the first example, and those with texts to find, have all.
-            shared = examples[1:] + self._drawn(tier, _EMULATED[tier])
+            shared = examples[1:] + drawn
             number = ARCHITECTURES.index(target)
             found = examples[:1] + [
                 p
@@ -105,12 +105,12 @@ class Entry:
         """An example with the first value of each parameter that it does not name."""
         assert example.keys() <= self.parameters.keys(), f"{self.name}: {example}"
         first = {n: v[0] for n, v in self.parameters.items() if n not in example}
-        case = {name: {**first, **example}[name] for name in self.parameters}
+        case = self._ordered({**first, **example})
         assert self.where(SimpleNamespace(**case)), f"{self.name}: {case} is left out by `where`"
         return case
 
     @functools.cache  # noqa: B019 - the catalogue lives as long as the process
-    def _drawn(self, tier: str, count: int) -> list[dict[str, Any]]:
+    def _drawn(self, count: int) -> list[dict[str, Any]]:
         """Cases that hypothesis draws, always the same: each has the most values not seen before."""
         strategies = {
             name: values if isinstance(values, st.SearchStrategy) else st.sampled_from(values)
@@ -130,7 +130,7 @@ class Entry:
         @given(cases)
         def note(case: dict[str, Any]) -> None:
             if case not in pool:
-                pool.append(case)
+                pool.append(self._ordered(case))
 
         if strategies:
             note()
@@ -141,6 +141,9 @@ class Entry:
             seen |= _pairs(chosen[-1])
             pool.remove(chosen[-1])
         return chosen
+
+    def _ordered(self, case: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: case[name] for name in self.parameters}
 
     @staticmethod
     def _label(case: dict[str, Any]) -> str:
@@ -177,13 +180,17 @@ def _pairs(case: dict[str, Any]) -> set[tuple[str, str]]:
 _CATALOGUE: dict[str, Entry] = {}
 
 
-def program(**fields: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A decorator that puts a program into the catalogue, by its name; the fields of `Entry`."""
+def program(name: str = "", **fields: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A decorator that puts a program into the catalogue; the fields of `Entry`.
+
+    A function may be decorated more than once, by other names: these are other parameters of one text.
+    """
 
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
-        assert function.__name__ not in _CATALOGUE, f"there are two programs {function.__name__}"
+        known = name or function.__name__
+        assert known not in _CATALOGUE, f"there are two programs {known}"
         tags: Iterable[str] = fields.get("tags", ())
-        _CATALOGUE[function.__name__] = Entry(function, **{**fields, "tags": frozenset(tags)})
+        _CATALOGUE[known] = Entry(function, known, **{**fields, "tags": frozenset(tags)})
         return function
 
     return add

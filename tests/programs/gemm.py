@@ -1,29 +1,222 @@
-"""Products of matrices."""
+"""Products of matrices: one text for most, with a space of parameters for each way to compute it."""
 
 from __future__ import annotations
 
 import tvmtile.language as T
-from tests.programs import program
+from tests.programs import METAL4, program
+from tests.programs.text import Name
+
+FLAGS = [False, True]
+POLICIES = ["Square", "FullRow", "FullCol"]
+HALF, BRAIN, SINGLE, DOUBLE = "float16", "bfloat16", "float32", "float64"
+E4M3, E5M2 = "float8_e4m3fn", "float8_e5m2"
+# Of A, of B, of the sums, of C.
+FLOATS = [
+    (HALF, HALF, SINGLE, SINGLE),
+    (HALF, HALF, SINGLE, HALF),
+    (HALF, HALF, HALF, HALF),
+    (HALF, HALF, HALF, SINGLE),
+    (HALF, HALF, SINGLE, BRAIN),
+    (BRAIN, BRAIN, SINGLE, BRAIN),
+    (BRAIN, BRAIN, SINGLE, SINGLE),
+    (SINGLE, SINGLE, SINGLE, SINGLE),
+    (SINGLE, SINGLE, SINGLE, HALF),
+]
+BYTES = [
+    ("int8", "int8", "int32", "int32"),
+    ("uint8", "uint8", "int32", "int32"),
+    (E4M3, E4M3, SINGLE, SINGLE),
+    (E5M2, E5M2, SINGLE, SINGLE),
+]
+PLAIN = {"policy": ["Square"], "threads": [128], "stages": [0], "roles": [None]}
+
+
+def _whole(p):
+    """Metal's simdgroups can share the accumulator, and the stages fit into its memory."""
+    m, n, k = p.block
+    simdgroups = p.threads // 32
+    rows = [r for r in range(1, simdgroups + 1) if not simdgroups % r]
+    shared = any(not m // 8 % r and not n // 8 % (simdgroups // r) for r in rows)
+    size = 4 if p.dtypes[0] == SINGLE else 2
+    memory = (m * k + k * n) * size * max(1, p.stages)
+    return shared and memory <= 30 * 1024 and m * n <= 64 * p.threads
+
+
+def _mma(p):
+    """The sizes of an instruction's k: the block has whole ones."""
+    k = {HALF: 16, BRAIN: 16, SINGLE: 8, DOUBLE: 4}.get(p.dtypes[0], 16)
+    return p.block[2] % k == 0
+
+
+def _wgmma(p):
+    """Whole warpgroups of 64 rows and of columns that B's panels have; bytes lie along K."""
+    _, n, k = p.block
+    sixteen = p.dtypes[0] in (HALF, BRAIN)
+    per_panel = 8 if p.transpose_B else 32
+    groups = p.threads // 128
+    rows = p.block[0] // 64
+    columns = n // per_panel
+    size = {SINGLE: 4, HALF: 2, BRAIN: 2}.get(p.dtypes[0], 1)
+    fits = (p.block[0] + n) * k * size * max(1, p.stages) <= 160 * 1024
+    if p.policy == "FullRow":
+        shared = rows % groups == 0
+    elif p.policy == "FullCol":
+        shared = columns % groups == 0
+    else:
+        shared = rows * columns % groups == 0 and rows % groups == 0
+    run_along_k = sixteen or (p.transpose_B and not p.transpose_A)
+    return fits and shared and run_along_k and k * size % 32 == 0 and n % per_panel == 0
 
 
 @program(
+    name="gemm_of_any_size",
     tags={"gemm"},
     parameters={
-        "dtypes": [
-            ("float16", "float32", "float32"),
-            ("float16", "float32", "float16"),
-            ("float16", "float16", "float16"),
-            ("float16", "float16", "float32"),
-            ("float16", "float32", "bfloat16"),
-            ("bfloat16", "float32", "bfloat16"),
-            ("bfloat16", "float32", "float32"),
-            ("float32", "float32", "float32"),
-            ("float32", "float32", "float16"),
+        "dtypes": [(HALF, HALF, SINGLE, SINGLE), (SINGLE, SINGLE, SINGLE, SINGLE)],
+        "transpose_A": FLAGS,
+        "transpose_B": FLAGS,
+        "block": [(32, 32, 16)],
+        "extents": [(Name("M"), Name("N"), Name("K"))],
+        **PLAIN,
+        "stages": [2, 0],
+    },
+    sizes=[{"M": 1, "N": 1, "K": 1}, {"M": 33, "N": 31, "K": 50}, {"M": 64, "N": 8, "K": 3}],
+    fast=["metal"],
+)
+@program(
+    name="gemm_of_any_rows",
+    tags={"gemm"},
+    parameters={
+        "dtypes": [(HALF, HALF, SINGLE, SINGLE), (BRAIN, BRAIN, SINGLE, BRAIN)],
+        "transpose_A": FLAGS,
+        "transpose_B": FLAGS,
+        "block": [(64, 64, 32), (32, 32, 16)],
+        "extents": [(Name("M"), 40, 48), (Name("M"), 64, 128)],
+        **PLAIN,
+        "stages": [3, 0, 2],
+    },
+    sizes=[{"M": 100}, {"M": 1}, {"M": 32}],
+    fast=["sm_90a"],
+)
+@program(
+    name="gemm_by_mma",
+    tags={"gemm"},
+    parameters={
+        "dtypes": [*FLOATS, *BYTES, (DOUBLE, DOUBLE, DOUBLE, DOUBLE)],
+        "transpose_A": FLAGS,
+        "transpose_B": FLAGS,
+        "block": [
+            (64, 64, 32),
+            (32, 32, 64),
+            (16, 16, 32),
+            (16, 24, 32),
+            (32, 8, 16),
+            (64, 128, 32),
+            (64, 64, 48),
         ],
-        "transpose_A": [False, True],
-        "transpose_B": [False, True],
-        "policy": ["Square", "FullRow", "FullCol"],
-        "threads": [128, 32, 64, 96, 256, 512],
+        "extents": [(100, 72, 88), (64, 64, 128), (128, 128, 64)],
+        "policy": POLICIES,
+        "threads": [128, 32, 64, 96, 256],
+        "stages": [3, 0, 2],
+        "roles": [False],
+    },
+    examples=[
+        {},
+        {"dtypes": BYTES[0], "transpose_B": True, "extents": (64, 64, 144), "block": (64, 64, 48)},
+        {"dtypes": (DOUBLE, DOUBLE, DOUBLE, DOUBLE), "block": (32, 32, 64)},
+        {"threads": 96, "block": (16, 16, 32), "stages": 2},  # more warps than there is work for
+        {"threads": 256, "block": (32, 8, 16), "stages": 2},
+    ],
+    where=lambda p: p.block[0] * p.block[1] <= 64 * p.threads,
+    targets=lambda p: [
+        *(
+            ["llvm", "gpu"]
+            if p.dtypes[0] == DOUBLE or p.dtypes in BYTES
+            else ["llvm", "metal", "gpu"]
+        ),
+        *(["sm_89", "sm_100a"] if p.dtypes[0] in (E4M3, E5M2) else ["sm_80", "sm_89", "sm_100a"]),
+    ],
+    drawn=24,
+    expects=lambda p: {a: ["mma.sync"] for a in ("sm_80", "sm_89") if _mma(p)},
+    fast=["sm_80"],
+)
+@program(
+    name="gemm_by_wgmma",
+    tags={"gemm", "wgmma"},
+    parameters={
+        "dtypes": [
+            (HALF, HALF, SINGLE, HALF),
+            (BRAIN, BRAIN, SINGLE, BRAIN),
+            (SINGLE, SINGLE, SINGLE, SINGLE),
+            *BYTES,
+        ],
+        "transpose_A": FLAGS,
+        "transpose_B": [True, False],
+        "block": [
+            (64, 64, 64),
+            (64, 64, 32),
+            (64, 64, 128),
+            (128, 128, 32),
+            (64, 256, 32),
+            (128, 192, 32),
+            (256, 64, 64),
+            (64, 8, 32),
+            (64, 24, 32),
+            (64, 96, 32),
+            (64, 288, 32),
+        ],
+        "extents": [(100, 72, 88), (128, 128, 128), (64, 256, 64)],
+        "policy": POLICIES,
+        "threads": [128, 256, 512],
+        "stages": [2, 0, 1, 3, 4],
+        "roles": [None, False],
+    },
+    examples=[
+        {},
+        {"transpose_A": True, "transpose_B": False, "stages": 4},
+        {"dtypes": BYTES[0], "stages": 3},
+        {"dtypes": BYTES[2], "block": (64, 64, 128)},
+        {"dtypes": (SINGLE, SINGLE, SINGLE, SINGLE), "block": (64, 64, 32)},
+        {"block": (128, 128, 32), "threads": 256, "policy": "FullCol", "transpose_A": True},
+        {"block": (64, 96, 32), "transpose_B": False, "roles": False},
+        {"block": (64, 264, 32), "roles": False, "stages": 0},
+    ],
+    where=_wgmma,
+    drawn=24,
+    targets=["llvm", "sm_90a", "gpu"],
+    expects={"sm_90a": ["wgmma.mma_async", "not mma.sync"]},
+    fast=["sm_90a"],
+)
+@program(
+    name="gemm_by_matmul2d",
+    tags={"gemm"},
+    parameters={
+        "dtypes": [(HALF, HALF, SINGLE, SINGLE), (BRAIN, BRAIN, SINGLE, SINGLE)],
+        "transpose_A": FLAGS,
+        "transpose_B": FLAGS,
+        "block": [(64, 64, 32), (32, 64, 16), (64, 128, 32)],
+        "extents": [(64, 64, 64), (70, 56, 88)],
+        "policy": POLICIES,
+        "threads": [128, 32, 64],
+        "stages": [0, 1, 2, 3],
+        "roles": [None],
+    },
+    examples=[
+        {},
+        {"transpose_A": True, "transpose_B": True, "extents": (70, 56, 88), "block": (32, 64, 16)},
+    ],
+    where=lambda p: p.block[0] * p.block[1] <= 64 * p.threads,
+    targets=[METAL4],
+    drawn=8,
+    expects={METAL4: ["tvmtile_matmul2d_"]},
+    fast=[METAL4],
+)
+@program(
+    tags={"gemm"},
+    parameters={
+        "dtypes": [*FLOATS, ("int8", "int8", "int32", "int32"), ("uint8", "int8", SINGLE, SINGLE)],
+        "transpose_A": FLAGS,
+        "transpose_B": FLAGS,
         "block": [
             (32, 64, 32),
             (16, 16, 16),
@@ -32,25 +225,32 @@ from tests.programs import program
             (96, 64, 32),
             (64, 64, 64),
         ],
-        "rest": [(5, 0, 0), (0, 0, 0), (0, 11, 0), (0, 0, 7), (8, 3, 4), (1, 1, 1)],
+        "extents": [(101, 67, 70), (64, 64, 96), (40, 33, 45), (1, 129, 65), (97, 64, 128)],
+        "policy": POLICIES,
+        "threads": [128, 32, 64, 96, 256, 512],
         "stages": [2, 0, 1, 3],
+        "roles": [None],
     },
-    where=lambda p: _fits(p.block, p.threads, p.stages, p.dtypes[0]),
-    fast=["metal", "sm_80", "sm_90a"],
-    expects={"metal": ["simdgroup_multiply_accumulate"], "sm_80": ["mma.sync"]},
+    where=_whole,
+    drawn=24,
+    targets=["llvm", "metal", "sm_80", "gpu"],
+    expects=lambda p: {"metal": ["simdgroup_multiply_accumulate"]} if p.dtypes in FLOATS else {},
+    fast=["metal"],
 )
 def gemm(
-    A: T.Tensor((K, M) if transpose_A else (M, K), dtypes[0]),
-    B: T.Tensor((N, K) if transpose_B else (K, N), dtypes[0]),
-    C: T.Tensor((M, N), dtypes[2]),
+    A: T.Tensor((extents[2], extents[0]) if transpose_A else (extents[0], extents[2]), dtypes[0]),
+    B: T.Tensor((extents[1], extents[2]) if transpose_B else (extents[2], extents[1]), dtypes[1]),
+    C: T.Tensor((extents[0], extents[1]), dtypes[3]),
 ):
-    """A tile of C and a rest, more steps along K than stages and a rest."""
+    """Tiles of C, step by step along K; over the edges, where the blocks don't divide the extents."""
     bm, bn, bk = block
-    M, N, K = bm + rest[0], bn + rest[1], bk * (stages + 1) + rest[2]
+    M, N, K = extents
     with T.Kernel(T.ceildiv(N, bn), T.ceildiv(M, bm), threads=threads) as (bx, by):
+        if roles is not None:
+            T.annotate_warp_specialize(roles)
         a = T.alloc_shared((bk, bm) if transpose_A else (bm, bk), dtypes[0])
-        b = T.alloc_shared((bn, bk) if transpose_B else (bk, bn), dtypes[0])
-        sums = T.alloc_fragment((bm, bn), dtypes[1])
+        b = T.alloc_shared((bn, bk) if transpose_B else (bk, bn), dtypes[1])
+        sums = T.alloc_fragment((bm, bn), dtypes[2])
         T.clear(sums)
         for k in T.Pipelined(T.ceildiv(K, bk), num_stages=stages):
             if transpose_A:
@@ -63,74 +263,3 @@ def gemm(
                 T.copy(B[k * bk, bx * bn], b)
             T.gemm(a, b, sums, transpose_A, transpose_B, getattr(T.GemmWarpPolicy, policy))
         T.copy(sums, C[by * bm, bx * bn])
-
-
-def _fits(block, threads, stages, dtype):
-    """Warps can share the accumulator, and the stages fit into Metal's memory."""
-    m, n, k = block
-    warps = threads // 32
-    rows = [r for r in range(1, warps + 1) if not warps % r]
-    shared = any(not m // 8 % r and not n // 8 % (warps // r) for r in rows)
-    size = 4 if dtype == "float32" else 2
-    return shared and (m * k + k * n) * size * max(1, stages) <= 32 * 1024 and m * n <= 64 * threads
-
-
-@program(
-    tags={"gemm"},
-    parameters={
-        "dtype": ["float16", "bfloat16", "float32"],
-        "transpose_A": [False, True],
-        "transpose_B": [False, True],
-        "stages": [2, 0],
-    },
-    sizes=[{"M": 1, "N": 1, "K": 1}, {"M": 33, "N": 31, "K": 50}, {"M": 64, "N": 8, "K": 3}],
-    fast=["metal", "sm_90a"],
-)
-def gemm_of_any_extents(
-    A: T.Tensor((K, M) if transpose_A else (M, K), dtype),
-    B: T.Tensor((N, K) if transpose_B else (K, N), dtype),
-    C: T.Tensor((M, N), "float32"),
-):
-    """One kernel for all extents."""
-    with T.Kernel(T.ceildiv(N, 32), T.ceildiv(M, 32), threads=128) as (bx, by):
-        a = T.alloc_shared((16, 32) if transpose_A else (32, 16), dtype)
-        b = T.alloc_shared((32, 16) if transpose_B else (16, 32), dtype)
-        sums = T.alloc_fragment((32, 32), "float32")
-        T.clear(sums)
-        for k in T.Pipelined(T.ceildiv(K, 16), num_stages=stages):
-            if transpose_A:
-                T.copy(A[k * 16, by * 32], a)
-            else:
-                T.copy(A[by * 32, k * 16], a)
-            if transpose_B:
-                T.copy(B[bx * 32, k * 16], b)
-            else:
-                T.copy(B[k * 16, bx * 32], b)
-            T.gemm(a, b, sums, transpose_A, transpose_B)
-        T.copy(sums, C[by * 32, bx * 32])
-
-
-@program(
-    tags={"gemm"},
-    parameters={"policy": ["Square", "FullRow", "FullCol"]},
-    fast=["metal", "sm_80"],
-)
-def gemm_chained(
-    A: T.Tensor((32, 32), "float16"),
-    B: T.Tensor((32, 64), "float16"),
-    D: T.Tensor((64, 16), "float16"),
-    C: T.Tensor((32, 16), "float32"),
-):
-    """The first product is an operand of the second, without going through memory of the user's."""
-    with T.Kernel(1, threads=64):
-        first = T.alloc_fragment((32, 64), "float32")
-        first_cast = T.alloc_fragment((32, 64), "float16")
-        second = T.alloc_fragment((32, 16), "float32")
-        T.clear(first)
-        T.clear(second)
-        T.gemm(A, B, first, policy=getattr(T.GemmWarpPolicy, policy))
-        for i, j in T.Parallel(32, 64):
-            first[i, j] = T.max(first[i, j], 0)
-        T.copy(first, first_cast)
-        T.gemm(first_cast, D, second, policy=getattr(T.GemmWarpPolicy, policy))
-        T.copy(second, C)

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["stand_alone"]
+__all__ = ["Name", "stand_alone"]
 
 _BUILTINS = {
     f.__name__: f for f in (abs, float, getattr, int, len, max, min, round, str, sum, tuple)
@@ -30,6 +30,12 @@ _FOLDED = (
     ast.Attribute,
 )
 _SIMPLE = (bool, int, float, str, tuple, list, dict, type(None))
+
+
+class Name(str):
+    """A value that is a name in the text, such as that of a dynamic extent."""
+
+    __slots__ = ()
 
 
 def stand_alone(function: Callable[..., Any], given: Mapping[str, Any], head: str) -> str:
@@ -104,6 +110,8 @@ def _named(definitions: dict[str, ast.FunctionDef], *nodes: ast.AST) -> list[str
 
 def _literal(value: Any) -> ast.expr:
     match value:
+        case Name():
+            return ast.Name(str(value), ast.Load())
         case tuple():
             return ast.Tuple([*map(_literal, value)], ast.Load())
         case list():
@@ -131,9 +139,7 @@ class _Folder(ast.NodeTransformer):
 
     def _binds(self, statement: ast.Assign) -> bool:
         value = self.visit(copy.deepcopy(statement.value))
-        try:
-            ast.literal_eval(value)
-        except ValueError:
+        if any(isinstance(n, ast.Call | ast.Attribute) for n in ast.walk(value)):
             return False
         self._bind(statement.targets[0], value)
         return True
@@ -205,6 +211,8 @@ def _folded(node: ast.expr) -> ast.expr:
     match node:
         case ast.Call(func=ast.Name(id="getattr"), args=[owner, ast.Constant(value=str(name))]):
             return ast.Attribute(owner, name, ast.Load())
+        case ast.Subscript(value=ast.Tuple(elts=elements), slice=ast.Constant(value=int(index))):
+            return elements[index]
         case ast.Subscript(value=ast.Tuple() | ast.List() | ast.Dict() | ast.Constant()):
             pass
         case ast.Subscript():
