@@ -18,6 +18,7 @@ import argparse
 import json
 import shlex
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -36,6 +37,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 def main() -> int:
     """Run what the command line asks for."""
     options = _options()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if options.table:
         print(table([Path(path) for path in options.table]))
         return 0

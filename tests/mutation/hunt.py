@@ -7,7 +7,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -115,9 +115,13 @@ class Hunt:
         for case, _ in jobs:
             case.jobs += 1
         with ThreadPoolExecutor(self.settings.jobs) as pool:
-            for case in pool.map(lambda job: job[0].run(job[1]), jobs):
-                if case is not None:
-                    yield case.verdict
+            try:
+                for ran in as_completed([pool.submit(case.run, tests) for case, tests in jobs]):
+                    case = ran.result()
+                    if case is not None:
+                        yield case.verdict
+            finally:
+                self.settings.end = min(self.settings.end, time.monotonic())  # what runs still ends
 
     def _pytest(self, tree: Path, tests: Sequence[str], case: _Case | None = None) -> Ran:
         def stop() -> bool:

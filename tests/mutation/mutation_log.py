@@ -18,7 +18,8 @@ def _write(**facts: object) -> None:
 
 def _message(report: pytest.TestReport | pytest.CollectReport) -> str:
     crash = getattr(report.longrepr, "reprcrash", None)
-    return str(crash.message if crash is not None else report.longrepr)[:300]
+    text = str(crash.message if crash is not None else report.longrepr).strip()
+    return text.partition("\n")[0][:120]
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:

@@ -38,7 +38,7 @@ def near(file: str, tests: Mapping[str, str], source: str, most: int = 6) -> lis
             + 5 * (there.parent == folder / path.name)
             + 3 * (path.parent.name in there.stem)
             + 2 * (there.parent == folder)
-            + shared
+            + shared * (1 if file.endswith(".py") else 3)
             + min(6, 2 * sum(bool(re.search(rf"\b{re.escape(w)}\b", tests[test])) for w in words))
         )
 

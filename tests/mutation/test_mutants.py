@@ -14,7 +14,7 @@ from tests.mutation.near import near
 
 _ROOT = Path(__file__).resolve().parents[2]
 _FOUND = Path(__file__).with_name("found.json")
-"""The mutants that the tests are known to find, by name, and by which test."""
+"""A report: the mutants that the tests are known to find."""
 
 
 def test_mutants_replace_text_that_is_in_their_file_once() -> None:
