@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections import defaultdict
@@ -12,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.mutation.mutants import Mutant
-from tests.mutation.near import near, test_files
+from tests.mutation.near import Near, texts_of
 from tests.mutation.trees import Ran, Trees
 
 _UNKNOWN = 0.5
@@ -72,11 +71,12 @@ class Hunt:
         self.trees = trees
         self.settings = settings
         self.baseline = baseline
-        self._tests = {
+        tests = {
             file: text
-            for file, text in test_files(trees.clean).items()
+            for file, text in texts_of(trees.clean, "tests/**/test_*.py").items()
             if any(Path(file).is_relative_to(path) for path in settings.paths)
         }
+        self.near = Near(tests, texts_of(trees.clean, "tvmtile/**/*.py"))
 
     def measure(self) -> None:
         """Run all tests without a mutant, once."""
@@ -154,11 +154,7 @@ class _Case:
 
     def near(self) -> list[str]:
         """The files that run first."""
-        hunt = self._hunt
-        with contextlib.suppress(OSError):
-            source = (hunt.trees.clean / self._mutant.file).read_text(encoding="utf-8")
-            return near(self._mutant.file, hunt._tests, source, hunt.settings.near_files)
-        return []
+        return self._hunt.near.files(self._mutant.file, self._hunt.settings.near_files)
 
     def run(self, tests: list[str]) -> _Case | None:
         """Run tests on the mutant; itself, where this decides it or was the last that could."""

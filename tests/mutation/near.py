@@ -7,46 +7,66 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 
-def near(file: str, tests: Mapping[str, str], source: str, most: int = 6) -> list[str]:
-    """The test files nearest to a file of the package, the nearest first.
+class Near:
+    """Looks for them in a tree.
 
     Parameters
     ----------
-    file : str
-        Its path in the tree.
-    tests : Mapping
-        The texts of all test files, by path.
-    source : str
-        Its text: the names that it defines are looked for.
-    most : int
-        How many to take.
+    tests, sources : Mapping
+        The texts of all test files, and of the package, by path.
     """
+
+    def __init__(self, tests: Mapping[str, str], sources: Mapping[str, str]) -> None:
+        self._tests = tests
+        self._sources = sources
+        self._words = {test: set(re.findall(r"\w+", text)) for test, text in tests.items()}
+
+    def files(self, file: str, most: int = 6) -> list[str]:
+        """The test files nearest to a file of the package, the nearest first."""
+        path = _module_of(file)
+        dotted = ".".join(path.parts)
+        users = [other for other, text in self._sources.items() if f"{dotted} import" in text]
+        of_users = [mirror for user in users for mirror in _mirrors(_module_of(user))]
+        own, of_folder = _mirrors(path)
+        names = _NAMES.findall(self._sources.get(file, ""))
+        names.append("".join(word.capitalize() for word in path.name.split("_")))
+        reach = 1 if file.endswith(".py") else 3  # what is not Python no test imports
+
+        def score(test: str) -> int:
+            there = PurePosixPath(test)
+            pairs = zip(there.parent.parts, own.parent.parts, strict=False)
+            mentions = len(self._words[test].intersection(names)) + (dotted in self._tests[test])
+            return (
+                12 * (there == own)
+                + 8 * (there == of_folder)
+                + 8 * (there.parent == own.with_name(path.name))
+                + 4 * (path.name in there.stem)
+                + 5 * min(2, of_users.count(there))
+                + 2 * (there.parent == own.parent)
+                + reach * (sum(a == b for a, b in pairs) - 1)
+                + 2 * min(3, mentions)
+            )
+
+        ranked = sorted(self._tests, key=lambda test: (-score(test), len(self._tests[test]), test))
+        return [test for test in ranked if score(test) >= _LEAST][:most]
+
+
+_NAMES = re.compile(r"^(?:def|class) ([a-zA-Z]\w{5,})", re.MULTILINE)
+_LEAST = 3
+
+
+def _module_of(file: str) -> PurePosixPath:
     path = PurePosixPath(file).with_suffix("")
-    if path.name == "__init__":
-        path = path.parent
-    folder = PurePosixPath("tests", *path.parts[1:-1])
-    pass_name = "".join(word.capitalize() for word in path.name.split("_"))
-    names = re.findall(r"^(?:def|class) ([a-zA-Z]\w{5,})", source, re.MULTILINE)
-    words = [".".join(path.parts), pass_name, *names]
-
-    def score(test: str) -> int:
-        there = PurePosixPath(test)
-        shared = sum(a == b for a, b in zip(there.parent.parts, folder.parts, strict=False)) - 1
-        return (
-            8 * (there == folder / f"test_{path.name}.py")
-            + 5 * (path.name in there.stem)
-            + 5 * (there.parent == folder / path.name)
-            + 3 * (path.parent.name in there.stem)
-            + 2 * (there.parent == folder)
-            + shared * (1 if file.endswith(".py") else 3)
-            + min(6, 2 * sum(bool(re.search(rf"\b{re.escape(w)}\b", tests[test])) for w in words))
-        )
-
-    ranked = sorted(tests, key=lambda test: (-score(test), len(tests[test]), test))
-    return [test for test in ranked if score(test) >= 3][:most]
+    return path.parent if path.name == "__init__" else path
 
 
-def test_files(tree: Path) -> dict[str, str]:
-    """The test files of a tree, by path in it."""
-    files = sorted((tree / "tests").rglob("test_*.py"))
+def _mirrors(module: PurePosixPath) -> tuple[PurePosixPath, PurePosixPath]:
+    """The test file of a module, and that of its folder."""
+    folder = PurePosixPath("tests", *module.parts[1:-1])
+    return folder / f"test_{module.name}.py", folder.with_name(f"test_{folder.name}.py")
+
+
+def texts_of(tree: Path, pattern: str) -> dict[str, str]:
+    """The texts of files of a tree, by path in it."""
+    files = sorted(tree.glob(pattern))
     return {file.relative_to(tree).as_posix(): file.read_text(encoding="utf-8") for file in files}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutation.mutants import all_mutants
-from tests.mutation.near import near
+from tests.mutation.near import Near
 
 _ROOT = Path(__file__).resolve().parents[2]
 _FOUND = Path(__file__).with_name("found.json")
@@ -29,9 +29,18 @@ def test_mutants_of_a_file_run_first_the_tests_that_mirror_it() -> None:
         "tests/passes/gpu/test_insert_barriers.py": "",
         "tests/jit/test_key.py": "from tvmtile.passes.gpu.insert_barriers import InsertBarriers",
         "tests/ops/test_rows.py": "",
+        "tests/passes/test_lower.py": "",
     }
-    found = near("tvmtile/passes/gpu/insert_barriers.py", tests, "def InsertBarriers(func):\n")
-    assert found == ["tests/passes/gpu/test_insert_barriers.py", "tests/jit/test_key.py"]
+    sources = {
+        "tvmtile/passes/gpu/insert_barriers.py": "def InsertBarriers(func):",
+        "tvmtile/passes/lower.py": "from tvmtile.passes.gpu.insert_barriers import InsertBarriers",
+    }
+    found = Near(tests, sources).files("tvmtile/passes/gpu/insert_barriers.py")
+    assert found == [
+        "tests/passes/gpu/test_insert_barriers.py",
+        "tests/passes/test_lower.py",
+        "tests/jit/test_key.py",
+    ]
 
 
 @pytest.mark.nightly
