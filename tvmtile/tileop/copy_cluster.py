@@ -180,8 +180,7 @@ class Multicast(_CopyInCluster):
         src, dst = buffer_of(self.src), buffer_of(self.dst)
         if not is_global(src) or dtype_of(self.src) != dtype_of(self.dst):
             raise InvalidOperand(
-                f"copy_cluster: {describe(src)} {dtype_of(self.src)} can't be copied to several "
-                f"{describe(dst)} {dtype_of(self.dst)} at once",
+                f"copy_cluster: {describe(src)} can't be copied to {describe(dst)} of several blocks",
                 help="copy from a tensor of the same dtype, or give dst_block=",
             )
 

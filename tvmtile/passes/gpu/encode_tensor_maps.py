@@ -9,12 +9,13 @@ from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import mapped
-from tvmtile.errors import InvalidOperand
+from tvmtile.errors import InvalidOperand, SourceLocation
 from tvmtile.ir.kernels import is_kernel, with_body
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import defined_in, seq, variables_of
 from tvmtile.ir.scoped_rewriter import ScopedRewriter
+from tvmtile.ir.spans import location_of
 from tvmtile.ir.tensor_maps import ENCODER, TensorMap, tensor_map_of
 
 
@@ -47,7 +48,7 @@ class _Encoder(ScopedRewriter):
                 return call
             key = tvm_ffi.StructuralKey(call)
             if key not in maps:
-                _check_known(call, inside)
+                _check_known(call, inside, location_of(call) or location_of(loop))
                 maps[key], statements = _encoded(made_of, len(maps))
                 encoded.extend(statements)
             return T.address_of(maps[key])
@@ -56,13 +57,14 @@ class _Encoder(ScopedRewriter):
         return seq([*encoded, kernel]) if maps else loop
 
 
-def _check_known(call: ir.Call, inside: frozenset[ir.Var]) -> None:
+def _check_known(call: ir.Call, inside: frozenset[ir.Var], location: SourceLocation | None) -> None:
     unknown = next((var for var in variables_of(call) if var in inside), None)
     if unknown is not None:
         raise InvalidOperand(
             f"T.create_tma_descriptor: {unknown.name} has its value in the kernel; the host makes the "
             "descriptor before it launches it",
             help="use the tensors and the numbers that the kernel is called with",
+            location=location,
         )
 
 
