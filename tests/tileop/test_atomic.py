@@ -16,12 +16,7 @@ from tests.gpu.machine import by_way_of_gpu
 from tvmtile.codegen.llvm_atomics import ORDERS, atomic_function, supported_dtypes
 from tvmtile.codegen.metal_atomics import has_atomic
 from tvmtile.errors import (
-    InvalidOperand,
-    InvalidValue,
-    NestingError,
     NoLowering,
-    ShapeMismatch,
-    UnsupportedDtype,
 )
 from tvmtile.tileop.atomic import reference
 
@@ -266,18 +261,6 @@ def test_a_function_of_cuda_updates_the_tensor_and_not_a_copy():
     assert "atomicAdd((&(C_ptr[" in kernel.get_kernel_source()
 
 
-def test_registers_have_no_atomic_operations_on_metal():
-    @T.prim_func
-    def main(C: T.Tensor((4,), "int32")):
-        with T.Kernel(1, threads=32):
-            own = T.alloc_local((4,), "int32")
-            T.atomic_add(own[0], 1)
-            C[0] = own[0]
-
-    with pytest.raises(NoLowering, match="device and threadgroup memory atomically, not local"):
-        tvmtile.compile(main, target="metal", execution_backend="emulator")
-
-
 def test_shared_counters(compiled):
     """A histogram in a shared tile, then added to the result."""
 
@@ -333,16 +316,6 @@ def test_vectors_that_a_ramp_names():
     assert torch.equal(c[1:3], before[1:3] + a[4:6])
     assert torch.equal(c[3:], before[3:])
     assert torch.equal(p, before[1:3])
-
-
-@pytest.mark.parametrize(("stride", "lanes"), [(2, 2), (1, 4)])
-def test_a_ramp_names_as_many_neighbours_as_are_updated(stride, lanes):
-    with pytest.raises(InvalidOperand, match=r"atomic_addx2: `C.*` is not 2 neighbouring elements"):
-
-        @T.prim_func
-        def main(A: T.Tensor((8,), "float32"), C: T.Tensor((8,), "float32")):
-            with T.Kernel(1, threads=1):
-                T.atomic_addx2(C[T.Ramp(0, stride, lanes)], A[0])
 
 
 def test_alignment_that_is_known_is_not_looked_for():
@@ -431,67 +404,6 @@ def test_program_parses_back():
             C[bx] = T.atomic_add(C[bx], 1, return_prev=True) + T.atomic_load(A[bx], "relaxed")
 
     assert_structural_equal(from_source(main.script()), main)
-
-
-@pytest.mark.parametrize(
-    ("statement", "error", "message"),
-    [
-        (
-            lambda A, C: T.atomic_add(C, 1, return_prev=True),
-            InvalidOperand,
-            r"atomic_add: dst is the tile C\[8\] float32",
-        ),
-        (
-            lambda A, C: T.atomic_add(C, A),
-            ShapeMismatch,
-            r"A\[16\] float32 and C\[8\] float32 are tiles",
-        ),
-        (
-            lambda A, C: T.atomic_max(C, A[0:8], return_prev=True),
-            InvalidOperand,
-            "return_prev asks for the former values of a tile",
-        ),
-        (lambda A, C: T.atomic_or(C[0], 1), UnsupportedDtype, "a dtype without this operation"),
-        (lambda A, C: T.atomic_add(C[0], 1, "strong"), InvalidValue, "no memory order 'strong'"),
-        (
-            lambda A, C: T.atomic_load(C[0], "release"),
-            InvalidValue,
-            "support memory_order='release'",
-        ),
-        (
-            lambda A, C: T.atomic_store(C[0], 1, "acquire"),
-            InvalidValue,
-            "support memory_order='acquire'",
-        ),
-        (lambda A, C: T.atomic_addx4(C[0], A[0] + A[1]), InvalidOperand, "the value has 1 lanes"),
-        (lambda A, C: T.atomic_add(2, 1), InvalidOperand, "dst is an int, not a tile"),
-    ],
-)
-def test_mistakes(statement, error, message):
-    with pytest.raises(error, match=message):
-
-        @T.prim_func
-        def main(A: T.Tensor((16,), "float32"), C: T.Tensor((8,), "float32")):
-            with T.Kernel(1):
-                statement(A, C)
-
-
-def test_tile_in_an_elementwise_loop():
-    with pytest.raises(NestingError, match=r"T\.atomic_tile stands inside T\.Parallel"):
-
-        @T.prim_func
-        def main(A: T.Tensor((8,), "float32"), C: T.Tensor((8,), "float32")):
-            with T.Kernel(1):
-                for i in T.Parallel(8):
-                    T.atomic_add(C, A)
-
-
-def test_outside_a_kernel():
-    with pytest.raises(NestingError, match=r"T\.atomic stands outside T\.Kernel"):
-
-        @T.prim_func
-        def main(C: T.Tensor((8,), "float32")):
-            T.atomic_add(C[0], 1)
 
 
 def test_one_value_updates_a_tile_once_a_block(compiled):

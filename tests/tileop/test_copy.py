@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import InvalidOperand, NestingError, OutOfBounds, ShapeMismatch
 from tvmtile.tileop.copy import reference
 
 
@@ -225,40 +224,6 @@ def test_program_parses_back():
             T.copy(A[bx, 0:4], C[0, 4:8], annotations={"direct": False})
 
     assert_structural_equal(from_source(main.script()), main)
-
-
-@pytest.mark.parametrize(
-    ("statement", "error", "message"),
-    [
-        (
-            T.copy,
-            ShapeMismatch,
-            r"copy: A\[8, 16\] float32 and C\[8, 8\] float32 are",
-        ),
-        (lambda A, C: T.copy(A[0:4, 0:8], C), ShapeMismatch, r"A\[0:4, 0:8\] float32"),
-        (lambda A, C: T.copy(A[0:9, 0:8], C[0, 0]), OutOfBounds, "reaches outside A"),
-        (lambda A, C: T.copy(A[0:8, -1:7], C), OutOfBounds, "reaches outside A.* along axis 1"),
-        (lambda A, C: T.copy(3, C), InvalidOperand, "copy: src is an int, not a tile"),
-        (lambda A, C: T.copy(A[0, 0] + 1, C), InvalidOperand, "copy: src is the expression"),
-    ],
-)
-def test_mistakes(statement, error, message):
-    with pytest.raises(error, match=message):
-
-        @T.prim_func
-        def main(A: T.Tensor((8, 16), "float32"), C: T.Tensor((8, 8), "float32")):
-            with T.Kernel(1):
-                statement(A, C)
-
-
-def test_in_an_elementwise_loop():
-    with pytest.raises(NestingError, match=r"T\.copy stands inside T\.Parallel"):
-
-        @T.prim_func
-        def main(A: T.Tensor((8,), "float32"), C: T.Tensor((8,), "float32")):
-            with T.Kernel(1):
-                for i in T.Parallel(8):
-                    T.copy(A, C)
 
 
 def test_an_element_to_an_element_inside_parallel() -> None:

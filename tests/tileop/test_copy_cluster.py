@@ -11,7 +11,7 @@ import tvmtile
 import tvmtile.language as T
 from tests.emulator.cuda.planted import subject
 from tvmtile.emulator.cuda import compile_cuda
-from tvmtile.errors import CudaEmulationError, InvalidOperand, NoLowering
+from tvmtile.errors import CudaEmulationError
 
 SM90 = {"kind": "cuda", "arch": "sm_90a"}
 
@@ -193,83 +193,3 @@ def test_more_arrivals_than_a_barrier_expects_are_found():
     with pytest.raises(CudaEmulationError, match=r"thread \(63, 0, 0\) writes S_ptr.63.") as caught:
         emulated(counting(64), torch.zeros(4, dtype=torch.int32), s)
     assert caught.value.kind == "race"  # the phase is over before all have come
-
-
-def refused(statement, *, cluster=2, kind=InvalidOperand):
-    """What is said of a statement on a tensor, a shared tile, and barriers of both sorts."""
-    with pytest.raises(kind) as caught:
-
-        @T.prim_func
-        def kernel(A: T.Tensor((16, 64), "float16")):
-            with T.Kernel(4, threads=64, cluster_dims=cluster):
-                tile = T.alloc_shared((16, 64), "float16")
-                other = T.alloc_shared((16, 64), "float32")
-                own = T.alloc_barrier(1)
-                statement(A, tile, other, own)
-
-    return str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("statement", "text"),
-    [
-        (
-            lambda A, s, *_: T.copy_cluster(A, s, cluster_mask=0b101),
-            "T.copy_cluster: there is no block 2 in a cluster of 2",
-        ),
-        (
-            lambda A, s, o, b: T.tma_copy(A, s, barrier=b, cluster_mask=0),
-            "T.tma_copy: cluster_mask=0 names no blocks",
-        ),
-        (
-            lambda A, s, *_: T.tma_copy(s, A, cluster_mask=1),
-            "is stored by one block, and has a cluster_mask",
-        ),
-        (
-            lambda A, s, *_: T.copy_cluster(A, s, cluster_mask=1, dst_block=0),
-            "dst_block and cluster_mask are two ways to copy",
-        ),
-        (
-            lambda A, s, o, b: T.copy_cluster(s, o, dst_block=1, remote_barrier=b),
-            "T.copy_cluster: own[1] uint64 is no barrier of a cluster",
-        ),
-        (
-            lambda A, s, o, b: T.mbarrier_arrive(b, 1),
-            "T.mbarrier_arrive: own[1] uint64 is no barrier of a cluster",
-        ),
-        (
-            lambda A, s, *_: T.copy_cluster(s, A, dst_block=1),
-            "copy_cluster: A[16, 64] float16 is not in shared memory",
-        ),
-        (
-            lambda A, s, o, b: T.copy_cluster(A, o, cluster_mask=1),
-            "can't be copied to several",
-        ),
-        (
-            lambda A, s, o, b: T.copy_cluster(s[0:4], o, dst_block=1),
-            "are tiles of different shapes",
-        ),
-    ],
-)
-def test_what_a_cluster_can_not_do_is_said(statement, text):
-    message = refused(statement, kind=tvmtile.errors.TileError)
-    assert text in message
-    assert "help:" in message
-
-
-@pytest.mark.parametrize(
-    ("target", "name"), [("llvm", "a CPU"), ({"kind": "cuda", "arch": "sm_80"}, "CUDA sm_80")]
-)
-def test_a_target_without_clusters_is_named(target, name):
-    with pytest.raises(NoLowering, match=rf"T\.alloc_cluster_barrier: {name} has no mbarriers"):
-        tvmtile.compile(counting(128), target=target)
-
-    @T.prim_func
-    def kernel(A: T.Tensor((4, 16, 64), "float16")):
-        with T.Kernel(4, threads=64, cluster_dims=2) as bx:
-            tile = T.alloc_shared((16, 64), "float16")
-            T.copy_cluster(A[bx, 0, 0], tile, cluster_mask=3)
-
-    with pytest.raises(NoLowering, match=r"multicast: no implementation for .* fits") as caught:
-        tvmtile.compile(kernel, target=target)
-    assert "T.copy_cluster(A[bx, 0, 0], tile, cluster_mask=3)" in str(caught.value)

@@ -10,7 +10,7 @@ from tvm.script import from_source
 import tvmtile
 import tvmtile.language as T
 from tests.metal.programs import runnable
-from tvmtile.errors import DataRace, InvalidOperand
+from tvmtile.errors import DataRace
 
 SM80 = {"kind": "cuda", "arch": "sm_80"}
 SM90 = {"kind": "cuda", "arch": "sm_90a"}
@@ -157,33 +157,3 @@ def test_addresses_of_buffers_and_regions():
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a"])
 def test_machine_code(arch):
     assert tvmtile.compile(by_groups(), target={"kind": "cuda", "arch": arch}).cubin
-
-
-def mistaken(action, match):
-    with pytest.raises(InvalidOperand, match=match):
-
-        @T.prim_func
-        def main(A: T.Tensor((4, 8), "float32"), H: T.Tensor((4, 8), "float16")):
-            with T.Kernel(1, threads=32):
-                tile = T.alloc_shared((4, 8), "float32")
-                if action == "size":
-                    T.ptx_cp_async(T.access_ptr(tile, "w"), T.access_ptr(A, "r"), 3)
-                elif action == "dtype":
-                    T.ptx_cp_async(T.access_ptr(tile, "w"), T.access_ptr(H, "r"), 4)
-                elif action == "scopes":
-                    T.ptx_cp_async(T.access_ptr(A, "w"), T.access_ptr(tile, "r"), 4)
-                elif action == "no pointer":
-                    T.ptx_cp_async(tile, T.access_ptr(A, "r"), 4)
-                elif action == "no buffer":
-                    T.access_ptr(3)
-                else:
-                    T.access_ptr(A, "x")
-
-
-def test_mistakes():
-    mistaken("size", "3 elements of float32 to float32")
-    mistaken("dtype", "4 elements of float16 to float32")
-    mistaken("scopes", r"from tile\[0, 0\] float32 to A\[0, 0\] float32")
-    mistaken("no pointer", "dst is tile")
-    mistaken("no buffer", "3 is no buffer")
-    mistaken("no access", "access_type='x'")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import UnsupportedDtype
 from tvmtile.tileop.dp4a import reference
 
 
@@ -40,19 +38,6 @@ def test_dot_products():
     ]
     tvmtile.compile(main)(a, b, c)
     assert c.tolist() == expected
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [lambda A, C: T.dp4a(C, A, C), lambda A, C: T.dp4a(A, C, C), lambda A, C: T.dp4a(A, A, A)],
-)
-def test_other_dtypes(statement):
-    with pytest.raises(UnsupportedDtype, match=r"dp4a: [ABC] is [AC]\["):
-
-        @T.prim_func
-        def main(A: T.Tensor((4,), "int8"), C: T.Tensor((4,), "int32")):
-            with T.Kernel(1):
-                statement(A, C)
 
 
 def test_each_thread_of_a_block(compiled):

@@ -9,7 +9,7 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import InvalidOperand, TileWarning
+from tvmtile.errors import TileWarning
 
 SM90 = {"kind": "cuda", "arch": "sm_90a"}
 
@@ -46,18 +46,6 @@ def test_copies_by_tensor_maps_tell_the_cache(policy, hints):
     assert body.count("L2__evict_") == hints
     assert body.count("_L2__cache_hint") == hints
     assert tvmtile.compile(copied(policy), target=SM90).cubin
-
-
-def test_a_copy_by_threads_has_no_use_for_it():
-    with pytest.warns(TileWarning, match="T.copy: eviction_policy has no effect: threads copy"):
-        tvmtile.compile(copied("evict_last", None, ways=("load",)), target="llvm")
-
-
-@pytest.mark.parametrize("policy", ["evict", 3])
-def test_another_policy_is_refused(policy):
-    with pytest.raises(InvalidOperand, match=r"T\.copy: eviction_policy=") as caught:
-        copied(policy, ways=("load",))
-    assert "evict_normal, evict_first, evict_last" in str(caught.value)
 
 
 def test_a_multicast_tells_the_cache():

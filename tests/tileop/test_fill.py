@@ -8,7 +8,6 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import InvalidOperand, OutOfBounds
 from tvmtile.tileop.fill import reference
 
 
@@ -93,20 +92,3 @@ def test_tile_over_the_edge_of_a_tensor():
     tvmtile.compile(main)(storage[:50])
     assert storage[:, 0].tolist() == [1] * 16 + [2] * 16 + [3] * 16 + [4] * 2 + [0] * 10
     assert torch.equal(storage, storage[:, :1].expand(60, 30))
-
-
-@pytest.mark.parametrize(
-    ("statement", "error", "message"),
-    [
-        (lambda C: T.fill(C[0:9], 1), OutOfBounds, "fill: C.* reaches outside"),
-        (lambda C: T.fill(1, C), InvalidOperand, "fill: buffer is an int, not a tile"),
-        (lambda C: T.fill(C, C), InvalidOperand, "C is not a value"),
-    ],
-)
-def test_mistakes(statement, error, message):
-    with pytest.raises(error, match=message):
-
-        @T.prim_func
-        def main(C: T.Tensor((8,), "float32")):
-            with T.Kernel(1):
-                statement(C)

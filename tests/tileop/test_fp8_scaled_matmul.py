@@ -14,7 +14,6 @@ from tvm.script import from_source
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import InvalidValue, ShapeMismatch, UnsupportedDtype
 from tvmtile.tileop.fp8_scaled_matmul import reference
 
 E4M3, E5M2, FLOAT4 = "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn"
@@ -394,87 +393,3 @@ def test_the_printed_program_parses_back():
     func = scaled(64, 64, 128, "mx")
     assert "tvmtile.fp8_scaled_matmul" in func.script()
     assert_structural_equal(from_source(func.script()), func)
-
-
-@pytest.mark.parametrize(
-    ("a_scale", "b_scale", "options", "error", "message"),
-    [
-        (
-            lambda S, R: R[0:8],
-            lambda S, R: 1.0,
-            {},
-            ShapeMismatch,
-            r"A_scale is R\[0:8\].*of \[16\]",
-        ),
-        (lambda S, R: 1.0, lambda S, R: S, {}, ShapeMismatch, "B_scale is S.*a block_scale_layout"),
-        (
-            lambda S, R: S,
-            lambda S, R: R[0:3],
-            {"layout": T.BlockScaledLayout("float32", 32)},
-            InvalidValue,
-            r"scales of B have the shape \(3,\).*\(16, 2\), or \(2,\)",
-        ),
-        (
-            lambda S, R: 1.0,
-            lambda S, R: S,
-            {"layout": T.BlockScaledLayout("float32", 32)},
-            InvalidValue,
-            "A_scale is .*with a block_scale_layout.*scales of blocks are a region",
-        ),
-        (lambda S, R: R, lambda S, R: R, {"dtype": "int32"}, UnsupportedDtype, "of int32.*float32"),
-        (
-            lambda S, R: 1.0,
-            lambda S, R: 1.0,
-            {"a": "float8_e8m0fnu"},
-            UnsupportedDtype,
-            "A is left.*float8_e8m0fnu is the dtype of scales",
-        ),
-        (
-            lambda S, R: 1.0,
-            lambda S, R: 1.0,
-            {"a": "float16"},
-            UnsupportedDtype,
-            "A is left.*float8",
-        ),
-        (
-            lambda S, R: 1.0,
-            lambda S, R: 1.0,
-            {"c": "int32"},
-            UnsupportedDtype,
-            "C is sums.*bfloat16",
-        ),
-    ],
-)
-def test_what_is_refused(a_scale, b_scale, options, error, message):
-    with pytest.raises(
-        error, match=f"(?s)fp8_scaled_matmul.*{message}|BlockScaledLayout.*{message}"
-    ):
-        one_tile(a_scale, b_scale, **options)
-
-
-def test_operands_that_disagree():
-    with pytest.raises(
-        ShapeMismatch, match=r"(?s)B's K should have the extent 64, not 32.*B is \[K, N\]"
-    ):
-
-        @T.prim_func
-        def main(A: T.Tensor((16, 64), E4M3), B: T.Tensor((32, 16), E4M3)):
-            with T.Kernel(1):
-                left, right = T.alloc_shared((16, 64), E4M3), T.alloc_shared((32, 16), E4M3)
-                sums = T.alloc_fragment((16, 16), "float32")
-                T.copy(A, left)
-                T.copy(B, right)
-                T.fp8_scaled_matmul(left, 1.0, right, 1.0, sums)
-
-
-def test_another_dtype_of_partial_sums():
-    with pytest.raises(
-        InvalidValue, match="(?s)accum_dtype='float16'.*partial sums are of float32"
-    ):
-
-        @T.prim_func
-        def main(A: T.Tensor((16, 16), E4M3)):
-            with T.Kernel(1):
-                tile, sums = T.alloc_shared((16, 16), E4M3), T.alloc_fragment((16, 16), "float32")
-                T.copy(A, tile)
-                T.fp8_scaled_matmul(tile, 1.0, tile, 1.0, sums, accum_dtype="float16")

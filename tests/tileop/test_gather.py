@@ -10,7 +10,6 @@ from tvm.script import from_source
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import InvalidOperand, ShapeMismatch, UnsupportedDtype
 from tvmtile.tileop.gather import gather_reference, scatter_reference
 
 M, K, N = 20, 72, 32
@@ -132,48 +131,3 @@ def test_it_is_copied_asynchronously_on_nvidias_gpus():
 def test_programs_parse_back():
     for func in (gather("float32", True), scatter("float32", False)):
         assert_structural_equal(from_source(func.script()), func)
-
-
-def refused(move):
-    @T.prim_func
-    def main(
-        A: T.Tensor((M, K), "float32"), B: T.Tensor((M,), "float32"), R: T.Tensor((8,), "int32")
-    ):
-        with T.Kernel(1, threads=32):
-            tile = T.alloc_shared((4, N), "float32")
-            move(A, B, R, tile)
-
-    return main
-
-
-@pytest.mark.parametrize(
-    ("move", "error", "message"),
-    [
-        (
-            lambda A, B, R, t: T.gather4(A, t, 0, [0, 1]),
-            ShapeMismatch,
-            "gather4: rows.*T.gather_rows",
-        ),
-        (lambda A, B, R, t: T.gather_rows(A, t, R), ShapeMismatch, r"gather_rows: tile.*8 indices"),
-        (lambda A, B, R, t: T.scatter_rows(t, A, 3), InvalidOperand, "scatter_rows: rows is 3"),
-        (
-            lambda A, B, R, t: T.gather_rows(B, t, R[0:4]),
-            InvalidOperand,
-            "B.* not a whole tensor",
-        ),
-        (lambda A, B, R, t: T.gather_rows(t, t, R[0:4]), InvalidOperand, "tile.*global memory"),
-        (
-            lambda A, B, R, t: T.gather_rows(A, B, R[0:4]),
-            InvalidOperand,
-            "B.* not a tile",
-        ),
-        (
-            lambda A, B, R, t: T.gather_rows(A, t, B[0:4]),
-            UnsupportedDtype,
-            "of float32.*int32",
-        ),
-    ],
-)
-def test_what_is_refused(move, error, message):
-    with pytest.raises(error, match=f"(?s){message}"):
-        refused(move)

@@ -8,7 +8,6 @@ import torch
 import tvmtile.language as T
 from tests.gpu.machine import precision_of_products
 from tests.metal.programs import assert_close
-from tvmtile.errors import InvalidOperand, UnsupportedDtype
 from tvmtile.tileop.im2col import reference
 
 
@@ -71,25 +70,3 @@ def test_convolution(tensors, compiled):
         data.double().permute(0, 3, 1, 2), weight.double().permute(3, 2, 0, 1), padding=1
     )
     assert_close(out, expected.permute(0, 2, 3, 1), precision_of_products("float32", compiled))
-
-
-@pytest.mark.parametrize(
-    ("statement", "error", "message"),
-    [
-        (
-            lambda A, C: T.im2col(C, C, 0, 0, 3, 1, 1, 1),
-            InvalidOperand,
-            r"C\[8, 8\].* should have 4 axes",
-        ),
-        (lambda A, C: T.im2col(A, C, 0, 0, 0, 1, 1, 1), InvalidOperand, "kernel=0"),
-        (lambda A, C: T.im2col(A, C, 0, 0, 3, 1, 1, -1), InvalidOperand, "pad=-1"),
-        (lambda A, C: T.im2col(A, C, 0, 0, 3, 1, 1, 1), UnsupportedDtype, "differ in dtype"),
-    ],
-)
-def test_mistakes(statement, error, message):
-    with pytest.raises(error, match=message):
-
-        @T.prim_func
-        def main(A: T.Tensor((1, 8, 8, 4), "float32"), C: T.Tensor((8, 8), "float16")):
-            with T.Kernel(1):
-                statement(A, C)

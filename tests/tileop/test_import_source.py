@@ -4,7 +4,6 @@ import pytest
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import NoLowering
 
 FUNCTIONS = """\
 __device__ __forceinline__ float twice(float x) { return x + x; }
@@ -83,8 +82,3 @@ def test_no_source_brings_nothing():
                 A[i] = 1.0
 
     assert "import_source" not in main.script()
-
-
-def test_other_targets_can_not_compile_it():
-    with pytest.raises(NoLowering, match="import_source"):
-        tvmtile.compile(program(), target="llvm")

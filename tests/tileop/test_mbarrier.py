@@ -9,8 +9,7 @@ from tvm.script import from_source
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import DataRace, InvalidOperand, NoLowering
-from tvmtile.pipeline import check
+from tvmtile.errors import DataRace
 
 SM90 = {"kind": "cuda", "arch": "sm_90a"}
 STEPS, N = 5, 64
@@ -246,45 +245,3 @@ def test_printed_programs_parse_back():
     program = handed_over()
     parsed = from_source(program.script(), s_tir=True)
     assert_structural_equal(parsed, program)
-
-
-@pytest.mark.parametrize(
-    ("target", "name"),
-    [("llvm", "a CPU"), ("metal", "Metal"), ({"kind": "cuda", "arch": "sm_80"}, "CUDA sm_80")],
-)
-def test_targets_without_mbarriers(target, name):
-    with pytest.raises(NoLowering) as error:
-        check(handed_over(), target)
-    message = str(error.value)
-    assert f"T.alloc_barrier: {name} has no mbarriers that count bytes of copies" in message
-    assert "full = T.alloc_barrier([N] * stages)" in message
-    assert 'compile for {"kind": "cuda", "arch": "sm_90a"}' in message
-
-
-@pytest.mark.parametrize("count", [0, [128, 0], 1 << 20, 1.5, True])
-def test_counts_of_threads_that_arrive(count):
-    with pytest.raises(InvalidOperand, match=r"T.alloc_barrier: .* is no number of threads"):
-
-        @T.prim_func
-        def main(C: T.Tensor((1,), "int32")):
-            with T.Kernel(1, threads=128):
-                T.alloc_barrier(count)
-
-
-def test_no_barrier_in_the_list():
-    with pytest.raises(InvalidOperand, match="there is no barrier in the list"):
-
-        @T.prim_func
-        def main(C: T.Tensor((1,), "int32")):
-            with T.Kernel(1, threads=128):
-                T.alloc_barrier([])
-
-
-def test_what_is_no_mbarrier():
-    with pytest.raises(InvalidOperand, match=r"T.mbarrier_arrive: tile\[1\] uint64 is no mbarrier"):
-
-        @T.prim_func
-        def main(C: T.Tensor((1,), "int32")):
-            with T.Kernel(1, threads=128):
-                tile = T.alloc_shared((1,), "uint64")
-                T.mbarrier_arrive(tile)

@@ -10,7 +10,6 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import NestingError, OutOfBounds
 
 
 def printed(capsys, func, *args):
@@ -152,25 +151,6 @@ def test_program_parses_back():
             T.print(A)
 
     assert_structural_equal(from_source(main.script()), main)
-
-
-def test_region_outside():
-    with pytest.raises(OutOfBounds, match="reaches outside A"):
-
-        @T.prim_func
-        def main(A: T.Tensor((8,), "float32")):
-            with T.Kernel(1):
-                T.print(A[4:9])
-
-
-def test_tile_in_an_elementwise_loop():
-    with pytest.raises(NestingError, match=r"T\.print_tile stands inside T\.Parallel"):
-
-        @T.prim_func
-        def main(A: T.Tensor((8,), "float32")):
-            with T.Kernel(1):
-                for i in T.Parallel(8):
-                    T.print(A)
 
 
 def test_log_of_a_kernel_on_metal(capfd):

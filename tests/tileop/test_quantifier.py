@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import tvmtile.language as T
-from tvmtile.errors import InvalidOperand
 from tvmtile.tileop.quantifier import reference
 
 
@@ -50,20 +49,3 @@ def test_answer_is_that_of_its_place(compiled):
     out = torch.full((2,), 9, dtype=torch.int32)
     compiled(main)(out)
     assert out.tolist() == [0, 1]
-
-
-@pytest.mark.parametrize(
-    ("operand", "message"),
-    [
-        (lambda A: A[0], r"any_of: A\[0\] float32 is one element"),
-        (lambda A: 3, "is an int, not a tile"),
-    ],
-)
-def test_mistakes(operand, message):
-    with pytest.raises(InvalidOperand, match=message):
-
-        @T.prim_func
-        def main(A: T.Tensor((8,), "float32"), C: T.Tensor((1,), "float32")):
-            with T.Kernel(1):
-                if T.any_of(operand(A)):
-                    C[0] = 1

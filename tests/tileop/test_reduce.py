@@ -10,13 +10,6 @@ from hypothesis import strategies as st
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import (
-    InvalidOperand,
-    NestingError,
-    OutOfBounds,
-    ShapeMismatch,
-    UnsupportedDtype,
-)
 from tvmtile.tileop.reduce import reference
 
 KINDS = ("sum", "max", "min", "abssum", "absmax", "bitand", "bitor", "bitxor")
@@ -253,56 +246,3 @@ def traced(statement, shape=(8, 16), out_shape=(8,), dtype="float32", out_dtype=
             statement(A, C)
 
     return main
-
-
-@pytest.mark.parametrize(
-    ("out_shape", "dim"), [((16,), 1), ((8,), 0), ((8, 16), 1), ((1, 8), 1), ((8, 2), 1)]
-)
-def test_result_of_another_shape(out_shape, dim):
-    with pytest.raises(
-        ShapeMismatch, match=r"reduce_sum: the result of A\[8, 16\] float32 along axis"
-    ):
-        traced(lambda A, C: T.reduce_sum(A, C, dim=dim), out_shape=out_shape)
-
-
-def test_message_of_a_wrong_shape_names_what_is_expected():
-    with pytest.raises(ShapeMismatch) as error:
-        traced(T.reduce_sum, out_shape=(16,))
-    assert "has shape [8] or [8, 1], and C[16] float32 has another" in error.value.message
-    assert error.value.help == "allocate out with shape [8]"
-
-
-@pytest.mark.parametrize(
-    ("statement", "error", "message"),
-    [
-        (
-            lambda A, C: T.reduce_sum(A, C, dim=2),
-            InvalidOperand,
-            r"A\[8, 16\] float32 has no axis 2",
-        ),
-        (lambda A, C: T.reduce_sum(A, C, dim=-3), InvalidOperand, "has no axis -3"),
-        (
-            lambda A, C: T.reduce_sum(A[0, 0], C),
-            InvalidOperand,
-            "the element A.*, which has no axes",
-        ),
-        (lambda A, C: T.reduce_sum(3, C), InvalidOperand, "buffer is an int, not a tile"),
-        (lambda A, C: T.reduce(A, C, "mean"), InvalidOperand, "no way to combine called 'mean'"),
-        (lambda A, C: T.reduce_sum(A, C, batch=0), InvalidOperand, "batch=0"),
-        (T.reduce_bitor, UnsupportedDtype, "holds floats, not bits"),
-        (lambda A, C: T.reduce_sum(A[0:9, 0:16], C), OutOfBounds, "reaches outside A"),
-    ],
-)
-def test_mistakes(statement, error, message):
-    with pytest.raises(error, match=message):
-        traced(statement)
-
-
-def test_reduction_in_an_elementwise_loop():
-    with pytest.raises(NestingError, match=r"T\.reduce stands inside T\.Parallel"):
-
-        @T.prim_func
-        def main(A: T.Tensor((8, 16), "float32"), C: T.Tensor((8,), "float32")):
-            with T.Kernel(1):
-                for i in T.Parallel(8):
-                    T.reduce_sum(A, C)

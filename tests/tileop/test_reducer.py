@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import tvmtile.language as T
-from tvmtile.errors import InvalidOperand, InvalidValue, ShapeMismatch, UnsupportedDtype
 from tvmtile.tileop.reduce import reference
 
 
@@ -67,52 +66,3 @@ def test_older_style(tensors, close, compiled):
     src, out = tensors((8, 16), "float32"), torch.zeros(8)
     compiled(main)(src, out)
     close(out, src.double().sum(1).numpy())
-
-
-@pytest.mark.parametrize(
-    ("statement", "error", "message"),
-    [
-        (lambda tile: T.alloc_reducer((8,), "int32", op="mean"), InvalidOperand, "called 'mean'"),
-        (lambda tile: T.alloc_reducer((8,), "float32", op="bitor"), UnsupportedDtype, "no bits"),
-        (T.reducer_init, InvalidOperand, r"tile\[8\] float32 is not a reducer"),
-        (lambda tile: T.reducer_update(tile[0], 1), InvalidOperand, "is not a reducer"),
-        (
-            lambda tile: T.reducer_update(T.alloc_reducer((8,), "int32"), 1),
-            InvalidOperand,
-            "is not an element",
-        ),
-        (
-            lambda tile: T.finalize_reducer(T.alloc_reducer((4,), "float32"), tile),
-            ShapeMismatch,
-            "are tiles of different shapes",
-        ),
-        (
-            lambda tile: T.finalize_reducer(T.alloc_reducer((8,), "float32"), tile, batch=0),
-            InvalidValue,
-            "batch must be >= 1, and is 0",
-        ),
-        (
-            lambda tile: T.finalize_reducer(T.alloc_reducer((8,), "float32"), tile, batch=16),
-            InvalidValue,
-            "batch exceeds total output elements, 8 of",
-        ),
-        (
-            lambda tile: T.finalize_reducer(T.alloc_reducer((8,), "float32"), tile, batch=3),
-            InvalidValue,
-            "batch must evenly divide the 8 totals of",
-        ),
-        (
-            lambda tile: T.reducer_init(T.alloc_reducer((8,), "float32"), T.float16(1)),
-            UnsupportedDtype,
-            "a value of float16 does not match reducer",
-        ),
-    ],
-)
-def test_mistakes(statement, error, message):
-    with pytest.raises(error, match=message):
-
-        @T.prim_func
-        def main(A: T.Tensor((8,), "float32")):
-            with T.Kernel(1):
-                tile = T.alloc_fragment((8,), "float32")
-                statement(tile)

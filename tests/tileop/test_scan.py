@@ -7,7 +7,6 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import InvalidOperand, ShapeMismatch
 from tvmtile.tileop.scan import reference
 
 
@@ -116,27 +115,6 @@ def test_tensor_of_an_extent_known_at_run_time(tensors, close, compiled):
 def test_nan_is_ignored_by_cummax(compiled):
     src = torch.tensor([1.0, float("nan"), 3.0, 2.0])
     assert scanned(compiled, src, "max", 0).tolist() == [1, 1, 3, 3]
-
-
-@pytest.mark.parametrize(
-    ("statement", "error", "message"),
-    [
-        (
-            lambda A, C: T.cumsum(A, dim=2),
-            InvalidOperand,
-            r"cumsum: A\[8, 16\] float32 has no axis 2",
-        ),
-        (lambda A, C: T.cummax(A[0, 0]), InvalidOperand, "cummax: src is the element A"),
-        (T.cumsum, ShapeMismatch, r"A\[8, 16\] float32 and C\[16, 8\] float32"),
-    ],
-)
-def test_mistakes(statement, error, message):
-    with pytest.raises(error, match=message):
-
-        @T.prim_func
-        def main(A: T.Tensor((8, 16), "float32"), C: T.Tensor((16, 8), "float32")):
-            with T.Kernel(1):
-                statement(A, C)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import tvmtile.language as T
-from tvmtile.errors import InvalidOperand, ShapeMismatch
 from tvmtile.tileop.transpose import reference
 
 
@@ -79,23 +78,6 @@ def test_matrix_of_a_stack(tensors, compiled):
     src, out = tensors((3, 4, 6), "float32"), torch.zeros(3, 6, 4)
     compiled(main)(src, out)
     assert torch.equal(out, src.mT)
-
-
-@pytest.mark.parametrize(
-    ("statement", "error", "message"),
-    [
-        (lambda A, C: T.transpose(A, A[0:4, 0:8]), ShapeMismatch, r"should be \[8, 4\], A\[4, 8\]"),
-        (lambda A, C: T.transpose(C, C), InvalidOperand, "can't be transposed in place"),
-        (lambda A, C: T.transpose(A[0, 0], C), InvalidOperand, "is not a matrix"),
-    ],
-)
-def test_mistakes(statement, error, message):
-    with pytest.raises(error, match=message):
-
-        @T.prim_func
-        def main(A: T.Tensor((4, 8), "float32"), C: T.Tensor((8, 8), "float32")):
-            with T.Kernel(1):
-                statement(A, C)
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,7 @@ import tvmtile
 import tvmtile.language as T
 from tvmtile import errors
 from tvmtile.errors import (
-    InvalidOperand,
-    InvalidValue,
-    NestingError,
-    OutOfBounds,
-    ShapeMismatch,
     TileWarning,
-    UnsupportedDtype,
 )
 from tvmtile.passes import LowerTilePrograms
 from tvmtile.tileop.gemm import reference
@@ -184,84 +178,3 @@ def test_program_parses_back():
             T.gemm(A[0:4, 0:8], A, C[4:8, 0:8], clear_accum=True)
 
     assert_structural_equal(from_source(main.script()), main)
-
-
-@pytest.mark.parametrize(
-    ("shapes", "dtypes", "error", "message"),
-    [
-        (((8, 4), (5, 8), (8, 8)), ("float32",) * 3, ShapeMismatch, "A and B disagree on K"),
-        (
-            ((8, 4), (4, 8), (8, 9)),
-            ("float32",) * 3,
-            ShapeMismatch,
-            r"accumulator .* should be \[8, 8\]",
-        ),
-        (((8, 4), (4, 8), (8,)), ("float32",) * 3, InvalidOperand, "which is not a matrix"),
-        (((2, 8, 4), (4, 8), (8, 8)), ("float32",) * 3, InvalidOperand, "which is not a matrix"),
-        (
-            ((8, 4), (4, 8), (8, 8)),
-            ("float32", "int8", "float32"),
-            UnsupportedDtype,
-            "no rule for float32 x int8 into float32",
-        ),
-        (
-            ((8, 4), (4, 8), (8, 8)),
-            ("float32", "float32", "int32"),
-            UnsupportedDtype,
-            "no rule for float32 x float32 into int32",
-        ),
-    ],
-)
-def test_mistakes(shapes, dtypes, error, message):
-    with pytest.raises(error, match=message):
-
-        @T.prim_func
-        def main(A: T.Tensor((1,), "float32")):
-            with T.Kernel(1):
-                a, b, c = [T.alloc_shared(s, d) for s, d in zip(shapes, dtypes, strict=True)]
-                T.gemm(a, b, c)
-
-
-@pytest.mark.parametrize(
-    ("statement", "error", "message"),
-    [
-        (lambda a: T.gemm(a[0:9, 0:8], a, a), OutOfBounds, "gemm: a.* reaches outside"),
-        (
-            lambda a: T.gemm(a[0, 0], a, a),
-            InvalidOperand,
-            "A is the element a.*, which has no extents",
-        ),
-        (lambda a: T.gemm(3, a, a), InvalidOperand, "gemm: A is an int, not a tile"),
-    ],
-)
-def test_operands_that_are_no_matrices(statement, error, message):
-    with pytest.raises(error, match=message):
-
-        @T.prim_func
-        def main(A: T.Tensor((1,), "float32")):
-            with T.Kernel(1):
-                a = T.alloc_shared((8, 8), "float32")
-                statement(a)
-
-
-def test_k_pack_counts_instructions():
-    with pytest.raises(
-        InvalidValue, match=r"(?s)T\.gemm: k_pack=0\n.*k_pack is a positive integer"
-    ):
-
-        @T.prim_func
-        def main():
-            with T.Kernel(1, threads=128):
-                a = T.alloc_shared((64, 64), "float16")
-                c = T.alloc_fragment((64, 64), "float32")
-                T.gemm(a, a, c, k_pack=0)
-
-
-def test_in_an_elementwise_loop():
-    with pytest.raises(NestingError, match=r"T\.gemm stands inside T\.Parallel"):
-
-        @T.prim_func
-        def main(A: T.Tensor((8, 8), "float32")):
-            with T.Kernel(1):
-                for i in T.Parallel(8):
-                    T.gemm(A, A, A)

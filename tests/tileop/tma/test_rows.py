@@ -6,7 +6,7 @@ import pytest
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import InvalidOperand, NoLowering, ShapeMismatch
+from tvmtile.errors import NoLowering
 
 SM100 = {"kind": "cuda", "arch": "sm_100a"}
 
@@ -63,48 +63,3 @@ def test_other_gpus_have_no_such_copies(arch):
         tvmtile.compile(moved(), target={"kind": "cuda", "arch": arch})
     assert "of compute capability 10.0 move four rows at once" in str(error.value)
     assert "T.gather4 and T.scatter4 run everywhere" in str(error.value)
-
-
-def mistaken(action, match, error=InvalidOperand):
-    with pytest.raises(error, match=f"(?s){match}"):
-
-        @T.prim_func
-        def main(A: T.Tensor((64, 60), "float16"), B: T.Tensor((64, 64), "float16")):
-            with T.Kernel(1, threads=128):
-                tile = T.alloc_shared((4, 64), "float16")
-                bar = T.alloc_barrier(1)
-                if action == "pitch":
-                    T.tma_gather4(A, tile, 0, [0, 1, 2, 3], barrier=bar)
-                elif action == "rows":
-                    T.tma_gather4(B, tile, 0, [0, 1, 2], barrier=bar)
-                elif action == "memory":
-                    T.tma_scatter4(B, tile, 0, [0, 1, 2, 3])
-                elif action == "tile":
-                    T.tma_gather4(tile, B, 0, [0, 1, 2, 3], barrier=bar)
-                elif action == "height":
-                    T.tma_gather4(B, T.alloc_shared((8, 64), "float16"), 0, [0] * 4, barrier=bar)
-                elif action == "barrier":
-                    T.tma_gather4(B, tile, 0, [0, 1, 2, 3], barrier=tile)
-                elif action in ("narrow", "uneven", "wide"):
-                    columns = {"narrow": 3, "uneven": 12, "wide": 512}[action]
-                    rows = T.alloc_shared((4, columns), "float16")
-                    T.tma_gather4(B, rows, 0, [0, 1, 2, 3], barrier=bar)
-                elif action == "dtype":
-                    wide = T.alloc_shared((4, 64), "float32")
-                    T.tma_gather4(B, wide, 0, [0, 1, 2, 3], barrier=bar)
-                else:
-                    T.tma_gather4(B[0:4, 0:64], tile, 0, [0, 1, 2, 3], barrier=bar)
-
-
-def test_mistakes():
-    mistaken("pitch", r"rows of A\[64, 60\] float16 may not begin at multiples of 16 bytes")
-    mistaken("rows", "there are 4 indices", ShapeMismatch)
-    mistaken("memory", "the tensor is in global memory")
-    mistaken("tile", "the tensor is in global memory")
-    mistaken("height", "the tile has 4 rows", ShapeMismatch)
-    mistaken("barrier", "T.alloc_barrier")
-    mistaken("narrow", "a row of .* has 3 columns, 6 bytes.*a multiple of 16 bytes")
-    mistaken("uneven", "a row of .* has 12 columns, 24 bytes")
-    mistaken("wide", "a row of .* has 512 columns.*at most 256")
-    mistaken("dtype", "differ in their dtypes")
-    mistaken("region", "is not a whole tensor of two axes")

@@ -9,7 +9,7 @@ from tvm.script import from_source
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import DataRace, InvalidOperand, NoLowering, ShapeMismatch
+from tvmtile.errors import DataRace, NoLowering
 
 SM90 = {"kind": "cuda", "arch": "sm_90a"}
 
@@ -376,56 +376,6 @@ def test_reasons_against_a_tensor_map():
     refused(alone(), "from compute capability 9.0 on", target={"kind": "cuda", "arch": "sm_80"})
 
 
-def test_a_tensor_that_the_kernel_writes():
-    @T.prim_func
-    def main(A: T.Tensor((64, 64), "float16")):
-        with T.Kernel(1, threads=128):
-            t = T.alloc_shared((64, 64), "float16")
-            T.copy(A, t, impl="tma")
-            T.copy(t, A)
-
-    refused(main, "the kernel writes A[64, 64] float16")
-
-
-def mistaken(action, match, error=InvalidOperand):
-    with pytest.raises(error, match=match):
-
-        @T.prim_func
-        def main(A: T.Tensor((64, 64), "float16"), C: T.Tensor((64, 64), "float16")):
-            with T.Kernel(1, threads=128):
-                t = T.alloc_shared((64, 64), "float16")
-                small = T.alloc_shared((32, 64), "float16")
-                wide = T.alloc_shared((64, 64), "float32")
-                bar = T.alloc_barrier(1)
-                if action == "no barrier":
-                    T.tma_copy(A, t)
-                elif action == "store with a barrier":
-                    T.tma_copy(t, C, barrier=bar)
-                elif action == "between tensors":
-                    T.tma_copy(A, C)
-                elif action == "other dtype":
-                    T.tma_copy(A, wide, barrier=bar)
-                elif action == "other shape":
-                    T.tma_copy(A, small, barrier=bar)
-                elif action == "no mbarrier":
-                    T.tma_copy(A, t, barrier=small[0, 0])
-                elif action == "cluster":
-                    T.tma_copy(A, t, barrier=bar, cluster_mask=3)
-                elif action == "leaders":
-                    T.tma_copy(A, t, barrier=bar, leader_scope_threads=48)
-
-
-def test_mistakes():
-    mistaken("no barrier", r"nobody can wait for the copy to t\[64, 64\] float16")
-    mistaken("store with a barrier", "has a barrier, which only loads complete on")
-    mistaken("between tensors", r"A\[64, 64\] float16 is in global memory and C.* in global")
-    mistaken("other dtype", "differ in their dtypes")
-    mistaken("other shape", "are tiles of different shapes", ShapeMismatch)
-    mistaken("no mbarrier", "small.* is no mbarrier")
-    mistaken("cluster", "there is no block 1 in a cluster of 1")
-    mistaken("leaders", "give a multiple of 32 threads")
-
-
 # Stores --------------------------------------------------------------------------------------------
 
 
@@ -526,13 +476,3 @@ def test_a_tensor_that_the_kernel_reads():
             T.copy(t, A, impl="tma")
 
     refused(main, "the kernel reads A[64, 64] float16")
-
-
-@pytest.mark.parametrize("count", [-1, 8, 1.0])
-def test_how_many_groups_may_be_left(count):
-    with pytest.raises(InvalidOperand, match="give a number from 0 to 7"):
-
-        @T.prim_func
-        def main(A: T.Tensor((64, 64), "float16")):
-            with T.Kernel(1, threads=128):
-                T.tma_store_wait(count)
