@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import defaultdict
 
 import numpy as np
 import pytest
@@ -16,11 +17,13 @@ from tvm import DataType, ir, tirx
 from tvm.target import Target
 from tvm_ffi import structural_walk
 
+from tvmtile.ir.annotations import ARRIVE_COUNT, BARRIER_ID
 from tvmtile.ir.barriers import is_barrier
 from tvmtile.ir.kernels import Launch, is_kernel, statements_of, with_statements
 from tvmtile.passes import InsertBarriers, LowerAsyncWork
 
 SIMDGROUP = 32
+ATOMIC = -1
 DEVICE_BARRIERS = ("tvmtile_threadgroup_barrier", "tvmtile_simdgroup_barrier")
 
 
@@ -52,11 +55,8 @@ class Oracle:
         self.known = {}
         for param, tensor in zip(func.params, arguments, strict=False):
             self.known[param] = tensor
-            self.known.update(
-                (extent, size)
-                for extent, size in zip(param.ty.shape, tensor.shape, strict=True)
-                if isinstance(extent, ir.Var)
-            )
+            shapes = zip(getattr(param.ty, "shape", ()), getattr(tensor, "shape", ()), strict=False)
+            self.known.update((extent, n) for extent, n in shapes if isinstance(extent, ir.Var))
         self.touched = {}
         self.groups = {}  # of copies that a thread has committed and not waited for, oldest first
         self.issued = {}  # by thread: the elements of copies that are not committed
@@ -91,6 +91,11 @@ class Oracle:
                 thread[stmt.var] = value(stmt.value, thread)
         elif isinstance(stmt, tirx.For):
             self.loop(stmt, threads)
+        elif isinstance(stmt, tirx.While):
+            while value(stmt.condition, threads[0]):
+                self.statement(stmt.body, threads)
+        elif isinstance(stmt, tirx.AttrStmt):
+            self.statement(stmt.body, threads)
         elif isinstance(stmt, tirx.Evaluate) and isinstance(stmt.value, ir.Call):
             self.call(stmt.value, threads)
         elif isinstance(stmt, tirx.IfThenElse):
@@ -120,17 +125,27 @@ class Oracle:
             self.statement(loop.body, threads)
 
     def barrier(self, stmt, threads):
-        assert len(threads) == self.launch.num_threads, "not all threads come to a barrier"
         self.barriers += 1
-        group, orders_device = meaning(stmt)
-        for place in list(self.touched):
-            scope = place[0]
-            if scope == "global" and self.fenced and not orders_device:
+        who, orders_device = meaning(stmt)
+        number, count = (stmt.value.attrs or {}).get(BARRIER_ID, 0), self.launch.num_threads
+        groups = defaultdict(list)
+        for thread in threads:
+            is_simdgroup = who == "simdgroup"
+            at = thread["thread"] // SIMDGROUP if is_simdgroup else value(number, thread)
+            groups[at].append(thread["thread"])
+        if who == "block":
+            count = int((stmt.value.attrs or {}).get(ARRIVE_COUNT, count))
+            sizes = {len(group) for group in groups.values()}
+            assert sizes == {count}, "not all threads come to a barrier"
+        waiting = [sum(1 << thread for thread in group) for group in groups.values()]
+        for place, uses in list(self.touched.items()):
+            if place[0] == "global" and self.fenced and not orders_device:
                 continue
-            if group == "block":
+            if who == "block" and count == self.launch.num_threads:
                 del self.touched[place]
-            else:
-                self.touched[place] = dict.fromkeys(self.touched[place], True)
+            for use, seen in uses.items():
+                # Who waits with one that has seen a use has seen it, too.
+                uses[use] = seen | sum(group for group in waiting if group & seen)
 
     # Instructions with addresses, and groups of copies -----------------------------------------------
 
@@ -142,6 +157,11 @@ class Oracle:
             for thread in threads:
                 me = thread["thread"]
                 self.groups.setdefault(me, []).append(self.issued.pop(me, []))
+        elif name == "tvmtile.atomic":
+            for thread in threads:
+                load = call.args[0]
+                indices = [value(index, thread) for index in load.indices]
+                self.touch_place(place_of(load.source, indices), thread["thread"], store=ATOMIC)
         elif name.startswith("cp_async"):
             self.stores += 1
             for thread in threads:
@@ -154,12 +174,12 @@ class Oracle:
                     first + SIMDGROUP - 1,
                 ):  # any thread of the warp may read the row
                     for place in self.row(address_in(call), thread, 16):
-                        self.touch_place(place, lane, writes=False)
+                        self.touch_place(place, lane)
 
     def issue(self, call, thread):
         me = thread["thread"]
         for place in self.row(call.args[0], thread, int(call.args[2])):
-            self.touch_place(place, me, writes=True, arrives=False)
+            self.touch_place(place, me, store=self.stores, arrives=False)
             self.issued.setdefault(me, []).append(place)
             self.pending.add(place)
 
@@ -172,7 +192,7 @@ class Oracle:
             self.stores += 1
             for place in itertools.chain(*arrived):
                 self.pending.discard(place)
-                self.touched.setdefault(place, {})[me, self.stores] = False
+                self.touched.setdefault(place, {})[me, self.stores] = 1 << me
 
     def row(self, address, thread, size):
         """The elements at an address."""
@@ -180,8 +200,10 @@ class Oracle:
         structural_walk(address, (ir.TensorLoad, found.append))
         buffer, indices = found[0].source, [value(index, thread) for index in found[0].indices]
         count = size * 8 // int(DataType(str(buffer.ty.dtype)).bits)
-        for number in range(count):
-            yield place_of(buffer, [*indices[:-1], indices[-1] + number])
+        *outer, last = indices
+        for number in range(last, last + count):
+            rows, column = divmod(number, int(buffer.ty.shape[-1])) if outer else (0, number)
+            yield place_of(buffer, [*outer[:-1], *(row + rows for row in outer[-1:]), column])
 
     # Elements ---------------------------------------------------------------------------------------
 
@@ -200,19 +222,18 @@ class Oracle:
         first = value(last.base if isinstance(last, tirx.Ramp) else last, thread)
         for lane in range(count):
             place = place_of(buffer, [*row, first + lane])
-            self.touch_place(place, thread["thread"], writes=writes)
+            self.touch_place(place, thread["thread"], store=self.stores if writes else 0)
 
-    def touch_place(self, place, me, *, writes, arrives=True):
+    def touch_place(self, place, me, *, store=0, arrives=True):
+        """One element; the same store and atomic updates are no race among themselves."""
         if place in self.pending:
             raise NotArrived(f"{place} is touched by {me} before it has arrived")
         uses = self.touched.setdefault(place, {})
-        for (other, store), met in uses.items():
-            if other == me or not (writes or store) or (writes and store == self.stores):
-                continue
-            if not met or me // SIMDGROUP != other // SIMDGROUP:
+        for (other, earlier), seen in uses.items():
+            if store != earlier and not seen >> me & 1:
                 raise RaceFound(f"{place}: threads {other} and {me}")
         if arrives:
-            uses[me, self.stores if writes else 0] = False
+            uses[me, store] = 1 << me
 
 
 def is_variable(buffer):
@@ -233,8 +254,8 @@ def place_of(buffer, indices):
 
 def value(expression, environment):
     """The value of an expression of integers."""
-    if isinstance(expression, tirx.IntImm):
-        return int(expression.value)
+    if isinstance(expression, int | tirx.IntImm | tirx.FloatImm):
+        return int(getattr(expression, "value", expression))
     if isinstance(expression, ir.Var):
         return environment[expression]
     if isinstance(expression, tirx.Not):

@@ -1,0 +1,93 @@
+"""InsertBarriers: no race is left, and no barrier is there without a reason."""
+
+from __future__ import annotations
+
+import pytest
+import tvm
+
+import tvmtile
+from tests.fuzz.run import compiled
+from tests.metal.test_attention import flash_attention
+from tests.passes.gpu.barriers.oracle import (
+    Oracle,
+    Programs,
+    RaceFound,
+    barriers_in,
+    for_metal,
+    with_pass,
+    without,
+)
+from tests.passes.gpu.barriers.programs import KERNELS
+from tests.programs import catalogue
+from tvmtile.analysis.effects import Effects
+from tvmtile.errors import TileError
+from tvmtile.language import GemmWarpPolicy
+
+
+@pytest.mark.parametrize("kernel", [kernel for kernel in KERNELS if not kernel.error], ids=str)
+def test_barriers_stand_where_the_table_has_them(kernel):
+    tvm.ir.assert_structural_equal(with_pass(kernel.before()), kernel.after())
+
+
+@pytest.mark.parametrize("kernel", [kernel for kernel in KERNELS if kernel.error], ids=str)
+def test_what_no_barrier_orders_is_an_error(kernel):
+    with pytest.raises(TileError, match=kernel.error):
+        with_pass(kernel.before())
+
+
+RUNNABLE = [k for k in KERNELS if not k.error and k.options.get("oracle") != "no"]
+
+
+@pytest.mark.parametrize("kernel", RUNNABLE, ids=str)
+def test_no_race_is_left(kernel):
+    kernel.run(kernel.after())
+
+
+@pytest.mark.parametrize("kernel", [k for k in RUNNABLE if k.is_always_needed], ids=str)
+def test_each_barrier_is_needed(kernel):
+    func = kernel.after()
+    for number in range(len(barriers_in(func))):
+        with pytest.raises(RaceFound):
+            kernel.run(func.with_body(without(func.body, number)[0]))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "scopes",
+    [("shared", "shared"), ("global", "shared"), ("shared", "global"), ("global", "global")],
+)
+def test_random_programs_have_no_race_left(seed, scopes):
+    for number in range(25):
+        func = Programs(1000 * seed + number, scopes).program()
+        func = for_metal(func) if number % 2 else func
+        exchanged = {buffer.name for buffer in Effects(func.body).device_memory}
+        tensors = {param.name for param in func.params}
+        Oracle(with_pass(func), ignored=tensors - exchanged).run()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "stages", "transpose_A", "transpose_B", "rest"),
+    [
+        ("float16", 2, False, False, (0, 0, 0)),
+        ("float16", 3, True, False, (0, 0, 0)),
+        ("bfloat16", 2, False, True, (5, 0, 0)),
+        ("bfloat16", 3, True, True, (0, 11, 0)),
+        ("float32", 2, True, True, (0, 0, 7)),
+        ("float32", 2, False, True, (8, 3, 4)),
+    ],
+)
+def test_one_barrier_an_iteration_of_a_pipelined_product(
+    dtype, stages, transpose_A, transpose_B, rest, tmp_path
+):
+    given = {"transpose_A": transpose_A, "transpose_B": transpose_B, "stages": stages, "rest": rest}
+    case = catalogue()["gemm"].case(dtypes=(dtype, "float32", "float32"), **given)
+    source = compiled(case, "metal", tmp_path).get_kernel_source()
+    assert source.count("threadgroup_barrier(") == 1
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_one_barrier_an_iteration_of_pipelined_attention(causal):
+    options = {"block_M": 32, "block_N": 32, "threads": 128, "stages": 2, "dtype": "float16"}
+    func = flash_attention(1, 1, 256, 64, causal, policy=GemmWarpPolicy.FullRow, **options)
+    kernel = tvmtile.compile(func, target="metal", execution_backend="emulator")
+    assert kernel.get_kernel_source().count("threadgroup_barrier(") == 1
