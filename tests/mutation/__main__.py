@@ -42,7 +42,7 @@ def main() -> int:
         print(table([Path(path) for path in options.table]))
         return 0
     end = time.monotonic() + options.seconds
-    known = _resumed(options.resume)
+    known = {verdict.name: verdict for verdict in _decided(options.resume)}
     wanted = _wanted(options, known)
     directory = options.directory or Path(tempfile.mkdtemp(prefix="mutation-"))
     try:
@@ -68,6 +68,7 @@ def _run(
         end=end,
         near_only=options.near,
         near_files=options.near_files,
+        known={verdict.name: verdict.by for verdict in _decided(options.known)},
     )
     baseline = Baseline()
     if options.baseline and options.baseline.exists():
@@ -110,14 +111,12 @@ def _write(path: Path | None, verdicts: dict[str, Verdict]) -> None:
         path.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
 
 
-def _resumed(path: Path | None) -> dict[str, Verdict]:
+def _decided(path: Path | None) -> list[Verdict]:
     """Verdicts of an earlier run, where it came to one."""
     if path is None or not path.exists():
-        return {}
+        return []
     verdicts = [Verdict(**facts) for facts in json.loads(path.read_text(encoding="utf-8"))]
-    return {
-        verdict.name: verdict for verdict in verdicts if verdict.result in ("found", "not found")
-    }
+    return [verdict for verdict in verdicts if verdict.result in ("found", "not found")]
 
 
 def _wanted(options: argparse.Namespace, known: dict[str, Verdict]) -> dict[str, Mutant]:
@@ -159,6 +158,7 @@ def _options() -> argparse.Namespace:
     add("--seconds", type=float, default=float("inf"), help="stop after them; the rest is open")
     add("--json", type=Path, help="where to write the report")
     add("--resume", type=Path, help="a report: what it decides is not run again")
+    add("--known", type=Path, help="a report: what found a mutant there runs first")
     add("--baseline", type=Path, help="what the tests do without a mutant: read, or written")
     add("--directory", type=Path, help="for the copies, to keep what the emulators compiled")
     add("--table", nargs="+", help="reports, whose names are the columns of a table")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,6 +62,8 @@ class Settings:
     near_only: bool = False
     near_files: int = 6
     """How many of the nearest test files run first."""
+    known: Mapping[str, str] = field(default_factory=dict)
+    """Tests that once found mutants: their files run before the nearest."""
 
 
 class Hunt:
@@ -154,7 +156,11 @@ class _Case:
 
     def near(self) -> list[str]:
         """The files that run first."""
-        return self._hunt.near.files(self._mutant.file, self._hunt.settings.near_files)
+        hunt, settings = self._hunt, self._hunt.settings
+        found_by = settings.known.get(self._mutant.name, "").partition("::")[0]
+        first = [found_by] if found_by in hunt.near.tests else []
+        nearest = hunt.near.files(self._mutant.file, settings.near_files)
+        return list(dict.fromkeys([*first, *nearest]))
 
     def run(self, tests: list[str]) -> _Case | None:
         """Run tests on the mutant; itself, where this decides it or was the last that could."""

@@ -17,7 +17,7 @@ class Near:
     """
 
     def __init__(self, tests: Mapping[str, str], sources: Mapping[str, str]) -> None:
-        self._tests = tests
+        self.tests = tests
         self._sources = sources
         self._words = {test: set(re.findall(r"\w+", text)) for test, text in tests.items()}
 
@@ -35,7 +35,7 @@ class Near:
         def score(test: str) -> int:
             there = PurePosixPath(test)
             pairs = zip(there.parent.parts, own.parent.parts, strict=False)
-            mentions = len(self._words[test].intersection(names)) + (dotted in self._tests[test])
+            mentions = len(self._words[test].intersection(names)) + (dotted in self.tests[test])
             return (
                 12 * (there == own)
                 + 8 * (there == of_folder)
@@ -47,7 +47,7 @@ class Near:
                 + 2 * min(3, mentions)
             )
 
-        ranked = sorted(self._tests, key=lambda test: (-score(test), len(self._tests[test]), test))
+        ranked = sorted(self.tests, key=lambda test: (-score(test), len(self.tests[test]), test))
         return [test for test in ranked if score(test) >= _LEAST][:most]
 
 

@@ -45,12 +45,12 @@ def test_mutants_of_a_file_run_first_the_tests_that_mirror_it() -> None:
 
 @pytest.mark.nightly
 def test_mutants_that_were_found_still_are(tmp_path: Path) -> None:
-    known = {
-        name for name in json.loads(_FOUND.read_text(encoding="utf-8")) if name in all_mutants()
-    }
+    verdicts = json.loads(_FOUND.read_text(encoding="utf-8"))
+    known = {item["name"] for item in verdicts if item["result"] == "found"} & all_mutants().keys()
     report = tmp_path / "report.json"
-    command = [sys.executable, "-m", "tests.mutation", "--tier", "full", "--json", str(report)]
-    command += ["--jobs", str(os.cpu_count()), "--only", ",".join(sorted(known))]
+    command = [sys.executable, "-m", "tests.mutation", "--tier", "full", "--near"]
+    command += ["--known", str(_FOUND), "--only", ",".join(sorted(known))]
+    command += ["--jobs", str(os.cpu_count()), "--json", str(report)]
     subprocess.run(command, cwd=_ROOT, check=False)
     verdicts = json.loads(report.read_text(encoding="utf-8"))
     assert [item["name"] for item in verdicts if item["result"] != "found"] == []
