@@ -24,6 +24,7 @@ import linecache
 import os
 import re
 import sys
+import threading
 import types
 import warnings
 from collections.abc import Callable, Iterator
@@ -78,6 +79,8 @@ _INTERNAL = (
     ast.__file__,
     contextlib.__file__,
     functools.__file__,
+    threading.__file__,
+    str(Path(threading.__file__).with_name("concurrent")),
     "<tvmtile",
     "<unknown>",
     "<frozen",

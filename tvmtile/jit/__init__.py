@@ -6,6 +6,7 @@ import sys
 import types
 from typing import Any
 
+from tvmtile.errors import hide_internal_frames
 from tvmtile.jit.artifact import Artifact
 from tvmtile.jit.compiler import compile, par_compile
 from tvmtile.jit.decorator import JitFunction, jit
@@ -34,8 +35,9 @@ JITKernel = Kernel
 class _CallablePackage(types.ModuleType):
     """`tvmtile.jit` is this package and, as TileLang's users expect, the decorator as well."""
 
+    @hide_internal_frames
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return jit(*args, scope=sys._getframe(1).f_locals, **kwargs)
+        return jit(*args, scope=sys._getframe(2).f_locals, **kwargs)  # above hide_internal_frames
 
 
 sys.modules[__name__].__class__ = _CallablePackage

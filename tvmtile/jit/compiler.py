@@ -10,7 +10,14 @@ from typing import Any, Literal, overload
 
 from tvm import tirx
 
-from tvmtile.errors import InvalidOperand, TileError, hide_internal_frames, warn, warn_ignored
+from tvmtile.errors import (
+    InvalidOperand,
+    TileError,
+    hide_internal_frames,
+    user_location,
+    warn,
+    warn_ignored,
+)
 from tvmtile.jit.following import FollowingKernel, best_target, chosen_target
 from tvmtile.jit.kernel import Kernel
 from tvmtile.jit.request import Request, result_positions
@@ -223,14 +230,16 @@ def par_compile(
     """
     known = inspect.signature(compile).parameters
     refuse_unknown("par_compile", options.keys() - known.keys(), compile, par_compile)
+    here = user_location()  # the threads have no line of the user's
 
     def compiled(func: Program) -> Kernel | None:
         try:
             return compile(func, **options)
         except TileError as error:
+            error.location = error.location or here
             if not ignore_error:
                 raise
-            warn(f"a program was left out: {error}")
+            warn(f"a program was left out: {error}", here)
             return None
 
     with ThreadPoolExecutor(num_workers) as workers:

@@ -117,7 +117,7 @@ def jit(
             return compile_program(function, out_idx=out_idx, **options)
         return JitFunction(function, names, out_idx, options)
 
-    return decorate if func is None else decorate(func)
+    return hide_internal_frames(decorate) if func is None else decorate(func)
 
 
 class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
