@@ -7,11 +7,9 @@ import weakref
 
 import numpy as np
 import pytest
-import torch
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import ArgumentError, InvalidOperand, InvalidValue, SyntaxNotSupported
 
 SCALE = 2.0
 ROWS = T.dynamic("ROWS")
@@ -90,48 +88,6 @@ def test_parameters_by_keyword(kernel):
     assert (z == 6).all()
 
 
-@pytest.mark.parametrize(
-    ("args", "named", "message"),
-    [
-        ((), {"Y": 0}, "add: missing a required argument: 'X'"),
-        ((0, 0), {"y": 0}, "add: missing a required argument: 'Z'"),
-        ((0,), {"X": 0}, "add: multiple values for argument 'X'"),
-    ],
-)
-def test_keywords_that_do_not_fit(kernel, args, named, message):
-    with pytest.raises(ArgumentError, match=message) as caught:
-        kernel(*args, **named)
-    assert caught.value.help.startswith("its parameters are X, Y")
-
-
-def test_lists_for_tensors(kernel):
-    with pytest.raises(ArgumentError, match="X is a tensor .* it got a list") as caught:
-        kernel([[1.0]], ones(1, 8))
-    assert caught.value.help == "pass `torch.tensor(x)`"
-    with pytest.raises(
-        ArgumentError, match=r"X is a tensor of float32; it got the list \[1"
-    ) as caught:
-        scale_rows([1.0, 2.0])
-    assert caught.value.help == "pass a tensor, e.g. `torch.tensor(X)`"
-    with pytest.raises(ArgumentError, match="it got the NoneType None"):
-        scale_rows(None)
-
-
-def test_tensors_for_extents():
-    with pytest.raises(
-        InvalidOperand, match="of a tensor is an integer; it got a tensor"
-    ) as caught:
-        Scaler(2.0).make(torch.ones(4))
-    assert "`make(M, N)(x)`" in caught.value.help
-    with pytest.raises(ArgumentError, match="a ndarray can't select a special") as caught:
-        Scaler(2.0).make(ones(4))
-    assert "`make(M, N)(x)`" in caught.value.help
-    with pytest.raises(InvalidOperand, match=r"an integer; it got the list \[4\]"):
-        Scaler(2.0).make([4])
-    with pytest.raises(InvalidOperand, match="the extent -4 of a tensor is negative"):
-        T.Tensor((-4, 8), "float32")
-
-
 def test_nothing_to_do(kernel):
     assert kernel(ones(0, 8), ones(0, 8)).shape == (0, 8)
     assert scale_rows(ones(0, 8)).shape == (0, 8)
@@ -189,29 +145,6 @@ def test_an_object_that_nobody_can_watch():
     slots = Slots()
     slots.scale = 6.0
     assert (slots.rows(ones(1, 8)) == 6).all()
-
-
-def test_a_kernel_with_self_in_a_class():
-    with pytest.raises(SyntaxNotSupported, match="when there is no self yet") as caught:
-
-        class Wrong:
-            @T.prim_func
-            def fill(self, X: T.Tensor((4,), "float32")):
-                with T.Kernel(4) as x:
-                    X[x] = 1
-
-    assert "decorate the method with @tvmtile.jit" in caught.value.help
-
-
-def test_an_option_that_nobody_knows():
-    with pytest.raises(
-        InvalidValue, match="there is no pass option 'tl.disable_tma_lowe'"
-    ) as caught:
-        tvmtile.compile(add, pass_configs={"tl.disable_tma_lowe": True})
-    assert caught.value.help == "did you mean 'tl.disable_tma_lower'?"
-    with pytest.raises(InvalidValue, match=r"there is no pass option 'tvmtile\.verfy'") as caught:
-        tvmtile.compile(add, pass_configs={"tvmtile.verfy": True})
-    assert caught.value.help == "did you mean 'tvmtile.verify'?"
 
 
 def test_a_name_that_tvmtile_does_not_have():

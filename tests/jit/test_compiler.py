@@ -8,11 +8,8 @@ import torch
 import tvmtile
 import tvmtile.language as T
 from tvmtile.errors import (
-    InvalidOperand,
-    InvalidValue,
     MissingDependency,
     TileWarning,
-    UnknownTarget,
 )
 
 
@@ -57,31 +54,10 @@ def test_several_specialisations_of_an_eager_kernel():
 
 
 def test_what_can_not_be_compiled_is_left_out_on_demand():
-    with pytest.raises(InvalidOperand, match="takes a T.prim_func"):
-        tvmtile.par_compile([scale(4, 1), "no program"])
-    with pytest.warns(
-        TileWarning, match="a program was left out: .* takes a T.prim_func, not a str"
-    ):
+    with pytest.warns(TileWarning, match="a program was left out: "):
         kernels = tvmtile.par_compile([scale(4, 1), "no program"], ignore_error=True)
     assert kernels[0] is not None
     assert kernels[1] is None
-
-
-def test_results_are_named_once():
-    @T.prim_func
-    def one(n: T.int32):
-        A = T.empty((4,), "int32")
-        with T.Kernel(1):
-            A[0] = n
-        return A
-
-    with pytest.raises(InvalidValue, match="out_idx=-1 for a kernel that makes its results"):
-        tvmtile.compile(one, out_idx=-1)
-
-
-def test_a_position_that_is_no_parameter():
-    with pytest.raises(InvalidOperand, match="out_idx=2 is outside the 2 parameters"):
-        tvmtile.compile(scale(4, 1), out_idx=2)
 
 
 def test_tilelangs_name_of_a_kernel():
@@ -131,76 +107,6 @@ def test_a_program_for_another_machine_is_compiled_and_exported(target, tmp_path
     assert caught.value.location.file == __file__
     assert caught.value.location.text == "kernel(torch.zeros(8), torch.zeros(8))"
     assert "export_library" in caught.value.help
-
-
-@pytest.mark.parametrize("architecture", ["wasm32", "wasm64", "i686", "armv7"])
-def test_machines_that_tile_programs_are_not_lowered_for(architecture):
-    with pytest.raises(UnknownTarget, match=f"can't be lowered for {architecture}") as caught:
-        tvmtile.compile(
-            scale(8, 3.0), target={"kind": "llvm", "mtriple": f"{architecture}-unknown-linux"}
-        )
-    assert "64-bit addresses" in caught.value.help
-    assert caught.value.location.file == __file__
-    assert caught.value.location.text == "tvmtile.compile("
-
-
-def test_the_host_of_a_metal_program_is_this_machine():
-    target = {"kind": "metal", "host": {"kind": "llvm", "mtriple": "riscv64-linux-gnu"}}
-    with pytest.raises(UnknownTarget, match="a Metal program is launched from this machine"):
-        tvmtile.compile(scale(8, 3.0), target=target, execution_backend="emulator")
-
-
-OPTIONS = (
-    "out_idx",
-    "target",
-    "execution_backend",
-    "target_host",
-    "verbose",
-    "pass_configs",
-    "compile_flags",
-)
-
-
-@pytest.mark.parametrize(
-    ("call", "message", "help"),
-    [
-        (
-            lambda: tvmtile.compile(scale(8, 3.0), out_ids=-1),
-            "compile has no option 'out_ids'",
-            "did you mean 'out_idx'?",
-        ),
-        (
-            lambda: tvmtile.jit(targt="llvm"),
-            "jit has no option 'targt'",
-            "did you mean 'target'?",
-        ),
-        (
-            lambda: tvmtile.jit(scale, pass_config={}),
-            "jit has no option 'pass_config'",
-            "did you mean 'pass_configs'?",
-        ),
-        (
-            lambda: tvmtile.par_compile([], num_worker=2),
-            "par_compile has no option 'num_worker'",
-            "did you mean 'num_workers'?",
-        ),
-        (
-            lambda: tvmtile.par_compile([], outidx=-1),
-            "par_compile has no option 'outidx'",
-            "did you mean 'out_idx'?",
-        ),
-        (
-            lambda: tvmtile.compile(scale(8, 3.0), xyz=1),
-            "compile has no option 'xyz'",
-            f"its options are {', '.join(OPTIONS)}",
-        ),
-    ],
-)
-def test_an_option_that_does_not_exist(call, message, help):
-    with pytest.raises(InvalidOperand) as caught:
-        call()
-    assert (caught.value.message, caught.value.help) == (message, help)
-    assert caught.value.location.file == __file__
 
 
 def test_options_of_tilelang_that_change_nothing():

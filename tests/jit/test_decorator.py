@@ -8,7 +8,7 @@ from tvm import tirx
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import ArgumentError, InvalidValue, NestingError, SyntaxNotSupported
+from tvmtile.errors import ArgumentError
 
 
 def scaled(n, factor):
@@ -122,15 +122,6 @@ def test_a_function_that_describes_its_tensors_runs_once():
     copy(a, b)
     assert calls == ["copy"]
     torch.testing.assert_close(b, a)
-
-
-def test_a_kernel_in_a_helper_without_a_decorator_says_where_it_belongs():
-    def helper(a):
-        with T.Kernel(1):
-            a[0] = 1.0
-
-    with pytest.raises(NestingError, match=r"T\.Kernel stands outside of a program"):
-        helper(torch.zeros(4))
 
 
 def test_a_function_is_called_once_for_a_specialisation():
@@ -252,26 +243,6 @@ def test_python_decides_branches_of_an_eager_kernel():
     assert a.tolist() == [10, 11]
     pick(a, False)
     assert a.tolist() == [12, 11]
-
-
-def test_out_idx_has_no_meaning_for_an_eager_kernel():
-    with pytest.raises(InvalidValue, match="out_idx=-1 is for functions that return a T.prim_func"):
-
-        @tvmtile.jit(out_idx=-1)
-        def kernel(A: T.Tensor((2,), "int32")):
-            with T.Kernel(1):
-                A[0] = 1
-
-
-def test_a_result_that_is_not_returned_is_an_error():
-    @tvmtile.jit
-    def kernel(A: T.Tensor((2,), "int32")):
-        B = T.empty((2,), "int32")
-        with T.Kernel(1):
-            B[0] = A[0]
-
-    with pytest.raises(SyntaxNotSupported, match="not every tensor made by T.empty is returned: B"):
-        kernel(torch.zeros(2, dtype=torch.int32))
 
 
 def test_source_of_the_kernel_that_was_compiled_last():

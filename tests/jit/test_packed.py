@@ -8,7 +8,6 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import ArgumentError, UnsupportedDtype
 
 FLOAT4 = "float4_e2m1fn"
 PAIRS = torch.float4_e2m1fn_x2
@@ -73,23 +72,3 @@ def test_constants_of_an_eager_kernel_count_elements(dtype):
 def test_the_profiler_makes_pairs(kernel):
     a, _ = kernel.get_profiler().inputs(dynamic_symbolic_constraints={"M": 3, "N": 10})
     assert (a.dtype, tuple(a.shape)) == (PAIRS, (3, 5))
-
-
-def test_what_does_not_fit_is_explained(kernel):
-    _, x = inputs()
-    with pytest.raises(
-        ArgumentError, match=r"(?s)A is a tensor .*holds two elements of 4 bits; it got float32"
-    ):
-        kernel(torch.zeros(5, 12), x)
-    with pytest.raises(ArgumentError, match="X is a tensor.*needs 24"):
-        kernel(torch.zeros(5, 12, dtype=torch.uint8), x[:22])
-
-
-def test_an_extent_that_may_be_odd():
-    @T.prim_func
-    def main(A: T.Tensor((M, N * 3 + 1), FLOAT4), X: T.Tensor((N,), "float32")):
-        with T.Kernel(M, threads=32) as bx:
-            A[bx, 0] = X[0]
-
-    with pytest.raises(UnsupportedDtype, match="(?s)is not known to be even.*each row"):
-        tvmtile.compile(main)
