@@ -111,9 +111,9 @@ class Guarded:
 
         self._shape, self._dtype = elements.shape, storage(dtype)
         size = self._dtype.itemsize
-        dense = np.empty(elements.shape, np.uint8).strides
+        dense = np.empty([max(n, 1) for n in elements.shape], np.uint8).strides
         self._strides = tuple(size * s for s in (dense if strides is None else strides))
-        last = sum((n - 1) * s for n, s in zip(self._shape, self._strides, strict=True))
+        last = sum(max(n - 1, 0) * s for n, s in zip(self._shape, self._strides, strict=True))
         memory = np.full(last + size + 2 * _BAND, _PATTERN, np.uint8)
         self._in(memory)[...] = elements.astype(self._dtype)
         # An allocation of torch is aligned for vectors, and so is the band's end.

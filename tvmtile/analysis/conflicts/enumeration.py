@@ -9,7 +9,7 @@ import numpy as np
 from tvm import ir, tirx
 
 from tvmtile.analysis.conflicts.domain import Domain
-from tvmtile.analysis.conflicts.expressions import bits, strides
+from tvmtile.analysis.conflicts.expressions import bits, lanes, strides
 from tvmtile.analysis.conflicts.points import Free, Points, points_of
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, Value
 from tvmtile.analysis.effects import Access
@@ -53,9 +53,12 @@ class Enumeration:
 
     @cached_property
     def rows(self) -> list[Value | None]:
-        """The indices outside of the access's block that are uniform; None for others."""
+        """The indices outside of the access's block that are uniform; None for others, and vectors."""
         outer = self._indices[: len(self._indices) - len(self._access.block)]
-        return [self._tried(lambda index=index: self._uniform(index)) for index in outer]
+        return [
+            None if lanes(index) > 1 else self._tried(lambda index=index: self._uniform(index))
+            for index in outer
+        ]
 
     @cached_property
     def points(self) -> Points:

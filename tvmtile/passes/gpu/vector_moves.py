@@ -164,7 +164,7 @@ class Moves:
         packed = max(1, _WORD // bytes_of(buffer))
         shape = list(buffer.ty.shape)
         if len(place) != len(shape):
-            shape = [count_of(shape)]
+            shape = [_span(buffer)]
             place = [widened(place[0])] if is_large(buffer) else place
         is_plain = is_global(buffer) or has_plain_rows(buffer)
         *outer, last = place
@@ -186,6 +186,14 @@ class Moves:
             first = tirx.floordiv(last, count) * lanes
         one = tirx.const(1, str(first.ty.dtype))
         return view, [*outer, tirx.Ramp(first, one, lanes) if lanes > 1 else first]
+
+
+def _span(buffer: ir.Var) -> ir.Expr:
+    """How many elements lie from the first one of a buffer to the last one, in memory."""
+    shape, strides = list(buffer.ty.shape), list(buffer.ty.strides)
+    if not strides:
+        return count_of(shape)
+    return sum(((n - 1) * s for n, s in zip(shape, strides, strict=True)), tirx.const(1, "int32"))
 
 
 _START = [tirx.const(0, "int32")]
