@@ -36,7 +36,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             job
             for job in pairs
             if tier != "fast" or job.target in ("llvm", *job.program.fast)
-            if job.program.runs_on(job.target)
+            if job.program.selected(job.target, tier)
         ]
         metafunc.parametrize("job", jobs, ids=str)
     elif "refusal" in metafunc.fixturenames:
@@ -75,7 +75,7 @@ def _sample(A: T.Tensor((n, k) if turned else (k, n), dtypes[0])):
     with T.Kernel(T.ceildiv(n, rows // 2), threads=-n) as bx:
         a = getattr(T, "alloc_" + scope)((rows + 1,), dtypes[1])
         for start in (0, 8):
-            T.copy(A[start, 0], a, policy=policy)
+            T.copy(A[start, 0], a, *options, policy=policy)
         if turned and n > 4:
             T.clear(a)
         elif bx > 0 and not turned:
@@ -87,7 +87,7 @@ def _sample(A: T.Tensor((n, k) if turned else (k, n), dtypes[0])):
 def test_text_has_values_in_the_place_of_parameters():
     given = {
         "n": 4, "k": 8, "turned": False, "dtypes": ("int8", "int32"), "scope": "shared",
-        "policy": None, "limit": -float("inf"),
+        "policy": None, "limit": -float("inf"), "options": (True, 2), "tile": 9,
     }  # fmt: skip
     assert (
         stand_alone(_sample, given, "HEAD")
@@ -102,8 +102,8 @@ def _twice(tile, count):
 def main(A: T.Tensor((8, 4), 'int8')):
     with T.Kernel(T.ceildiv(4, 4), threads=-4) as bx:
         a = T.alloc_shared((9,), 'int32')
-        T.copy(A[0, 0], a, policy=None)
-        T.copy(A[8, 0], a, policy=None)
+        T.copy(A[0, 0], a, True, 2, policy=None)
+        T.copy(A[8, 0], a, True, 2, policy=None)
         if bx > 0:
             _twice(a, 8)
         x = 4

@@ -1,21 +1,12 @@
-"""Pipelined loops of every kind on an NVIDIA GPU: any number of stages computes the same."""
+"""A pipelined loop on an NVIDIA GPU, called often: what goes wrong there depends on time."""
 
 import pytest
 import torch
 
 import tvmtile.language as T
 from tests.gpu.machine import DEVICE, on_gpu
-from tests.pipelines import CASES
 
 pytestmark = pytest.mark.gpu
-
-
-@pytest.mark.parametrize("stages", [0, 1, 2, 3, 4])
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.filterwarnings("ignore::tvmtile.errors.TileWarning")
-def test_any_number_of_stages_computes_the_same(name, stages):
-    run = CASES[name](stages)
-    run.check(on_gpu(run.program), DEVICE)
 
 
 @T.prim_func

@@ -1,4 +1,4 @@
-"""The rest of the language on Metal: dtypes, views, loops, threads, scalars, several kernels."""
+"""What the catalogue can't say on Metal: threads, votes, functions by name, kernels of one name."""
 
 from __future__ import annotations
 
@@ -7,90 +7,6 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
-
-
-@pytest.mark.parametrize(
-    "dtype",
-    [
-        "bfloat16",
-        "bool",
-        "float16",
-        "int16",
-        "int64",
-        "int8",
-        "uint16",
-        "uint32",
-        "uint64",
-        "uint8",
-    ],
-)
-def test_tiles_of_a_dtype(compiled, dtype):
-    """Copied through shared memory and registers, compared and converted; the rows are ragged."""
-
-    @T.prim_func
-    def main(
-        A: T.Tensor((40, 64), dtype), C: T.Tensor((40, 64), dtype), D: T.Tensor((40, 64), "float32")
-    ):
-        with T.Kernel(T.ceildiv(40, 16), threads=64) as bx:
-            shared = T.alloc_shared((16, 64), dtype)
-            own = T.alloc_fragment((16, 64), dtype)
-            T.copy(A[bx * 16, 0], shared)
-            T.copy(shared, own)
-            for i, j in T.Parallel(16, 64):
-                zero = own[i, j] == T.cast(0, dtype)
-                own[i, j] = T.if_then_else(zero, T.cast(1, dtype), own[i, j])
-            T.copy(own, C[bx * 16, 0])
-            T.copy(shared, D[bx * 16, 0])
-
-    kind = getattr(torch, dtype)
-    a = torch.randint(0, 2 if dtype == "bool" else 100, (40, 64)).to(kind)
-    c, d = torch.zeros(40, 64, dtype=kind), torch.zeros(40, 64)
-    kernel = compiled(main)
-    kernel(a, c, d)
-    assert torch.equal(c.double(), torch.where(a.double() == 0, 1.0, a.double()))
-    assert torch.equal(d, a.float())
-    if dtype in ("bfloat16", "float16", "int8", "uint8"):
-        assert "uint4" in kernel.get_kernel_source()  # 16 bytes are moved at once
-
-
-def test_views_of_shared_and_global_memory(compiled):
-    @T.prim_func
-    def main(
-        A: T.Tensor((64,), "float32"),
-        C: T.Tensor((8, 8), "float32"),
-        bits: T.Tensor((64,), "int32"),
-    ):
-        with T.Kernel(1, threads=32):
-            tile = T.alloc_shared((64,), "float32")
-            T.copy(A, tile)
-            T.copy(T.reshape(tile, (8, 8)), C)
-            T.copy(T.view(tile, (64,), "int32"), bits)
-            rows = T.view(A, (4, 16))
-            for i, j in T.Parallel(4, 16):
-                C[i * 2 + j // 8, j % 8] += rows[i, j]
-
-    a, c, bits = torch.randn(64), torch.zeros(8, 8), torch.zeros(64, dtype=torch.int32)
-    compiled(main)(a, c, bits)
-    assert torch.equal(c, 2 * a.view(8, 8))
-    assert torch.equal(bits, a.view(torch.int32))
-
-
-def test_persistent_blocks_and_scalars(compiled):
-    @T.prim_func
-    def main(
-        A: T.Tensor((7, 64), "float32"),
-        C: T.Tensor((7, 64), "float32"),
-        n: T.int32,
-        alpha: T.float32,
-    ):
-        with T.Kernel(3, threads=32) as block:
-            for (i,) in T.Persistent([7], 3, block):
-                for j in T.Parallel(64):
-                    C[i, j] = A[i, j] * alpha + n
-
-    a, c = torch.randn(7, 64), torch.zeros(7, 64)
-    compiled(main)(a, c, -3, 0.7)
-    torch.testing.assert_close(c, a * 0.7 - 3)
 
 
 def test_loops_of_a_thread(compiled):
@@ -127,30 +43,6 @@ def test_loops_of_a_thread(compiled):
         results.append(out.tolist())
     assert results[0] == results[1]
     assert results[0][30:] == [-1, -1]
-
-
-def test_two_kernels_of_an_extent_known_at_run_time(compiled):
-    n = T.dynamic("n")
-
-    @T.prim_func
-    def main(
-        A: T.Tensor((n,), "float32"), B: T.Tensor((n,), "float32"), C: T.Tensor((1,), "float32")
-    ):
-        with T.Kernel(T.ceildiv(n, 32), threads=32) as bx:
-            for i in T.Parallel(32):
-                B[bx * 32 + i] = A[bx * 32 + i] * 2
-        with T.Kernel(1, threads=64):
-            tile, total = T.alloc_fragment((128,), "float32"), T.alloc_fragment((1,), "float32")
-            T.copy(B[0:128], tile)
-            T.reduce_sum(tile, total, dim=0)
-            T.copy(total, C)
-
-    kernel = compiled(main)
-    for extent in (1, 100):
-        a, b, c = torch.randn(extent), torch.zeros(extent), torch.zeros(1)
-        kernel(a, b, c)
-        assert torch.equal(b, 2 * a)
-        torch.testing.assert_close(c[0], 2 * a.sum())
 
 
 def test_functions_of_metal_by_name(compiled):
@@ -251,3 +143,45 @@ def test_a_view_of_vectors_has_an_element_for_each_lane():
     a, c = torch.randn(8).half(), torch.empty(8).half()
     tvmtile.compile(main)(a, c)
     assert torch.equal(c, a * 2)
+
+
+@pytest.mark.parametrize(
+    ("threads", "rows", "columns"), [(1, 5, 7), (24, 3, 48), (48, 8, 16), (100, 16, 32)]
+)
+def test_threads_of_any_number_meet_at_barriers(compiled, threads, rows, columns):
+    @T.prim_func
+    def main(A: T.Tensor((rows, columns), "float32"), C: T.Tensor((rows, columns), "float32")):
+        with T.Kernel(1, threads=threads):
+            thread = T.get_thread_binding()
+            shared = T.alloc_shared((threads,), "float32")
+            for i, step in T.grid(rows, T.ceildiv(columns, threads)):
+                shared[thread] = 0
+                if step * threads + thread < columns:
+                    shared[thread] = A[i, step * threads + thread]
+                T.sync_threads()
+                if step * threads + thread < columns:
+                    C[i, step * threads + thread] = shared[thread] + shared[0]
+                T.sync_threads()
+
+    a, c = torch.randn(rows, columns), torch.zeros(rows, columns)
+    compiled(main)(a, c)
+    steps = a.split(threads, dim=1)
+    assert torch.equal(c, torch.cat([step + step[:, :1] for step in steps], 1))
+
+
+def test_two_kernels_of_one_name_and_different_bodies(compiled):
+    def add(value):
+        @T.prim_func
+        def main(A: T.Tensor((40,), "float32")):
+            with T.Kernel(1, threads=32):
+                for i in T.Parallel(40):
+                    A[i] = A[i] * 2 + value
+
+        return compiled(main)
+
+    a = torch.zeros(40)
+    one, ten = add(1), add(10)
+    one(a)
+    ten(a)
+    one(a)
+    assert (a == 25).all()

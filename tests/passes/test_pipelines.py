@@ -1,14 +1,16 @@
-"""Pipelined loops of every kind on CUDA: no race, no read before an arrival, and few barriers."""
+"""Pipelined loops of the catalogue on CUDA: no race, no read before an arrival, and few barriers."""
 
 from __future__ import annotations
 
 import pytest
+import torch
 from tvm import ir, tirx
 from tvm_ffi import structural_walk
 
+from tests.fuzz.run import loaded
 from tests.passes.gpu.barriers.oracle import Oracle
 from tests.passes.gpu.barriers.test_asynchronous import is_pipelined, with_barriers
-from tests.pipelines import CASES
+from tests.programs import catalogue
 from tvmtile import errors
 from tvmtile.errors import TileWarning
 from tvmtile.ir.asynchronous import issued
@@ -16,19 +18,46 @@ from tvmtile.ir.barriers import is_barrier
 from tvmtile.ir.kernels import flattened
 
 # What can't be pipelined, and why.
-UNPIPELINED = {"a_sum_that_the_next_copy_needs": "depends on the statement in line"}
+UNPIPELINED = {"sum_that_the_next_copy_needs": "depends on the statement in line"}
 # Copies of which none is asynchronous: elements of two bytes that no word aligns.
-SYNCHRONOUS = {"product_of_rows_of_odd_length"}
+SYNCHRONOUS = {"of_products-40-33-45"}
 # Barriers that an iteration needs besides that behind its wait: a tile has one copy only, or threads
 # write a tile that others have copied.
 MORE_BARRIERS = {
-    "a_consumer_that_writes_back",
-    "a_tile_in_parts",
-    "copies_around_the_product",
-    "one_copy_does_not_run_ahead",
-    "product_first",
-    "product_first_two_ahead",
+    "consumer_that_writes_back",
+    "tile_in_parts",
+    *(f"by_hand-{number}" for number in (1, 2, 4, 5)),
 }
+
+
+def _cases():
+    """By name, the program of the catalogue and its parameters but the number of stages."""
+    for name, entry in catalogue().items():
+        short = name.removeprefix("pipeline_")
+        if short == name:
+            continue
+        (other, values), *_ = [
+            *((n, v) for n, v in entry.parameters.items() if n != "stages"),
+            ("", []),
+        ]
+        if other == "schedule":
+            yield from ((f"{short}-{n}", (entry, {other: v})) for n, v in enumerate(values))
+        elif other:
+            yield from ((f"{short}-{'-'.join(map(str, v))}", (entry, {other: v})) for v in values)
+        else:
+            yield short, (entry, {})
+
+
+CASES = dict(_cases())
+
+
+def program_of(name, stages, directory):
+    """The tile program of a case, and the tensors of a call."""
+    entry, parameters = CASES[name]
+    case = entry.case(**parameters, **({"stages": stages} if "stages" in entry.parameters else {}))
+    given = [(arg.annotation.args[-1].value, case.arguments(0)[arg.arg]) for arg in case.parameters]
+    tensors = [torch.from_numpy(x).to(getattr(torch, dtype)) for dtype, x in given]
+    return loaded(case, directory).main, tensors
 
 
 def pipelined_loops(func):
@@ -49,10 +78,9 @@ def issues_in(node):
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name not in UNPIPELINED])
-def test_threads_see_what_has_arrived_and_nothing_else(name):
-    run = CASES[name](3)
-    func = with_barriers(run.program)
-    oracle = Oracle(func, arguments=run.arguments).run()
+def test_threads_see_what_has_arrived_and_nothing_else(name, tmp_path):
+    program, tensors = program_of(name, 3, tmp_path)
+    oracle = Oracle(with_barriers(program), arguments=tensors).run()
     assert oracle.barriers
     assert not oracle.pending
 
@@ -60,8 +88,8 @@ def test_threads_see_what_has_arrived_and_nothing_else(name):
 @pytest.mark.parametrize("stages", [2, 3, 4])
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.filterwarnings("ignore::tvmtile.errors.TileWarning")
-def test_an_iteration_waits_and_has_one_barrier(name, stages):
-    func = with_barriers(CASES[name](stages).program)
+def test_an_iteration_waits_and_has_one_barrier(name, stages, tmp_path):
+    func = with_barriers(program_of(name, stages, tmp_path)[0])
     loops = pipelined_loops(func)
     assert bool(issues_in(func)) == bool(loops) == (name not in {*UNPIPELINED, *SYNCHRONOUS})
     for loop in loops:
@@ -71,10 +99,10 @@ def test_an_iteration_waits_and_has_one_barrier(name, stages):
 
 @pytest.mark.parametrize("stages", [2, 3])
 @pytest.mark.parametrize("name", UNPIPELINED)
-def test_what_can_t_be_pipelined_says_so_once(name, stages):
+def test_what_can_t_be_pipelined_says_so_once(name, stages, tmp_path):
     errors._SHOWN_WARNINGS.clear()
     with pytest.warns(TileWarning, match=UNPIPELINED[name]) as warnings:
-        func = with_barriers(CASES[name](stages).program)
+        func = with_barriers(program_of(name, stages, tmp_path)[0])
     assert len(warnings) == 1
     assert not pipelined_loops(func)
 
@@ -82,14 +110,14 @@ def test_what_can_t_be_pipelined_says_so_once(name, stages):
 @pytest.mark.parametrize(
     ("name", "size"),
     [
-        ("product_of_7_steps", 16),
-        ("ragged_product", 16),
-        ("product_of_unaligned_rows", 4),
-        ("a_ragged_vector", 16),
+        ("of_products-32-64-112", 16),
+        ("of_products-40-72-88", 16),
+        ("of_products-40-30-90", 4),
+        ("ragged_vector", 16),
     ],
 )
-def test_copies_are_as_wide_as_rows_are_aligned(name, size):
-    issues = issues_in(with_barriers(CASES[name](3).program))
+def test_copies_are_as_wide_as_rows_are_aligned(name, size, tmp_path):
+    issues = issues_in(with_barriers(program_of(name, 3, tmp_path)[0]))
     assert min(int(copy.operands[2]) for copy in issues) == size
     fills = any(copy.fills for copy in issues)
-    assert fills == (name != "product_of_7_steps")
+    assert fills == (name != "of_products-32-64-112")

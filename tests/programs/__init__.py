@@ -62,23 +62,24 @@ class Entry:
 
     def cases(self, target: str, tier: str) -> list[Case]:
         """The cases that a target has in a tier: examples, then drawn ones."""
-        chosen = self.examples[:1] if tier == "fast" else self.examples
-        examples = [self._completed(example) for example in chosen]
-        counts = _DRAWN if target in ("llvm", "gpu") else _EMULATED
-        drawn = self._drawn(max(counts[tier], self.drawn) if tier == "full" else counts[tier])
-        if tier == "nightly" or target not in ARCHITECTURES:
+        return [self._case(p) for p in self.selected(target, tier)]
+
+    def selected(self, target: str, tier: str) -> list[dict[str, Any]]:
+        """The parameters of these cases."""
+        examples = [self._completed(e) for e in self.examples[: 1 if tier == "fast" else None]]
+        count = (_DRAWN if target in ("llvm", "gpu") else _EMULATED)[tier]
+        drawn = self._drawn(max(count, self.drawn) if tier == "full" else count)
+        if tier != "full" or target not in ARCHITECTURES:
             found = examples + drawn
         else:
-            # One architecture in four; the first example, and those with texts to find, have all.
-            shared = examples[1:] + drawn
-            number = ARCHITECTURES.index(target)
-            found = examples[:1] + [
-                p
-                for i, p in enumerate(shared)
-                if (i + crc32(self.name.encode())) % 4 == number or target in self._of("expects", p)
-            ]
-        named = {self._label(p): p for p in found if self._allows(target, p)}
-        return [self._case(p) for p in named.values()]
+            # The first example with either way to copy. Of the others each has one architecture,
+            # and those with texts to find.
+            shared, turn = examples[1:] + drawn, crc32(self.name.encode())
+            found = examples[:1] if target in ("sm_80", "sm_90a") else []
+            for number, p in enumerate(shared, turn):
+                if ARCHITECTURES[number % 4] == target or target in self._of("expects", p):
+                    found.append(p)
+        return [p for n, p in enumerate(found) if self._allows(target, p) and p not in found[:n]]
 
     def case(self, **given: Any) -> Case:
         """The program with these values, and the first ones of its other parameters."""
@@ -88,10 +89,6 @@ class Entry:
         """The examples that a target must refuse, and how its message begins."""
         refused = [(p, self._of("refused", p)) for p in map(self._completed, self.examples)]
         return [(self._case(p), messages[target]) for p, messages in refused if target in messages]
-
-    def runs_on(self, target: str) -> bool:
-        """Some example of it has the target, and need not be refused."""
-        return any(self._allows(target, p) for p in map(self._completed, self.examples))
 
     def _allows(self, target: str, case: dict[str, Any]) -> bool:
         return target in self._of("targets", case) and target not in self._of("refused", case)
@@ -105,13 +102,22 @@ class Entry:
         """An example with the first value of each parameter that it does not name."""
         assert example.keys() <= self.parameters.keys(), f"{self.name}: {example}"
         first = {n: v[0] for n, v in self.parameters.items() if n not in example}
-        case = self._ordered({**first, **example})
-        assert self.where(SimpleNamespace(**case)), f"{self.name}: {case} is left out by `where`"
-        return case
+        return self._ordered({**first, **example})
 
     @functools.cache  # noqa: B019 - the catalogue lives as long as the process
     def _drawn(self, count: int) -> list[dict[str, Any]]:
         """Cases that hypothesis draws, always the same: each has the most values not seen before."""
+        pool = list(self._pool(max(60, count))) if count and self.parameters else []
+        seen = {pair for example in self.examples for pair in _pairs(self._completed(example))}
+        chosen: list[dict[str, Any]] = []
+        while pool and len(chosen) < count:
+            chosen.append(max(pool, key=lambda case: len(_pairs(case) - seen)))
+            seen |= _pairs(chosen[-1])
+            pool.remove(chosen[-1])
+        return chosen
+
+    @functools.cache  # noqa: B019
+    def _pool(self, count: int) -> list[dict[str, Any]]:
         strategies = {
             name: values if isinstance(values, st.SearchStrategy) else st.sampled_from(values)
             for name, values in self.parameters.items()
@@ -121,7 +127,7 @@ class Entry:
 
         @seed(crc32(self.name.encode()))
         @settings(
-            max_examples=max(60, count),
+            max_examples=count,
             phases=[Phase.generate],
             database=None,
             deadline=None,
@@ -129,18 +135,11 @@ class Entry:
         )
         @given(cases)
         def note(case: dict[str, Any]) -> None:
-            if case not in pool:
-                pool.append(self._ordered(case))
+            if (ordered := self._ordered(case)) not in pool:
+                pool.append(ordered)
 
-        if strategies:
-            note()
-        seen = {pair for example in self.examples for pair in _pairs(self._completed(example))}
-        chosen: list[dict[str, Any]] = []
-        while pool and len(chosen) < count:
-            chosen.append(max(pool, key=lambda case: len(_pairs(case) - seen)))
-            seen |= _pairs(chosen[-1])
-            pool.remove(chosen[-1])
-        return chosen
+        note()
+        return pool
 
     def _ordered(self, case: Mapping[str, Any]) -> dict[str, Any]:
         return {name: case[name] for name in self.parameters}

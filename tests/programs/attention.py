@@ -24,6 +24,7 @@ from tests.programs import program
         "policy": ["FullRow", "Square"],
         "dtype": ["float16", "bfloat16"],
         "roles": [None, False],
+        "tensor_copies": [True, False],
     },
     where=lambda p: p.block_M * 2 == p.threads,
     targets=["llvm", "sm_90a", "gpu"],
@@ -45,7 +46,8 @@ from tests.programs import program
         "stages": [1, 0, 2, 3],
         "policy": ["FullRow", "Square", "FullCol"],
         "dtype": ["float16", "bfloat16", "float32"],
-        "roles": [None],
+        "roles": [None, False],
+        "tensor_copies": [True],
     },
     examples=[
         {},
@@ -114,7 +116,11 @@ def attention(
                 total[i] = total[i] * rescale[i] + sums[i]
         for i, j in T.Parallel(block_M, dim):
             output[i, j] /= total[i]
-        T.copy(output, Output[bz, bx * block_M : (bx + 1) * block_M, by, :])
+        T.copy(
+            output,
+            Output[bz, bx * block_M : (bx + 1) * block_M, by, :],
+            disable_tma=not tensor_copies,
+        )
 
 
 @program(tags={"attention", "gemm", "pipelined"}, fast=["metal"])

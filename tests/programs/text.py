@@ -157,7 +157,24 @@ class _Folder(ast.NodeTransformer):
         super().generic_visit(node)
         if isinstance(getattr(node, "body", None), list) and not node.body:  # type: ignore[attr-defined]
             node.body = [ast.Pass()]  # type: ignore[attr-defined]
+        for elements in (getattr(node, "elts", None), getattr(node, "args", None)):
+            if isinstance(elements, list):
+                elements[:] = [e for element in elements for e in _unpacked(element)]
         return _folded(node) if isinstance(node, _FOLDED) else node
+
+    def visit_Lambda(self, node: ast.Lambda) -> Any:
+        return self._within(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
+        return self._within(node)
+
+    def _within(self, node: ast.Lambda | ast.FunctionDef) -> Any:
+        """A function's own parameters are no values."""
+        outer, own = self._values, {arg.arg for arg in node.args.args}
+        self._values = {name: value for name, value in outer.items() if name not in own}
+        folded = self.generic_visit(node)
+        self._values = outer
+        return folded
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         if node.id not in self._values:
@@ -204,6 +221,13 @@ class _Folder(ast.NodeTransformer):
     def _statements(self, nodes: list[ast.stmt]) -> list[ast.stmt]:
         results = [self.visit(node) for node in nodes]
         return [s for r in results for s in (r if isinstance(r, list) else [r])]
+
+
+def _unpacked(node: ast.expr) -> list[ast.expr]:
+    """The elements of a tuple behind a star."""
+    if isinstance(node, ast.Starred) and isinstance(node.value, ast.Tuple | ast.List):
+        return node.value.elts
+    return [node]
 
 
 def _folded(node: ast.expr) -> ast.expr:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
@@ -101,27 +100,6 @@ def assert_rounded(
 def test_dtypes(dtypes: tuple[str, str, str]) -> None:
     check(dtypes, (13, 43, 19))
     check(dtypes, (16, 32, 32), transpose_a=True, transpose_b=True, clear=True)
-
-
-@pytest.mark.parametrize(
-    "extents",
-    [(1, 1, 1), (8, 32, 16), (13, 75, 19), (37, 17, 5), (3, 7, 64), (64, 64, 32), (14, 33, 128)],
-    ids=str,
-)
-@pytest.mark.parametrize(
-    "flags",
-    list(itertools.product((False, True), repeat=3)),
-    ids=lambda f: "".join(map("NT".__getitem__, f)),
-)
-def test_shapes(extents: tuple[int, int, int], flags: tuple[bool, bool, bool]) -> None:
-    transpose_a, transpose_b, clear = flags
-    check(
-        ("float32",) * 3,
-        extents,
-        transpose_a=transpose_a,
-        transpose_b=transpose_b,
-        clear=clear,
-    )
 
 
 MACHINES = [CpuCapability(512, 32), CpuCapability(256, 16), CpuCapability(128, 16)]

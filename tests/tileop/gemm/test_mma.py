@@ -209,22 +209,6 @@ def source(program, arch="sm_89"):
     return kernel.get_kernel_source()
 
 
-@pytest.mark.parametrize(
-    ("dtype", "accum", "arch", "instruction"),
-    [
-        ("float16", "float32", "sm_80", "m16n8k16.row.col.f32.f16.f16.f32"),
-        ("bfloat16", "float32", "sm_80", "m16n8k16.row.col.f32.bf16.bf16.f32"),
-        ("float32", "float32", "sm_80", "m16n8k8.row.col.f32.tf32.tf32.f32"),
-        ("int8", "int32", "sm_80", "m16n8k32.row.col.s32.s8.s8.s32"),
-        ("float8_e4m3fn", "float32", "sm_89", "m16n8k32.row.col.f32.e4m3.e4m3.f32"),
-        ("float64", "float64", "sm_80", "m8n8k4.row.col.f64.f64.f64.f64"),
-    ],
-)
-def test_a_product_uses_the_instruction_of_its_dtypes(dtype, accum, arch, instruction):
-    block = (32, 32, 32) if dtype == "float64" else (64, 64, 64)
-    assert f"mma.sync.aligned.{instruction}" in source(product(dtype, accum, block=block), arch)
-
-
 @pytest.mark.parametrize("transposes", [(a, b) for a in (False, True) for b in (False, True)])
 def test_operands_of_16_bits_are_loaded_by_matrices(transposes):
     text = source(product(transposes=transposes))
@@ -232,24 +216,6 @@ def test_operands_of_16_bits_are_loaded_by_matrices(transposes):
     # A register's elements follow each other along K, as a row of [M, K] or [N, K] does.
     assert plain == (not transposes[0] or transposes[1])
     assert swapped == (transposes[0] or not transposes[1])
-
-
-@pytest.mark.parametrize(
-    ("dtype", "accum", "arch", "instruction"),
-    [
-        ("int8", "int32", "sm_80", "m16n8k16.row.col.s32.s8.s8.s32"),
-        ("float8_e4m3fn", "float32", "sm_89", "m16n8k16.row.col.f32.e4m3.e4m3.f32"),
-    ],
-)
-def test_bytes_along_half_a_k_use_the_shorter_instruction(dtype, accum, arch, instruction):
-    program = gemm(
-        64, 64, 144, block=(64, 64, 48), dtypes=(dtype, accum, accum), transposes=(False, True)
-    )
-    kernel = tvmtile.compile(program, target={"kind": "cuda", "arch": arch})
-    text = kernel.get_kernel_source()
-    assert f"mma.sync.aligned.{instruction}" in text
-    assert "ldmatrix.sync.aligned.m8n8.x4.shared.b16" in text
-    assert kernel.cubin
 
 
 @pytest.mark.parametrize(("dtype", "accum"), [("int8", "int32"), ("float8_e4m3fn", "float32")])
