@@ -1,0 +1,164 @@
+"""Atomic updates: nothing gets lost between threads and blocks that run at the same time."""
+
+from __future__ import annotations
+
+import tvmtile.language as T
+from tests.programs import program
+
+DTYPES = [
+    "float32",
+    "int32",
+    "float16",
+    "bfloat16",
+    "uint32",
+    "int8",
+    "uint8",
+    "int16",
+    "uint16",
+    "int64",
+    "uint64",
+    "float64",
+]
+LACKS = {
+    "float64": "small[301] float64: Metal has no float64",
+    "int64": "atomic: no implementation for metal fits",
+    "uint64": "atomic: no implementation for metal fits",
+}
+GPUS = ["sm_80", "sm_89", "sm_90a", "sm_100a", "gpu"]
+
+
+@program(
+    tags={"atomic"},
+    parameters={"dtype": DTYPES},
+    examples=[{"dtype": dtype} for dtype in DTYPES],
+    inputs={
+        "index": lambda rng, shape: rng.integers(0, 5, shape),
+        "small": lambda rng, shape: rng.integers(0 if dtype.startswith("u") else -1, 2, shape),
+        "large": lambda rng, shape: rng.integers(1, 100, shape),
+        "total": lambda rng, shape: np.zeros(shape, np.int64),
+        "bits": lambda rng, shape: rng.integers(0, 4, shape),
+    },
+    refused=lambda p: {"metal": LACKS[p.dtype]} if p.dtype in LACKS else {},
+    fast=["metal", "sm_80"],
+)
+def atomic_updates_by_many_blocks(
+    index: T.Tensor((301,), "int32"),
+    small: T.Tensor((301,), dtype),
+    large: T.Tensor((301,), dtype),
+    total: T.Tensor((8,), dtype),
+    largest: T.Tensor((8,), dtype),
+    smallest: T.Tensor((8,), dtype),
+    bits: T.Tensor((8,), dtype),
+):
+    """Small integers: their sums are exact in every dtype and order."""
+    with T.Kernel(19, threads=32) as bx:
+        for i in T.Parallel(16):
+            if bx * 16 + i < 301:
+                T.atomic_add(total[index[bx * 16 + i]], small[bx * 16 + i])
+                T.atomic_max(largest[index[bx * 16 + i]], large[bx * 16 + i])
+                T.atomic_min(smallest[index[bx * 16 + i]], large[bx * 16 + i])
+                if "int" in dtype:
+                    T.atomic_or(bits[index[bx * 16 + i]], large[bx * 16 + i])
+
+
+@program(
+    tags={"atomic"},
+    parameters={"dtype": ["float16", "bfloat16", "float32"]},
+    examples=[{}, {"dtype": "bfloat16"}, {"dtype": "float32"}],
+    inputs={
+        "A": lambda rng, shape: [math.nan, math.inf, -math.inf, 1],
+        "C": lambda rng, shape: np.ones(shape),
+    },
+    fast=["metal", "sm_80"],
+)
+def atomic_add_of_infinities(A: T.Tensor((4,), dtype), C: T.Tensor((4,), dtype)):
+    with T.Kernel(1, threads=32):
+        for i in T.Parallel(4):
+            T.atomic_add(C[i], A[i])
+
+
+@program(
+    tags={"atomic", "gemm"},
+    parameters={"dtype": ["float32", "float16"]},
+    inputs={
+        "A": lambda rng, shape: rng.integers(-3, 4, shape),
+        "B": lambda rng, shape: rng.integers(-3, 4, shape),
+        "C": lambda rng, shape: np.zeros(shape),
+    },
+    fast=["metal", "sm_80"],
+)
+def atomic_add_of_parts_of_a_product(
+    A: T.Tensor((50, 70), "float32"), B: T.Tensor((70, 40), "float32"), C: T.Tensor((50, 40), dtype)
+):
+    """Blocks share the sum over K; all edges are ragged."""
+    with T.Kernel(2, 2, 3, threads=64) as (bx, by, bz):
+        a = T.alloc_shared((32, 32), "float32")
+        b = T.alloc_shared((32, 32), "float32")
+        c = T.alloc_fragment((32, 32), "float32")
+        T.clear(c)
+        T.copy(A[by * 32, bz * 32], a)
+        T.copy(B[bz * 32, bx * 32], b)
+        T.gemm(a, b, c)
+        T.atomic_add(C[by * 32, bx * 32], c)
+
+
+@program(
+    tags={"atomic"},
+    parameters={
+        "kind": ["add", "max", "min"],
+        "dtypes": [("float32", "float32"), ("float32", "float64"), ("float16", "float32")],
+    },
+    examples=[
+        {},
+        {"dtypes": ("float32", "float64")},
+        {"kind": "max", "dtypes": ("float16", "float32")},
+    ],
+    targets=lambda p: ["llvm", *GPUS, *([] if "float64" in p.dtypes else ["metal"])],
+    fast=["metal"],
+)
+def atomic_tiles(A: T.Tensor((8, 12), dtypes[0]), C: T.Tensor((3, 8, 12), dtypes[1])):
+    """A whole buffer, a region and an origin, of another dtype than the value."""
+    with T.Kernel(1, threads=64):
+        tile = T.alloc_fragment((8, 12), dtypes[0])
+        T.copy(A, tile)
+        getattr(T, "atomic_" + kind)(C[0, 0:8, 0:12], tile)
+        getattr(T, "atomic_" + kind)(C[1, 0, 0], tile)
+        getattr(T, "atomic_" + kind)(C[2, 2:5, 3:12], tile[1:4, 0:9])
+
+
+@program(
+    tags={"atomic"},
+    parameters={"threads": [64, 1, 128]},
+    inputs={"A": lambda rng, shape: rng.integers(0, 8, shape)},
+    fast=["metal", "sm_80"],
+)
+def atomic_counters(
+    A: T.Tensor((1000,), "int32"),
+    C: T.Tensor((8,), "int32"),
+    D: T.Tensor((3,), "int32"),
+    E: T.Tensor((1,), "int32"),
+    F: T.Tensor((1,), "int32"),
+):
+    """A histogram in a shared tile, added to the result; one value updates a tile once a block."""
+    with T.Kernel(10, threads=threads) as bx:
+        bins = T.alloc_shared((8,), "int32")
+        T.clear(bins)
+        for i in T.Parallel(100):
+            T.atomic_add(bins[A[bx * 100 + i]], 1)
+        T.atomic_add(C[0], bins)
+        T.atomic_add(D, bx)
+        T.atomic_add(E, 1)
+        T.atomic_add(F[0], 1)
+
+
+@program(
+    tags={"atomic"},
+    inputs={"C": lambda rng, shape: rng.standard_normal(shape)},
+    expects={"sm_90a": ["atomic_add_float32x4_global_aligned_relaxed("]},
+    fast=["sm_90a"],
+)
+def atomic_add_of_neighbours(A: T.Tensor((64, 64), "float32"), C: T.Tensor((64, 64), "float32")):
+    """Vectors, where it is known how they are aligned."""
+    with T.Kernel(4, threads=128) as bx:
+        for i, j in T.Parallel(16, 64):
+            T.atomic_add(C[bx * 16 + i, j], A[bx * 16 + i, j])

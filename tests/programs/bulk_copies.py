@@ -1,0 +1,467 @@
+"""Copies by tensor maps: tiles to shared memory and back, sums to tensors, parts that are added."""
+
+from __future__ import annotations
+
+import tvmtile.language as T
+from tests.programs import program
+
+LOADS = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+STORES = "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group"
+HOPPER = ["sm_90a", "sm_100a"]
+EVERYWHERE = ["llvm", "metal", "sm_80", "sm_89", "sm_90a", "sm_100a", "gpu"]
+
+
+@program(
+    tags={"copy", "tma"},
+    parameters={
+        "dtype": ["float16", "bfloat16", "float32", "float64", "int8", "int32", "float8_e4m3fn"],
+        "shape": [(50, 80, 32, 32), (100, 320, 64, 320), (64, 128, 16, 128), (70, 40, 32, 16)],
+    },
+    examples=[
+        *({"dtype": dtype} for dtype in ("float16", "float32", "float64", "int8", "float8_e4m3fn")),
+        {"shape": (100, 320, 64, 320)},  # rows longer than a box lie in panels
+    ],
+    where=lambda p: p.shape[3] <= 32 or p.dtype == "float16",
+    targets=HOPPER,
+    expects={"sm_90a": [LOADS]},
+    fast=["sm_90a"],
+)
+def bulk_load_by_hand(
+    A: T.Tensor((shape[0], shape[1]), dtype), C: T.Tensor((shape[0], shape[1]), dtype)
+):
+    """Ragged tiles; all threads arrive at an mbarrier and wait."""
+    rows, columns = shape[2], shape[3]
+    with T.Kernel(T.ceildiv(shape[1], columns), T.ceildiv(shape[0], rows), threads=128) as (x, y):
+        t = T.alloc_shared((rows, columns), dtype)
+        arrived = T.alloc_barrier(128)
+        T.tma_copy(A[y * rows, x * columns], t, barrier=arrived)
+        T.mbarrier_arrive(arrived)
+        T.mbarrier_wait_parity(arrived, 0)
+        T.copy(t, C[y * rows, x * columns])
+
+
+@program(
+    tags={"copy", "tma"},
+    targets=HOPPER,
+    fast=["sm_90a"],
+)
+def bulk_load_of_boxes_of_other_axes(
+    A: T.Tensor((2, 3, 24, 4, 64), "float16"),
+    B: T.Tensor((8, 8, 32), "float32"),
+    D: T.Tensor((2, 3, 24, 4, 64), "float16"),
+    E: T.Tensor((8, 8, 32), "float32"),
+):
+    """Axes that the tile does not have, and a box of three."""
+    with T.Kernel(3, 12, 2, threads=128) as (x, y, z):
+        t = T.alloc_shared((8, 64), "float16")
+        u = T.alloc_shared((2, 8, 32), "float32")
+        arrived = T.alloc_barrier(128)
+        T.tma_copy(A[z, y // 4, x * 8 : x * 8 + 8, y % 4, :], t, barrier=arrived)
+        T.mbarrier_arrive(arrived)
+        T.mbarrier_wait_parity(arrived, 0)
+        T.copy(t, D[z, y // 4, x * 8 : x * 8 + 8, y % 4, :])
+        if x + z == 0:
+            if y < 4:
+                T.tma_copy(B[y * 2, 0, 0], u, barrier=arrived)
+                T.mbarrier_arrive(arrived)
+                T.mbarrier_wait_parity(arrived, 1)
+                T.copy(u, E[y * 2, 0, 0])
+
+
+@program(
+    tags={"copy", "tma"},
+    sizes=[{"n": 100}, {"n": 32}, {"n": 1}, {"n": 0}],
+    targets=HOPPER,
+)
+def bulk_load_of_rows_counted_at_run_time(
+    A: T.Tensor((n, 64), "float16"), C: T.Tensor((n, 64), "float16")
+):
+    with T.Kernel(T.ceildiv(n, 32), threads=128) as x:
+        t = T.alloc_shared((32, 64), "float16")
+        arrived = T.alloc_barrier(128)
+        T.tma_copy(A[x * 32, 0], t, barrier=arrived)
+        T.mbarrier_arrive(arrived)
+        T.mbarrier_wait_parity(arrived, 0)
+        T.copy(t, C[x * 32, 0])
+
+
+@program(
+    tags={"copy", "tma", "gemm", "pipelined"},
+    parameters={
+        "stages": [3, 1, 2, 4],
+        "repeated": [1, 3],
+        "guarded": [False, True],
+        "roles": [False, True],
+    },
+    examples=[
+        {},
+        {"stages": 1, "repeated": 3},
+        {"stages": 4, "repeated": 3},
+        {"guarded": True, "stages": 2},
+    ],
+    inputs={"S": lambda rng, shape: [1, 0, 1, 0, 0]},
+    targets=HOPPER,
+    expects=lambda p: {
+        "sm_90a": [LOADS, "wgmma.mma_async", *([] if p.roles else ["not setmaxnreg"])]
+    },
+    fast=["sm_90a"],
+)
+def bulk_loads_of_a_product(
+    A: T.Tensor((100, 160), "float16"),
+    B: T.Tensor((160, 72), "float16"),
+    S: T.Tensor((5,), "int32"),
+    C: T.Tensor((100, 72), "float32"),
+):
+    """Repeated loops, and iterations that a condition skips."""
+    with T.Kernel(2, 2, threads=128) as (bx, by):
+        T.annotate_warp_specialize(roles)
+        a = T.alloc_shared((64, 32), "float16")
+        b = T.alloc_shared((32, 64), "float16")
+        c = T.alloc_fragment((64, 64), "float32")
+        T.clear(c)
+        for _ in T.serial(repeated):
+            for k in T.Pipelined(5, num_stages=stages):
+                if not guarded or S[k] > 0:
+                    T.copy(A[by * 64, k * 32], a, impl="tma")
+                    T.copy(B[k * 32, bx * 64], b, impl="tma")
+                    T.gemm(a, b, c)
+        T.copy(c, C[by * 64, bx * 64], impl="elements")
+
+
+@program(
+    tags={"copy", "tma", "pipelined"},
+    inputs={"S": lambda rng, shape: rng.integers(0, 2, shape)},
+    targets=HOPPER,
+    expects={"sm_90a": ["mbarrier", "not iterations"]},
+    fast=["sm_90a"],
+)
+def bulk_loads_of_a_loop_in_a_branch(
+    A: T.Tensor((128, 64), "float32"), S: T.Tensor((4,), "int32"), C: T.Tensor((4, 64), "float32")
+):
+    """It runs once, and counts no iterations."""
+    with T.Kernel(4, threads=128) as bx:
+        T.annotate_warp_specialize(False)
+        a = T.alloc_shared((32, 64), "float32")
+        total = T.alloc_fragment((64,), "float32")
+        T.clear(total)
+        if S[bx] > 0:
+            for k in T.Pipelined(4, num_stages=2):
+                T.copy(A[k * 32, 0], a, impl="tma")
+                T.reduce_sum(a, total, dim=0, clear=False)
+        T.copy(total, C[bx, :])
+
+
+@program(
+    tags={"copy", "tma"},
+    parameters={"times": [3, 1], "fills": [False, True]},
+    examples=[{}, {"times": 1}, {"times": 1, "fills": True}],
+    targets=HOPPER,
+    expects=lambda p: {
+        "sm_90a": [("" if p.fills or p.times > 1 else "not ") + "fence.proxy.async"]
+    },
+)
+def bulk_load_by_itself(A: T.Tensor((64, 64), "float16"), C: T.Tensor((64, 64), "float16")):
+    with T.Kernel(1, threads=128):
+        t = T.alloc_shared((64, 64), "float16")
+        if fills:
+            T.clear(t)
+        for _ in T.serial(times):
+            T.copy(A, t, impl="tma")
+            T.copy(t, C, impl="elements")
+
+
+@program(
+    tags={"copy", "tma"},
+    parameters={
+        "dtype": ["float16", "float32", "int32"],
+        "explicit": [True, False],
+        "steps": [1, 3],
+        "shape": [(150, 80, 32, 32), (100, 320, 64, 320)],
+    },
+    examples=[
+        {"steps": 3},
+        {"dtype": "float32", "explicit": False, "steps": 3},
+        {"dtype": "int32"},
+        {"shape": (100, 320, 64, 320)},
+    ],
+    where=lambda p: p.shape[3] <= 32 or (p.dtype == "float16" and p.steps == 1),
+    targets=HOPPER,
+    expects={"sm_90a": [STORES, "fence.proxy.async.shared::cta"]},
+    fast=["sm_90a"],
+)
+def bulk_stores(A: T.Tensor((shape[0], shape[1]), dtype), C: T.Tensor((shape[0], shape[1]), dtype)):
+    """Ragged tiles that are written in shared memory, one after the other."""
+    rows, columns = shape[2], shape[3]
+    with T.Kernel(T.ceildiv(shape[1], columns), T.ceildiv(shape[0], rows * steps), threads=128) as (
+        x,
+        y,
+    ):
+        t = T.alloc_shared((rows, columns), dtype)
+        for k in T.serial(steps):
+            row = (y * steps + k) * rows
+            for i, j in T.Parallel(rows, columns):
+                t[i, j] = A[row + i, x * columns + j] * 2
+            if explicit:
+                T.tma_copy(t, C[row, x * columns])
+                T.tma_store_wait()
+            else:
+                T.copy(t, C[row, x * columns], impl="tma")
+
+
+@program(
+    tags={"copy", "tma"},
+    targets=HOPPER,
+    expects={"sm_90a": ["cp.async.bulk.wait_group 0;"]},  # the tensor is written, too
+    fast=["sm_90a"],
+)
+def bulk_stores_of_which_two_are_under_way(
+    A: T.Tensor((6, 32, 64), "float16"), C: T.Tensor((6, 32, 64), "float16")
+):
+    with T.Kernel(1, threads=128):
+        t = T.alloc_shared((2, 32, 64), "float16")
+        for k in T.serial(6):
+            T.tma_store_wait(1)
+            T.copy(A[k, 0, 0], t[k % 2, 0:32, 0:64])
+            T.tma_copy(t[k % 2, 0:32, 0:64], C[k, 0, 0])
+        T.tma_store_wait(0, read=False)
+
+
+@program(
+    tags={"copy", "tma", "gemm", "pipelined"},
+    parameters={
+        "out": ["float16", "float32", "bfloat16"],
+        "block": [
+            (64, 64, 128), (128, 128, 256), (128, 256, 256), (256, 64, 256), (192, 64, 384),
+            (64, 8, 128), (64, 16, 128), (64, 24, 128), (64, 40, 128), (64, 96, 128), (64, 192, 128),
+        ],
+        "tiles": [(1, 1), (2, 2)],
+        "rest": [(0, 0), (28, 8), (63, 0)],
+        "roles": [False, True],
+    },
+    examples=[
+        {"out": "bfloat16", "tiles": (2, 2), "rest": (28, 8)},
+        {"block": (128, 128, 256), "roles": True, "out": "float32"},
+        {"block": (128, 256, 256), "roles": True},
+        {"block": (256, 64, 256), "rest": (63, 0), "out": "float32"},
+        {"block": (192, 64, 384), "roles": True, "tiles": (2, 2)},
+        {"block": (64, 8, 128)},
+        {"block": (64, 16, 128), "out": "float32"},
+        {"block": (64, 24, 128)},
+        {"block": (64, 40, 128), "out": "float32"},
+        {"block": (64, 96, 128)},
+        {"block": (64, 192, 128), "out": "float32", "rest": (28, 8)},
+    ],
+    where=lambda p: p.block[1] > 8 or p.rest[1] == 0,
+    expects={"sm_90a": [STORES]},
+    targets=EVERYWHERE,
+    fast=["sm_90a"],
+)  # fmt: skip
+def bulk_stores_of_sums(
+    A: T.Tensor((M, 48), "float16"), B: T.Tensor((48, N), "float16"), C: T.Tensor((M, N), out)
+):
+    """Warpgroups share them; pieces are as wide as a swizzle may be, down to rows of 16 bytes."""
+    rows, columns, threads = block
+    M, N = rows * tiles[0] - rest[0], columns * tiles[1] - rest[1]
+    with T.Kernel(tiles[1], tiles[0], threads=threads) as (bx, by):
+        T.annotate_warp_specialize(roles)
+        a = T.alloc_shared((rows, 32), "float16")
+        b = T.alloc_shared((32, columns), "float16")
+        c = T.alloc_fragment((rows, columns), "float32")
+        T.clear(c)
+        for k in T.Pipelined(2, num_stages=2):
+            T.copy(A[by * rows, k * 32], a)
+            T.copy(B[k * 32, bx * columns], b)
+            T.gemm(a, b, c)
+        T.copy(c, C[by * rows, bx * columns])
+
+
+@program(
+    tags={"copy", "tma", "gemm"},
+    parameters={
+        "dtypes": [
+            ("float16", "float32", "float16"),
+            ("float16", "float32", "float32"),
+            ("int8", "int32", "int32"),
+        ],
+        "shape": [(64, 288), (64, 272), (128, 24), (192, 8), (64, 96)],
+    },
+    examples=[
+        {},
+        {"shape": (64, 272), "dtypes": ("float16", "float32", "float32")},
+        {"shape": (128, 24)},
+        {"shape": (192, 8), "dtypes": ("float16", "float32", "float32")},
+        {"dtypes": ("int8", "int32", "int32"), "shape": (64, 96)},
+    ],
+    where=lambda p: p.dtypes[0] != "int8" or p.shape == (64, 96),
+    targets=["llvm", "sm_90a", "gpu"],
+    expects={"sm_90a": ["cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group"]},
+)
+def bulk_stores_of_one_instruction(
+    A: T.Tensor((shape[0], 32), dtypes[0]),
+    B: T.Tensor((shape[1], 32), dtypes[0]),
+    C: T.Tensor((shape[0], 3, shape[1]), dtypes[2]),
+):
+    """Neighbours in registers, of which `stmatrix` takes four, may be far apart in the tile."""
+    with T.Kernel(3, threads=128) as head:
+        a = T.alloc_shared((shape[0], 32), dtypes[0])
+        b = T.alloc_shared((shape[1], 32), dtypes[0])
+        c = T.alloc_fragment((shape[0], shape[1]), dtypes[1])
+        T.copy(A, a)
+        T.copy(B, b)
+        T.gemm(a, b, c, transpose_B=True, clear_accum=True)
+        T.copy(c, C[0 : shape[0], head, 0 : shape[1]])
+
+
+@program(
+    tags={"copy", "tma", "gemm"},
+    parameters={"step": [64, 0, 128]},
+    examples=[{}, {"step": 0}, {"step": 128}],
+    targets=["llvm", "sm_90a", "gpu"],
+    expects={"sm_90a": [STORES]},
+    fast=["sm_90a"],
+)
+def bulk_stores_that_a_loop_moves(
+    A: T.Tensor((128, 32), "float16"),
+    B: T.Tensor((64, 32), "float16"),
+    C: T.Tensor((128 + 2 * step, 64), "float16"),
+):
+    """To where a warpgroup has stored in the iteration before: the last value stays."""
+    with T.Kernel(1, threads=256):
+        a = T.alloc_shared((128, 32), "float16")
+        b = T.alloc_shared((64, 32), "float16")
+        c = T.alloc_fragment((128, 64), "float32")
+        T.copy(A, a)
+        T.copy(B, b)
+        T.gemm(a, b, c, transpose_B=True, clear_accum=True)
+        for n in T.serial(3):
+            for i, j in T.Parallel(128, 64):
+                c[i, j] += 1
+            T.copy(c, C[n * step, 0])
+
+
+@program(
+    tags={"copy", "tma", "gemm", "pipelined"},
+    parameters={"blocks": [1, 4, 2], "threads": [128, 256], "columns": [88, 152]},
+    examples=[{}, {"blocks": 2, "threads": 256, "columns": 152}],
+    where=lambda p: p.threads == 128 or p.blocks == 2,
+    targets=["llvm", "sm_90a", "gpu"],
+    expects={"sm_90a": [STORES, "C_staged", "not C_staged_1"]},
+)
+def bulk_stores_of_parts_of_a_tile(
+    A: T.Tensor((3 * rows + 40, 64), "float16"),
+    B: T.Tensor((64, columns), "float16"),
+    C: T.Tensor((3 * rows + 40, columns), "float16"),
+):
+    """They go through the same slots, one after the other, and so do those of the next tile."""
+    rows = threads // 2
+    with T.Kernel(blocks, threads=threads) as block:
+        for by, bx in T.Persistent([2, T.ceildiv(columns, 64)], blocks, block):
+            a = T.alloc_shared((3 * rows, 32), "float16")
+            b = T.alloc_shared((32, 64), "float16")
+            first = T.alloc_fragment((rows, 64), "float32")
+            second = T.alloc_fragment((rows, 64), "float32")
+            third = T.alloc_fragment((rows, 64), "float32")
+            T.clear(first)
+            T.clear(second)
+            T.clear(third)
+            for k in T.Pipelined(2, num_stages=2):
+                T.copy(A[by * 3 * rows, k * 32], a)
+                T.copy(B[k * 32, bx * 64], b)
+                T.gemm(a[0:rows, :], b, first)
+                T.gemm(a[rows : 2 * rows, :], b, second)
+                T.gemm(a[2 * rows : 3 * rows, :], b, third)
+            T.copy(first, C[by * 3 * rows, bx * 64])
+            T.copy(second, C[by * 3 * rows + rows, bx * 64])
+            T.copy(third, C[by * 3 * rows + 2 * rows, bx * 64])
+
+
+@program(
+    tags={"atomic", "tma", "gemm"},
+    parameters={
+        "shape": [(64, 64, 128), (100, 72, 64), (128, 128, 64), (128, 96, 64)],
+        "block": [(64, 64, 128), (64, 128, 256), (128, 96, 256)],
+    },
+    examples=[
+        {},
+        {"shape": (100, 72, 64)},  # edges that the tensor map leaves out
+        {"shape": (128, 128, 64), "block": (64, 128, 256)},  # two warpgroups share columns
+        {"shape": (128, 96, 64), "block": (128, 96, 256)},
+    ],
+    targets=["llvm", "sm_90a", "gpu"],
+    expects={"sm_90a": [".add.tile.bulk_group"]},
+    fast=["sm_90a"],
+)
+def bulk_additions_of_parts_of_a_product(
+    A: T.Tensor((shape[0], shape[2]), "float16"),
+    B: T.Tensor((shape[2], shape[1]), "float16"),
+    C: T.Tensor((shape[0], shape[1]), "float32"),
+):
+    """Blocks of the third axis add their part; each walks over two tiles."""
+    rows, columns, threads = block
+    with T.Kernel(
+        T.ceildiv(shape[1], columns), T.ceildiv(shape[0], rows), shape[2] // 64, threads=threads
+    ) as (bx, by, bz):
+        a = T.alloc_shared((rows, 32), "float16")
+        b = T.alloc_shared((32, columns), "float16")
+        c = T.alloc_fragment((rows, columns), "float32")
+        for k in T.serial(2):
+            T.copy(A[by * rows, (bz * 2 + k) * 32], a)
+            T.copy(B[(bz * 2 + k) * 32, bx * columns], b)
+            T.gemm(a, b, c, clear_accum=True)
+            T.atomic_add(C[by * rows, bx * columns], c)
+
+
+@program(
+    tags={"atomic", "tma"},
+    parameters={"then": ["fragment", "ones", "read"]},
+    examples=[{}, {"then": "ones"}, {"then": "read"}],
+    targets=["llvm", "sm_90a", "gpu"],
+    expects=lambda p: {
+        "sm_90a": [("" if p.then == "fragment" else "not ") + ".add.tile.bulk_group"]
+    },
+)
+def bulk_additions_and_other_uses_of_the_tensor(
+    A: T.Tensor((64, 64), "float32"), C: T.Tensor((64, 64), "float32")
+):
+    """Additions go on with the kernel: what is read behind them would be of before or after."""
+    with T.Kernel(1, threads=128):
+        a = T.alloc_fragment((64, 64), "float32")
+        T.copy(A, a)
+        T.atomic_add(C[0, 0], a)
+        if then == "fragment":
+            T.atomic_add(C[0, 0], a)
+        if then == "ones":
+            T.atomic_add(C[0:64, 0:64], T.float32(1))
+        if then == "read":
+            T.copy(C, a)
+            T.copy(a, A)
+
+
+@program(
+    tags={"copy", "atomic", "tma"},
+    parameters={"assumes": [True, False], "row": [0, -64, -15, 56, 64]},
+    examples=[
+        {"row": 56},
+        *({"row": row, "assumes": False} for row in (-15, -64, 0, 64)),
+    ],
+    where=lambda p: p.row >= 0 or not p.assumes,
+    inputs={"at": lambda rng, shape: row},
+    targets=["llvm", "sm_90a", "gpu"],
+    expects=lambda p: {"sm_90a": [("" if p.assumes else "not ") + "cp_async_bulk"]},
+)
+def bulk_stores_in_front_of_a_tensor(
+    O: T.Tensor((64, 64), "float32"), P: T.Tensor((64, 64), "float32"), at: T.int32
+):
+    """An H200 takes them for illegal: threads store where a tile may begin in front."""
+    with T.Kernel(1, threads=128):
+        zeros = T.alloc_shared((64, 16), "float16")
+        sums = T.alloc_fragment((64, 64), "float32")
+        ones = T.alloc_fragment((16, 64), "float32")
+        T.fill(zeros, 0)
+        T.fill(sums, 1)
+        T.fill(ones, 1)
+        T.gemm(zeros, zeros, sums, transpose_B=True)
+        if assumes:
+            T.assume(at >= 0)
+        T.atomic_add(O[at, 0], ones)
+        T.copy(sums, P[at, 0])
