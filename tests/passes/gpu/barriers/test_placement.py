@@ -7,7 +7,7 @@ import tvm
 
 import tvmtile
 from tests.fuzz.run import compiled
-from tests.metal.test_attention import flash_attention
+from tests.metal.programs import flash_attention
 from tests.passes.gpu.barriers.oracle import (
     Oracle,
     Programs,
