@@ -119,7 +119,9 @@ class _Exchange:
         def visit(call: ir.Call, mutator: Mutator) -> ir.Expr:
             if is_if_then_else(call):
                 if contains(list(call.args[1:]), ir.Call, _is_exchange):
-                    raise _misplaced(call, "one side of a conditional expression")
+                    raise _misplaced(
+                        call if call.span else node, "one side of a conditional expression"
+                    )
                 return mutator.default_mutate(call)
             if not _is_exchange(call):
                 return mutator.default_mutate(call)
