@@ -54,8 +54,6 @@ def test_the_names_of_this_machine(name):
 
 def test_what_tile_programs_can_not_be_lowered_for():
     assert target_kinds() == ("llvm", "metal", "cuda")
-    with pytest.raises(UnknownTarget, match="can't be lowered for 'vulkan'"):
-        resolve("vulkan")
 
 
 @pytest.mark.parametrize("written", ["cuda", {"kind": "cuda"}], ids=str)
@@ -79,11 +77,6 @@ def test_an_architecture_needs_no_gpu():
     target = resolve({"kind": "cuda", "arch": "sm_90a"})
     assert str(target.attrs["arch"]) == "sm_90a"
     assert gpu(target).shared_memory == 227 * 1024
-
-
-def test_an_architecture_that_is_not_known():
-    with pytest.raises(UnknownTarget, match="limits of the CUDA architecture 'sm_61'"):
-        gpu(resolve({"kind": "cuda", "arch": "sm_61"}))
 
 
 @pytest.mark.parametrize(

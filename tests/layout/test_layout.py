@@ -10,7 +10,6 @@ from tvm.script import from_source
 import tvmtile
 import tvmtile.language as T
 from tests.metal.programs import runnable
-from tvmtile.errors import InvalidOperand
 from tvmtile.layout import (
     Swizzle,
     make_full_bank_swizzled_layout,
@@ -44,11 +43,6 @@ def test_a_fragment_maps_indices_to_thread_and_register():
 def test_a_replicated_fragment_takes_the_number_of_the_copy():
     row = T.Fragment((8,), forward_fn=lambda i, copy: (i * 4 + copy, 0), replicate=4)
     assert places(row, 2, 3) == [11, 0]
-
-
-def test_a_fragment_needs_one_way_to_find_the_thread():
-    with pytest.raises(InvalidOperand, match="forward_fn or forward_thread_fn"):
-        T.Fragment((8, 8))
 
 
 @pytest.mark.parametrize(

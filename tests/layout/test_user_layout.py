@@ -1,12 +1,10 @@
 """Layouts of fragments that a kernel fixes by hand."""
 
-import pytest
 import torch
 from tvm import tirx
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import InvalidOperand
 from tvmtile.layout.fragment import Digit, spread
 from tvmtile.layout.user_layout import read_user_layout
 
@@ -41,20 +39,6 @@ def test_a_layout_of_tvm_is_taken_as_it_is():
     assert read_user_layout(tile(8, 64), given.to_tvm(), 128) == given
 
 
-@pytest.mark.parametrize(
-    ("forward", "reason"),
-    [
-        (lambda i, j: (i * j, 0), "is no sum of digits"),
-        (lambda i, j: (i * 4 + j // 2, 0), "two elements would lie in one place"),
-        (lambda i, j: (i * 8 + j, 0), "more than the 32 threads"),
-    ],
-)
-def test_what_is_no_layout_is_refused_with_the_reason(forward, reason):
-    user_layout = T.Fragment((8, 8), forward_fn=forward).index_map
-    with pytest.raises(InvalidOperand, match=reason):
-        read_user_layout(tile(8, 8), user_layout, 32)
-
-
 def test_a_kernel_runs_with_a_layout_by_hand():
     @T.prim_func
     def main(A: T.Tensor((8, 8), "float32"), C: T.Tensor((8, 8), "float32")):
@@ -71,17 +55,3 @@ def test_a_kernel_runs_with_a_layout_by_hand():
     A, C = torch.randn(8, 8), torch.empty(8, 8)
     kernel(A, C)
     assert torch.equal(C, A * 2)
-
-
-def test_the_error_names_the_line():
-    @T.prim_func
-    def main(A: T.Tensor((8, 8), "float32"), C: T.Tensor((8, 8), "float32")):
-        with T.Kernel(1, threads=32):
-            x = T.alloc_fragment((8, 8), "float32")
-            T.annotate_layout({x: T.Fragment((8, 8), lambda i, j: (i * j, 0))})
-            T.copy(A, x)
-            T.copy(x, C)
-
-    with pytest.raises(InvalidOperand, match="no sum of digits") as error:
-        tvmtile.compile(main, target="metal", execution_backend="emulator")
-    assert error.value.location.file == __file__

@@ -7,7 +7,7 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import InvalidValue, NestingError, NoLowering
+from tvmtile.errors import InvalidValue
 from tvmtile.jit.failures import launch_failure
 
 CUDA = {"kind": "cuda", "arch": "sm_90a"}
@@ -188,51 +188,6 @@ def test_code_by_thread_index_with_arrays_of_a_thread():
     own = torch.arange(1, 5)[:, None] * torch.arange(64)
     assert counts.tolist() == own.sum(1).tolist()
     assert torch.equal(a.long(), own + (own.sum(1).cumsum(0) - own.sum(1))[:, None])
-
-
-def divergent(by_block):
-    @T.prim_func
-    def main(A: T.Tensor((64,), "float32")):
-        with T.Kernel(2, threads=32) as bx:
-            tx = T.get_thread_binding()
-            A[bx * 32 + tx] = 1
-            if (bx if by_block else tx) == 0:
-                T.sync_grid()
-
-    return main
-
-
-def test_a_barrier_that_not_all_come_to_is_an_error():
-    with pytest.raises(
-        NestingError, match=r"T\.sync_grid stands where some blocks may come"
-    ) as caught:
-        tvmtile.compile(divergent(by_block=True), target="llvm")
-    assert caught.value.location.text == "T.sync_grid()"
-    with pytest.raises(NestingError, match=r"T\.sync_grid stands where some threads") as caught:
-        tvmtile.compile(divergent(by_block=False), target="llvm")
-    assert caught.value.location.text == "T.sync_grid()"
-
-
-@pytest.mark.parametrize("barrier", [T.sync_grid, T.sync_threads])
-def test_a_barrier_in_a_parallel_loop_is_an_error(barrier):
-    with pytest.raises(NestingError, match=r"T\.sync_.* stands inside T\.Parallel") as caught:
-
-        @T.prim_func
-        def main(A: T.Tensor((64,), "float32")):
-            with T.Kernel(1, threads=128) as _:
-                for i in T.Parallel(64):
-                    A[i] = 1
-                    barrier()
-
-    assert caught.value.location.text == "barrier()"
-    assert "do what follows in another T.Parallel" in caught.value.help
-
-
-def test_metal_has_no_such_barrier():
-    with pytest.raises(NoLowering, match="Metal does not promise that all blocks") as caught:
-        tvmtile.compile(reversed_sums(256), target="metal", execution_backend="emulator")
-    assert caught.value.location.text == "T.sync_grid()"
-    assert "do the rest in a second one" in caught.value.help
 
 
 def test_cuda_launches_cooperatively():

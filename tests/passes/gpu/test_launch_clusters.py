@@ -8,7 +8,7 @@ import torch
 import tvmtile
 import tvmtile.language as T
 from tests.metal.programs import runnable
-from tvmtile.errors import InvalidOperand, InvalidValue, TileWarning
+from tvmtile.errors import TileWarning
 
 SM90 = {"kind": "cuda", "arch": "sm_90a"}
 
@@ -49,19 +49,3 @@ def test_other_targets_say_that_they_have_none(target, name):
     with pytest.warns(TileWarning, match=f"cluster_dims has no effect: {name} has no clusters"):
         kernel = runnable(numbered(2), target)
     check(kernel)
-
-
-@pytest.mark.parametrize(
-    ("dims", "blocks", "error", "message"),
-    [
-        (0, (8, 2), InvalidOperand, "cluster_dims=0 is no number of blocks"),
-        ((2, 2, 2, 2), (8, 2), InvalidOperand, "is no number of blocks"),
-        ((8, 2), (8, 2), InvalidValue, r"cluster_dims=\(8, 2\) are 16 blocks"),
-        (2, (7, 2), InvalidValue, "the grid extent 7 along x is no multiple of cluster_dims=2"),
-        ((1, 4), (8, 2), InvalidValue, "the grid extent 2 along y is no multiple"),
-    ],
-)
-def test_clusters_that_can_not_be(dims, blocks, error, message):
-    with pytest.raises(error, match=message) as caught:
-        numbered(dims, blocks)
-    assert "help:" in str(caught.value)

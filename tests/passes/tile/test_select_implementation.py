@@ -15,7 +15,7 @@ from tvm_ffi import structural_equal
 import tvmtile
 import tvmtile.language as T
 from tvmtile import errors, pipeline
-from tvmtile.errors import NoLowering, TileWarning, VerifyError
+from tvmtile.errors import TileWarning, VerifyError
 from tvmtile.passes import InferLayout, Legalize, LowerTileOp, SelectImplementation
 from tvmtile.target import parse
 
@@ -105,32 +105,6 @@ def test_what_is_slow_is_no_warning_where_it_is_asked_for(target):
     source = compiled(product("elements"), target).get_kernel_source()
     assert "mma.sync" not in source
     assert "simdgroup_multiply" not in source
-
-
-def test_one_that_does_not_fit_is_an_error_with_the_reasons_of_all():
-    with pytest.raises(NoLowering) as caught:
-        compiled(product("mma", k=24), SM_80)
-    assert caught.value.message == (
-        "gemm: impl='mma' is no implementation for cuda that fits c[0:32, 0:32] float32, "
-        "a[0:32, 0:24] float16, b[0:24, 0:32] float16\n"
-        "  wgmma: CUDA sm_80 has no wgmma\n"
-        "  mma: K = 24 is not a multiple of 16\n"
-        "  elements: fits"
-    )
-    assert caught.value.help == "leave impl out, or give one that fits"
-    assert caught.value.location.text.endswith("# multiplied here")
-
-
-def test_one_that_the_target_does_not_have_is_an_error():
-    with pytest.raises(
-        NoLowering, match=r"impl='mma' is no .* for metal .*\n  matmul2d: the target"
-    ):
-        compiled(product("mma"), "metal")
-
-
-def test_one_that_does_not_fit_the_layouts_is_an_error():
-    with pytest.raises(NoLowering, match=r"copy: impl='stmatrix' is no(.|\n)*stmatrix needs sm_90"):
-        compiled(product(copy="stmatrix"), SM_80)
 
 
 @pytest.mark.parametrize(
