@@ -17,7 +17,7 @@ from tvmtile.errors import CudaEmulationError
 
 SOURCE_NAME = "kernel.cu"
 """What the compiler calls the CUDA source in its messages."""
-PRELUDE = "emulator/cuda.h"
+PRELUDE = "emulated_cuda.h"
 """The header that a source is compiled against."""
 _ASM = frozenset(("asm", "__asm__", "__asm"))
 _LINE = "emulator_line"

@@ -17,7 +17,7 @@ from tvmtile.errors import ArgumentError
 SECONDS = 60.0
 MAX_THREADS = 1024
 MAX_BLOCKS = 8  # of a cluster
-# One launch at a time: the runtime of a module has one state.
+# One launch at a time: the runtime has one state.
 _LOCK = threading.Lock()
 
 
@@ -59,7 +59,8 @@ class Image:
     def __init__(self, front_end: toolchain.FrontEnd, library: Path) -> None:
         self.library = library
         self._front_end = front_end
-        self._functions = ctypes.CDLL(str(library))
+        with _LOCK:  # its constants are made, which is not the work of a kernel
+            self._functions = toolchain.load(front_end, library)
 
     def run(
         self,

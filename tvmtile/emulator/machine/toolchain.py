@@ -1,14 +1,15 @@
 """A translated kernel becomes a library that can be launched.
 
-Its translation unit is compiled with ThreadSanitizer's instrumentation and linked with the emulator's
-runtime in place of ThreadSanitizer's. Libraries, the runtime's objects and precompiled headers are kept
-in tvmtile's cache, each under a digest of all that went into it.
+Its translation unit is compiled with ThreadSanitizer's instrumentation, and its library needs the
+emulator's runtime, another library, in place of ThreadSanitizer's. Libraries and precompiled headers
+are kept in tvmtile's cache, each under a digest of all that went into it.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import fcntl
 import functools
 import os
@@ -16,7 +17,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,11 +31,12 @@ _INCLUDE = _HERE / "include"
 _RUNTIME = _HERE / "runtime"
 _KIND = "emulator"
 _LIBRARY = "kernel.so"
-_COMMON_FLAGS = ("-fPIC", "-fvisibility=hidden", "-w")
+_COMMON_FLAGS = ("-fPIC", "-w")
 # At -Og the compiler keeps memory accesses where the source has them, and is quick: at -O1 it looks for
 # what pointers point to, which takes half of the time for a source with many small arrays.
 _KERNEL_FLAGS = (
     *_COMMON_FLAGS,
+    "-fvisibility=hidden",
     "-Og",
     "-g1",
     "-fno-exceptions",
@@ -44,7 +46,17 @@ _KERNEL_FLAGS = (
     # A frame of any size touches the end of its stack.
     "-fstack-clash-protection",
 )
-_RUNTIME_FLAGS = (*_COMMON_FLAGS, "-std=c++17", "-O2", "-fno-exceptions", "-fno-rtti")
+# The libraries of C++ and of the sanitizers are the runtime's.
+_LINK_FLAGS = ("-shared", "-Wl,-z,now", "-nodefaultlibs", "-lm", "-lc", "-lgcc")
+# Kernels see all of the runtime; what it calls of its own nothing takes the place of.
+_RUNTIME_FLAGS = (
+    *_COMMON_FLAGS,
+    "-std=c++17",
+    "-O2",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fno-semantic-interposition",
+)
 
 
 @dataclass(frozen=True)
@@ -67,13 +79,17 @@ class FrontEnd:
     libraries: tuple[Path, ...] = ()
     """Directories of headers that are not ours."""
     prelude: str | None = None
-    """The header that every translated kernel includes first, which is worth compiling once."""
+    """The header that translated kernels include first, which is worth compiling once."""
 
     @property
     def search_path(self) -> tuple[str, ...]:
         """Options by which the compiler finds the headers."""
         directories = (_INCLUDE, self.include, *self.libraries)
         return tuple(option for path in directories for option in ("-isystem", str(path)))
+
+
+_MACHINE = FrontEnd("machine", "", _INCLUDE, _RUNTIME, TileError)
+"""The machine itself, as a language that adds nothing."""
 
 
 def build_module(
@@ -90,8 +106,8 @@ def build_module(
     MissingDependency
         If there is no C++ compiler.
     """
-    flags = (*_KERNEL_FLAGS, *flags, *machine_flags(), *front_end.search_path)
-    key = _key(front_end, translated, *flags)
+    flags = (*_KERNEL_FLAGS, *flags, *machine_flags())
+    key = _key(front_end, translated, _runtime_name(front_end), *_LINK_FLAGS, *flags)
     store = current_store()
     if store is None:
         return _compiled(front_end, translated, source, flags)
@@ -106,6 +122,15 @@ def build_module(
     return entry.directory / _LIBRARY
 
 
+def load(front_end: FrontEnd, library: Path) -> ctypes.CDLL:
+    """Load the library of a kernel, and before it the runtime that it needs by name."""
+    _loaded(_runtime(front_end) / _runtime_name(front_end))
+    return ctypes.CDLL(str(library))
+
+
+_loaded = functools.cache(ctypes.CDLL)
+
+
 def _key(front_end: FrontEnd, *parts: str) -> str:
     return digest(*parts, "", compiler_identity(), *_sources_of(front_end))
 
@@ -116,39 +141,63 @@ def _names(source: str) -> str:
 
 
 def _compiled(front_end: FrontEnd, translated: str, source: str, flags: Sequence[str]) -> Path:
-    headers = _precompiled(front_end, flags)
-    runtime = _runtime(front_end)
+    flags = (*_precompiled(front_end, flags), *flags, *front_end.search_path)
+    runtime = _runtime(front_end) / _runtime_name(front_end)
     with tempfile.TemporaryDirectory(dir=_scratch(os.getpid())) as directory:
-        unit, compiled = Path(directory) / "kernel.cc", Path(directory) / "kernel.o"
+        unit = Path(directory) / "kernel.cc"
         unit.write_text(translated, encoding="utf-8")
-        done = run([*find_compiler(), *headers, *flags, "-c", str(unit), "-o", str(compiled)])
+        library = Path(tempfile.mkdtemp(dir=_scratch(os.getpid()))) / _LIBRARY
+        made = ("-o", str(library), str(unit), str(runtime))
+        done = run([*find_compiler(), *flags, *made, *_LINK_FLAGS])
         if done.returncode != 0:
             raise _compile_error(front_end, done.stderr, source)
-        library = Path(tempfile.mkdtemp(dir=_scratch(os.getpid()))) / _LIBRARY
-        _link(front_end, [compiled, *sorted(runtime.glob("*.o"))], library)
     return library
 
 
+@functools.cache
+def _runtime_name(front_end: FrontEnd) -> str:
+    """What no other version of the runtime's library is called."""
+    key = _key(front_end, *_RUNTIME_FLAGS, *machine_flags())
+    return f"tvmtile-{front_end.language.lower()}-{key[:16]}.so"
+
+
 def _runtime(front_end: FrontEnd) -> Path:
-    """A directory with the objects of the emulator's runtime."""
+    """A directory with the library of the emulator's runtime."""
+    name = _runtime_name(front_end)
+
+    def link_into(directory: Path) -> None:
+        with tempfile.TemporaryDirectory(dir=_scratch(os.getpid())) as own:
+            _compile_sources(front_end, Path(own))
+            objects = sorted((*_machine().glob("*.o"), *Path(own).glob("*.o")))
+            flags = ("-shared", f"-Wl,-soname,{name}", "-Wl,-Bsymbolic", "-lm")
+            done = run([*find_compiler(), *map(str, objects), *flags, "-o", str(directory / name)])
+        if done.returncode != 0:
+            raise front_end.error(f"the emulator's runtime does not link\n{done.stderr}")
+
+    return _prepared(front_end, "runtime", (name,), link_into)
+
+
+def _machine() -> Path:
+    """A directory with the objects of the machine, which is the same for all languages."""
+    flags = (*_RUNTIME_FLAGS, *machine_flags())
+    return _prepared(_MACHINE, "machine", flags, functools.partial(_compile_sources, _MACHINE))
+
+
+def _compile_sources(front_end: FrontEnd, directory: Path) -> None:
+    """Compile the sources of a runtime to objects in a directory."""
     flags = (*_RUNTIME_FLAGS, *machine_flags(), *front_end.search_path, "-I", str(_RUNTIME))
 
-    def compile_into(directory: Path) -> None:
-        sources = [str(p) for d in (_RUNTIME, front_end.runtime) for p in sorted(d.glob("*.cc"))]
+    def compiled(source: Path) -> subprocess.CompletedProcess[str]:
+        return run([*find_compiler(), *flags, "-c", str(source)], cwd=directory)
 
-        def compiled(source: str) -> subprocess.CompletedProcess[str]:
-            return run([*find_compiler(), *flags, "-c", source], cwd=directory)
-
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            failed = [done for done in pool.map(compiled, sources) if done.returncode != 0]
-        if failed:
-            raise front_end.error(
-                f"the emulator's runtime does not compile with {find_compiler()[0]}\n"
-                f"{failed[0].stderr}",
-                help="use g++ 12 or newer, or clang++ 16 or newer",
-            )
-
-    return _prepared(front_end, "runtime", flags, compile_into)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        results = list(pool.map(compiled, sorted(front_end.runtime.glob("*.cc"))))
+    if failed := [done for done in results if done.returncode != 0]:
+        raise front_end.error(
+            f"the emulator's runtime does not compile with {find_compiler()[0]}\n"
+            f"{failed[0].stderr}",
+            help="use g++ 12 or newer, or clang++ 16 or newer",
+        )
 
 
 def _precompiled(front_end: FrontEnd, flags: Sequence[str]) -> tuple[str, ...]:
@@ -158,14 +207,13 @@ def _precompiled(front_end: FrontEnd, flags: Sequence[str]) -> tuple[str, ...]:
     header = front_end.include / front_end.prelude
 
     def compile_into(directory: Path) -> None:
-        compiled = directory / f"{header.name}.gch"
-        done = run([*find_compiler(), *flags, "-x", "c++-header", str(header), "-o", str(compiled)])
+        made = (*front_end.search_path, "-x", "c++-header", str(header))
+        compiled = str(directory / f"{header.name}.gch")
+        done = run([*find_compiler(), *flags, *made, "-o", compiled])
         if done.returncode != 0:
             raise front_end.error(f"the emulator's headers do not compile\n{done.stderr}")
 
-    # It is included by this directory's name and its own.
-    headers = _prepared(front_end, header.parent.name, flags, compile_into)
-    return ("-I", str(headers.parent))
+    return ("-I", str(_prepared(front_end, "headers", flags, compile_into)))
 
 
 def _prepared(
@@ -186,11 +234,20 @@ def _prepared(
             files = {path.name: path.read_bytes() for path in (made / name).iterdir()}
             if store is not None:
                 store.put(_KIND, key, {"name": name, "target": front_end.language}, files)
-    for file, data in entry.files.items() if entry is not None else ():
-        (made / name / file).write_bytes(data)
+    if entry is not None:
+        for file, data in entry.files.items():
+            _keep(entry.directory / file, data, made / name / file)
     with contextlib.suppress(OSError):  # another thread was quicker
         made.rename(directory.parent)
     return directory
+
+
+def _keep(kept: Path, data: bytes, own: Path) -> None:
+    """Let a process have a file of the cache as its own, for as long as it needs it."""
+    try:
+        own.hardlink_to(kept)
+    except OSError:  # on another file system, or gone by now
+        own.write_bytes(data)
 
 
 @contextlib.contextmanager
@@ -214,18 +271,13 @@ def _scratch(process: int) -> Path:
     return directory
 
 
-def _link(front_end: FrontEnd, objects: Iterable[Path], library: Path) -> None:
-    command = [*find_compiler(), "-shared", "-o", str(library), *map(str, objects), "-lm"]
-    done = run(command)
-    if done.returncode != 0:
-        raise front_end.error(f"the kernel does not link\n{done.stderr}")
-
-
 @functools.cache
 def _sources_of(front_end: FrontEnd) -> tuple[str, ...]:
-    """All that kernels are compiled and linked with."""
+    """All that kernels are compiled and linked with; of headers that are not ours, names and sizes."""
     directories = (_INCLUDE, _RUNTIME, front_end.include, front_end.runtime)
-    return tuple(text for directory in directories for text in _contents(directory))
+    ours = (text for directory in directories for text in _contents(directory))
+    headers = (path for directory in front_end.libraries for path in sorted(directory.glob("*.h*")))
+    return (*ours, *(f"{path.name} {path.stat().st_size}" for path in headers))
 
 
 def _contents(directory: Path) -> tuple[str, ...]:

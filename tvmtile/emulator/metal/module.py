@@ -31,7 +31,12 @@ __all__ = ["LaunchStatistics", "MetalKernel", "MetalModule", "compile_msl"]
 THREADGROUP_MEMORY = 32 * 1024
 _HERE = Path(__file__).resolve().parent
 _FRONT_END = toolchain.FrontEnd(
-    "Metal", SOURCE_NAME, _HERE / "include", _HERE / "runtime", MetalCompileError
+    "Metal",
+    SOURCE_NAME,
+    _HERE / "include",
+    _HERE / "runtime",
+    MetalCompileError,
+    prelude="metal_stdlib",
 )
 _WORDS = Vocabulary(
     MetalEmulationError,

@@ -1,5 +1,6 @@
 #include "machine.h"
 
+#include <link.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -10,12 +11,6 @@
 #ifndef MAP_NORESERVE
 #define MAP_NORESERVE 0
 #endif
-
-// The module's own image: its constants are read by kernels, and are no buffer.
-extern "C" {
-extern const char __ehdr_start __attribute__((visibility("hidden")));
-extern const char _end __attribute__((visibility("hidden")));
-}
 
 namespace emulator {
 
@@ -34,8 +29,27 @@ constexpr std::size_t kGuardBytes = 16 * 1024;
 constexpr std::uint64_t kWidestAccess = 16;  // bytes of an instruction of a thread
 constexpr unsigned kNamedBarriers = 16;
 
-std::uintptr_t image_start() { return reinterpret_cast<std::uintptr_t>(&__ehdr_start); }
-std::uintptr_t image_bytes() { return reinterpret_cast<std::uintptr_t>(&_end) - image_start(); }
+// Where the library is loaded that has the kernel.
+Image image_of(Entry entry) {
+  struct Search {
+    std::uintptr_t address;
+    Image found;
+  } search = {reinterpret_cast<std::uintptr_t>(entry), {}};
+  dl_iterate_phdr(
+      [](dl_phdr_info* library, std::size_t, void* data) {
+        auto& search = *static_cast<Search*>(data);
+        std::uintptr_t bytes = 0;
+        for (int i = 0; i < library->dlpi_phnum; ++i) {
+          const auto& segment = library->dlpi_phdr[i];
+          if (segment.p_type == PT_LOAD) bytes = segment.p_vaddr + segment.p_memsz;
+        }
+        const bool has_it = search.address - library->dlpi_addr < bytes;
+        if (has_it) search.found = {library->dlpi_addr, bytes};
+        return int{has_it};
+      },
+      &search);
+  return search.found;
+}
 
 unsigned volume(const std::uint32_t (&extent)[3]) { return extent[0] * extent[1] * extent[2]; }
 
@@ -63,7 +77,7 @@ void copy_text(char (&to)[N], const char* from) {
 // --- a launch
 
 Machine::Machine(const Launch& launch, Report& report, Statistics& statistics)
-    : launch_(launch), report_(report), statistics_(statistics) {
+    : launch_(launch), report_(report), statistics_(statistics), image_(image_of(launch.entry)) {
   block_threads_ = volume(launch.threads);
   blocks_.resize(volume(launch.cluster));
   warps_apart_ = (block_threads_ + kWarpSize - 1) / kWarpSize;
@@ -690,7 +704,7 @@ std::uintptr_t Machine::stack_of(const Thread& thread) const {
 // Its stack, and the constants of the module. Work for a whole warp uses the stacks of all.
 bool Machine::is_private(const Thread& thread, std::uintptr_t address, std::uint64_t size) const {
   if (address - stack_of(thread) <= kStackBytes - size) return true;
-  if (address - image_start() <= image_bytes() - size) return true;
+  if (address - image_.start <= image_.bytes - size) return true;
   return collective_lanes_ != nullptr && address - stacks_ < threads_.size() * kStackBytes;
 }
 
@@ -819,13 +833,13 @@ bool Machine::is_guard(std::uintptr_t address) const {
 }
 
 bool Machine::is_in_image(std::uintptr_t address) const {
-  return address - image_start() < image_bytes();
+  return address - image_.start < image_.bytes;
 }
 
 void Machine::fail_at(Failure failure, std::uintptr_t instruction) {
   in_runtime = 1;
   // A line is looked up by the address that follows an instruction.
-  begin_report(failure, *current_).instruction = instruction + 1 - image_start();
+  begin_report(failure, *current_).instruction = instruction + 1 - image_.start;
   fail();
 }
 
@@ -919,7 +933,7 @@ Report& Machine::begin_access_report(Failure failure, const Thread& thread, std:
   report.agent = static_cast<std::int32_t>(agent_ / agents_apart_);
   name_agent(agent_, report.operation);
   report.access = access;
-  report.instruction = instruction - image_start();
+  report.instruction = instruction - image_.start;
   report.line = line;
   return report;
 }

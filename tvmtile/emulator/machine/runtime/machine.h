@@ -93,6 +93,12 @@ struct Store {
   int line;
 };
 
+// The kernel's library in memory: its constants are read by kernels, and are no buffer.
+struct Image {
+  std::uintptr_t start = 0;
+  std::uintptr_t bytes = 0;
+};
+
 class Machine {
  public:
   Machine(const Launch& launch, Report& report, Statistics& statistics);
@@ -280,6 +286,7 @@ class Machine {
   const Launch& launch_;
   Report& report_;
   Statistics& statistics_;
+  const Image image_;
   Memory memory_;
   Signals signals_;
   std::vector<Thread> threads_;

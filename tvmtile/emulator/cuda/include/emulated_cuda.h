@@ -1,9 +1,13 @@
 // What a CUDA source is compiled against on the host: CUDA's own headers, which define the arithmetic of
 // half, bfloat16 and float8 there too, and the parts of the language that only a device has.
+//
+// It is compiled once, but g++ instantiates the templates that its functions use for each kernel anew. So what
+// uses one is a template itself.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
+#undef _GLIBCXX_USE_STD_SPEC_FUNCS  // Bessel functions and the like, which no kernel has
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <limits>
