@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from functools import cache
 
-from tvmtile.emulator.cuda.row import NUMBERS, Instruction, hopper
+from tvmtile.emulator.cuda.row import NUMBERS, Instruction, hopper, table
 from tvmtile.instructions.matrices import ALONG_COLUMNS, ALONG_ROWS, MATRICES
 from tvmtile.instructions.mma import ATOMS, SPARSE_ATOMS, Atom, lane_map, metadata_map
 from tvmtile.instructions.wgmma import FAMILIES, Family, Wgmma, sum_map
@@ -23,9 +23,7 @@ def matrix_rows() -> list[Instruction]:
 
 def _places(name: str, axes: tuple[Sequence[object], Sequence[object]]) -> str:
     """A lane map as an array: row and column by lane and element."""
-    places = itertools.chain.from_iterable(lane_map(axes))  # type: ignore[arg-type]
-    pairs = ", ".join(f"{{{row}, {column}}}" for row, column in places)
-    return f"static const std::uint8_t {name}[][2] = {{{pairs}}};\n"
+    return table(name, itertools.chain.from_iterable(lane_map(axes)))  # type: ignore[arg-type]
 
 
 @cache
@@ -142,13 +140,12 @@ def _of_warpgroups() -> list[Instruction]:
 
 
 def _wgmma_definition(name: str, row: Wgmma) -> str:
-    places = itertools.chain.from_iterable(sum_map(row))
-    listed = ", ".join(f"{{{i}, {j}}}" for i, j in places)
+    sums = itertools.chain.from_iterable(sum_map(row))
     of_a = next(atom for atom in ATOMS[row.dtypes] if atom.k == row.k)
     types = ", ".join(f"::emulator::Number::{NUMBERS[t]}" for t in (*row.names, _SUMS[row.sums]))
     return (
         f"{_places(f'{name}_a', of_a.a)}"
-        f"static const ::emulator::Place {name}_sums[] = {{{listed}}};\n"
+        f"{table(f'{name}_sums', sums, '::emulator::Place')}"
         f"static const ::emulator::Wgmma {name} = "
         f'{{"{row.instruction}", {row.n}, {row.k}, {types}, {name}_a, {name}_sums}};\n'
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 NUMBERS = {
@@ -41,6 +42,16 @@ class Instruction:
     """The tables that the call names, in C++."""
     is_background: bool = False
     """Whether its first operand is written later: the call gets where its registers are."""
+
+
+def table(name: str, pairs: Iterable[tuple[int, int]], pair: str = "std::uint8_t[2]") -> str:
+    """An array of pairs of bytes in C++: a string, of which a compiler reads thousands in no time."""
+    values = tuple(itertools.chain.from_iterable(pairs))
+    text = "".join(f"\\{value:03o}" for value in values)
+    return (
+        f"static const auto& {name} = reinterpret_cast<const "
+        f'std::type_identity_t<{pair}> (&)[{len(values) // 2}]>("{text}");\n'
+    )
 
 
 def hopper(name: str, call: str, operands: int) -> Instruction:

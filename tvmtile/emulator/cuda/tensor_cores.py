@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from tvmtile.emulator.cuda.row import NUMBERS, Instruction
+from tvmtile.emulator.cuda.row import NUMBERS, Instruction, table
 from tvmtile.instructions.tensor_memory import (
     COPIES,
     DATAPATHS,
@@ -68,10 +68,9 @@ def _orders() -> Iterator[Instruction]:
 def _transfers(transfer: Transfer) -> Iterator[Instruction]:
     name = f"emulator_tensor_{transfer.name}"
     places = itertools.chain.from_iterable(transfer.places)
-    listed = ", ".join(f"{{{lane}, {column}}}" for lane, column in places)
     registers = len(transfer.places[0])
     definition = (
-        f"static const std::uint8_t {name}_places[][2] = {{{listed}}};\n"
+        f"{table(f'{name}_places', places)}"
         f'static const ::emulator::TensorTransfer {name} = {{"{transfer.name}", {transfer.columns}, '
         f"{registers}, {str(transfer.is_split).lower()}, {name}_places}};\n"
     )

@@ -8,9 +8,13 @@ stay where they are, so that whatever is reported has the line of the CUDA sourc
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from tvmtile.emulator.cuda.assembly import parse, translated
+from tvmtile.emulator.cuda.row import Instruction
 from tvmtile.emulator.cuda.signature import KernelSignature
 from tvmtile.emulator.lexer import Token, closing, split_at_commas, text_of
 from tvmtile.errors import CudaEmulationError
@@ -21,6 +25,7 @@ PRELUDE = "emulated_cuda.h"
 """The header that a source is compiled against."""
 _ASM = frozenset(("asm", "__asm__", "__asm"))
 _LINE = "emulator_line"
+_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([^>\n]*)>.*$", re.MULTILINE)
 
 
 def translate(tokens: Sequence[Token], kernels: Sequence[KernelSignature], arch: int) -> str:
@@ -34,13 +39,30 @@ def translate(tokens: Sequence[Token], kernels: Sequence[KernelSignature], arch:
         Of kind "unsupported", if it has an instruction that the emulator does not know.
     """
     source = _Source(tokens)
-    body = "".join(source.replaced())
+    body = _INCLUDE.sub(_unless_included, "".join(source.replaced()))
     entries = "\n".join(map(_entry, kernels))
     tables = "".join(dict.fromkeys(source.definitions))
     return (
         f'#include "{PRELUDE}"\n#define EMULATOR_ARCHITECTURE {arch}0\n{tables}'
         f'#line 1 "{SOURCE_NAME}"\n{body}\n#line 1 "entries"\n{entries}\n'
     )
+
+
+@functools.cache
+def _included() -> frozenset[str]:
+    """What the prelude includes of headers that are not ours."""
+    prelude = (Path(__file__).parent / "include" / PRELUDE).read_text(encoding="utf-8")
+    return frozenset(_INCLUDE.findall(prelude))
+
+
+def _unless_included(directive: re.Match[str]) -> str:
+    """Leave out what would only be skipped, a megabyte in `cuda.h`."""
+    return "" if directive[1] in _included() else directive[0]
+
+
+@functools.cache
+def _definitions(row: Instruction) -> str:
+    return row.definitions()
 
 
 class _Source:
@@ -89,7 +111,7 @@ class _Source:
         statement, end = parse(self._tokens, start)
         text, row = translated(statement, line)
         if row is not None:
-            self.definitions.append(row.definitions())
+            self.definitions.append(_definitions(row))
         return text + "\n" * text_of(self._tokens[start:end]).count("\n"), end
 
     def _functions_with_asm(self) -> Iterator[tuple[int, tuple[bool, int]]]:

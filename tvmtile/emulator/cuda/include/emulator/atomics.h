@@ -44,11 +44,18 @@ T modify(T* place, F update) {
 }  // namespace emulator
 
 #define EMULATOR_ATOMIC(name, T, update)                                      \
-  inline T name(T* place, T value) {                                          \
+  template <typename = void>                                                  \
+  T name(T* place, T value) {                                                 \
     return emulator::modify(place, [value](T old) { return update; });        \
   }                                                                           \
-  inline T name##_block(T* place, T value) { return name(place, value); }     \
-  inline T name##_system(T* place, T value) { return name(place, value); }
+  template <typename = void>                                                  \
+  T name##_block(T* place, T value) {                                         \
+    return name(place, value);                                                \
+  }                                                                           \
+  template <typename = void>                                                  \
+  T name##_system(T* place, T value) {                                        \
+    return name(place, value);                                                \
+  }
 #define EMULATOR_ATOMIC_INTEGERS(name, update)      \
   EMULATOR_ATOMIC(name, int, update)                \
   EMULATOR_ATOMIC(name, unsigned, update)           \
@@ -80,7 +87,8 @@ EMULATOR_ATOMIC(atomicDec, unsigned, old == 0 || old > value ? value : old - 1)
 
 // Each element of a vector is added atomically, not the vector.
 #define EMULATOR_ATOMIC_VECTOR(V, E, ...)                                         \
-  inline V atomicAdd(V* place, V value) {                                         \
+  template <typename = void>                                                      \
+  V atomicAdd(V* place, V value) {                                                \
     E* const places = reinterpret_cast<E*>(place);                                \
     const E values[] = {__VA_ARGS__};                                             \
     V old;                                                                        \

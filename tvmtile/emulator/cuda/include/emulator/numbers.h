@@ -7,26 +7,16 @@
 
 // --- bits of numbers
 
-namespace emulator {
-template <typename To, typename From>
-To bits_as(From from) {
-  static_assert(sizeof(To) == sizeof(From), "the bits of one are those of the other");
-  To to;
-  __builtin_memcpy(&to, &from, sizeof to);
-  return to;
-}
-}  // namespace emulator
-
-EMULATOR_FUNCTION(float __int_as_float(int x), emulator::bits_as<float>(x))
-EMULATOR_FUNCTION(float __uint_as_float(unsigned x), emulator::bits_as<float>(x))
-EMULATOR_FUNCTION(int __float_as_int(float x), emulator::bits_as<int>(x))
-EMULATOR_FUNCTION(unsigned __float_as_uint(float x), emulator::bits_as<unsigned>(x))
-EMULATOR_FUNCTION(double __longlong_as_double(long long x), emulator::bits_as<double>(x))
-EMULATOR_FUNCTION(long long __double_as_longlong(double x), emulator::bits_as<long long>(x))
+EMULATOR_FUNCTION(float __int_as_float(int x), __builtin_bit_cast(float, x))
+EMULATOR_FUNCTION(float __uint_as_float(unsigned x), __builtin_bit_cast(float, x))
+EMULATOR_FUNCTION(int __float_as_int(float x), __builtin_bit_cast(int, x))
+EMULATOR_FUNCTION(unsigned __float_as_uint(float x), __builtin_bit_cast(unsigned, x))
+EMULATOR_FUNCTION(double __longlong_as_double(long long x), __builtin_bit_cast(double, x))
+EMULATOR_FUNCTION(long long __double_as_longlong(double x), __builtin_bit_cast(long long, x))
 EMULATOR_FUNCTION(double __hiloint2double(int high, int low),
-                  emulator::bits_as<double>(std::uint64_t(unsigned(high)) << 32 | unsigned(low)))
-EMULATOR_FUNCTION(int __double2hiint(double x), int(emulator::bits_as<std::uint64_t>(x) >> 32))
-EMULATOR_FUNCTION(int __double2loint(double x), int(emulator::bits_as<std::uint64_t>(x)))
+                  __builtin_bit_cast(double, std::uint64_t(unsigned(high)) << 32 | unsigned(low)))
+EMULATOR_FUNCTION(int __double2hiint(double x), int(__builtin_bit_cast(std::uint64_t, x) >> 32))
+EMULATOR_FUNCTION(int __double2loint(double x), int(__builtin_bit_cast(std::uint64_t, x)))
 
 // --- integers
 
@@ -177,15 +167,13 @@ namespace emulator {
 enum class Toward { kNearest, kZero, kBelow, kAbove };
 
 // `near` is the exact result rounded to nearest, `error` has the sign of what that leaves out.
-template <typename T>
-T rounded(T near, double error, Toward toward) {
+inline float rounded(float near, double error, Toward toward) {
   if (error == 0 || near - near != 0) return near;
   const bool above = error > 0;  // the exact result is above
   const bool up = toward == Toward::kAbove || (toward == Toward::kZero && near < 0);
   const bool down = toward == Toward::kBelow || (toward == Toward::kZero && near > 0);
-  const T infinity = T(__builtin_inf());
-  if (above && up) return std::nextafter(near, infinity);
-  if (!above && down) return std::nextafter(near, -infinity);
+  if (above && up) return nextafterf(near, __builtin_inff());
+  if (!above && down) return nextafterf(near, -__builtin_inff());
   return near;
 }
 inline float narrowed(double exact, Toward toward) {
@@ -256,9 +244,13 @@ T to_integer(F x) {
 }
 }  // namespace emulator
 #define EMULATOR_TO_INTEGER(from, F, suffix, round)                                               \
+  template <typename = void>                                                                      \
   EMULATOR_FUNCTION(int __##from##2int_##suffix(F x), emulator::to_integer<int>(round(x)))        \
+  template <typename = void>                                                                      \
   EMULATOR_FUNCTION(unsigned __##from##2uint_##suffix(F x), emulator::to_integer<unsigned>(round(x))) \
+  template <typename = void>                                                                      \
   EMULATOR_FUNCTION(long long __##from##2ll_##suffix(F x), emulator::to_integer<long long>(round(x))) \
+  template <typename = void>                                                                      \
   EMULATOR_FUNCTION(unsigned long long __##from##2ull_##suffix(F x),                              \
                     emulator::to_integer<unsigned long long>(round(x)))
 EMULATOR_TO_INTEGER(float, float, rn, rintf)

@@ -1,7 +1,6 @@
 // What the runtime's own sources see of the language: PTX, without CUDA's headers.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "machine/runtime.h"

@@ -103,7 +103,8 @@ inline unsigned __activemask(int line = __builtin_LINE()) {
 }
 
 #define EMULATOR_VOTE(name, T, R, update)                                          \
-  inline R name(unsigned mask, T value, int line = __builtin_LINE()) {             \
+  template <typename = void>                                                       \
+  R name(unsigned mask, T value, int line = __builtin_LINE()) {             \
     return emulator::vote<T, R>(#name, mask, value, line,                          \
                                 [](R& result, T mine, T other, unsigned lane, bool first) { update; }); \
   }
