@@ -14,7 +14,7 @@ namespace emulator {
 template <typename R, int N, typename F, typename... V>
 EMULATOR_INLINE metal::vec<R, N> map(F function, const V&... values) {
   metal::vec<R, N> result;
-  for (int i = 0; i < N; ++i) result.data[i] = function(values.data[i]...);
+  EMULATOR_EACH(result.data[i] = function(values.data[i]...));
   return result;
 }
 
@@ -287,9 +287,7 @@ EMULATOR_INLINE vec<T, N> select(const vec<T, N>& when_false, const vec<T, N>& w
 
 template <int N>
 EMULATOR_INLINE bool all(const vec<bool, N>& x) {
-  for (int i = 0; i < N; ++i) {
-    if (!x.data[i]) return false;
-  }
+  EMULATOR_EACH(if (!x.data[i]) return false);
   return true;
 }
 template <int N>

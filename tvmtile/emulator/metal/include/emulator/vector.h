@@ -141,13 +141,22 @@ constexpr int width<swizzle<V, T, Room, I...>> = sizeof...(I);
 
 }  // namespace emulator
 
+// A statement about each of N components, `i`. Not a loop: these are inlined all over a kernel.
+#define EMULATOR_EACH(...)                        \
+  do {                                            \
+    { constexpr int i = 0; __VA_ARGS__; }         \
+    { constexpr int i = 1; __VA_ARGS__; }         \
+    if constexpr (N > 2) { constexpr int i = 2; __VA_ARGS__; } \
+    if constexpr (N > 3) { constexpr int i = 3; __VA_ARGS__; } \
+  } while (false)
+
 namespace metal {
 
 // The elementwise operators are friends, so that a scalar operand converts to a vector.
 #define EMULATOR_VECTOR_OPERATOR(op)                                          \
   EMULATOR_INLINE friend vec operator op(const vec& a, const vec& b) {        \
     vec result;                                                               \
-    for (int i = 0; i < N; ++i) result.data[i] = T(a.data[i] op b.data[i]);   \
+    EMULATOR_EACH(result.data[i] = T(a.data[i] op b.data[i]));   \
     return result;                                                            \
   }                                                                           \
   EMULATOR_INLINE vec& operator op##=(const vec& other) { return *this = *this op other; }
@@ -155,7 +164,7 @@ namespace metal {
 #define EMULATOR_VECTOR_COMPARISON(op)                                           \
   EMULATOR_INLINE friend vec<bool, N> operator op(const vec& a, const vec& b) {  \
     vec<bool, N> result;                                                         \
-    for (int i = 0; i < N; ++i) result.data[i] = bool(a.data[i] op b.data[i]);   \
+    EMULATOR_EACH(result.data[i] = bool(a.data[i] op b.data[i]));   \
     return result;                                                               \
   }
 
@@ -167,7 +176,7 @@ struct vec : emulator::storage<T, N> {
   using base::raw;
 
   vec() = default;
-  EMULATOR_INLINE vec(const vec& other) { raw = other.raw; }
+  vec(const vec& other) = default;  // trivial: an argument is passed in registers
   EMULATOR_INLINE vec& operator=(const vec& other) {
     raw = other.raw;
     return *this;
@@ -175,11 +184,11 @@ struct vec : emulator::storage<T, N> {
 
   template <typename S, emulator::if_scalar<S> = 0>
   EMULATOR_INLINE vec(S value) {
-    for (int i = 0; i < N; ++i) data[i] = T(value);
+    EMULATOR_EACH(data[i] = T(value));
   }
   template <typename U>
   EMULATOR_INLINE explicit vec(const vec<U, N>& other) {
-    for (int i = 0; i < N; ++i) data[i] = T(other.data[i]);
+    EMULATOR_EACH(data[i] = T(other.data[i]));
   }
   // From components, of which some may be vectors: float4(a.xy, 0, 1).
   template <typename A, typename B, typename... More>
@@ -216,17 +225,17 @@ struct vec : emulator::storage<T, N> {
 
   EMULATOR_INLINE vec operator-() const {
     vec result;
-    for (int i = 0; i < N; ++i) result.data[i] = T(-data[i]);
+    EMULATOR_EACH(result.data[i] = T(-data[i]));
     return result;
   }
   EMULATOR_INLINE vec operator~() const {
     vec result;
-    for (int i = 0; i < N; ++i) result.data[i] = T(~data[i]);
+    EMULATOR_EACH(result.data[i] = T(~data[i]));
     return result;
   }
   EMULATOR_INLINE vec<bool, N> operator!() const {
     vec<bool, N> result;
-    for (int i = 0; i < N; ++i) result.data[i] = !data[i];
+    EMULATOR_EACH(result.data[i] = !data[i]);
     return result;
   }
 
@@ -256,7 +265,7 @@ struct packed_vec : emulator::packed_storage<T, N> {
 
   packed_vec() = default;
   EMULATOR_INLINE packed_vec(const vec<T, N>& value) {
-    for (int i = 0; i < N; ++i) data[i] = value.data[i];
+    EMULATOR_EACH(data[i] = value.data[i]);
   }
   template <typename S, emulator::if_scalar<S> = 0>
   EMULATOR_INLINE packed_vec(S value) : packed_vec(vec<T, N>(value)) {}
@@ -266,7 +275,7 @@ struct packed_vec : emulator::packed_storage<T, N> {
 
   EMULATOR_INLINE operator vec<T, N>() const {
     vec<T, N> result;
-    for (int i = 0; i < N; ++i) result.data[i] = data[i];
+    EMULATOR_EACH(result.data[i] = data[i]);
     return result;
   }
   EMULATOR_INLINE T& operator[](int i) { return data[i]; }
