@@ -11,13 +11,13 @@ struct uint3 {
 };
 
 namespace emulator {
+
+uint3 thread_position, block_position, block_extent, grid_extent;
+
 namespace {
 
 uint3 triple(const unsigned (&values)[3]) { return {values[0], values[1], values[2]}; }
 
-}  // namespace
-
-namespace {
 
 // Made at the first use: constructors of other files add to it.
 std::vector<void (*)()>& starts() {
@@ -50,6 +50,15 @@ bool go_on_idle() {
   return false;
 }
 
+void show_place(const ThreadContext& thread) {
+  thread_position = triple(thread.position);
+  block_position = triple(thread.block_position);
+  block_extent = triple(thread.threads);
+  grid_extent = triple(thread.grid);
+}
+
+const bool shows_place = (at_switch = show_place) != nullptr;
+
 void start_block() {
   random_state = (machine->launch().seed + 1) * 0x9e3779b97f4a7c15;
   for (auto* start : starts()) start();
@@ -80,10 +89,6 @@ std::uint64_t random_below(std::uint64_t bound) {
   return (random_state >> 32) % bound;
 }
 
-uint3 thread_position() { return triple(machine->current().context.position); }
-uint3 block_position() { return triple(machine->current().context.block_position); }
-uint3 block_extent() { return triple(machine->current().context.threads); }
-uint3 grid_extent() { return triple(machine->current().context.grid); }
 uint3 cluster_extent() { return triple(machine->current().context.cluster); }
 unsigned rank_in_cluster() { return machine->current().context.rank; }
 unsigned blocks_of_cluster() { return static_cast<unsigned>(machine->blocks()); }

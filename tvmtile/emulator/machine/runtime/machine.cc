@@ -15,6 +15,7 @@
 namespace emulator {
 
 Machine* machine = nullptr;
+void (*at_switch)(const ThreadContext&) = nullptr;
 void (*at_block_start)() = nullptr;
 bool (*at_idle)() = nullptr;
 void (*at_block_end)() = nullptr;
@@ -254,7 +255,7 @@ void Machine::place_block(std::uint64_t cluster, unsigned rank,
 }
 
 void Machine::run_cluster() {
-  current_ = &threads_[0];
+  become(threads_[0]);
   switch_fiber(scheduler_, current_->fiber);
   current_ = nullptr;
 }
@@ -323,8 +324,13 @@ void Machine::go_on(Thread& from, Thread* to) {
     to = from.state == Thread::State::kReady ? &from : next_ready(from);
   }
   if (to == &from) return;
-  current_ = to;
+  become(*to);
   switch_fiber(from.fiber, to->fiber);
+}
+
+void Machine::become(Thread& thread) {
+  current_ = &thread;
+  if (at_switch != nullptr) at_switch(thread.context);
 }
 
 // --- waiting

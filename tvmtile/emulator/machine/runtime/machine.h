@@ -226,6 +226,7 @@ class Machine {
   [[noreturn]] void finish(Thread& thread);
   Thread* next_ready(const Thread& after);
   void go_on(Thread& from, Thread* to);
+  void become(Thread& thread);
   [[noreturn]] void fail_deadlock();
   // Whether all have come.
   bool arrive(Thread& thread, const Site& site, Barrier& barrier);
@@ -318,7 +319,9 @@ class Machine {
 // The launch in progress; null between launches.
 extern Machine* machine;
 
-// What a front end does before the blocks that run together; null where it has nothing to do.
+// What a front end does where a thread begins to run, or goes on; null where it has nothing to do.
+extern void (*at_switch)(const ThreadContext& thread);
+// What it does before the blocks that run together; null where it has nothing to do.
 extern void (*at_block_start)();
 // What it does when no thread can go on: whether some can, then. And when all have returned.
 extern bool (*at_idle)();

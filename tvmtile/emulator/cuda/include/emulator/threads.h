@@ -3,11 +3,10 @@
 
 namespace emulator {
 
+// The running thread's. They never change for it, so a kernel has them as constants, whose reads are no
+// accesses that are checked.
+extern const uint3 thread_position, block_position, block_extent, grid_extent;
 // By value: what is read in the machine's own memory is no access of the kernel.
-__attribute__((const)) uint3 thread_position();
-__attribute__((const)) uint3 block_position();
-__attribute__((const)) uint3 block_extent();
-__attribute__((const)) uint3 grid_extent();
 __attribute__((const)) uint3 cluster_extent();
 __attribute__((const)) unsigned rank_in_cluster();
 __attribute__((const)) unsigned blocks_of_cluster();
@@ -17,10 +16,10 @@ int sum_over_block(int value, int line);
 
 }  // namespace emulator
 
-#define threadIdx (::emulator::thread_position())
-#define blockIdx (::emulator::block_position())
-#define blockDim (::emulator::block_extent())
-#define gridDim (::emulator::grid_extent())
+#define threadIdx (::emulator::thread_position)
+#define blockIdx (::emulator::block_position)
+#define blockDim (::emulator::block_extent)
+#define gridDim (::emulator::grid_extent)
 #define warpSize 32
 
 // `__shared__ half A[64];` is a reference to memory of the machine.
