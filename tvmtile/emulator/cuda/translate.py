@@ -25,6 +25,9 @@ PRELUDE = "emulated_cuda.h"
 """The header that a source is compiled against."""
 _ASM = frozenset(("asm", "__asm__", "__asm"))
 _LINE = "emulator_line"
+_NUMBER_OR_ADDRESS = re.compile(
+    r"[*&]|^\s*(const\s+)?(unsigned|int|float|double|bool|u?int(8|16|32|64)_t)\b"
+)
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([^>\n]*)>.*$", re.MULTILINE)
 
 
@@ -88,7 +91,9 @@ class _Source:
                 if depth == 0:
                     raise _outside(self._tokens[i])
                 text, i = self._shared(i)
-            elif text == "__device__" and not self._calls_itself(i):
+            elif text in {"__device__", "__forceinline__"} and self._is_called(i):
+                text = ""
+            elif text == "__device__":
                 text = "__attribute__((always_inline))"
             elif i in self._told_lines:
                 has_parameters, end_of_teller = self._told_lines[i]
@@ -138,15 +143,24 @@ class _Source:
                 i = begin = end
             i += 1
 
-    def _calls_itself(self, start: int) -> bool:
-        """Tell whether what is declared there is a function that can't be inlined."""
+    def _is_called(self, start: int) -> bool:
+        """Tell whether what is declared there is a function that is not inlined.
+
+        It calls itself, or it stands for an instruction and takes numbers and addresses only, which are
+        loaded, and the loads checked, before a call.
+        """
         tokens = self._tokens
         declared = (j for j in range(start, len(tokens)) if tokens[j].text in {"(", ";", "="})
         head = next(declared, start)
         body = next((j for j in range(head, len(tokens)) if tokens[j].text in {"{", ";"}), head)
         names = [token.text for token in tokens[start:head] if token.kind == "name"]
         inside = tokens[body : closing(tokens, body)] if tokens[body].text == "{" else []
-        return bool(names) and any(token.text == names[-1] for token in inside)
+        if names and any(token.text == names[-1] for token in inside):
+            return True
+        parameters = split_at_commas(tokens[head + 1 : closing(tokens, head)])
+        return any(token.text in _ASM for token in inside) and all(
+            _NUMBER_OR_ADDRESS.search(text_of(parameter)) for parameter in parameters
+        )
 
     def _shared(self, start: int) -> tuple[str, int]:
         """The declaration of variables that the threads of a block share."""
@@ -201,8 +215,4 @@ def _entry(kernel: KernelSignature) -> str:
         f"({p.type}*)arguments[{i}]" if p.is_pointer else f"*({p.type}*)arguments[{i}]"
         for i, p in enumerate(kernel.parameters)
     )
-    return (
-        'extern "C" __attribute__((visibility("default"), no_sanitize("thread", "undefined"))) void '
-        f"emulator_entry_{kernel.name}(void* const* arguments, const emulator::ThreadContext&) "
-        f"{{ {kernel.name}({arguments}); }}"
-    )
+    return f"EMULATOR_ENTRY({kernel.name}) {{ {kernel.name}({arguments}); }}"

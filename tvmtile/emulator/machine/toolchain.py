@@ -37,6 +37,7 @@ _COMMON_FLAGS = ("-fPIC", "-w")
 _KERNEL_FLAGS = (
     *_COMMON_FLAGS,
     "-fvisibility=hidden",
+    "-fwhole-program",  # functions that no kernel calls are left out
     "-O0",
     "-g1",
     "-fno-exceptions",

@@ -123,7 +123,7 @@ def _entry(kernel: KernelSignature) -> str:
     bound = (*kernel.buffers, *kernel.threadgroup_buffers)
     arguments = ",\n    ".join(_argument(p, bound) for p in kernel.parameters)
     call = f"{kernel.name}(\n    {arguments});"
-    return f"EMULATOR_ENTRY(emulator_entry_{kernel.name}) {{\n  {call}\n}}"
+    return f"EMULATOR_ENTRY({kernel.name}) {{\n  {call}\n}}"
 
 
 def _argument(parameter: Parameter, bound: Sequence[Parameter]) -> str:

@@ -94,3 +94,9 @@ void* last_argument();
 [[noreturn]] void fail_not_uniform(const Site& site, const char* argument, unsigned lane);
 
 }  // namespace emulator
+
+// The entry of a kernel: glue, which is not part of it, and reads the launch's own memory.
+#define EMULATOR_ENTRY(name)                                                  \
+  extern "C" __attribute__((externally_visible, visibility("default"),        \
+                            no_sanitize("thread", "undefined"))) void         \
+  emulator_entry_##name(void* const* arguments, const emulator::ThreadContext& context)

@@ -28,8 +28,3 @@ T attribute(unsigned x, unsigned y = 0, unsigned z = 0) {
 }
 
 }  // namespace emulator
-
-// The glue is not part of the kernel: it reads the launch's own memory.
-#define EMULATOR_ENTRY(name)                                                                 \
-  extern "C" __attribute__((visibility("default"), no_sanitize("thread", "undefined"))) void \
-  name(void* const* arguments, const emulator::ThreadContext& context)
