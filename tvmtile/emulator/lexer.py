@@ -34,15 +34,14 @@ def tokenize(source: str) -> list[Token]:
     """Split the source into tokens, spaces among them: their texts joined are the source."""
     tokens: list[Token] = []
     line = 1
-    position = 0
-    while match := _TOKEN.match(source, position):
-        kind = match.lastgroup or "sign"
-        text = match[0]
+    for match in _TOKEN.finditer(source):
+        kind, text = match.lastgroup or "sign", match[0]
         if text == "]]" and _is_two_subscripts(tokens):
-            text = "]"
+            tokens += [Token(kind, "]", line)] * 2
+            continue
         tokens.append(Token(kind, text, line))
-        line += text.count("\n")
-        position += len(text)
+        if kind in {"space", "string"}:
+            line += text.count("\n")
     return tokens
 
 

@@ -63,9 +63,8 @@ def check_restrictions(tokens: Sequence[Token], kernels: Sequence[KernelSignatur
     for kernel in kernels:
         for parameter in (*kernel.buffers, *kernel.threadgroup_buffers):
             _check_index(kernel, parameter)
-    for i, token in enumerate(code):
-        texts = [t.text for t in code[max(i - 1, 0) : i + 2]]
-        before, after = texts[0] if i else "", texts[-1] if i + 1 < len(code) else ""
+    texts = ["", *(token.text for token in code), ""]
+    for token, before, after in zip(code, texts, texts[2:], strict=False):
         wrong = _wrong(token, before, after)
         if wrong is not None:
             raise _error(wrong, tokens, token.line)
