@@ -1,6 +1,6 @@
 """Matrix multiplication written by hand (`kernels/gemm.metal`): numbers, traffic, and time."""
 
-import time
+import os
 from functools import cache
 from pathlib import Path
 
@@ -13,9 +13,9 @@ from tvmtile.errors import MetalEmulationError
 SOURCE = (Path(__file__).parent / "kernels" / "gemm.metal").read_text(encoding="utf-8")
 DTYPES = {"half": torch.float16, "bfloat": torch.bfloat16, "float": torch.float32}
 TOLERANCE = {"half": 1e-3, "bfloat": 8e-3, "float": 1e-5}
-# What is asked for, and what a loaded machine may make of it.
-COMPILE_BUDGET = 1.0
-GEMM_BUDGET = 1.0
+# Seconds of processor time, and what a loaded machine may make of them.
+COMPILE_BUDGET = 0.3
+GEMM_BUDGET = 0.7
 NOISE = 1.5
 TRIES = 5
 
@@ -136,9 +136,9 @@ def test_gemm_with_a_wrong_stride_is_out_of_bounds():
 def best_seconds(function, budget):
     best = float("inf")
     for _ in range(TRIES):
-        start = time.perf_counter()
+        start = os.times()[:4]  # of this process and of its children
         function()
-        best = min(best, time.perf_counter() - start)
+        best = min(best, sum(os.times()[:4]) - sum(start))
         if best <= budget:
             break
     return best

@@ -22,9 +22,13 @@
 #include <vector_functions.h>
 // Their functions take numbers by value, and g++ has the loads of such arguments checked where it inlines a call.
 #define unused unused, always_inline
+// Those that it does not inline convert numbers bit by bit: at -O0 they would be slow.
+#pragma GCC push_options
+#pragma GCC optimize("O1")
 #include <cuda_fp16.h>
 #include <cuda_bf16.h>
 #include <cuda_fp8.h>
+#pragma GCC pop_options
 #undef unused
 #include <math_constants.h>
 
