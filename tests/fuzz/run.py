@@ -203,12 +203,14 @@ def _wrong(results: dict[str, np.ndarray], expected: dict[str, Buffer]) -> str:
 
 
 def _unexpected(program: Program, target: str, kernel: Any) -> str:
-    """What a kernel's source lacks, or has where a text begins with "not "."""
+    """What a kernel's source and choices lack, or its source has where a text begins with "not "."""
     expected = program.expects.get(target, ())
     source = kernel.get_kernel_source() if expected else ""
     for text in expected:
-        if text.startswith("not ") == (text.removeprefix("not ") in source):
-            return f"the kernel's source has it the other way: {text}"
+        if text.startswith("not ") and text.removeprefix("not ") in source:
+            return f"the kernel's source has it: {text}"
+        if not text.startswith("not ") and text not in source and text not in str(kernel.choices):
+            return f"neither the kernel's source nor its choices have it: {text}"
     return ""
 
 

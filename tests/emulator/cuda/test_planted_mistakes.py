@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import struct
+import tempfile
 from collections import Counter
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,13 +19,12 @@ import torch
 import tvmtile.language as T
 from benchmarks.gpu_programs import PROGRAMS
 from tests.emulator.cuda.planted import Subject, subject, survivors
+from tests.fuzz.run import loaded
 from tests.metal.programs import flash_attention, gemm, operands, random
 from tests.passes.gpu.barriers.test_clusters import multicast_product
-from tests.passes.tile.specialization.computed_kernels import COMPUTED
-from tests.passes.tile.specialization.masked_kernels import MASKED
-from tests.passes.tile.specialization.test_skew import products
 from tests.passes.tile.test_persistent_blocks import matmul
-from tests.pipelines import Run
+from tests.pipelines import numbers, product
+from tests.programs import catalogue
 from tvmtile.emulator.cuda import compile_cuda
 from tvmtile.errors import CudaEmulationError
 from tvmtile.target import capabilities
@@ -59,6 +61,50 @@ def attention() -> Subject:
     return subject(program, (q, k, v, torch.empty_like(q)), expected)
 
 
+def products(length, *, dtype="float16", block=(64, 64, 64), threads=128, stages=2):
+    """Sums of `2 ** min(Q K[i]^T, 0) V[i]`, halved before each, for each tile of `steps`."""
+    M, N, D = block
+    n = T.dynamic("n")
+
+    @T.prim_func
+    def main(
+        Q: T.Tensor((M, D), dtype),
+        K: T.Tensor((length, D), dtype),
+        V: T.Tensor((length, D), dtype),
+        steps: T.Tensor((n,), "int32"),
+        C: T.Tensor((M, D), "float32"),
+    ):
+        with T.Kernel(1, threads=threads):
+            q = T.alloc_shared((M, D), dtype)
+            k_shared = T.alloc_shared((N, D), dtype)
+            v_shared = T.alloc_shared((N, D), dtype)
+            scores = T.alloc_fragment((M, N), "float32")
+            weights = T.alloc_fragment((M, N), dtype)
+            output = T.alloc_fragment((M, D), "float32")
+            T.copy(Q, q)
+            T.clear(output)
+            for k in T.Pipelined(n, num_stages=stages):
+                T.copy(K[k * N, 0], k_shared)
+                T.gemm(
+                    q,
+                    k_shared,
+                    scores,
+                    transpose_B=True,
+                    policy=T.GemmWarpPolicy.FullRow,
+                    clear_accum=True,
+                )
+                T.copy(V[k * N, 0], v_shared)
+                for i, j in T.Parallel(M, N):
+                    scores[i, j] = T.exp2(T.min(scores[i, j], 0))
+                T.copy(scores, weights)
+                for i, j in T.Parallel(M, D):
+                    output[i, j] *= 0.5
+                T.gemm(weights, v_shared, output, policy=T.GemmWarpPolicy.FullRow)
+            T.copy(output, C)
+
+    return main
+
+
 def skewed_attention() -> Subject:
     """The second product goes on under the next iteration's first one."""
     q, keys, values = (random(rows, 64, dtype="float16") / 4 for rows in (64, 384, 384))
@@ -72,22 +118,64 @@ def skewed_attention() -> Subject:
 
 def masked_product() -> Subject:
     """A product in flight over iterations that both roles leave out."""
-    return _subject(MASKED["in_flight_over_what_is_left_out"]())
+    return _of_catalogue("roles_masked")
 
 
 def masked_attention() -> Subject:
     """Two products skewed over such iterations, in a serial loop."""
-    return _subject(MASKED["two_products_of_the_blocks_of_a_mask"]())
+    N = 64
+
+    @T.prim_func
+    def program(
+        Q: T.Tensor((3, 2 * N, N), "float16"),
+        K: T.Tensor((5 * N, N), "float16"),
+        V: T.Tensor((5 * N, N), "float16"),
+        mask: T.Tensor((3, 5), "int32"),
+        C: T.Tensor((3, 2 * N, N), "float32"),
+    ):
+        with T.Kernel(1, threads=256):
+            q = T.alloc_shared((2 * N, N), "float16")
+            k, v = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
+            scores = T.alloc_fragment((2 * N, N), "float32")
+            weights = T.alloc_fragment((2 * N, N), "float16")
+            c = T.alloc_fragment((2 * N, N), "float32")
+            for turn in T.serial(3):
+                T.copy(Q[turn, 0, 0], q)
+                T.clear(c)
+                for i in T.Pipelined(5, num_stages=2):
+                    if mask[turn, i] > 0:
+                        T.copy(K[i * N, 0], k)
+                        T.gemm(q, k, scores, transpose_B=True, clear_accum=True)
+                        T.copy(V[i * N, 0], v)
+                        for r, s in T.Parallel(2 * N, N):
+                            scores[r, s] = T.max(T.min(scores[r, s], 2 + i), -2)
+                        T.copy(scores, weights)
+                        for r, s in T.Parallel(2 * N, N):
+                            c[r, s] *= -1
+                        T.gemm(weights, v, c)
+                T.copy(c, C[turn, 0, 0])
+
+    q, k, v = numbers(3, 2 * N, N), numbers(5 * N, N), numbers(5 * N, N)
+    mask = torch.tensor([[0, 1, 0, 1, 1], [0, 0, 0, 0, 0], [0, 0, 0, 0, 1]], dtype=torch.int32)
+    expected = torch.zeros(3, 2 * N, N)
+    for turn in range(3):
+        for i in range(5):
+            if mask[turn, i]:
+                s = slice(i * N, i * N + N)
+                scores = product(q[turn], k[s].T).clamp(-2, 2 + i)
+                expected[turn] = -expected[turn] + product(scores, v[s])
+    return subject(program, (q, k, v, mask, torch.empty(expected.shape)), expected.double())
 
 
 def converted() -> Subject:
     """A warpgroup converts a tile, beside one that comes by a tensor map."""
-    return _subject(COMPUTED["converted_beside_tiles"]())
+    dtypes = ("float32", "float16", "float16")
+    return _of_catalogue("roles_product", dtypes=dtypes, stages=3)
 
 
 def unpacked_weights() -> Subject:
     """A warpgroup loads a tile, computes it in registers and stores it."""
-    return _subject(COMPUTED["packed_weights_by_way_of_fragments"]())
+    return _of_catalogue("roles_packed_weights_by_way_of_fragments")
 
 
 def multicast() -> Subject:
@@ -97,9 +185,19 @@ def multicast() -> Subject:
     return subject(program, (a, b, torch.empty(64, 128)), a.double() @ b.double())
 
 
-def _subject(run: Run) -> Subject:
-    result = torch.empty(run.expected.shape)
-    return subject(run.program, (*run.arguments, result), run.expected.double())
+def _of_catalogue(name: str, **given: Any) -> Subject:
+    """A program of the catalogue; its last tensor is what it writes."""
+    case = catalogue()[name].case(**given)
+    arguments = case.arguments(0)
+    tensors = [
+        torch.tensor(arguments[arg.arg]).to(getattr(torch, arg.annotation.args[-1].value))
+        for arg in case.parameters
+    ]
+    expected = torch.tensor(case.meaning(0)[case.parameters[-1].arg].data).double()
+    with tempfile.TemporaryDirectory() as directory:
+        program = loaded(case, Path(directory)).main
+        expected = expected.reshape(tensors[-1].shape)
+        return subject(program, tuple(tensors), expected, precision="float16")
 
 
 def gathered_rows() -> Subject:
@@ -303,8 +401,8 @@ WRONG = ("the next narrower swizzle", "the stage's index off by one")
 def let_through(of: Subject, every: int = 1) -> Counter[tuple[str, str]]:
     """What the emulator says nothing of: the numbers are right, or the tile is none that is to come."""
     found = list(survivors(of, every=every))
-    for mistake, numbers in found:
-        assert numbers == "right" or mistake.what in WRONG, str(mistake)
+    for mistake, result in found:
+        assert result == "right" or mistake.what in WRONG, str(mistake)
     return Counter((m.what, m.instruction.partition(" ")[0]) for m, _ in found)
 
 

@@ -1,0 +1,33 @@
+"""Pipelined loops on the CPU, by the passes that plan them for GPUs: numbers without an emulator."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fuzz.run import run
+from tests.programs import catalogue
+from tvmtile import pipeline
+from tvmtile.passes import InjectPipeline, LowerExits, PlanPipeline
+
+PIPELINED = [n for n, e in catalogue().items() if "pipelined" in e.tags and "roles" not in e.tags]
+
+
+@pytest.fixture
+def pipelining(monkeypatch):
+    """The CPU's passes and those that pipeline loops."""
+    original = pipeline.lowering_passes
+
+    def passes(target):
+        steps = list(original(target))
+        after = next(i for i, step in enumerate(steps) if step.info.name == LowerExits.info.name)
+        return (*steps[: after + 1], PlanPipeline, InjectPipeline, *steps[after + 1 :])
+
+    monkeypatch.setattr(pipeline, "lowering_passes", passes)
+
+
+@pytest.mark.usefixtures("pipelining")
+@pytest.mark.parametrize("name", PIPELINED)
+def test_a_pipelined_loop_computes_what_it_did(name, tier, tmp_path):
+    for case in catalogue()[name].cases("llvm", tier):
+        outcome = run(case, "llvm", tmp_path)
+        assert outcome.kind == "passed", f"{case.name}: {outcome.detail}\n\n{case.source}"
