@@ -39,6 +39,11 @@ _HINTS = (
     "ptx_commit_group",
     "ptx_wait_group",
     "tma_store_wait",
+    "wait_wgmma",
+    "warpgroup_arrive",
+    "warpgroup_commit_batch",
+    "warpgroup_fence_operand",
+    "warpgroup_wait",
 )
 """What changes how fast a program is, or waits for copies, which are done where they begin."""
 _IGNORED = (
@@ -49,6 +54,7 @@ _IGNORED = (
     "eviction_policy",
     "impl",
     "k_pack",
+    "wg_wait",
 )
 """Options of operators that change how fast they are."""
 _SCOPES = {

@@ -416,6 +416,7 @@ OPERATORS = {
     "clear": clear,
     "transpose": transpose,
     "gemm": gemm,
+    "wgmma_gemm": gemm,
     "reduce": reduce,
     **{f"reduce_{kind}": kind for kind in ("sum", "max", "min", "abssum", "absmax", *_BITS)},
     "cumsum": "sum",

@@ -41,6 +41,11 @@ class Program:
         return self._constant("EXPECTS", {})
 
     @cached_property
+    def counts(self) -> dict[str, str]:
+        """For a target, a condition on what its emulator counts in a call."""
+        return self._constant("COUNTS", {})
+
+    @cached_property
     def options(self) -> dict[str, Any]:
         """Options of `tvmtile.compile`, besides the target."""
         return self._constant("OPTIONS", {})

@@ -214,6 +214,16 @@ def _unexpected(program: Program, target: str, kernel: Any) -> str:
     return ""
 
 
+def _miscounted(program: Program, target: str, kernel: Any) -> str:
+    """Of what the emulator counted in the last call, what is not as it has to be."""
+    condition = program.counts.get(target)
+    if condition is None:
+        return ""
+    counted = kernel.adapter.statistics
+    values = {name: getattr(counted, name) for name in dir(counted) if not name.startswith("_")}
+    return "" if eval(condition, {}, values) else f"not {condition}: {counted}"
+
+
 def _checked(program: Program, target: str, kernel: Any, expected: list[dict[str, Buffer]]) -> str:
     """What is wrong with a kernel's results: each call, and the first one again."""
     device = "cuda" if target.startswith("gpu") else "cpu"
@@ -322,7 +332,9 @@ def _tried(
             kernel = compiled(program, target, directory)
         message = _unexpected(program, target, kernel)
         if not message and target != "nvrtc":
-            message = _checked(program, target, kernel, expected)
+            message = _checked(program, target, kernel, expected) or _miscounted(
+                program, target, kernel
+            )
     except defects as error:
         return Outcome("internal", f"{type(error).__name__}: {error}")
     except DataRace as error:

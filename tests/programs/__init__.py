@@ -6,6 +6,7 @@ means, the fuzzer's interpreter says. What the fields are, tests/README.md says.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import pkgutil
@@ -17,6 +18,7 @@ from zlib import crc32
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
+from hypothesis.errors import Unsatisfiable
 
 from tests.fuzz.program import Program
 from tests.programs.text import stand_alone
@@ -57,6 +59,7 @@ class Entry:
     inputs: Mapping[str, Callable[..., Any]] | str = field(default_factory=dict)
     sizes: Any = ({}, {})
     expects: Any = field(default_factory=dict)
+    counts: Any = field(default_factory=dict)
     options: Any = field(default_factory=dict)
     drawn: int = 0
 
@@ -138,7 +141,8 @@ class Entry:
             if (ordered := self._ordered(case)) not in pool:
                 pool.append(ordered)
 
-        note()
+        with contextlib.suppress(Unsatisfiable):  # where there are examples only
+            note()
         return pool
 
     def _ordered(self, case: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,7 +169,7 @@ class Entry:
             *(f'{extent} = T.dynamic("{extent}")' for extent in sizes[0]),
             *(
                 f"{n.upper()} = {given}"
-                for n in ("expects", "options")
+                for n in ("expects", "counts", "options")
                 if (given := self._of(n, case))
             ),
         ]

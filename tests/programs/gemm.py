@@ -61,6 +61,13 @@ def _mma(p):
     return f"{shape}.row.col.{short[sums]}.{operand}.{operand}.{short[sums]}"
 
 
+def _multiplies(p):
+    """How many products of 16x16 and 16x32 the tiles are."""
+    tiles = [-(-extent // step) for extent, step in zip(p.extents, p.block, strict=True)]
+    m, n, k = (count * step for count, step in zip(tiles, p.block, strict=True))
+    return m * n * k // (16 * 32 * 16)
+
+
 def _wgmma(p):
     """Whole warpgroups of 64 rows and of columns that B's panels have; bytes lie along K."""
     _, n, k = p.block
@@ -210,7 +217,7 @@ def _wgmma(p):
         "transpose_A": FLAGS,
         "transpose_B": FLAGS,
         "block": [(64, 64, 32), (32, 64, 16), (64, 128, 32)],
-        "extents": [(64, 64, 64), (70, 56, 88)],
+        "extents": [(64, 64, 32), (70, 56, 88), (64, 64, 64)],
         "policy": POLICIES,
         "threads": [128, 32, 64],
         "stages": [0, 1, 2, 3],
@@ -224,8 +231,38 @@ def _wgmma(p):
     where=lambda p: p.block[0] * p.block[1] <= 64 * p.threads,
     targets=[METAL4],
     drawn=8,
-    expects={METAL4: ["tvmtile_matmul2d_"]},
+    expects=lambda p: {METAL4: [f"tvmtile_matmul2d_{'nt'[p.transpose_A]}{'nt'[p.transpose_B]}("]},
+    counts=lambda p: {METAL4: f"tensor_multiplies == {_multiplies(p)} and matrix_multiplies == 0"},
     fast=[METAL4],
+)
+@program(
+    name="gemm_without_matmul2d",
+    tags={"gemm"},
+    parameters={
+        "dtypes": [
+            (HALF, HALF, SINGLE, SINGLE),
+            (SINGLE, SINGLE, SINGLE, SINGLE),
+            (HALF, HALF, HALF, SINGLE),
+        ],
+        "transpose_A": [False],
+        "transpose_B": [False],
+        "block": [(64, 64, 24), (24, 64, 32), (64, 16, 32), (16, 32, 16), (64, 64, 32)],
+        "extents": [(48, 64, 48)],
+        **PLAIN,
+        "threads": [128, 32, 64],
+    },
+    examples=[
+        {},
+        {"dtypes": (SINGLE, SINGLE, SINGLE, SINGLE), "block": (64, 64, 32)},
+        {"dtypes": (HALF, HALF, HALF, SINGLE), "block": (64, 64, 32)},
+        {"block": (24, 64, 32)},
+        {"block": (64, 16, 32), "threads": 32},
+        {"block": (16, 32, 16), "threads": 64},
+    ],
+    where=lambda p: False,
+    targets=[METAL4],
+    expects={METAL4: ["not matmul2d"]},
+    counts={METAL4: "matrix_multiplies > 0"},
 )
 @program(
     tags={"gemm"},

@@ -37,11 +37,13 @@ def any_value(rng, shape, dtype):
         "threads": [128, 256],
         "clear": [True],
         "k_pack": [1],
+        "staged": [False],
     },
     drawn=4,
     # Hopper keeps few bits of sums of float8: docs/emulator.md.
     targets=lambda p: ["sm_90a", *(["gpu"] if "8" not in p.dtypes[0] else [])],
     expects={"sm_90a": ["wgmma.mma_async", "not mma.sync"]},
+    fast=["sm_90a"],
 )
 @program(
     name="gemm_from_registers_by_matmul2d",
@@ -55,10 +57,13 @@ def any_value(rng, shape, dtype):
         "threads": [128],
         "clear": FLAGS,
         "k_pack": [1],
+        "staged": [False],
     },
     drawn=4,
     targets=[METAL4],
     expects={METAL4: ["tvmtile_matmul2d_"]},
+    counts={METAL4: "tensor_multiplies == 16 and threadgroup_memory == 0"},
+    fast=[METAL4],
 )
 @program(
     name="gemm_packed",
@@ -76,9 +81,11 @@ def any_value(rng, shape, dtype):
         "threads": [128],
         "clear": [True],
         "k_pack": [2, 3, 4],
+        "staged": [True],
     },
     targets=["sm_80", "sm_90a", "gpu"],
     drawn=12,
+    fast=["sm_80"],
 )
 @program(
     name="gemm_by_vectors",
@@ -95,6 +102,7 @@ def any_value(rng, shape, dtype):
         "threads": [64, 32],
         "clear": FLAGS,
         "k_pack": [1],
+        "staged": [True],
     },
     drawn=4,
     targets=["llvm", "metal"],
@@ -140,6 +148,7 @@ def any_value(rng, shape, dtype):
         "threads": [128],
         "clear": FLAGS,
         "k_pack": [1],
+        "staged": [True],
     },
     examples=[
         {},
@@ -176,6 +185,7 @@ def any_value(rng, shape, dtype):
         "threads": [64, 128],
         "clear": FLAGS,
         "k_pack": [1],
+        "staged": [True, False],
     },
     drawn=12,
     targets=["llvm", "metal", "sm_80", "sm_90a", "gpu"],
@@ -191,6 +201,9 @@ def gemm_from_anywhere(
     with T.Kernel(1, threads=threads):
         if places[0] == "device":
             a = A
+        elif places[0] == "fragment" and not staged:
+            a = T.alloc_fragment((k, m) if transpose_A else (m, k), dtypes[0])
+            T.copy(A, a)
         else:
             a_shared = T.alloc_shared((k, m) if transpose_A else (m, k), dtypes[0])
             T.copy(A, a_shared)
@@ -201,6 +214,9 @@ def gemm_from_anywhere(
                 a = a_own
         if places[1] == "device":
             b = B
+        elif places[1] == "fragment" and not staged:
+            b = T.alloc_fragment((n, k) if transpose_B else (k, n), dtypes[1])
+            T.copy(B, b)
         else:
             b_shared = T.alloc_shared((n, k) if transpose_B else (k, n), dtypes[1])
             T.copy(B, b_shared)
@@ -272,6 +288,11 @@ def gemm_pipelined_and_stored_through_shared_memory(
     tags={"gemm"},
     parameters={"policy": POLICIES},
     targets=[*TARGETS, METAL4],
+    counts=lambda p: (
+        {METAL4: "tensor_multiplies == 16 and threadgroup_memory == 0"}
+        if p.policy == "FullRow"
+        else {}
+    ),
     fast=["metal", "sm_80"],
 )
 def gemm_chained(
@@ -484,6 +505,7 @@ def gemm_of_batches_in_one_tensor(
     tags={"gemm"},
     parameters={"m": [100, 30, 64, 1], "n": [72, 40], "k": [36, 24, 64]},
     targets=[*TARGETS, METAL4],
+    counts={METAL4: "tensor_multiplies > 0 and threadgroup_memory == threadgroup_barriers == 0"},
     fast=["metal"],
 )
 def gemm_of_ragged_tensors(
@@ -622,3 +644,88 @@ def gemm_of_any_regions(
                 transpose_B,
             )
             T.copy(c, C[0, 0, 0])
+
+
+@program(
+    tags={"gemm"},
+    targets=["llvm", "metal", METAL4],
+    counts={METAL4: "tensor_multiplies == 0"},
+)
+def gemm_that_takes_another_one_along(
+    A: T.Tensor((32, 32), "float16"),
+    B: T.Tensor((32, 64), "float16"),
+    C: T.Tensor((32, 64), "float32"),
+):
+    """The second product does not fit `matmul2d`, so the first one has no use of it."""
+    with T.Kernel(1, threads=32):
+        a, b = T.alloc_shared((32, 32), "float16"), T.alloc_shared((32, 64), "float16")
+        sums = T.alloc_fragment((32, 64), "float32")
+        T.copy(A, a)
+        T.copy(B, b)
+        T.clear(sums)
+        T.gemm(a, b, sums)
+        T.gemm(a[0:32, 0:8], b[0:8, 0:64], sums)
+        T.copy(sums, C)
+
+
+@program(
+    tags={"gemm", "wgmma"},
+    expects={
+        "sm_90a": ["wait_group_sync_aligned_1();", "wait_group_sync_aligned_0();"],
+        "sm_80": ["not wgmma"],
+    },
+    fast=["sm_90a"],
+)
+def gemm_that_goes_on_until_it_is_waited_for(
+    A: T.Tensor((64, 64), "float16"),
+    B: T.Tensor((64, 64), "float16"),
+    C: T.Tensor((64, 64), "float32"),
+    D: T.Tensor((64, 64), "float32"),
+):
+    """C = A @ A and D = A @ B, C while D goes on."""
+    with T.Kernel(1, threads=128):
+        a, b = T.alloc_shared((64, 64), "float16"), T.alloc_shared((64, 64), "float16")
+        c, d = T.alloc_fragment((64, 64), "float32"), T.alloc_fragment((64, 64), "float32")
+        T.copy(A, a)
+        T.copy(B, b)
+        T.wgmma_gemm(a, a, c, clear_accum=True)
+        T.gemm(a, b, d, clear_accum=True, wg_wait=1)
+        T.copy(c, C)
+        T.wait_wgmma(0)
+        T.copy(d, D)
+
+
+@program(tags={"gemm", "wgmma", "pipelined"}, fast=["sm_90a"])
+def gemm_that_a_pipeline_waits_for(
+    A: T.Tensor((64, 256), "float16"),
+    B: T.Tensor((256, 64), "float16"),
+    C: T.Tensor((64, 64), "float32"),
+):
+    """A producer could not tell when a tile is free, and is none."""
+    with T.Kernel(1, threads=128):
+        a, b = T.alloc_shared((64, 64), "float16"), T.alloc_shared((64, 64), "float16")
+        c = T.alloc_fragment((64, 64), "float32")
+        T.clear(c)
+        for k in T.Pipelined(4, num_stages=2):
+            T.copy(A[0:64, k * 64 : k * 64 + 64], a)
+            T.copy(B[k * 64 : k * 64 + 64, 0:64], b)
+            T.wgmma_gemm(a, b, c)
+            T.wait_wgmma(0)
+        T.copy(c, C)
+
+
+@program(tags={"gemm", "wgmma"})
+def gemm_in_batches_by_their_names_of_cuda(
+    A: T.Tensor((64, 64), "float16"), C: T.Tensor((64, 64), "float32")
+):
+    """A batch that has no products counts: all but the latest one are the first product."""
+    with T.Kernel(1, threads=128):
+        a, c = T.alloc_shared((64, 64), "float16"), T.alloc_fragment((64, 64), "float32")
+        T.copy(A, a)
+        T.warpgroup_fence_operand(c)
+        T.warpgroup_arrive()
+        T.wgmma_gemm(a, a, c, clear_accum=True)
+        T.warpgroup_commit_batch()
+        T.warpgroup_wait(1)
+        T.warpgroup_fence_operand(c, num_regs=32)
+        T.copy(c, C)
