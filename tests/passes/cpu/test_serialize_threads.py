@@ -1,7 +1,5 @@
 """Code written by thread index on a CPU: the numbers are those of threads that run together."""
 
-import linecache
-
 import numpy as np
 import pytest
 import tvm
@@ -544,14 +542,6 @@ def test_an_atomic_s_previous_value_is_taken_once_by_each_thread():
     assert 0 < len(chosen) < 64
     np.testing.assert_array_equal(np.sort(c[: len(chosen)]), chosen)
     np.testing.assert_array_equal(c[len(chosen) :], -1)
-
-
-# Errors -------------------------------------------------------------------------------------------
-
-
-def raises_at(error, text):
-    """The line that an error points at contains `text`."""
-    return text in linecache.getline(error.value.location.file, error.value.location.line)
 
 
 def test_barrier_for_some_threads():
