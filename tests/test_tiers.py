@@ -85,7 +85,9 @@ def test_all_parameters_run_in_the_tier_full():
 
 
 def test_a_test_is_in_one_part_with_all_of_its_parameters():
-    names = {f"tests/test_it.py::test_{name}[{number}]" for name in range(40) for number in range(3)}
+    names = {
+        f"tests/test_it.py::test_{name}[{number}]" for name in range(40) for number in range(3)
+    }
     parts = [_of_part(names, f"{number}/4") for number in (1, 2, 3, 4)]
     assert set().union(*parts) == names
     assert sum(map(len, parts)) == len(names)
