@@ -6,6 +6,7 @@ import gc
 import os
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator
+from itertools import islice
 from zlib import crc32
 
 import pytest
@@ -125,7 +126,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _of_tier(items: list[pytest.Item], tier: str) -> set[str]:
     """Names of the tests that run in a tier: a mark says the first that a test runs in."""
     later = list(TIERS)[list(TIERS).index(tier) + 1 :]
-    items = [item for item in items if not any(map(item.get_closest_marker, later))]
+    marks = {item: [mark for mark in map(item.get_closest_marker, later) if mark] for item in items}
+    items = [item for item in items if all("but" in mark.kwargs for mark in marks[item])]
     return _covering(items) if tier == "fast" else {item.nodeid for item in items}
 
 
@@ -136,11 +138,18 @@ def _of_part(names: set[str], part: str) -> set[str]:
 
 
 def _covering(items: list[pytest.Item]) -> set[str]:
-    """Names of tests that have each value of a parameter in one which runs, if any with it does."""
+    """Names of tests that have each value of a parameter in one which runs, if any with it does.
+
+    Of those marked `full(but=2)` the first two.
+    """
     tests: dict[str, list[pytest.Item]] = defaultdict(list)
+    limits: dict[str, int | None] = {}
     for item in items:
-        tests[item.nodeid.partition("[")[0]].append(item)
-    return {name for candidates in tests.values() for name in _cover(candidates)}
+        name = item.nodeid.partition("[")[0]
+        tests[name].append(item)
+        mark = item.get_closest_marker("full")
+        limits[name] = mark.kwargs["but"] if mark else None
+    return {case for name, cases in tests.items() for case in islice(_cover(cases), limits[name])}
 
 
 def _cover(items: list[pytest.Item]) -> Iterator[str]:

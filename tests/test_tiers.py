@@ -6,7 +6,12 @@ from itertools import product
 from types import SimpleNamespace
 from typing import NamedTuple
 
+import pytest
+
 from tests.conftest import TIERS, _covering, _of_part, _of_tier
+
+FULL, NIGHTLY = pytest.mark.full, pytest.mark.nightly
+SKIP, EMULATED = pytest.mark.skip, pytest.mark.emulated
 
 
 class Case(NamedTuple):
@@ -27,7 +32,7 @@ class Item:
         self._marks = marks
 
     def get_closest_marker(self, name):
-        return name if name in self._marks else None
+        return next((mark.mark for mark in self._marks if mark.name == name), None)
 
 
 def kept(items):
@@ -44,15 +49,15 @@ def test_each_value_comes_once_and_others_are_spread():
 
 def test_what_is_skipped_covers_only_what_never_runs():
     items = [
-        Item(a, b, marks=["skip"] if "gpu" in b else ()) for a, b in product("ab", ["cpu", "gpu"])
+        Item(a, b, marks=[SKIP] if "gpu" in b else ()) for a, b in product("ab", ["cpu", "gpu"])
     ]
     assert kept(items) == ["a-cpu", "a-gpu", "b-cpu"]
 
 
 def test_what_is_emulated_is_preferred():
-    items = [Item(a, b, marks=["emulated"] if a == b else ()) for a, b in product("xyz", "xyz")]
+    items = [Item(a, b, marks=[EMULATED] if a == b else ()) for a, b in product("xyz", "xyz")]
     assert kept(items) == ["x-x", "y-y", "z-z"]
-    items = [Item(a, b, marks=["emulated"] if a != b else ()) for a, b in product("xy", "xy")]
+    items = [Item(a, b, marks=[EMULATED] if a != b else ()) for a, b in product("xy", "xy")]
     assert kept(items) == ["x-y", "y-x"]
 
 
@@ -66,15 +71,8 @@ def test_a_test_without_parameters_runs():
 
 
 def test_a_mark_names_the_first_tier_that_a_test_runs_in():
-    items = [
-        Item(name, marks=marks)
-        for name, marks in {
-            "a": [],
-            "b": ["full"],
-            "c": ["nightly"],
-            "d": ["full", "nightly"],
-        }.items()
-    ]
+    marks = {"a": [], "b": [FULL], "c": [NIGHTLY], "d": [FULL, NIGHTLY]}
+    items = [Item(name, marks=those) for name, those in marks.items()]
     names = {tier: sorted(name[5] for name in _of_tier(items, tier)) for tier in TIERS}
     assert names == {"fast": ["a"], "full": ["a", "b"], "nightly": ["a", "b", "c", "d"]}
 
@@ -93,3 +91,9 @@ def test_a_test_is_in_one_part_with_all_of_its_parameters():
     assert sum(map(len, parts)) == len(names)
     assert all(len(part) % 3 == 0 and 15 < len(part) < 45 for part in parts)
     assert _of_part(names, "1/1") == names
+
+
+def test_some_cases_of_a_test_run_in_the_tier_fast():
+    items = [Item(*names, marks=[FULL(but=2)]) for names in product("abc", "xyz")]
+    assert kept(items) == ["a-x", "b-y"]
+    assert [len(_of_tier(items, tier)) for tier in TIERS] == [2, 9, 9]

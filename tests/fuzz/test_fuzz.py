@@ -32,9 +32,9 @@ from tvmtile.pipeline import LOWERING
 from tvmtile.tileop.fill import Fill
 
 SEEDS = {
-    "cpu_seed": (30, 1),
-    "metal_seed": (10, 1),
-    "cuda_seed": (10, 1),
+    "cpu_seed": (20, 1),
+    "metal_seed": (5, 1),
+    "cuda_seed": (5, 1),
     "pipelined_seed": (3, 5),
     "chained_seed": (2, 20),
     "exited_seed": (1, 20),
@@ -50,7 +50,7 @@ SEEDS = {
 CI says 200. The share is smaller where each program is compiled for several targets.
 """
 SIZE = 3
-"""Small programs: thirty of them take the CPU target less than half a minute."""
+"""Small programs: twenty of them take the CPU target a quarter of a minute."""
 _OUTSIDE = r"copy: .* reaches outside"  # of a tensor that is smaller than a tile
 DOCUMENTED = {
     "llvm": (_OUTSIDE,),
@@ -99,6 +99,7 @@ def test_programs_on_cuda(cuda_seed, tmp_path):
     check(generate(cuda_seed, SIZE), "cuda", tmp_path)
 
 
+@pytest.mark.full
 @emulated
 def test_pipelined_programs_on_hopper(pipelined_seed, tmp_path):
     """With two roles, with one, and on the CPU: all compute what the interpreter does."""
@@ -106,44 +107,52 @@ def test_pipelined_programs_on_hopper(pipelined_seed, tmp_path):
         check(generate_pipelined(pipelined_seed, SIZE), target, tmp_path)
 
 
+@pytest.mark.full
 @emulated
 @pytest.mark.parametrize("target", ["llvm", "metal", "cuda", "hopper", "hopper-one-role"])
 def test_programs_on_chains_of_products(chained_seed, target, tmp_path):
     check(generate_chained(chained_seed, SIZE), target, tmp_path)
 
 
+@pytest.mark.full
 @emulated
 @pytest.mark.parametrize("target", ["llvm", "metal", "cuda", "hopper", "hopper-one-role"])
 def test_programs_on_loops_that_are_left_early(exited_seed, target, tmp_path):
     check(generate_exited(exited_seed, SIZE), target, tmp_path)
 
 
+@pytest.mark.full
 def test_programs_on_the_cpu_whose_tiles_and_tensors_have_several_names(viewed_cpu_seed, tmp_path):
     check(generate_viewed(viewed_cpu_seed, SIZE), "llvm", tmp_path)
 
 
+@pytest.mark.full
 @emulated
 @pytest.mark.parametrize("target", ["metal", "cuda"])
 def test_programs_on_gpus_whose_tiles_and_tensors_have_several_names(viewed_seed, target, tmp_path):
     check(generate_viewed(viewed_seed, SIZE), target, tmp_path)
 
 
+@pytest.mark.full
 def test_programs_on_the_cpu_whose_indices_are_computed(indexed_cpu_seed, tmp_path):
     check(generate_indexed(indexed_cpu_seed, SIZE), "llvm", tmp_path)
 
 
+@pytest.mark.full
 @emulated
 @pytest.mark.parametrize("target", ["metal", "cuda"])
 def test_programs_on_gpus_whose_indices_are_computed(indexed_seed, target, tmp_path):
     check(generate_indexed(indexed_seed, SIZE), target, tmp_path)
 
 
+@pytest.mark.full
 @emulated
 @pytest.mark.parametrize("target", ["llvm", "metal", "cuda"])
 def test_programs_on_tiles_of_many_axes(shaped_seed, target, tmp_path):
     check(generate_shaped(shaped_seed, SIZE), target, tmp_path)
 
 
+@pytest.mark.full
 @emulated
 @pytest.mark.parametrize("target", ["llvm", "metal", "cuda"])
 def test_programs_on_extreme_numbers(extreme_seed, target, tmp_path):
