@@ -103,7 +103,7 @@ pythons/%:
 	@build/$@/bin/python -m pip install $(PIPFLAGS) -c constraints.txt '.[cuda,torch]' sybil
 	@build/$@/bin/python .ci/readme.py
 	@build/$@/bin/python -m pip install $(PIPFLAGS) -c constraints.txt -e '.[test]'
-	@build/$@/bin/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(PYTHONS_TESTS) $(PYTEST_ARGS)
+	@build/$@/bin/python -m pytest -n auto --maxprocesses 4 --dist worksteal --tier nightly $(PYTHONS_TESTS) $(PYTEST_ARGS)
 
 clean: ## remove caches and build outputs
 	@rm -rf build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

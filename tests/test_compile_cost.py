@@ -169,6 +169,7 @@ def cost(compiles):
     return counted.total, len(kernel.get_kernel_source())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_dynamic_kernel_costs_at_most_twice_as_much(target, order):
@@ -179,6 +180,7 @@ def test_a_dynamic_kernel_costs_at_most_twice_as_much(target, order):
         assert its_source <= 2 * source, shape
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("target", TARGETS)
 def test_attention_by_blocks_in_halves_costs_at_most_twice_as_much(target):
     causal, in_halves = (

@@ -154,6 +154,7 @@ def no_torch(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("use", "purpose"),
     [

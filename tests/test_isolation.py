@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 WITHOUT = """
 import sys
 sys.modules["tvmtile"] = sys.modules["tvmtile._plugin"] = None  # as if it were not installed
@@ -96,6 +98,7 @@ print(ir.Var.dtype.fget.__module__)
 """
 
 
+@pytest.mark.full
 def test_sources_of_others(tmp_path):
     texts = {}
     for name, first in {"without": "import sys\n" + WITHOUT, "with": "import sys\n" + WITH}.items():

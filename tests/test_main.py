@@ -76,6 +76,7 @@ def file(tmp_path):
     return str(file)
 
 
+@pytest.mark.full
 def test_a_file_is_checked_for_targets(file, capsys):
     main(["check", file, "--target", "llvm", "--target", "sm_80"])
     done = [f"{name} {target}: ok" for name in ("scale", "wide") for target in ("llvm", "sm_80")]
@@ -148,6 +149,7 @@ def test_a_file_without_the_kernel(file):
     assert "it has scale, wide" in str(caught.value)
 
 
+@pytest.mark.full
 def test_an_eager_kernel_has_no_shapes(tmp_path):
     file = tmp_path / "eager.py"
     file.write_text(EAGER)

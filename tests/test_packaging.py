@@ -121,16 +121,19 @@ def test_entry_point_is_declared_and_installed():
     assert [e.value for e in installed] == ["tvmtile._plugin:register"]
 
 
+@pytest.mark.full
 def test_import_tvm_calls_the_hook_without_a_warning():
     source = f"{STRICT}\nimport tvm\nprint('tvmtile._plugin' in sys.modules)"
     assert run_python(source) == "True"
 
 
+@pytest.mark.full
 def test_registering_twice_changes_nothing():
     source = f"{ISOLATED_TVM}\nregister = hook.load()\nregister()\nregister()\nprint('twice')"
     assert run_python(source) == "twice"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("first", ["tvm", "tvmtile", "tvmtile.language", "tvmtile._plugin"])
 def test_any_import_order_works(first):
     source = f"{STRICT}\nimport {first}\nimport tvm, tvmtile, tvmtile.language\nprint('imported')"
@@ -140,6 +143,7 @@ def test_any_import_order_works(first):
 # --- what importing costs
 
 
+@pytest.mark.full
 def test_importing_never_asks_for_torch():
     source = (
         f"{ISOLATED_TVM}\nimport tvmtile, tvmtile.language\nhook.load()()\n"
@@ -148,6 +152,7 @@ def test_importing_never_asks_for_torch():
     assert json.loads(run_python(source)) == []
 
 
+@pytest.mark.full
 def test_import_tvmtile_is_within_its_budget():
     best = best_seconds("import tvmtile, tvmtile.language", IMPORT_BUDGET)
     assert best <= IMPORT_BUDGET * NOISE, (
@@ -156,6 +161,7 @@ def test_import_tvmtile_is_within_its_budget():
     )
 
 
+@pytest.mark.full
 def test_autoload_hook_is_within_its_budget():
     best = best_seconds("hook.load()()", HOOK_BUDGET)
     assert best <= HOOK_BUDGET * NOISE, (
@@ -173,6 +179,7 @@ def test_version_is_the_installed_one():
     assert tvmtile.__version__ == importlib.metadata.version("tvmtile")
 
 
+@pytest.mark.nightly
 def test_the_version_is_that_of_the_tag(tmp_path):
     tracked_files()  # skips outside of git
 
@@ -281,6 +288,7 @@ def built(tmp_path_factory):
     return out
 
 
+@pytest.mark.nightly
 def test_wheel_is_pure_python_and_complete(built):
     (wheel,) = built.glob("tvmtile-*.whl")
     assert wheel.name.endswith("-py3-none-any.whl")
@@ -291,6 +299,7 @@ def test_wheel_is_pure_python_and_complete(built):
     assert all(name.startswith(("tvmtile/", "tvmtile-")) for name in names)
 
 
+@pytest.mark.nightly
 def test_an_index_would_take_both(built):
     files = [str(path) for path in built.iterdir()]
     assert len(files) == 2
@@ -323,6 +332,7 @@ def test_what_runs_with_each_python_is_there():
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
+@pytest.mark.nightly
 def test_sdist_is_complete(built):
     (sdist,) = built.glob("tvmtile-*.tar.gz")
     with tarfile.open(sdist) as archive:

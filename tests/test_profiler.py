@@ -148,6 +148,7 @@ print("measured")
 """
 
 
+@pytest.mark.full
 def test_a_profiler_needs_no_torch(tmp_path):
     file = tmp_path / "without_torch.py"  # the source of a tile program is read from its file
     file.write_text(WITHOUT_TORCH)

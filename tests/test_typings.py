@@ -59,6 +59,7 @@ def wrong(loop: tirx.For, store: tirx.BufferStore, branch: tirx.IfThenElse) -> t
 """
 
 
+@pytest.mark.nightly
 def test_a_statement_for_an_expression_is_found(tmp_path):
     api = pytest.importorskip("mypy.api")
     (tmp_path / "wrong.py").write_text(MISTAKES)
@@ -151,6 +152,7 @@ def pyright(user):
     }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("checker", ["mypy", "pyright"])
 def test_nothing_is_found_in_a_users_files(checker, user, request):
     found = request.getfixturevalue(checker)
@@ -169,6 +171,7 @@ def _is_known(text, line):
     return bool(OF_TVM.search(line) or (any(map(text.count, EAGER_RULES)) and EAGER.search(line)))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("checker", ["mypy", "pyright"])
 def test_what_is_known_of_calls(checker, request):
     found = request.getfixturevalue(checker)

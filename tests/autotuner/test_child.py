@@ -15,6 +15,8 @@ from tvmtile.autotuner import children
 from tvmtile.autotuner.child import Child
 from tvmtile.autotuner.children import close_children, in_child
 
+pytestmark = pytest.mark.full  # other processes compile
+
 
 @pytest.fixture(scope="module")
 def child():

@@ -11,6 +11,8 @@ import tvmtile.language as T
 from tvmtile.autotuner import AutoTuner
 from tvmtile.cache import current_store
 
+pytestmark = pytest.mark.full  # other processes compile
+
 distributed = pytest.importorskip("distributed")
 
 

@@ -11,6 +11,8 @@ import tvmtile
 import tvmtile.language as T
 from tvmtile.autotuner import set_autotune_inputs
 
+pytestmark = pytest.mark.full  # other processes compile
+
 QUICK = {"warmup": 1, "rep": 3}
 
 

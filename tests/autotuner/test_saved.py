@@ -16,6 +16,8 @@ from tvmtile.autotuner import AutoTuner
 from tvmtile.autotuner.result import AutotuneResult
 from tvmtile.errors import InvalidValue
 
+pytestmark = pytest.mark.full  # other processes compile
+
 
 def double(block):
     @T.prim_func

@@ -16,6 +16,8 @@ from tvmtile.autotuner import AutoTuner, set_autotune_inputs
 from tvmtile.cache import cache_directory
 from tvmtile.errors import ArgumentError, InvalidOperand, InvalidValue, TuningFailed
 
+pytestmark = pytest.mark.full  # other processes compile
+
 QUICK = {"warmup": 1, "rep": 3}
 
 

@@ -281,6 +281,7 @@ def test_an_entry_that_another_process_is_removing_is_not_written(tmp_path):
     assert [path.name for path in rest.iterdir()] == ["source"]
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signal")
 def test_processes_that_are_killed_while_they_write(tmp_path):
     """Whatever a process was at, the others find whole entries or none."""

@@ -130,6 +130,7 @@ def test_a_program_is_taken_for_what_it_computes(function):
     assert template == COMPUTED[function]
 
 
+@pytest.mark.full(but=4)
 @pytest.mark.parametrize("function", COMPUTED, ids=lambda f: f.__name__)
 def test_proposals_are_configurations_that_a_function_takes(function):
     configs = carver.proposals(lambda c: function(**c), NAMES[function], H200)

@@ -95,6 +95,7 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
+@pytest.mark.full(but=3)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_equivalent_function_computes_it(name):
     template, shapes, reference = FUNCTIONS[name]

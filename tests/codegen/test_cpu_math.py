@@ -42,6 +42,7 @@ def test_a_function_of_a_name_may_be_used_often():
     torch.testing.assert_close(result.double(), expected, rtol=5e-6, atol=0)
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("kind", ["Parallel", "vectorized"])
 @pytest.mark.parametrize("dtype", ["int32", "int8"])
 def test_a_function_rounded_to_an_integer(dtype, kind):

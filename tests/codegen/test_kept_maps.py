@@ -126,6 +126,7 @@ def test_threads_never_see_another_map(site):
         assert sum(pool.map(launches, range(8))) > 100
 
 
+@pytest.mark.full
 def test_a_kernel_looks_for_its_maps_before_it_encodes_them():
     """An emulator's host says with each launch what its maps are."""
     target = {"kind": "cuda", "arch": "sm_90a"}

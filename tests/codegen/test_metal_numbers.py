@@ -53,6 +53,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_functions(dtype):
     """One kernel computes them all."""
@@ -142,6 +143,7 @@ def converted(kernel, codes, near):
     return encoded
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("dtype", FLOAT8)
 def test_floats_of_8_bits(dtype):
     """All codes decode bit by bit; floats near to codes and half-way between encode as on the CPU."""

@@ -131,6 +131,7 @@ def on_metal(main):
     return tvmtile.compile(main, target="metal", execution_backend="emulator")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_operators_on_floats(dtype):
     skipped = NOT_OF_BFLOAT if dtype == "bfloat16" else ()
@@ -162,6 +163,7 @@ def integers(dtype):
     return a, b
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_operators_on_integers(dtype):
     a, b = integers(dtype)
@@ -172,6 +174,7 @@ def test_operators_on_integers(dtype):
             np.testing.assert_array_equal(got[row], reference(a, b), err_msg=name)
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("source", FLOATS + INTEGERS + ("bool",))
 def test_conversions(source):
     targets = FLOATS + INTEGERS + ("bool",)
@@ -190,6 +193,7 @@ def test_conversions(source):
         assert torch.equal(got[row], a.to(getattr(torch, dtype)).float()), dtype
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("dtype", ["int64", "uint64", "bfloat16", "float16", "bool"])
 def test_shuffles(dtype):
     """Of 64 bits, of bfloat and of bool, which Metal's own shuffles do not take."""
@@ -217,6 +221,7 @@ def test_shuffles(dtype):
     assert torch.equal(got, torch.stack([a[source] for source in sources]))
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("dtype", ["int64", "uint64", "bfloat16", "int8"])
 def test_reductions_and_scans_over_lanes(dtype):
     @T.prim_func
@@ -242,6 +247,7 @@ def test_reductions_and_scans_over_lanes(dtype):
     assert torch.equal(scans.long(), a.long().cumsum(1))
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "float16", "bfloat16"])
 def test_atomics_on_parts_of_words_in_threadgroup_memory(dtype):
     """The word around an element lies in the array, which needs the alignment of a word."""

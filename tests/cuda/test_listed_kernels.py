@@ -61,6 +61,7 @@ def test_every_program_is_listed():
     assert set(first_cases()) == set(LISTED)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", LISTED)
 def test_on_hopper_registers_suffice_and_products_overlap(name):
     case = first_cases()[name]
@@ -70,6 +71,7 @@ def test_on_hopper_registers_suffice_and_products_overlap(name):
     assert not re.search(r"C75\d\d", log), "products of wgmma wait for each other"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("rows", [16, 64])
 def test_products_of_few_rows_overlap_whatever_the_configuration(rows):
     name = f"gemm bfloat16 {rows} x 8192 x 8192 nt"
@@ -79,6 +81,7 @@ def test_products_of_few_rows_overlap_whatever_the_configuration(rows):
         assert not re.search(r"C75\d\d", log), configuration
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("arch", OTHERS)
 @pytest.mark.parametrize("name", LISTED)
 @pytest.mark.filterwarnings("ignore::tvmtile.errors.TileWarning")

@@ -78,6 +78,7 @@ def source_of(name, arch=ARCHITECTURES[0]):
     return tvmtile.compile(WITHOUT_SPILLS[name](), target=target).get_kernel_source()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("name", WITHOUT_SPILLS)
 def test_registers_suffice(name, arch):
@@ -107,12 +108,14 @@ INSTRUCTIONS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", INSTRUCTIONS)
 def test_instructions_that_must_be_there(name):
     for instruction in INSTRUCTIONS[name]:
         assert re.search(instruction, source_of(name)), instruction
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("arch", [a for a in ARCHITECTURES[1:] if a != HOPPER])
 @pytest.mark.parametrize("name", ["gemm float16 128x128x32, 4 warps", "attention d 128"])
 def test_one_source_serves_architectures_without_instructions_of_their_own(name, arch):
@@ -148,6 +151,7 @@ def to_float16(dtype, size):
     return main
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize(
     ("dtype", "arch", "most"),
     [

@@ -65,6 +65,7 @@ class Page:
             raise self._error
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("own_operators")
 @pytest.mark.parametrize("path", [x for x in PAGES if x != GENERATED], ids=lambda path: path.stem)
 def test_the_programs_of_a_page_run(path, capsys, tmp_path, monkeypatch):

@@ -100,9 +100,15 @@ def test_every_example_is_tested():
     assert {path.stem for path in EXAMPLES.glob("*.py")} - SHARED == set(SIZES)
 
 
-@pytest.mark.parametrize(
-    ("name", "sizes"), [(name, sizes) for name, runs in SIZES.items() for sizes in runs]
-)
+def _sizes():
+    """In the tier fast the first of each example, but of those that LLVM takes seconds for."""
+    for name, runs in SIZES.items():
+        for sizes in runs:
+            is_full = sizes != runs[0] or name in ("flash_attention_backward", "grouped_gemm_fp8")
+            yield pytest.param(name, sizes, marks=[pytest.mark.full] if is_full else [])
+
+
+@pytest.mark.parametrize(("name", "sizes"), list(_sizes()))
 def test_example_agrees_with_its_float64_reference(name, sizes, load, capsys):
     torch.manual_seed(0)
     load(name).main(["--check", "--target", "llvm", *sizes.split()])
@@ -142,6 +148,7 @@ METAL_SIZES = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.skipif(
     shutil.which("g++") is None and shutil.which("clang++") is None,
     reason="the emulator needs a C++ compiler",
@@ -165,6 +172,7 @@ FOR_HOPPER = (
 )
 
 
+@pytest.mark.full
 @pytest.mark.skipif(
     shutil.which("g++") is None and shutil.which("clang++") is None,
     reason="the emulator needs a C++ compiler",
@@ -197,6 +205,7 @@ def test_example_measures_itself_beside_torch(load, capsys):
     assert "times its speed" in capsys.readouterr().out
 
 
+@pytest.mark.full
 def test_gemm_prints_the_kernel_its_lowering_its_error_and_its_speed(load, capsys):
     load("gemm").main(["--m", "64", "--n", "64", "--k", "64"])
     out = capsys.readouterr().out

@@ -21,6 +21,7 @@ def test_the_first_program_is_short():
     assert len(kernel.splitlines()) <= 25
 
 
+@pytest.mark.full
 def test_the_error_is_what_a_terminal_shows(tmp_path):
     right, wrong = "B_shared = T.alloc_shared((block_K, block_N)", "(block_N, block_K)"
     program = blocks("python")[0]

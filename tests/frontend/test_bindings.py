@@ -96,6 +96,7 @@ PROGRAMS = (
 )
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("target", EVERYWHERE, ids=lambda t: t if isinstance(t, str) else "cuda")
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: str(p.attrs["global_symbol"]))
 def test_kernels_bound_by_hand(program, target):

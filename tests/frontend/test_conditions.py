@@ -19,6 +19,7 @@ def run(program, dtype):
     return result.tolist()
 
 
+@pytest.mark.full(but=3)
 @pytest.mark.parametrize("dtype", ["int32", "int64", "uint64", "int8", "float32", "float16"])
 def test_branch(dtype: str) -> None:
     @T.prim_func

@@ -111,6 +111,7 @@ TARGETS = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", TARGETS, ids=["llvm", "metal", "cuda"])
 def test_truth_values_are_counted_and_compared_on_every_target(options):
     compared = ["eq", "ne", "lt", "le", "gt", "ge"]

@@ -85,6 +85,7 @@ def test_indices_and_extents_by_axis():
     assert seen["threads"] == 3
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("target", ["llvm", "metal"])
 def test_an_index_along_z_where_y_has_one_thread(target):
     @T.prim_func

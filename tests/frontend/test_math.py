@@ -42,6 +42,7 @@ def integers():
     return torch.from_numpy(np.random.default_rng(2).integers(-50, 50, 37, dtype=np.int32))
 
 
+@pytest.mark.full(but=5)
 @pytest.mark.parametrize(
     ("ours", "reference"),
     [
@@ -148,6 +149,7 @@ def test_a_float_without_infinity(name):
         T.infinity(name)
 
 
+@pytest.mark.full(but=4)
 @pytest.mark.parametrize(
     "name",
     [
@@ -167,6 +169,7 @@ def test_the_ends_of_a_float(name):
     assert constant_of(T.min_value(name)).double().item() == limits.min
 
 
+@pytest.mark.full(but=3)
 @pytest.mark.parametrize("name", ["int8", "uint8", "int32", "int64"])
 def test_the_ends_of_an_integer(name):
     limits = torch.iinfo(getattr(torch, name))
@@ -184,6 +187,7 @@ def test_rounding():
     assert away.tolist() == [-3, -2, -1, 1, 2, 3, 0, 0, 8388609, 4]
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("target", ["llvm", "metal", "cuda"])
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "bfloat16"])
 def test_rounding_of_narrow_floats(dtype, target):
@@ -246,6 +250,7 @@ OF_SMALL_ARGUMENTS = {
 }
 
 
+@pytest.mark.full(but=2)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("target", ["llvm", "metal"])
 @pytest.mark.parametrize("name", OF_SMALL_ARGUMENTS)
@@ -282,6 +287,7 @@ def test_tanh_of_large_arguments_and_of_what_is_no_number(target):
     torch.testing.assert_close(c, a.tanh(), equal_nan=True)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("target", ["llvm", "metal"])
 def test_functions_in_vectors(dtype, target):
@@ -308,6 +314,7 @@ def test_functions_in_vectors(dtype, target):
         torch.testing.assert_close(row.float(), exact, rtol=rounding, atol=rounding)
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_functions_in_vectors_compile_for_cuda(dtype):
     @T.prim_func

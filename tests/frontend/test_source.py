@@ -51,6 +51,7 @@ def check(done):
     assert "|  A[0] = valeu" in done.stderr
 
 
+@pytest.mark.full
 def test_text_behind_c():
     check(run("-W", "ignore", "-c", WITHOUT_TORCH + PROGRAM))
 

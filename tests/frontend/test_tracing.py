@@ -351,6 +351,7 @@ def test_shifts_of_wide_numbers_and_by_too_much():
     assert run(f, torch.tensor([32, 0]), n=1) == [0x12]
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("target", ["llvm", "metal", {"kind": "cuda", "arch": "sm_80"}])
 def test_a_left_shift_keeps_the_bits_that_its_result_has(target):
     @T.prim_func

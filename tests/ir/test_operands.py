@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 import torch
 
 import tvmtile
@@ -52,6 +53,7 @@ with ThreadPoolExecutor(8) as workers:
 """
 
 
+@pytest.mark.full
 def test_several_threads_simplify_at_the_same_time():
     # In a process of its own: TVM aborts where threads share an analyzer.
     command = [sys.executable, "-c", WITHOUT_TORCH + SEVERAL_THREADS]

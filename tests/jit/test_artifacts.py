@@ -108,6 +108,7 @@ def object_of(kernel, path):
     return path.read_bytes()
 
 
+@pytest.mark.full(but=2)
 @pytest.mark.parametrize("program", [scale, matmul, dynamic])
 def test_the_machine_code_is_the_same(program, builds, tmp_path):
     first = tvmtile.compile(program(), out_idx=-1, target="llvm")
@@ -121,6 +122,7 @@ def test_the_machine_code_is_the_same(program, builds, tmp_path):
     assert second.artifact.written == first.artifact.written
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", [{"target": "llvm"}, EMULATED])
 def test_results_are_the_same_bit_for_bit(options, builds):
     a, b = torch.randn(64, 64), torch.randn(64, 64)
@@ -141,6 +143,7 @@ def test_results_are_the_same_bit_for_bit(options, builds):
     assert len(builds) == 2
 
 
+@pytest.mark.full
 def test_a_program_for_a_gpu_that_is_not_here(builds):
     first = tvmtile.compile(matmul(dtype="float16"), **SM_80)
     forget()
@@ -523,6 +526,7 @@ def finish(process):
     return int(out)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("count", [4, pytest.param(50, marks=pytest.mark.nightly)])
 def test_two_processes_that_compile_the_same_kernels_at_once(tmp_path, count):
     (tmp_path / "program.py").write_text(textwrap.dedent(PROGRAM))
@@ -573,6 +577,7 @@ def test_a_fork_while_another_thread_compiles(builds):
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+@pytest.mark.full
 def test_the_modules_that_a_kernel_from_the_cache_needs(tmp_path):
     """None of the passes are imported."""
     (tmp_path / "program.py").write_text(textwrap.dedent(PROGRAM))

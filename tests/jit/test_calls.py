@@ -157,6 +157,7 @@ def test_a_name_that_tvmtile_does_not_have():
 KEYS = T.dynamic("KEYS")
 
 
+@pytest.mark.full
 def test_a_tensor_map_of_a_tensor_without_elements():
     """There is none; the loop that would copy by it has no iterations."""
 

@@ -78,6 +78,7 @@ def test_no_headers_at_all(no_toolkit, monkeypatch):
 HEADERS = ("cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h", "cuda_fp6.h", "cuda_fp4.h", "mma.h")
 
 
+@pytest.mark.full(but=2)
 @pytest.mark.parametrize(
     ("header", "light"), [*((header, True) for header in HEADERS), ("cuda_fp8.h", False)]
 )
@@ -101,6 +102,7 @@ TYPES = (
 TRAITS = ("is_integral", "is_signed", "is_unsigned", "is_floating_point")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("library", ["cuda/std/type_traits", "cuda/std/array"])
 def test_the_light_headers_say_what_the_full_ones_say(library):
     # Compiled against both, so that one table is checked against CUDA's own headers too.
@@ -173,6 +175,7 @@ def test_resources_of_each_kernel():
     assert first.shared == 64 * 512 * 4
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("program", [two_kernels(), gemm(128, 128, 128, stages=2)])
 def test_resources_are_those_of_the_elf_file(program):
     kernel = tvmtile.compile(program, target=SM_80)
@@ -207,6 +210,7 @@ def elf_resources(cubin: bytes) -> dict[str, tuple[int, int]]:
     }
 
 
+@pytest.mark.full
 def test_registers_that_do_not_suffice_are_spilled():
     program = gemm(256, 256, 64, block=(256, 256, 32), threads=128)  # 512 totals in 255 registers
     (used,) = tvmtile.compile(program, target=SM_80).resources()

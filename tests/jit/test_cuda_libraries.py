@@ -49,10 +49,12 @@ print("loaded")
 """
 
 
+@pytest.mark.full
 def test_nvrtc_beside_that_of_an_older_torch(tmp_path):
     assert run_beside("libnvrtc.so.12", tmp_path, COMPILE) == [repr(b"\x7fELF")]
 
 
+@pytest.mark.full
 def test_tvms_runtime_beside_that_of_an_older_torch(tmp_path):
     assert run_beside("libcudart.so.12", tmp_path, START) == ["loaded"]
 

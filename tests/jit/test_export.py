@@ -76,6 +76,7 @@ def test_called_as_the_kernel_was(library):
         kernel(x.astype("float64"), 2.0)
 
 
+@pytest.mark.full
 def test_on_the_runtime_alone(library):
     code = """
 import sys
@@ -92,6 +93,7 @@ print(*sorted(name for name in sys.modules if name.startswith("tvmtile")))
     assert modules.split() == ["tvmtile", "tvmtile._plugin", "tvmtile.errors", "tvmtile.library"]
 
 
+@pytest.mark.full
 def test_what_kernels_call_is_on_the_runtime_alone_too(tmp_path):
     @T.prim_func
     def shown(X: T.Tensor((4,), "float32")):

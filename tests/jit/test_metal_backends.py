@@ -112,6 +112,7 @@ def copy_program(dtype):
     return copy
 
 
+@pytest.mark.full
 def test_an_array_of_numpy_is_written_in_place():
     a = np.random.default_rng(0).random(100, np.float32)
     b = np.full(100, -1, np.float32)
@@ -127,6 +128,7 @@ def test_a_tensor_of_tvm_is_written_in_place():
     np.testing.assert_array_equal(np.from_dlpack(b), a * np.float32(3))
 
 
+@pytest.mark.full(but=4)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "uint8", "int64"])
 def test_torch_tensors_of_any_dtype(dtype, backend):
@@ -173,6 +175,7 @@ def test_results_are_allocated_like_the_first_tensor(backend):
         np.testing.assert_array_equal(result, a.numpy() * 2)
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_scratch_tensors_between_launches(dtype, backend):
@@ -215,6 +218,7 @@ SCALARS = {
 }
 
 
+@pytest.mark.full(but=2)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", SCALARS)
 def test_scalars_between_others_arrive(dtype, backend):
@@ -307,6 +311,7 @@ def test_tensors_that_start_between_two_vectors(backend):
         kernel(memory[1:129], b)
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_pointers_take_tensors(backend):
     @T.prim_func
@@ -510,6 +515,7 @@ def test_an_eager_kernel_is_compiled_for_where_its_tensors_are(monkeypatch):
     assert targets == ["llvm", "metal", "llvm"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_gemm_of_any_number_of_rows(backend):
     rows = T.dynamic("rows")
@@ -542,6 +548,7 @@ def test_a_gemm_of_any_number_of_rows(backend):
         assert kernel.adapter.statistics.matrix_multiplies == 3 * (4 * 6 * 8)
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_program_of_two_kernels(backend):
     @T.prim_func
@@ -561,6 +568,7 @@ def test_a_program_of_two_kernels(backend):
     assert kernel.get_kernel_source().count("kernel void") == 2
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_an_eager_kernel_returns_what_it_makes(backend):
     @tvmtile.jit(target="metal", execution_backend=backend)
@@ -656,6 +664,7 @@ def messages(A: T.Tensor((32,), "float32")):
         T.print(A[0])
 
 
+@pytest.mark.full(but=3)
 @pytest.mark.parametrize(
     ("program", "needs"),
     [

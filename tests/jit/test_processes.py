@@ -108,6 +108,7 @@ def run(path, program):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
 def test_a_kernel_that_has_run_runs_in_forked_processes(tmp_path):
     ways = [f"# {name}\n{textwrap.dedent(way)}\nassert is_right()\n" for name, way in WAYS.items()]
@@ -209,6 +210,7 @@ def test_a_module_that_holds_kernels(travelled):
         torch.testing.assert_close(other(a), module(a))
 
 
+@pytest.mark.full
 def test_a_kernel_travels_to_a_new_process(tmp_path):
     file = tmp_path / "kernel.pickle"
     file.write_bytes(pickle.dumps(tvmtile.compile(scale, out_idx=-1, target="llvm")))

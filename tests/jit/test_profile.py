@@ -94,6 +94,7 @@ def test_a_kernel_for_a_gpu_that_is_elsewhere_is_not_measured():
     assert repr(found).startswith("product on A100: not measured")
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize(("pitch", "conflicts"), [(32, 31), (33, 0)])
 @pytest.mark.parametrize("target", [SM_80, "metal"])
 def test_bank_conflicts_in_an_emulator(target, pitch, conflicts):

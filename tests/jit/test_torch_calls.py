@@ -168,6 +168,7 @@ def test_a_parameter_is_not_written_while_gradients_are_recorded(kernel, a, b, p
     assert weight.eq(0).all()
 
 
+@pytest.mark.full
 def test_a_tensor_that_stands_for_the_negative_of_its_memory(kernel, function, a, b):
     imaginary = torch.complex(b, a).conj().imag
     assert imaginary.is_neg()
@@ -195,6 +196,7 @@ def test_the_negative_of_memory_of_any_width(dtype):
     torch.testing.assert_close(result, -2 * numbers)
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 def test_what_has_no_memory_of_its_own_or_another_layout_of_it(kernel, function, a, b):
     complex_numbers = torch.complex(a, b).conj()
@@ -244,6 +246,7 @@ def test_fake_tensors_give_fake_results(function):
         assert function(torch.empty(8), torch.empty(8)).shape == (8,)
 
 
+@pytest.mark.full
 def test_a_call_in_compiled_code(call, a, b):
     result = torch.compile(lambda a, b: call(a, b) + 1, backend="eager")(a, b)
     torch.testing.assert_close(result, a * b + 1)
@@ -297,6 +300,7 @@ def doubles_into(a):
     return double
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("make", [doubles, doubles_lazily, doubles_by_a_kernel, doubles_into])
 def test_nothing_of_a_call_is_traced_in_compiled_code(make, monkeypatch, a):
     """Dynamo warns of what it can't trace, and of functions that it compiles again and again."""
@@ -315,6 +319,7 @@ def test_nothing_of_a_call_is_traced_in_compiled_code(make, monkeypatch, a):
     torch._dynamo.reset()
 
 
+@pytest.mark.full
 def test_one_graph_of_compiled_code_needs_an_operator(function, a, b):
     compiled = torch.compile(lambda a, b: function(a, b) + 1, backend="eager", fullgraph=True)
     with pytest.raises(torch._dynamo.exc.Unsupported, match="@tvmtile.torch_op over the kernel"):

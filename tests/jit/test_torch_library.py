@@ -71,6 +71,7 @@ def test_the_schema_follows_from_the_program(matmul):
     close(matmul(a, b), a @ b)
 
 
+@pytest.mark.full
 def test_what_torch_checks_of_operators(matmul):
     torch.library.opcheck(matmul, operands())
     torch.library.opcheck(matmul, operands(requires_grad=True))

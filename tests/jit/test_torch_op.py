@@ -55,6 +55,7 @@ def test_the_schema_follows_from_the_signature():
     torch.testing.assert_close(torch.ops.tvmtile_torch_op.product(x, y, scale=3.0), 3 * x * y)
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("requires_grad", [False, True])
 def test_what_torch_checks_of_operators(requires_grad):
     torch.library.opcheck(product, operands(requires_grad=requires_grad))
@@ -178,6 +179,7 @@ def test_bare_it_has_the_name_of_its_module():
     torch.testing.assert_close(copied(x, "float16", relu=True), x.relu())
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize(
     ("target", "backend"),
     [("metal", "emulator"), ({"kind": "cuda", "arch": "sm_90a"}, "emulator")],

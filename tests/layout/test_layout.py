@@ -45,6 +45,7 @@ def test_a_replicated_fragment_takes_the_number_of_the_copy():
     assert places(row, 2, 3) == [11, 0]
 
 
+@pytest.mark.full(but=2)
 @pytest.mark.parametrize(
     ("make", "kind"),
     [
@@ -82,6 +83,7 @@ def test_layouts_say_what_they_are():
     assert repr(T.Layout((4,), lambda i: 3 - i)) == "Layout((4,), (i0) -> (3 - i0,))"
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("target", ["llvm", "metal", {"kind": "cuda", "arch": "sm_80"}])
 def test_places_that_an_exclusive_or_permutes(target):
     @T.prim_func

@@ -53,6 +53,7 @@ def texts(figure):
     return [text.get_text() for text in figure.axes[0].texts]
 
 
+@pytest.mark.full
 def test_a_fragment_shows_threads_and_registers(tmp_path):
     pytest.importorskip("matplotlib")
     figure = tvmtile.plot_layout(ROWS, tmp_path / "new", "rows", formats="png,svg")
@@ -61,6 +62,7 @@ def test_a_fragment_shows_threads_and_registers(tmp_path):
     assert (tmp_path / "new" / "rows.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.full
 def test_an_operand_of_an_instruction_shows_its_lanes(tmp_path):
     pytest.importorskip("matplotlib")
     (atom,) = ATOMS["float16", "float16"]

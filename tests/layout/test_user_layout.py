@@ -39,6 +39,7 @@ def test_a_layout_of_tvm_is_taken_as_it_is():
     assert read_user_layout(tile(8, 64), given.to_tvm(), 128) == given
 
 
+@pytest.mark.full
 def test_a_kernel_runs_with_a_layout_by_hand():
     @T.prim_func
     def main(A: T.Tensor((8, 8), "float32"), C: T.Tensor((8, 8), "float32")):

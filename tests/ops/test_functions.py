@@ -38,6 +38,7 @@ def assert_same(function, reference, *tensors):
         assert_near(function(*tensors), expected)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("dtype", "activation"),
     [
@@ -57,6 +58,7 @@ def test_matmul_with_an_epilogue_and_its_gradients(dtype, activation):
     )  # fmt: skip
 
 
+@pytest.mark.full
 def test_gradients_of_a_single_row():
     x, w, bias = random(40), random(24, 40), random(24)
     assert_same(lambda x, w, b: ops.matmul(x, w.T, b), F.linear, x, w, bias)
@@ -81,6 +83,7 @@ def test_an_activation_that_is_not_known(gradient):
         ops.matmul(a, a, activation="tanh")
 
 
+@pytest.mark.full
 def test_matmul_of_batches_however_they_lie():
     assert_same(torch_matmul.matmul, torch.matmul, random(2, 3, 20, 30), random(2, 3, 30, 10))
     a, b = torch.randn(2, 21, 30), torch.randn(2, 10, 30)
@@ -100,6 +103,7 @@ def test_matmul_of_nothing():
     assert ops.matmul(torch.ones(2, 0, 0), torch.ones(0, 4)).shape == (2, 0, 4)
 
 
+@pytest.mark.full
 def test_matmul_gives_another_dtype_than_its_operands():
     a, b = torch.randn(70, 40).half(), torch.randn(40, 30).half()
     result = ops.matmul(a, b, out_dtype=torch.float32)
@@ -107,6 +111,7 @@ def test_matmul_gives_another_dtype_than_its_operands():
     torch.testing.assert_close(result, a.float() @ b.float(), rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.full
 def test_matmul_whose_configuration_splits_k(monkeypatch):
     blocks = configurations.MATMUL[0].values | {"block_M": 8, "block_N": 16, "block_K": 16}
     row = configurations.Row("llvm", {**blocks, "splits": 3, "swapped": 1}, "nothing measured")
@@ -126,6 +131,7 @@ def test_matmul_whose_configuration_splits_k(monkeypatch):
     assert 2 in {plan.splits for plan in torch_matmul._plans.values()}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("swapped", [False, True])
 def test_attention_with_shared_heads_and_its_gradients(swapped, causal):
@@ -143,6 +149,7 @@ def test_attention_with_shared_heads_and_its_gradients(swapped, causal):
     )
 
 
+@pytest.mark.full
 def test_attention_of_few_queries_reads_shared_heads_once():
     q, k, v = torch.randn(2, 8, 1, 32), torch.randn(2, 2, 70, 32), torch.randn(2, 2, 70, 32)
     expected = F.scaled_dot_product_attention(q.double(), k.double(), v.double(), enable_gqa=True)
@@ -150,6 +157,7 @@ def test_attention_of_few_queries_reads_shared_heads_once():
     assert torch.equal(ops.attention(q, k[:, :, :0], v[:, :, :0]), torch.zeros_like(q))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_rows_and_their_gradients(dtype):
     x, weight, bias = (random(*shape, dtype=dtype) for shape in ((3, 4, 50), (50,), (50,)))
@@ -228,6 +236,7 @@ def test_they_are_operators_that_torch_traces():
     )  # fmt: skip
 
 
+@pytest.mark.full
 def test_gradients_of_attention_where_the_program_has_no_blocks(monkeypatch):
     monkeypatch.setattr(configurations, "ATTENTION_BACKWARD", ())
     torch_attention._backward_blocks.cache_clear()

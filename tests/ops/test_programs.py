@@ -39,6 +39,7 @@ def assert_near(result, expected):
     torch.testing.assert_close(result.double(), expected, rtol=0, atol=tolerance * scale)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("dtype", "transpose_B", "bias", "activation"),
     [
@@ -64,6 +65,7 @@ def test_matmul_is_one_kernel_for_every_number_of_rows(dtype, transpose_B, bias,
         assert_near(result, ACTIVATIONS[activation](expected))
 
 
+@pytest.mark.full
 def test_matmul_of_batches_with_a_transposed_and_another_dtype_of_the_result():
     batch, K = T.dynamic("batch, K")
     program = programs.matmul(
@@ -76,6 +78,7 @@ def test_matmul_of_batches_with_a_transposed_and_another_dtype_of_the_result():
     assert_near(result, a.double().mT @ b.double())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("swapped", [0, 1])
 @pytest.mark.parametrize(
     ("transpose_B", "bias", "activation"), [(True, True, "gelu"), (False, False, None)]
@@ -131,6 +134,7 @@ def test_matmul_of_batches_with_more_parts_than_k_has_blocks():
     torch.testing.assert_close(result, a.mT @ b)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("swapped", [0, 1])
 def test_a_block_of_swapped_operands_computes_the_transposed_tile(swapped):
     program = programs.matmul(
@@ -142,6 +146,7 @@ def test_a_block_of_swapped_operands_computes_the_transposed_tile(swapped):
     assert_near(compiled(program)(a, b, bias), expected)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("layout", ["bhld", "blhd"])
 def test_attention_for_every_length_with_shared_heads(layout, causal):
@@ -176,6 +181,7 @@ def gradients(q, k, v, gradient, causal):
     return output.detach(), lse.detach(), found
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
     "target", ["llvm", pytest.param({"kind": "cuda", "arch": "sm_90a"}, marks=pytest.mark.nightly)]
@@ -211,6 +217,7 @@ def test_gradients_of_attention_where_no_blocks_are_known():
         programs.attention_backward(1, 4, 16, 64, "float16", target="metal")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_rows(dtype):
     M = T.dynamic("M")
@@ -227,6 +234,7 @@ def test_rows(dtype):
         assert_near(layer_norm(x, weight, bias), F.layer_norm(wide, (130,), w, b, 1e-3))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("target", ["llvm", "metal", H200])
 @pytest.mark.parametrize("block_N", [0, 64])
 def test_what_norms_keep_for_their_gradients(target, block_N):
@@ -268,6 +276,7 @@ def test_an_unknown_activation_is_an_error_that_lists_the_known_ones():
         programs.matmul(16, 16, 16, "float32", target="llvm", activation="swish")
 
 
+@pytest.mark.full
 def test_a_large_product_goes_by_wgmma_and_tma_for_every_number_of_rows():
     program = programs.matmul(
         T.dynamic("M"), 4096, 4096, "float16",

@@ -85,6 +85,7 @@ class ShiftedRMSNorm(OwnRMSNorm):
         return super().forward(x) + x
 
 
+@pytest.mark.full
 def test_what_is_something_else_is_left_with_the_reason():
     torch.manual_seed(0)
     model, x = Mixed(), torch.randn(2, 8, 16)
@@ -113,6 +114,7 @@ class Attention(nn.Module):
         return F.scaled_dot_product_attention(q, k, v)
 
 
+@pytest.mark.full
 def test_later_calls_that_broadcast_are_torchs():
     model, q = Attention(), torch.randn(2, 3, 8, 16)
     (entry,) = tvmtile.torch.replace(model, q, q, q, at_least=0).replaced

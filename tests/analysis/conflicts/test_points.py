@@ -22,6 +22,7 @@ def counts(monkeypatch):
     return found
 
 
+@pytest.mark.full
 def test_threads_that_conditions_leave_out_are_not_looked_at(counts):
     """One thread of each warpgroup copies 64 x 64 elements that all have stored."""
 

@@ -135,6 +135,7 @@ def product(name, *, seed=0, what=0, **changed):
     return c.double(), a_values @ b_values.T, did
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", CASES)
 def test_products_of_all_kinds_are_right(name):
     result, expected, did = product(name)
@@ -142,6 +143,7 @@ def test_products_of_all_kinds_are_right(name):
     assert did.tensor_multiplies == TILES * STEPS * 4
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("name", ["mxf8", "float16 by two"])
 @pytest.mark.parametrize("seed", range(1, 5))
 def test_they_are_right_whenever_work_is_done(name, seed):
@@ -149,6 +151,7 @@ def test_they_are_right_whenever_work_is_done(name, seed):
     assert torch.equal(result, expected)
 
 
+@pytest.mark.full
 def test_nvrtc_takes_the_kernel():
     for name in ("float16", "nvf4", "float16 by two"):
         assert compile_source(CASES[name].text, "sm_100a").cubin
@@ -177,6 +180,7 @@ STEPS_OF_THE_PROTOCOL = {
 BY_TWO = [step for step in STEPS_OF_THE_PROTOCOL if step not in {1, 7, 15}]
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize(
     ("name", "step"),
     [
@@ -190,6 +194,7 @@ def test_without_a_step_the_emulator_objects(name, step):
     assert caught.value.kind == STEPS_OF_THE_PROTOCOL[step], str(caught.value)
 
 
+@pytest.mark.full(but=2)
 @pytest.mark.parametrize(
     ("changed", "text"),
     [

@@ -230,6 +230,7 @@ def roles(producer, consumer, block, bounds=""):
     assert out.all()
 
 
+@pytest.mark.full
 def test_registers_come_from_those_that_others_give_back():
     roles(40, 232, 384)
     with pytest.raises(CudaEmulationError, match=r"deadlock: .* waits in setmaxnreg.inc"):
@@ -242,6 +243,7 @@ def test_registers_come_from_those_that_others_give_back():
         roles(40, 233, 384)
 
 
+@pytest.mark.full
 def test_blocks_share_registers_as_launch_bounds_say():
     roles(40, 232, 384, "__launch_bounds__(384)")
     roles(40, 232, 384, "__launch_bounds__(384, 1)")

@@ -95,6 +95,7 @@ extern "C" __global__ void by_value(float* out) {
 NUMBERS = ("half", "nv_bfloat16", "__nv_fp8_e4m3", "__nv_fp8_e5m2")
 
 
+@pytest.mark.full(but=2)
 @pytest.mark.parametrize(
     ("type_", "read"),
     [(number, "float(tile[other])") for number in NUMBERS]

@@ -197,6 +197,7 @@ def loaded(seed=0, without=0):
     assert np.array_equal(out, a + ranks)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", range(4))
 def test_a_block_loads_a_tile_for_all_of_its_cluster(seed):
     loaded(seed)

@@ -36,6 +36,7 @@ def product(dtype):
     return main
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
 def test_short_sums_are_those_of_a_gpu(dtype):
     kernel = tvmtile.compile(

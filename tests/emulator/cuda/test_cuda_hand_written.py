@@ -20,6 +20,7 @@ def made(name):
     return subject, compile_cuda(subject.source, arch=subject.arch).kernel(subject.name)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", KERNELS)
 def test_it_is_right_whenever_its_work_is_done(name, seed):
@@ -43,5 +44,6 @@ def test_sums_of_float8_are_as_short_as_hopper_has_them():
     assert 2**-20 < error < 2**-8
 
 
+@pytest.mark.full
 def test_some_steps_are_missed():
     assert not list(survivors(made("product")[0], every=ONE_IN))

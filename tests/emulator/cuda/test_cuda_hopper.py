@@ -89,6 +89,7 @@ def product(*, seed=0, swizzle=3, box=(TILE, TILE), kernel=None, whole_warpgroup
     return c.double(), a.double() @ b.double().T, did
 
 
+@pytest.mark.full(but=2)
 @pytest.mark.parametrize("seed", range(4))
 def test_it_is_right_whenever_its_work_is_done(seed):
     result, expected, did = product(seed=seed)
@@ -97,6 +98,7 @@ def test_it_is_right_whenever_its_work_is_done(seed):
     assert did.bulk_copies == TILES * STEPS * 2 + TILES
 
 
+@pytest.mark.full(but=11)
 @pytest.mark.parametrize("step", ALL_THAT_MAY_BE_LEFT_OUT)
 def test_without_a_step_the_emulator_objects(step):
     with pytest.raises(CudaEmulationError) as caught:
@@ -149,6 +151,7 @@ def test_one_thread_may_hand_a_stage_back_for_its_warpgroup_where_that_is_asked_
         product(kernel=by_one, consumers=1)
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize(("by_reader", "by_loader"), [(False, False), (True, False), (False, True)])
 def test_a_load_over_what_threads_have_read_comes_behind_a_fence(by_reader, by_loader):
     # A thread of each warp arrives, for all of the warp: its fence, behind __syncwarp, is one for all.
@@ -168,6 +171,7 @@ def test_a_load_over_what_threads_have_read_comes_behind_a_fence(by_reader, by_l
     assert caught.value.kind == "fence"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("threads", [32, 64])
 def test_who_waits_for_a_phase_can_not_miss_it(threads):
     # Nobody waits for a second warp, which may come when the phase after its own is over, too.

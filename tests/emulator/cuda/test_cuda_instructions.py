@@ -113,6 +113,7 @@ def run(number, atom, a, b, c, metadata):
     return gathered(result, atom.c, atom.m, atom.n)
 
 
+@pytest.mark.full(but=8)
 @pytest.mark.parametrize("number", range(len(DENSE)), ids=[atom.instruction for atom in DENSE])
 def test_products(number):
     atom = DENSE[number]

@@ -70,6 +70,7 @@ def numbers(count=1024):
     return values.astype(np.float32)
 
 
+@pytest.mark.full(but=3)
 @pytest.mark.parametrize("name", CONVERSIONS)
 def test_conversions_are_as_torch_rounds(name):
     dtype = CONVERSIONS[name][1]

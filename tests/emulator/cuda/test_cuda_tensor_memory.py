@@ -74,6 +74,7 @@ def module():
     return compile_cuda(source.replace("TRANSFERS", transfers + run), arch="sm_100a")
 
 
+@pytest.mark.full(but=2)
 @pytest.mark.parametrize(("name", "count", "packs"), CHOSEN)
 def test_transfers_move_what_their_maps_say(name, count, packs):
     shape = TRANSFERS[name]

@@ -111,6 +111,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.full(but=7)
 @pytest.mark.parametrize("name", EXPECTED)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_lanes(name):

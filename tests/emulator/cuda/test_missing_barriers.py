@@ -37,6 +37,7 @@ def emulated(name):
     return sample, kernel, symbol, source
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore::tvmtile.errors.TileWarning")
 @pytest.mark.parametrize("name", NAMES)
 def test_every_barrier_and_every_wait_is_missed(name):

@@ -413,6 +413,7 @@ def test_every_step_is_missed(name):
     assert let_through(SUBJECTS[name]()) == expected
 
 
+@pytest.mark.full
 def test_some_steps_are_missed():
     assert let_through(three_stages(), every=ONE_IN).keys() <= LET_THROUGH["three_stages"].keys()
 
@@ -440,6 +441,7 @@ def remapped(of: Subject, rows: int | None = None, swizzle: int | None = None) -
     return dataclasses.replace(of, arguments=(changed, *rest))
 
 
+@pytest.mark.full(but=2)
 @pytest.mark.parametrize(
     ("changed", "text"),
     [

@@ -288,6 +288,7 @@ def test_shuffle_from_a_lane_that_is_not_there():
     assert "lane 32" in str(error)
 
 
+@pytest.mark.full
 def test_matrix_needs_all_lanes():
     error = error_of("matrix_without_all_lanes", floats(64), grid=1, threads=20)
     assert (error.kind, error.line) == ("invalid_lane", line_of("invalid lane: too few"))

@@ -53,6 +53,7 @@ def operands(dtype, m, n, k, transpose_a=False, transpose_b=False):
     return (stored_a, stored_b, c, shape), a.double() @ b.double()
 
 
+@pytest.mark.full(but=4)
 @pytest.mark.parametrize(
     ("dtype", "transpose_a", "transpose_b"),
     [
@@ -112,6 +113,7 @@ def test_loads_and_stores_of_threads_are_counted_by_what_an_instruction_moves():
     assert statistics.threadgroup_bytes_read == 2 * 64 * 2 + 64 * 2
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("barrier", [0, 1])
 def test_gemm_without_one_of_its_barriers_is_a_race(barrier):
     text = "    threadgroup_barrier(mem_flags::mem_threadgroup);\n"
@@ -150,6 +152,7 @@ def test_compiling_is_within_its_budget():
     assert best <= COMPILE_BUDGET * NOISE
 
 
+@pytest.mark.full
 def test_gemm_of_256_cubed_is_within_its_budget():
     arguments, expected = operands("half", 256, 256, 256)
     run = compiled("half")

@@ -67,6 +67,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.full(but=5)
 @pytest.mark.parametrize("body", REFUSED)
 def test_a_source_that_apples_compiler_refuses(body):
     with pytest.raises(MetalCompileError, match="the Metal source does not compile") as error:

@@ -68,6 +68,7 @@ def values(name):
     return np.array([1, 0] * 4, np.int32)
 
 
+@pytest.mark.full(but=4)
 @pytest.mark.parametrize("name", MISTAKES)
 def test_an_error_at_the_line(name):
     kind, comment = MISTAKES[name]

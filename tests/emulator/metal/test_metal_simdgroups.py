@@ -18,6 +18,7 @@ def kernel(name):
     return compile_msl((KERNELS / "simdgroups.metal").read_text(encoding="utf-8")).kernel(name)
 
 
+@pytest.mark.full
 def test_reductions_over_lanes():
     a = RNG.uniform(0.5, 1.5, (4, 32)).astype(np.float32)
     n = RNG.integers(0, 100, (4, 32)).astype(np.int32)

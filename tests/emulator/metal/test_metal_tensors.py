@@ -50,6 +50,7 @@ def source_of(dtype="half", transpose_a=False, transpose_b=False, m=16):
     return text.replace("TA", str(transpose_a).lower()).replace("TB", str(transpose_b).lower())
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize(("dtype", "torch_dtype"), [("half", "float16"), ("bfloat", "bfloat16")])
 @pytest.mark.parametrize("transpose_a", [False, True])
 @pytest.mark.parametrize("transpose_b", [False, True])

@@ -195,6 +195,7 @@ def math_source():
     return "\n".join(lines)
 
 
+@pytest.mark.full
 def test_mathematical_functions_of_scalars_and_vectors():
     a = RNG.uniform(-3, 3, (64, 4)).astype(np.float32)
     b = RNG.uniform(-3, 3, (64, 4)).astype(np.float32)
@@ -212,6 +213,7 @@ def test_mathematical_functions_of_scalars_and_vectors():
     np.testing.assert_allclose(out[:, count + 2], x + (y - x) * 0.25, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.full(but=2)
 @pytest.mark.parametrize("name", ["max", "fmax", "min", "fmin"])
 def test_max_and_min_of_nan_give_the_other(name):
     source = f"""
