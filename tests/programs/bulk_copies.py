@@ -465,3 +465,92 @@ def bulk_stores_in_front_of_a_tensor(
             T.assume(at >= 0)
         T.atomic_add(O[at, 0], ones)
         T.copy(sums, P[at, 0])
+
+
+@program(
+    tags={"copy", "tma", "gemm"},
+    sizes=[{"m": 64, "n": 64}, {"m": 300, "n": 132}, {"m": 40, "n": 4}],
+    targets=["llvm", "sm_90a", "gpu"],
+    expects={"sm_90a": ["cp_async_bulk_tensor"]},
+)
+def bulk_stores_of_persistent_blocks(
+    A: T.Tensor((m, 32), "bfloat16"), O: T.Tensor((m, n), "float32")
+):
+    """Their tiles are not in front of a tensor, whose sizes are not known."""
+    with T.Kernel(3, threads=128) as block:
+        T.assume(n % 4 == 0)
+        tile = T.alloc_shared((64, 32), "bfloat16")
+        sums = T.alloc_fragment((64, 64), "float32")
+        for i, j in T.Persistent([T.ceildiv(m, 64), T.ceildiv(n, 64)], 3, block):
+            T.copy(A[i * 64, 0], tile)
+            T.clear(sums)
+            T.gemm(tile, tile, sums, transpose_B=True)
+            T.copy(sums, O[i * 64, j * 64])
+
+
+@program(
+    tags={"copy", "gemm"},
+    parameters={
+        "dtypes": [("float32", "float32"), ("float16", "float16"), ("float32", "float16")],
+        "extents": [(40, 72), (64, 64)],
+        "staged": [False, True],
+    },
+    examples=[
+        {},
+        {"dtypes": ("float16", "float16")},
+        {"dtypes": ("float32", "float16")},
+        {"staged": True},
+    ],
+    expects=lambda p: {
+        "metal": [("" if p.dtypes[0] == p.dtypes[1] else "not ") + "simdgroup_store"]
+    },
+    fast=["metal"],
+)
+def stores_of_accumulators(
+    A: T.Tensor((extents[0], 32), "float16"),
+    B: T.Tensor((32, extents[1]), "float16"),
+    C: T.Tensor(extents, dtypes[1]),
+):
+    """In whole matrices where nothing is converted, at the edges element by element."""
+    with T.Kernel(T.ceildiv(extents[1], 32), T.ceildiv(extents[0], 32), threads=128) as (bx, by):
+        a = T.alloc_shared((32, 32), "float16")
+        b = T.alloc_shared((32, 32), "float16")
+        c = T.alloc_fragment((32, 32), dtypes[0])
+        T.copy(A[by * 32, 0], a)
+        T.copy(B[0, bx * 32], b)
+        T.clear(c)
+        T.gemm(a, b, c)
+        if staged:
+            s = T.alloc_shared((32, 32), dtypes[0])
+            T.copy(c, s)
+            T.copy(s, C[by * 32, bx * 32])
+        else:
+            T.copy(c, C[by * 32, bx * 32])
+
+
+@program(
+    tags={"copy", "gemm"},
+    parameters={"columns": [8, 24, 32], "threads": [128, 64], "dtype": ["float16", "bfloat16"]},
+    examples=[{}, {"columns": 24}, {"columns": 32, "threads": 64, "dtype": "bfloat16"}],
+)
+def stores_of_operands(
+    A: T.Tensor((64, 16), dtype),
+    B: T.Tensor((16, columns), dtype),
+    C: T.Tensor((64, columns), "float32"),
+    D: T.Tensor((columns, 16), dtype),
+    E: T.Tensor((16, columns), dtype),
+):
+    """Of the warps that hold a matrix one stores it, and a barrier can follow."""
+    with T.Kernel(1, threads=threads):
+        a = T.alloc_shared((64, 16), dtype)
+        b = T.alloc_fragment((16, columns), dtype)
+        c = T.alloc_fragment((64, columns), "float32")
+        staged = T.alloc_shared((16, columns), dtype)
+        T.copy(A, a)
+        T.copy(B, b)
+        T.gemm(a, b, c, clear_accum=True)
+        T.copy(b, staged)
+        for i, j in T.Parallel(columns, 16):
+            D[i, j] = staged[j, i]
+        T.copy(c, C)
+        T.copy(b, E)

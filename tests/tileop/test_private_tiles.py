@@ -12,83 +12,89 @@ import tvmtile.language as T
 from tvmtile.errors import TileWarning
 
 THREADS, ROWS, COLUMNS = 64, 4, 8
+EMULATED = {"execution_backend": "emulator"}
+TARGETS = {
+    "llvm": {"target": "llvm"},
+    "metal": {"target": "metal", **EMULATED},
+    "sm_80": {"target": {"kind": "cuda", "arch": "sm_80"}, **EMULATED},
+}
 
 
 @T.macro
-def copied_from_tensor(A, own, out, thread):
+def copied_from_tensor(A, B, own, out, thread):
     T.copy(A[thread : thread + 1, 2:10], own[1:2, 0:COLUMNS])
 
 
 @T.macro
-def copied_from_fragment(A, own, out, thread):
+def copied_from_fragment(A, B, own, out, thread):
     tile = T.alloc_fragment((ROWS, COLUMNS), "float32")
     T.copy(A[8:12, 0:COLUMNS], tile)
     T.copy(tile, own)
 
 
 @T.macro
-def copied_from_shared(A, own, out, thread):
+def copied_from_shared(A, B, own, out, thread):
     tile = T.alloc_shared((THREADS, COLUMNS), "float32")
     T.copy(A[0:THREADS, 0:COLUMNS], tile)
     T.copy(tile[8 : 8 + ROWS, 0:COLUMNS], own)
 
 
 @T.macro
-def copied_to_tensor(A, own, out, thread):
-    T.copy(own[2:3, 0:COLUMNS], A[thread : thread + 1, 0:COLUMNS])
-    T.copy(A[thread : thread + 1, 0:COLUMNS], own[0:1, 0:COLUMNS])
+def copied_to_tensor(A, B, own, out, thread):
+    T.copy(own[2:3, 0:COLUMNS], B[thread : thread + 1, 0:COLUMNS])
+    T.copy(B[thread : thread + 1, 0:COLUMNS], own[0:1, 0:COLUMNS])
 
 
 @T.macro
-def copied_over_the_edge(A, own, out, thread):
+def copied_over_the_edge(A, B, own, out, thread):
     T.copy(A[thread, 28], own)
 
 
 @T.macro
-def shifted_within(A, own, out, thread):
+def shifted_within(A, B, own, out, thread):
     T.copy(own[0:3, 0:COLUMNS], own[1:4, 0:COLUMNS])
 
 
 @T.macro
-def filled(A, own, out, thread):
+def filled(A, B, own, out, thread):
     T.fill(own[1:3, 0:COLUMNS], thread)
 
 
 @T.macro
-def cleared(A, own, out, thread):
+def cleared(A, B, own, out, thread):
     T.clear(own)
 
 
 @T.macro
-def cleared_by_some(A, own, out, thread):
+def cleared_by_some(A, B, own, out, thread):
     if thread < 20:
         T.clear(own)
 
 
 @T.macro
-def summed(A, own, out, thread):
+def summed(A, B, own, out, thread):
     T.reduce_sum(own, out, dim=1)
 
 
 @T.macro
-def largest_added(A, own, out, thread):
+def largest_added(A, B, own, out, thread):
     T.reduce_max(own, out, dim=1, clear=False)
 
 
 @T.macro
-def summed_from_fragment(A, own, out, thread):
+def summed_from_fragment(A, B, own, out, thread):
     tile = T.alloc_fragment((ROWS, COLUMNS), "float32")
     T.copy(A[8:12, 0:COLUMNS], tile)
     T.reduce_sum(tile, out, dim=1)
 
 
 @T.macro
-def scanned(A, own, out, thread):
+def scanned(A, B, own, out, thread):
     T.cumsum(own, dim=1)
 
 
 @T.macro
-def transposed(A, own, out, thread):
+def transposed(A, B, own, out, thread):
     turned = T.alloc_local((COLUMNS, ROWS), "float32")
     T.transpose(own, turned)
     for i in T.serial(ROWS):
@@ -96,7 +102,7 @@ def transposed(A, own, out, thread):
 
 
 @T.macro
-def a_variable(A, own, out, thread):
+def a_variable(A, B, own, out, thread):
     total = T.alloc_var("float32")
     tile = T.alloc_fragment((COLUMNS,), "float32")
     T.copy(A[3, 0:COLUMNS], tile)
@@ -105,18 +111,18 @@ def a_variable(A, own, out, thread):
 
 
 @T.macro
-def added_to_tensor(A, own, out, thread):
-    T.atomic_add(A[thread : thread + 1, 0:COLUMNS], own[2:3, 0:COLUMNS])
-    T.copy(A[thread : thread + 1, 0:COLUMNS], own[0:1, 0:COLUMNS])
+def added_to_tensor(A, B, own, out, thread):
+    T.atomic_add(B[thread : thread + 1, COLUMNS:16], own[2:3, 0:COLUMNS])
+    T.copy(B[thread : thread + 1, COLUMNS:16], own[0:1, 0:COLUMNS])
 
 
 @T.macro
-def seen_as_a_vector(A, own, out, thread):
+def seen_as_a_vector(A, B, own, out, thread):
     T.fill(T.reshape(own, (ROWS * COLUMNS,))[5:9], thread)
 
 
 @T.macro
-def multiplied(A, own, out, thread):
+def multiplied(A, B, own, out, thread):
     b = T.alloc_local((COLUMNS, COLUMNS), "float32")
     T.copy(A[0:COLUMNS, 0:COLUMNS], b)
     c = T.alloc_local((ROWS, COLUMNS), "float32")
@@ -126,7 +132,7 @@ def multiplied(A, own, out, thread):
 
 
 @T.macro
-def copied_in_a_pipeline(A, own, out, thread):
+def copied_in_a_pipeline(A, B, own, out, thread):
     tile = T.alloc_shared((ROWS, COLUMNS), "float32")
     row = T.alloc_local((COLUMNS,), "float32")
     for k in T.Pipelined(5, num_stages=2):
@@ -144,71 +150,82 @@ def over_the_edge(A):
 
 THREAD = torch.arange(THREADS).float()
 CASES = {
-    copied_from_tensor: lambda A, own, out: own[:, 1].copy_(A[:, 2:10]),
-    copied_from_fragment: lambda A, own, out: own.copy_(A[8:12, :COLUMNS]),
-    copied_from_shared: lambda A, own, out: own.copy_(A[8:12, :COLUMNS]),
-    copied_to_tensor: lambda A, own, out: own[:, 0].copy_(own[:, 2]),
-    copied_over_the_edge: lambda A, own, out: own.copy_(over_the_edge(A)),
-    shifted_within: lambda A, own, out: own[:, 1:].copy_(own[:, :-1].clone()),
-    filled: lambda A, own, out: own[:, 1:3].copy_(THREAD[:, None, None].expand(-1, 2, COLUMNS)),
-    cleared: lambda A, own, out: own.zero_(),
-    cleared_by_some: lambda A, own, out: own[:20].zero_(),
-    summed: lambda A, own, out: out.copy_(own.sum(2)),
-    largest_added: lambda A, own, out: out.copy_(torch.maximum(out, own.amax(2))),
-    summed_from_fragment: lambda A, own, out: out.copy_(A[8:12, :COLUMNS].sum(1)),
-    scanned: lambda A, own, out: own.copy_(own.cumsum(2)),
-    transposed: lambda A, own, out: out.copy_(own.flip(2).diagonal(dim1=1, dim2=2)),
-    a_variable: lambda A, own, out: out[:, 1].fill_(A[3, :COLUMNS].sum()),
-    added_to_tensor: lambda A, own, out: own[:, 0].copy_(A[:, :COLUMNS] + own[:, 2]),
-    seen_as_a_vector: lambda A, own, out: own.flatten(1)[:, 5:9].copy_(THREAD[:, None]),
-    multiplied: lambda A, own, out: own.copy_(own @ A[:COLUMNS, :COLUMNS]),
-    copied_in_a_pipeline: lambda A, own, out: own[:, 0].add_(
+    copied_from_tensor: lambda A, B, own, out: own[:, 1].copy_(A[:, 2:10]),
+    copied_from_fragment: lambda A, B, own, out: own.copy_(A[8:12, :COLUMNS]),
+    copied_from_shared: lambda A, B, own, out: own.copy_(A[8:12, :COLUMNS]),
+    copied_to_tensor: lambda A, B, own, out: own[:, 0].copy_(own[:, 2]),
+    copied_over_the_edge: lambda A, B, own, out: own.copy_(over_the_edge(A)),
+    shifted_within: lambda A, B, own, out: own[:, 1:].copy_(own[:, :-1].clone()),
+    filled: lambda A, B, own, out: own[:, 1:3].copy_(THREAD[:, None, None].expand(-1, 2, COLUMNS)),
+    cleared: lambda A, B, own, out: own.zero_(),
+    cleared_by_some: lambda A, B, own, out: own[:20].zero_(),
+    summed: lambda A, B, own, out: out.copy_(own.sum(2)),
+    largest_added: lambda A, B, own, out: out.copy_(torch.maximum(out, own.amax(2))),
+    summed_from_fragment: lambda A, B, own, out: out.copy_(A[8:12, :COLUMNS].sum(1)),
+    scanned: lambda A, B, own, out: own.copy_(own.cumsum(2)),
+    transposed: lambda A, B, own, out: out.copy_(own.flip(2).diagonal(dim1=1, dim2=2)),
+    a_variable: lambda A, B, own, out: out[:, 1].fill_(A[3, :COLUMNS].sum()),
+    added_to_tensor: lambda A, B, own, out: own[:, 0].copy_(B[:, COLUMNS:16] + own[:, 2]),
+    seen_as_a_vector: lambda A, B, own, out: own.flatten(1)[:, 5:9].copy_(THREAD[:, None]),
+    multiplied: lambda A, B, own, out: own.copy_(own @ A[:COLUMNS, :COLUMNS]),
+    copied_in_a_pipeline: lambda A, B, own, out: own[:, 0].add_(
         sum(A[k * ROWS + k % ROWS, :COLUMNS] for k in range(5))
     ),
 }
 """Each case, and what it does to all threads' tiles: (THREADS, ROWS, COLUMNS) and (THREADS, ROWS)."""
-NAMES = [case.__name__ for case in CASES]
+GROUPS = [list(CASES)[first::3] for first in range(3)]
 
 
-def program(case):
+def program(cases):
+    """All cases, one after the other, each with tiles of its own that have their first values."""
+
     @T.prim_func
     def main(
         A: T.Tensor((THREADS, 32), "float32"),
+        B: T.Tensor((THREADS, 32), "float32"),
         given: T.Tensor((THREADS, ROWS, COLUMNS), "float32"),
-        result: T.Tensor((THREADS, ROWS, COLUMNS), "float32"),
-        totals: T.Tensor((THREADS, ROWS), "float32"),
+        result: T.Tensor((len(cases), THREADS, ROWS, COLUMNS), "float32"),
+        totals: T.Tensor((len(cases), THREADS, ROWS), "float32"),
     ):
         with T.Kernel(1, threads=THREADS):
             thread = T.get_thread_binding()
-            own = T.alloc_local((ROWS, COLUMNS), "float32")
-            out = T.alloc_local((ROWS,), "float32")
-            for i in T.serial(ROWS):
-                out[i] = 1
-                for j in T.serial(COLUMNS):
-                    own[i, j] = given[thread, i, j]
-            case(A, own, out, thread)
-            for i in T.serial(ROWS):
-                totals[thread, i] = out[i]
-                for j in T.serial(COLUMNS):
-                    result[thread, i, j] = own[i, j]
+            for number, case in enumerate(cases):
+                own = T.alloc_local((ROWS, COLUMNS), "float32")
+                out = T.alloc_local((ROWS,), "float32")
+                for i in T.serial(ROWS):
+                    out[i] = 1
+                    for j in T.serial(COLUMNS):
+                        own[i, j] = given[thread, i, j]
+                case(A, B, own, out, thread)
+                for i in T.serial(ROWS):
+                    totals[number, thread, i] = out[i]
+                    for j in T.serial(COLUMNS):
+                        result[number, thread, i, j] = own[i, j]
 
     return main
 
 
-@pytest.mark.parametrize(("case", "expected"), CASES.items(), ids=NAMES)
-def test_values(case, expected, compiled_everywhere):
+@pytest.mark.parametrize("target", ["llvm", "metal", "sm_80"])
+@pytest.mark.parametrize("cases", GROUPS, ids=lambda cases: cases[0].__name__)
+def test_each_thread_has_tiles_of_its_own(cases, target):
     torch.manual_seed(0)
-    a, given = torch.randint(-4, 5, (THREADS, 32)), torch.randint(-4, 5, (THREADS, ROWS, COLUMNS))
-    a, given = a.float(), given.float()
-    result, totals = torch.empty(THREADS, ROWS, COLUMNS), torch.empty(THREADS, ROWS)
+    a, b, given = (
+        torch.randint(-4, 5, shape).float()
+        for shape in ((THREADS, 32), (THREADS, 32), (THREADS, ROWS, COLUMNS))
+    )
+    result, totals = (
+        torch.empty(len(cases), THREADS, ROWS, COLUMNS),
+        torch.empty(len(cases), THREADS, ROWS),
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TileWarning)
-        kernel = compiled_everywhere(program(case))
-    own, out = given.clone(), torch.ones(THREADS, ROWS)
-    expected(a.clone(), own, out)
-    kernel(a, given, result, totals)
-    assert torch.equal(result, own)
-    assert torch.equal(totals, out)
+        kernel = tvmtile.compile(program(cases), **TARGETS[target])
+    kernel(a, b.clone(), given, result, totals)
+    for case, found, total in zip(cases, result, totals, strict=True):
+        own, out = given.clone(), torch.ones(THREADS, ROWS)
+        CASES[case](a, b, own, out)
+        assert torch.equal(found, own), case.__name__
+        assert torch.equal(total, out), case.__name__
 
 
 def test_rows_move_as_vectors():

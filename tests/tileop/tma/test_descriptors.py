@@ -49,21 +49,12 @@ def copied(code, dtype, swizzle, columns, rows=M, width=N, size=64):
             t = T.alloc_shared((size, columns), dtype)
             bar = T.alloc_barrier(1)
             desc = T.create_tma_descriptor(
-                code,
-                2,
-                A.data,
-                width,
-                rows,
-                item,
-                width * item,
-                panel,
-                size,
-                1,
-                1,
-                0,
-                swizzle,
-                2,
-                0,
+                *(code, 2, A.data),
+                *(width, rows),
+                *(item, width * item),
+                *(panel, size),
+                *(1, 1),
+                *(0, swizzle, 2, 0),
             )
             if T.get_thread_binding() == 0:
                 T.mbarrier_arrive_expect_tx(bar, size * columns * item)
@@ -90,21 +81,13 @@ def copied(code, dtype, swizzle, columns, rows=M, width=N, size=64):
     ],
 )
 def test_tiles_in_each_swizzle(code, dtype, swizzle, columns):
-    a = numbers(M, N, dtype=dtype)
-    kernel = checked(copied(code, dtype, swizzle, columns), a, torch.zeros_like(a), expected=a)
-    source = kernel.get_kernel_source()
+    """Ragged ones: what lies outside of the tensor are zeros."""
+    a = numbers(100, 80, dtype=dtype)
+    program = copied(code, dtype, swizzle, columns, rows=100, width=80)
+    source = checked(program, a, torch.zeros_like(a), expected=a).get_kernel_source()
     assert "expect_tx" in source
     assert "cp_async_bulk_tensor_g2s" in source
-
-
-def test_outside_of_the_tensor_are_zeros():
-    a = numbers(50, 80)
-    checked(copied(6, "float16", 3, 64, rows=50, width=80), a, torch.zeros_like(a), expected=a)
-
-
-def test_the_source_compiles_for_hopper():
-    source = emulated(copied(6, "float16", 3, 64)).get_kernel_source()
-    assert compile_source(source, "sm_90a").cubin
+    assert columns != 128 or compile_source(source, "sm_90a").cubin
 
 
 def test_another_view_of_a_tensor():

@@ -28,6 +28,7 @@ def store():
     return stored((96, 32), (32, 32), "float16", True, steps=3), (a, torch.zeros_like(a)), a * 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("make", "count"), [(product, 9), (store, 5)])
 def test_every_step_is_missed(make, count):
     program, args, expected = make()
