@@ -98,7 +98,7 @@ def rows_and_columns_of_any_number(A: T.Tensor((m, n), "float32"), C: T.Tensor((
         if not p.is_known and p.width < 96
         else {}
     ),
-    fast=["sm_80"],
+    fast=["metal", "sm_80"],
 )
 def rows_that_begin_anywhere(
     A: T.Tensor((70, 45) if is_known else (m, n), "float16"),

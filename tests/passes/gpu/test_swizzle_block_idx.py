@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 import tvmtile
 import tvmtile.language as T
@@ -25,56 +27,43 @@ def order_of_blocks(width, height, panel_size, order):
     return started.tolist()
 
 
-def test_strips_of_rows():
-    assert order_of_blocks(3, 5, 2, "strip") == [
-        [0, 2, 4],
-        [1, 3, 5],
-        [6, 8, 10],
-        [7, 9, 11],
-        [12, 13, 14],
-    ]
+STRIPS = [[0, 2, 4], [1, 3, 5], [6, 8, 10], [7, 9, 11], [12, 13, 14]]
+AND_BACK = [[0, 2, 4], [1, 3, 5], [10, 8, 6], [11, 9, 7], [12, 13, 14]]
+# x of MLX's grid counts four rows of tiles, which lie side by side.
+MLX = [[row // 4 * 12 + column * 4 + row % 4 for column in range(3)] for row in range(8)]
 
 
-def test_every_second_panel_is_gone_through_backwards():
-    assert order_of_blocks(3, 5, 2, "row") == [
-        [0, 2, 4],
-        [1, 3, 5],
-        [10, 8, 6],
-        [11, 9, 7],
-        [12, 13, 14],
-    ]
+@pytest.mark.parametrize(
+    ("grid", "panel_size", "order", "expected"),
+    [
+        ((3, 5), 2, "strip", STRIPS),
+        ((3, 5), 2, "row", AND_BACK),
+        ((5, 3), 2, "column", [list(column) for column in zip(*AND_BACK, strict=True)]),
+        ((3, 8), 4, "mlx", MLX),
+        ((9, 1), 4, "row", [list(range(9))]),
+        ((1, 9), 4, "column", [[number] for number in range(9)]),
+    ],
+)
+def test_blocks_start_by_panels(grid, panel_size, order, expected):
+    assert order_of_blocks(*grid, panel_size, order) == expected
 
 
-@pytest.mark.parametrize("order", ["row", "column", "strip", "mlx"])
-@pytest.mark.parametrize(("width", "height"), [(4, 1), (1, 4), (5, 7)])
-def test_every_block_once(width, height, order):
+@given(st.integers(1, 7), st.integers(1, 7), st.sampled_from(["row", "column", "strip", "mlx"]))
+@example(4, 1, "mlx")
+@example(5, 7, "column")
+def test_every_block_starts_once(width, height, order):
     started = order_of_blocks(width, height, 3, order)
     assert sorted(number for row in started for number in row) == list(range(width * height))
 
 
-def test_panels_of_four_are_the_order_of_mlx():
-    swizzled = [[None] * 3 for _ in range(8)]
-    for tile_y in range(2):  # MLX: x of the grid counts four rows of tiles, which lie side by side
-        for tile_x in range(3 * 4):
-            swizzled[tile_y * 4 + tile_x % 4][tile_x // 4] = tile_y * 12 + tile_x
-    assert order_of_blocks(3, 8, 4, "mlx") == swizzled
-
-
 @pytest.mark.parametrize("order", ["row", "column"])
-@pytest.mark.parametrize(("width", "height"), [(9, 1), (1, 9)])
-def test_a_grid_of_one_row_or_column_stays_as_it_is(width, height, order):
+@pytest.mark.parametrize("grid", [(9, 1), (1, 9)])
+def test_a_grid_of_one_row_or_column_has_no_panels(grid, order):
     @T.prim_func
-    def main(A: T.Tensor((height, width), "int32")):
-        with T.Kernel(width, height, threads=32) as (bx, by):
+    def main(A: T.Tensor((grid[1], grid[0]), "int32")):
+        with T.Kernel(*grid, threads=32) as (bx, by):
             T.use_swizzle(4, order)
             A[by, bx] = 1
 
-    target = {"kind": "cuda", "arch": "sm_80"}
-    assert "panel" not in tvmtile.compile(main, target=target).get_kernel_source()
-    started = order_of_blocks(width, height, 4, order)
-    assert [number for row in started for number in row] == list(range(9))
-
-
-def test_panels_of_columns():
-    rows = torch.tensor(order_of_blocks(3, 5, 2, "row"))
-    assert order_of_blocks(5, 3, 2, "column") == rows.T.tolist()
+    kernel = tvmtile.compile(main, target={"kind": "cuda", "arch": "sm_80"})
+    assert "panel" not in kernel.get_kernel_source()
