@@ -1,5 +1,6 @@
 """Layouts of fragments that a kernel fixes by hand."""
 
+import pytest
 import torch
 from tvm import tirx
 
