@@ -88,6 +88,8 @@ def _run(
             options.baseline.write_text(json.dumps(facts, indent=1), encoding="utf-8")
     for verdict in hunt.verdicts(wanted.values()):
         known[verdict.name] = verdict
+        if verdict.result == "open":
+            continue
         print(
             f"{verdict.result:>12}  {verdict.name}  {verdict.seconds:.0f} s  {verdict.by}"
             f"  {verdict.message.splitlines()[0][:100] if verdict.message else ''}",

@@ -164,7 +164,7 @@ class _Case:
 
     def run(self, tests: list[str]) -> _Case | None:
         """Run tests on the mutant; itself, where this decides it or was the last that could."""
-        if tests and not self.is_decided:
+        if tests and not self.is_decided and time.monotonic() < self._hunt.settings.end:
             try:
                 tree = self._hunt.trees.planted(self._mutant)
                 self._run(tree, tests)
