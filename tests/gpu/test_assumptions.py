@@ -13,6 +13,7 @@ K = 128
 DTYPES = ("float16", "float32", "float16")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("arch", [ARCHITECTURES[0], "sm_90a"])
 @pytest.mark.parametrize("multiple", [2, 8, 64])
 @pytest.mark.parametrize(("m", "n"), [(64, 64), (77, 192), (1, 128)])

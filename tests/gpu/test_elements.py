@@ -62,6 +62,7 @@ def source(program, arch="sm_80"):
 # Functions ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 def test_functions(dtype):
     """One kernel computes them all."""
@@ -87,6 +88,7 @@ def test_functions(dtype):
         )
 
 
+@pytest.mark.full
 def test_functions_are_exact_far_from_zero_and_fast_ones_are_instructions():
     @T.prim_func
     def main(A: T.Tensor((64,), "float32"), C: T.Tensor((3, 64), "float32")):
@@ -104,6 +106,7 @@ def test_functions_are_exact_far_from_zero_and_fast_ones_are_instructions():
     torch.testing.assert_close(c.double(), expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("name", FAST)
 def test_fast_functions(name):
     function, exact = FAST[name]
@@ -120,6 +123,7 @@ def test_fast_functions(name):
     torch.testing.assert_close(c.double(), exact(a.double()), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.full
 def test_functions_of_two_values_and_special_ones():
     @T.prim_func
     def main(
@@ -159,6 +163,7 @@ def test_functions_of_two_values_and_special_ones():
 FLOATS = ("float32", "float16", "bfloat16", *FLOAT8)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_conversions_in_turn(dtype):
     """ptxas makes one wrong instruction of `bfloat16 -> float16 -> int32`."""
@@ -190,6 +195,7 @@ def test_floats_of_16_bits_go_by_float32(pair):
     assert re.search(r"\((half|nv_bfloat16)\)\(*\(float\)", source(main))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", ["int32", "int16", "int8"])
 def test_extremes_of_negated_integers(dtype):
     """ptxas before CUDA 13.4 loses the sign of `b` in `min(min(a, -b), c)`, on sm_90 and sm_100."""
@@ -222,6 +228,7 @@ def test_extremes_of_negated_integers(dtype):
         assert torch.equal(z, (-x).amin(0))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", FLOAT8)
 def test_floats_of_8_bits(dtype):
     """All codes decode bit by bit; floats near to codes and half-way between encode as on the CPU."""
@@ -233,6 +240,7 @@ def test_floats_of_8_bits(dtype):
     assert torch.equal(got.view(torch.uint8)[is_number], expected.view(torch.uint8)[is_number])
 
 
+@pytest.mark.full
 def test_arithmetic_of_floats_of_8_bits():
     @T.prim_func
     def main(A: T.Tensor((64,), "float8_e4m3fn"), C: T.Tensor((64,), "float8_e4m3fn")):
@@ -252,6 +260,7 @@ def test_arithmetic_of_floats_of_8_bits():
 # Atomic operations -------------------------------------------------------------------------------
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("offset", [0, 1])
 def test_neighbours_are_added_at_once_where_the_address_allows(dtype, offset):
@@ -278,6 +287,7 @@ def test_neighbours_are_added_at_once_where_the_address_allows(dtype, offset):
     assert torch.equal(torch.stack([c, d]).double(), expected)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("extents", [(64, 64), (50, 40), (50, 42)])
 def test_a_tile_is_added_by_vectors(dtype, extents):
@@ -316,6 +326,7 @@ def test_a_former_value_of_a_vector():
     assert torch.equal(d, torch.arange(4.0))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("order", ["relaxed", "acq_rel", "seq_cst"])
 def test_a_message_between_blocks(order):
     """The last block to come sees what all others have written: counted by an atomic operation."""
@@ -394,6 +405,7 @@ def asserting(A: T.Tensor((8,), "int32")):
             A[tx] = A[tx] + 1
 
 
+@pytest.mark.full
 def test_print_and_assert_are_calls_of_cuda():
     text = source(printing)
     assert r'printf("[block %d] row: tile[%d] = %.9g\n"' in text
@@ -441,6 +453,7 @@ def test_a_kernel_stops_where_an_assertion_fails():
 # The order of blocks -----------------------------------------------------------------------------
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("order", ["row", "column"])
 @pytest.mark.parametrize("grid", [(7, 5), (8, 8), (1, 3)])
 def test_every_block_has_work_of_its_own_in_any_order(order, grid):

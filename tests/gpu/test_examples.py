@@ -15,6 +15,7 @@ from tests.examples.test_examples import (
 from tests.gpu.machine import ARCHITECTURES, HAS_GPU
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", sorted(METAL_SIZES))
 def test_example_agrees_with_its_float64_reference(name, load, capsys):  # noqa: F811
     torch.manual_seed(0)

@@ -114,6 +114,7 @@ def _source(name: str) -> str:
     return str(kernel.get_kernel_source(kernel_only=True))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", SAMPLES)
 def test_the_barriers_of_the_samples_are_those_of_the_table(name: str) -> None:
     source = _source(name)

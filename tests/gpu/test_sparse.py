@@ -32,6 +32,7 @@ def on_device(array, kind):
     return torch.from_numpy(np.ascontiguousarray(array)).to(getattr(torch, kind)).to(DEVICE)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("stages", [1, 2])
 @pytest.mark.parametrize("transposed", [(False, False, False), (False, False, True), (True,) * 3])
 @pytest.mark.parametrize("meta", ["uint8", "int16", "int32"])
@@ -73,6 +74,7 @@ def blocked(m, n, k, block, kind, accumulator, per_element, policy):
     return main
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("policy", list(T.GemmWarpPolicy))
 @pytest.mark.parametrize(("kind", "accumulator", "arch"), KINDS)
 def test_product(kind, accumulator, arch, policy):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 import torch
 
 import tvmtile
@@ -85,6 +86,7 @@ def product(A, bx):
     T.copy(sums, A[bx * 64, 0])
 
 
+@pytest.mark.full
 def test_threads_have_all_registers_where_more_blocks_at_once_would_gain_nothing():
     assert launch_bounds(132, through_shared) == "128, 1"
     assert launch_bounds(133, through_shared) == "128"

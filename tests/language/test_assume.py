@@ -41,6 +41,7 @@ def chosen(program, target):
     return [(each.operator, each.operand, each.chosen) for each in choices]
 
 
+@pytest.mark.full
 @everywhere
 def test_a_product_of_several_sizes(target):
     kernel = runnable(multiply(multiple=8), target)
@@ -63,6 +64,7 @@ def test_what_does_not_hold_is_an_error_that_says_so(target):
     assert (c == 77).all()  # nothing has run
 
 
+@pytest.mark.full
 def test_copies_are_those_of_the_static_kernel_on_hopper():
     static = chosen(multiply(256, 256), HOPPER)
     assumed = chosen(multiply(multiple=8), HOPPER)
@@ -72,6 +74,7 @@ def test_copies_are_those_of_the_static_kernel_on_hopper():
     assert chosen(multiply(), HOPPER) != static
 
 
+@pytest.mark.full
 def test_blocks_that_stay_know_it_too():
     kernel = runnable(multiply(multiple=8, tile=128, persistent=True), HOPPER)
     assert "two roles, persistent blocks" in str(kernel.choices)
@@ -80,6 +83,7 @@ def test_blocks_that_stay_know_it_too():
     assert torch.equal(c, product(a, b).half())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("target", [AMPERE, "metal"], ids=str)
 def test_copies_are_wide(target):
     def by_elements(**options):
@@ -90,6 +94,7 @@ def test_copies_are_wide(target):
     assert by_elements() > 0
 
 
+@pytest.mark.full
 def test_guards_of_whole_tiles_are_left_out():
     def guards(multiple):
         m = T.dynamic("m")
@@ -269,6 +274,7 @@ def test_an_assumption_behind_a_return_is_not_checked_for_what_returns():
     assert not c.any()
 
 
+@pytest.mark.full
 @everywhere
 def test_what_only_the_kernel_knows_is_promised(target):
     n = T.dynamic("n")
@@ -294,6 +300,7 @@ def test_what_only_the_kernel_knows_is_promised(target):
     assert torch.equal(c, a[rows.long()])
 
 
+@pytest.mark.full
 @everywhere
 def test_in_a_pipelined_loop_and_in_parallel(target):
     n = T.dynamic("n")
@@ -360,6 +367,7 @@ def test_in_a_loop_around_kernels():
         kernel(torch.zeros(2))
 
 
+@pytest.mark.full
 @everywhere
 def test_strides(target):
     m, n, s = T.dynamic("m, n, s")
@@ -384,6 +392,7 @@ def test_strides(target):
         kernel(numbers(70, 76)[:, :64], torch.zeros(70, 64).half())
 
 
+@pytest.mark.full(but=1)
 @everywhere
 def test_a_view_of_a_tensor_of_assumed_size(target):
     n = T.dynamic("n")
@@ -432,6 +441,7 @@ def test_a_program_parses_back():
     tvm.ir.assert_structural_equal(again, program)
 
 
+@pytest.mark.full
 def test_results_of_a_call_and_torch_operators():
     kernel = tvmtile.compile(multiply(multiple=8), target="llvm", out_idx=[2])
     a, b = numbers(40, K), numbers(K, 24)
@@ -444,6 +454,7 @@ def test_results_of_a_call_and_torch_operators():
         operator(a, numbers(K, 23))
 
 
+@pytest.mark.full
 def test_in_a_module_of_relax():
     builder = relax.BlockBuilder()
     program = multiply(multiple=8).with_attr("global_symbol", "product")

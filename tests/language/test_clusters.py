@@ -39,6 +39,7 @@ def exchanging(steps):
     return kernel
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("steps", ["sync", "steps"])
 def test_blocks_of_a_cluster_exchange_elements(steps):
     kernel = tvmtile.compile(exchanging(steps), target=SM90, execution_backend="emulator")
@@ -51,6 +52,7 @@ def test_blocks_of_a_cluster_exchange_elements(steps):
     assert kernel.adapter.statistics.cluster_barriers == 4 * 2 * 2
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("steps", ["relaxed", "none"])
 def test_without_a_barrier_that_orders_them_they_race(steps):
     kernel = tvmtile.compile(exchanging(steps), target=SM90, execution_backend="emulator")

@@ -32,6 +32,7 @@ def _seed():
 # Work without barriers -----------------------------------------------------------------------------
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("threads", [(0, 128, 256), (32, 128, 192), (0, 96, 128)])
 def test_two_groups_do_different_things(compiled, threads):
     first, end, count = threads
@@ -66,6 +67,7 @@ def test_two_groups_do_different_things(compiled, threads):
     torch.testing.assert_close(c, expected, rtol=0, atol=0)
 
 
+@pytest.mark.full(but=1)
 def test_atomics_and_sizes_known_at_run_time(compiled):
     @T.prim_func
     def program(A: T.Tensor((T.dynamic("n"),), "int32"), C: T.Tensor((2,), "int32")):
@@ -84,6 +86,7 @@ def test_atomics_and_sizes_known_at_run_time(compiled):
     assert c.tolist() == [int(a.sum()), int((a > 3).sum())]
 
 
+@pytest.mark.full(but=1)
 def test_sums_within_a_warp(compiled):
     @T.prim_func
     def program(A: T.Tensor((16, 64), "float32"), C: T.Tensor((2, 16), "float32")):
@@ -106,6 +109,7 @@ def test_sums_within_a_warp(compiled):
     torch.testing.assert_close(c, torch.stack([a.sum(1), a.amax(1)]), rtol=0, atol=0)
 
 
+@pytest.mark.full(but=1)
 def test_a_store_in_a_branch_of_any_threads(compiled):
     """What is the same for all threads that come is done by one of them, which does come."""
 
@@ -140,6 +144,7 @@ def with_barriers(request):
     return lambda program: tvmtile.compile(program, **TARGETS[request.param])
 
 
+@pytest.mark.full
 def test_a_product_beside_sums(with_barriers):
     """mma.sync by 4 warps of 8, from shared tiles; the others transpose and reduce."""
 
@@ -176,6 +181,7 @@ def test_a_product_beside_sums(with_barriers):
     torch.testing.assert_close(d, a.float().sum(1), rtol=0, atol=0)
 
 
+@pytest.mark.full
 def test_pipelined_products_of_two_groups(with_barriers):
     """Each group pipelines copies of its own, asynchronously on CUDA."""
 
@@ -209,6 +215,7 @@ def test_pipelined_products_of_two_groups(with_barriers):
     torch.testing.assert_close(c, a.float() @ b.float(), rtol=0, atol=0)
 
 
+@pytest.mark.full(but=1)
 def test_scans_and_sums_of_several_warps(with_barriers):
     @T.prim_func
     def program(A: T.Tensor((8, 256), "int32"), C: T.Tensor((2, 8, 256), "int32")):
@@ -257,6 +264,7 @@ def test_groups_hand_over_between_regions(with_barriers):
     torch.testing.assert_close(c, a.flip(1) + torch.arange(4.0)[:, None], rtol=0, atol=0)
 
 
+@pytest.mark.full(but=1)
 def test_a_group_meets_itself_in_several_regions(with_barriers):
     @T.prim_func
     def program(A: T.Tensor((4, 256), "float32"), C: T.Tensor((4, 256), "float32")):
@@ -322,6 +330,7 @@ def test_threads_of_a_group_exchange_elements(with_barriers):
     assert torch.equal(c, torch.stack([a.flip(0), a.flip(0) * 2, a.flip(0) * 3]))
 
 
+@pytest.mark.full(but=1)
 def test_a_group_counts_by_itself(with_barriers):
     """A variable that one group uses has one value for it, and decides about its work."""
 
@@ -366,6 +375,7 @@ def test_a_group_counts_by_itself(with_barriers):
         assert d.tolist() == [steps, 7]
 
 
+@pytest.mark.full(but=1)
 def test_one_simdgroup_waits_for_itself(compiled):
     @T.prim_func
     def program(A: T.Tensor((8, 32), "float32"), C: T.Tensor((32,), "float32")):
@@ -438,6 +448,7 @@ def produced_by_a_warp(*, asynchronous):
     return program
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_warp_produces_what_others_consume(asynchronous):
     a, b = (torch.randint(-3, 4, (STEPS * TILE, TILE)).half() for _ in range(2))
@@ -454,6 +465,7 @@ def test_nvidias_compiler_takes_groups(arch):
     assert tvmtile.compile(program, target={"kind": "cuda", "arch": arch}).cubin
 
 
+@pytest.mark.full
 def test_a_warpgroup_copies_by_tma_and_another_one_multiplies():
     """TileLang's way to specialise warpgroups: two buffers and four mbarriers."""
     size, steps = 64, 4

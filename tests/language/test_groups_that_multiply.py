@@ -50,6 +50,7 @@ def halves(stages):
     return main
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("stages", [0, 1, 2, 3])
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.filterwarnings("ignore::tvmtile.errors.TileWarning")
@@ -70,6 +71,7 @@ def test_without_stages_the_loop_has_two_barriers():
     assert loop[: loop.index("\n  }\n")].count("__syncthreads") == 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("target", TARGETS)
 def test_two_warpgroups_of_three_multiply_together(target):
     """The rows of one product are shared by the second and the third warpgroup."""

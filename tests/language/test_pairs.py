@@ -40,6 +40,7 @@ def program(name, kind):
     return main
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_pairs(name):
     for kind in ("float32", "float16", "bfloat16"):

@@ -24,6 +24,7 @@ def results(program, target, *arguments):
     return own, expected
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("stages", [0, 2, 3])
 @pytest.mark.parametrize("target", TARGETS)
 def test_steps_between_a_copy_that_runs_ahead_and_its_use(target, stages):
@@ -65,6 +66,7 @@ def test_steps_between_a_copy_that_runs_ahead_and_its_use(target, stages):
         assert torch.equal(mine, theirs)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_choice_of_a_remainder_in_a_fragment(target, dtype):
@@ -85,6 +87,7 @@ def test_a_choice_of_a_remainder_in_a_fragment(target, dtype):
     assert torch.equal(own[1], expected[1])
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("target", TARGETS)
 def test_barriers_whose_number_is_computed(target):
     @T.prim_func
@@ -108,6 +111,7 @@ def test_barriers_whose_number_is_computed(target):
     assert torch.equal(own[0], expected[0])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
 @pytest.mark.parametrize("target", TARGETS)
 def test_extrema_of_narrow_floats_in_vectors(target, dtype):
@@ -155,6 +159,7 @@ def test_a_shared_tile_of_an_extent_that_each_call_gives():
         assert torch.equal(c, a.flip(0) * 2)
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("where", ["shared", "fragment"])
 @pytest.mark.parametrize("target", ["llvm", "metal", "sm_90a"])
 def test_the_source_of_a_copy_grows_with_its_text(target, where):
@@ -178,6 +183,7 @@ def test_the_source_of_a_copy_grows_with_its_text(target, where):
     assert size(T.dynamic("columns")) < 3 * size(40 if target == "llvm" else 23)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("threads", [1, 2, 48])
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_few_threads(target, threads):
@@ -224,6 +230,7 @@ def bitonic_sort(exchanges):
     return program
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_bitonic_sort_by_threads(target):
     """Who exchanges elements depends on two loops, one as long as the variable of the other says."""

@@ -52,6 +52,7 @@ def program(seed, offset, generator="curandStatePhilox4_32_10_t"):
     return main
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("target", TARGETS)
 def test_each_thread_has_a_sequence(target):
     seed, offset = 0x123456789, 6
@@ -61,6 +62,7 @@ def test_each_thread_has_a_sequence(target):
         assert numbers.tolist() == [number(seed, sequence, offset + i) for i in range(COUNT)]
 
 
+@pytest.mark.full
 def test_cuda_compiles_it_to_a_source_that_grows_with_the_text():
     @T.prim_func
     def parallel(A: T.Tensor((512,), "uint32")):
@@ -191,6 +193,7 @@ EVERYWHERE = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("target", EVERYWHERE)
 @pytest.mark.parametrize("generator", CURAND)
 def test_numbers_are_curand_s(generator, target):

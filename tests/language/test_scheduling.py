@@ -41,6 +41,7 @@ def order(m, n, width, column_major):
     return places if column_major else [(row, column) for column, row in places]
 
 
+@pytest.mark.full(but=2)
 @pytest.mark.parametrize(
     ("target", "m", "n", "width", "column_major"),
     [
@@ -62,6 +63,7 @@ def test_tiles_are_visited_in_order(target, m, n, width, column_major):
         assert when[place] == number // workers
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("target", list(TARGETS))
 def test_a_product_by_blocks_that_persist(target):
     M, N, K = 96, 80, 64
@@ -92,6 +94,7 @@ def test_a_product_by_blocks_that_persist(target):
     torch.testing.assert_close(c, a.float() @ b.float(), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.full
 def test_blocks_of_a_cluster_visit_neighbours():
     @T.prim_func
     def kernel(who: T.Tensor((6, 5), "int32")):

@@ -28,6 +28,7 @@ def call(program, target, *tensors):
     tvmtile.compile(program, **TARGETS[target])(*tensors)
 
 
+@pytest.mark.full(but=1)
 @emulated
 def test_a_copy_does_not_run_ahead_of_a_store(target):
     @T.prim_func
@@ -50,6 +51,7 @@ def test_a_copy_does_not_run_ahead_of_a_store(target):
     assert torch.equal(memory, expected)
 
 
+@pytest.mark.full(but=1)
 @emulated
 def test_threads_wait_for_what_others_have_stored_by_the_other_name(target):
     @T.prim_func
@@ -70,6 +72,7 @@ def test_threads_wait_for_what_others_have_stored_by_the_other_name(target):
     assert torch.equal(C, torch.arange(127.0, -1, -1))
 
 
+@pytest.mark.full(but=1)
 @emulated
 def test_elements_are_changed_in_place(target):
     @T.prim_func
@@ -85,6 +88,7 @@ def test_elements_are_changed_in_place(target):
     assert torch.equal(memory, expected)
 
 
+@pytest.mark.full
 @emulated
 def test_sums_are_not_kept_where_the_operands_are(target):
     @T.prim_func
@@ -111,6 +115,7 @@ def test_sums_are_not_kept_where_the_operands_are(target):
     assert torch.equal(memory[:32], expected)
 
 
+@pytest.mark.full
 @emulated
 def test_a_producer_reads_what_consumers_have_stored_by_the_other_name(target):
     @T.prim_func

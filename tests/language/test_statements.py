@@ -64,6 +64,7 @@ def test_an_assertion_that_does_not_hold_names_its_line(target):
     assert f"{Path(__file__).name}:{line}" in str(caught.value)
 
 
+@pytest.mark.full
 def test_an_assertion_stops_a_kernel_that_one_thread_runs():
     """TVM's pool of one thread loses the errors of its loops."""
     code = (
@@ -88,6 +89,7 @@ def test_an_assertion_stops_a_kernel_that_one_thread_runs():
 # Leaving loops -----------------------------------------------------------------------------------
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("threads", [32, 64, 128])
 def test_continue_ends_an_iteration_of_a_parallel_loop(threads):
     @T.prim_func
@@ -105,6 +107,7 @@ def test_continue_ends_an_iteration_of_a_parallel_loop(threads):
     assert torch.equal(y, torch.where(signs() > 0, 300.0, 303.0))
 
 
+@pytest.mark.full
 def test_continue_inside_branches_that_go_on_otherwise():
     @T.prim_func
     def program(X: T.Tensor((8, 16), "int32"), Y: T.Tensor((8, 16), "int32")):
@@ -144,6 +147,7 @@ def test_continue_of_a_serial_loop_in_a_parallel_one():
     assert torch.equal(y, torch.where(signs() > 0, 12.0, 14.0))
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("kind", [T.unroll, T.vectorized])
 def test_leaving_loops_that_would_be_unrolled(kind):
     @T.prim_func
@@ -162,6 +166,7 @@ def test_leaving_loops_that_would_be_unrolled(kind):
     assert torch.equal(y, torch.where(signs() > 0, 2.0, 3.0))
 
 
+@pytest.mark.full
 def test_a_small_fragment_is_visited_by_parallel_and_by_serial_loops():
     @T.prim_func
     def main(A: T.Tensor((3, 16), "float32"), B: T.Tensor((3,), "float32")):
@@ -203,6 +208,7 @@ def test_parallel_loops_of_parallel_loops_are_one_nest():
 # Copies ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_copy_within_a_buffer_reads_before_it_writes():
     @T.prim_func
     def program(X: T.Tensor((64,), "float32"), Y: T.Tensor((5, 64), "float32")):
@@ -241,6 +247,7 @@ def test_a_copy_within_a_buffer_reads_before_it_writes():
 # Scalar statements -------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("threads", [None, 32, 256])
 def test_what_names_no_thread_is_done_once_a_block(threads):
     @T.prim_func
@@ -304,6 +311,7 @@ def test_vectors_with_dependences_run_in_order():
 # Conditions --------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_conditions_of_numbers_that_are_none():
     """TVM's simplifier takes floats for ordered."""
 
@@ -337,6 +345,7 @@ def test_conditions_of_numbers_that_are_none():
     assert y[:, :4].tolist() == expected
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
 def test_negated_conditions_of_other_floats(dtype):
     if dtype == "float64":  # Metal has none
@@ -358,6 +367,7 @@ def test_negated_conditions_of_other_floats(dtype):
         assert y[:4].tolist() == [5, 0, 5, 7]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_differences_keep_what_a_sum_has_lost(dtype):
     """As compensated sums need it; and infinity less itself is no number."""
@@ -394,6 +404,7 @@ def test_constants_become_booleans_and_other_bits():
     assert y.tolist() == [[1, 1, 1, 1], [1, 0, 1, 0], [5, 5, 5, 5]]
 
 
+@pytest.mark.full(but=2)
 @pytest.mark.parametrize("dtype", ["float16", "float8_e4m3fn", "float8_e5m2"])
 @pytest.mark.parametrize("number", [65504, 65519, 65520, 2**31 - 1, -65519, -65520, 448, -449])
 def test_constants_beyond_a_narrow_float_become_what_they_do_at_run_time(number, dtype):
@@ -410,6 +421,7 @@ def test_constants_beyond_a_narrow_float_become_what_they_do_at_run_time(number,
     assert y.tolist() == [y[2]] * 3
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("amount", [31, 32, 40, 63])
 def test_numbers_of_32_bits_in_64_are_shifted_by_more(amount):
     """By a constant, and by what is known at run time only."""
@@ -447,6 +459,7 @@ def extremum(function, a, b):
     return torch.where(a.isnan(), b, torch.where(b.isnan(), a, function(a, b)))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_a_number_is_larger_and_smaller_than_none(dtype):
     low, high, lowest = (T.cast(value, dtype) for value in (-1, 1, -math.inf))
@@ -521,6 +534,7 @@ def test_an_element_that_very_many_iterations_add_to():
 # Indices -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("threads", [32, 64])
 def test_indices_that_lie_outside_of_a_tensor_at_run_time(threads):
     """Negative ones do not count from the end: they are outside, too."""
@@ -553,6 +567,7 @@ def test_indices_that_lie_outside_of_a_tensor_at_run_time(threads):
     assert torch.equal(y, expected)
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("target", ["llvm", "metal"])
 def test_the_right_side_of_and_and_or_is_read_where_the_left_one_leaves_it_open(target):
     @T.prim_func
@@ -603,6 +618,7 @@ def flags(
             T.copy(known, C[1, 0])
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:.* is kept in shared memory")
 @pytest.mark.parametrize("target", [*TARGETS, {"kind": "cuda", "arch": "sm_90a"}], ids=str)
 def test_stores_of_one_value_by_several_iterations_and_blocks(target):
@@ -628,6 +644,7 @@ def last_ones(A: T.Tensor((64,), "int32"), B: T.Tensor((1,), "int32")):
                 B[0] = A[i]  # which one?
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("target", ["metal", {"kind": "cuda", "arch": "sm_80"}], ids=str)
 def test_stores_of_different_values_are_a_race(target):
     """Where they are known only when the kernel runs, the emulators find it."""

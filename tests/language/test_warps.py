@@ -27,6 +27,7 @@ def shuffled(values, width, source):
     return np.array(result)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("threads", [32, 48, 128])
 @pytest.mark.parametrize("width", [4, 32])
 def test_shuffles(threads, width):
@@ -66,6 +67,7 @@ def test_a_shuffle_of_a_shuffled_value_in_a_loop():
     np.testing.assert_array_equal(a, expected)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32", "int8"])
 def test_warp_reductions(dtype):
     @T.prim_func
@@ -84,6 +86,7 @@ def test_warp_reductions(dtype):
     np.testing.assert_array_equal(c, np.array(expected, dtype))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", ["uint32", "int64"])
 def test_bitwise_warp_reductions(dtype):
     @T.prim_func
@@ -100,6 +103,7 @@ def test_bitwise_warp_reductions(dtype):
     np.testing.assert_array_equal(c[1], np.bitwise_or.reduce(a))
 
 
+@pytest.mark.full
 def test_votes():
     @T.prim_func
     def program(A: T.Tensor((64,), "int32"), C: T.Tensor((6, 64), "int64")):
@@ -233,6 +237,7 @@ TARGETS = (
 )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("threads", [32, 48, 96])
 def test_matches_and_active_lanes(threads):
     @T.prim_func
@@ -254,6 +259,7 @@ def test_matches_and_active_lanes(threads):
     assert threads % 32 or tvmtile.compile(program, target={"kind": "cuda", "arch": "sm_90a"}).cubin
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "target", ["llvm", "metal", {"kind": "cuda", "arch": "sm_80"}], ids=["llvm", "metal", "cuda"]
 )
@@ -297,6 +303,7 @@ def test_active_lanes_of_branches_and_loops(target):
     np.testing.assert_array_equal(result, expected)
 
 
+@pytest.mark.full
 def test_places_of_bits():
     masks = [0, 1, 0x80000000, 0xFFFFFFFF, 0b10110000]
     questions = [(0, 1), (0, 3), (4, 1), (5, -1), (31, -2), (4, 0), (6, 0), (31, 2)]
@@ -334,6 +341,7 @@ def test_places_of_bits():
     assert tvmtile.compile(places, target={"kind": "cuda", "arch": "sm_90a"}).cubin
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "target", ["llvm", {"kind": "cuda", "arch": "sm_80"}], ids=["llvm", "cuda"]
 )

@@ -41,6 +41,7 @@ def targets_for(bits, dtype):
     return [{"target": "llvm"}, *([METAL] if on_metal else [])]
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("bits", [32, 64, 128, 256])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "float64"])
 def test_words(bits, dtype):

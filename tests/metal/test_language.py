@@ -9,6 +9,7 @@ import tvmtile
 import tvmtile.language as T
 
 
+@pytest.mark.full(but=1)
 def test_loops_of_a_thread(compiled):
     """unroll, vectorized, serial with break and continue, while, and threads that end early."""
 
@@ -57,6 +58,7 @@ def test_functions_of_metal_by_name(compiled):
     torch.testing.assert_close(c, 2 * a + 1)
 
 
+@pytest.mark.full(but=1)
 def test_lanes_and_votes(compiled):
     """Places, shuffles, reductions of a warp, votes of a warp and of the block."""
 
@@ -101,6 +103,7 @@ def test_lanes_and_votes(compiled):
         assert [got[n] for n in places] == [wanted[n] for n in places], row
 
 
+@pytest.mark.full
 def test_shuffles_in_groups_and_at_their_edges(compiled):
     """As on the CPU: Metal itself shuffles whole simdgroups, by lanes that exist."""
 

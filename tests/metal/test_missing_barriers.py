@@ -19,6 +19,7 @@ BARRIER = re.compile(r"^ *(?:threadgroup|simdgroup)_barrier\(mem_flags::\w+\);\n
 NOT_FOR_METAL = {"tiles_that_share_memory", "product_of_int4_by_words"}
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore::tvmtile.errors.TileWarning")
 @pytest.mark.parametrize("name", [name for name in SAMPLES if name not in NOT_FOR_METAL])
 def test_every_barrier_is_missed(name):

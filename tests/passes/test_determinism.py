@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import tvmtile
 import tvmtile.language as T
 from tests.metal.programs import flash_attention
@@ -87,6 +89,7 @@ def sources(seed):
     return ADDRESSES.sub("", ran.stdout)
 
 
+@pytest.mark.full
 def test_the_same_code_in_every_process():
     first, second = sources(1), sources(2)
     assert len(first) > 10_000

@@ -77,6 +77,7 @@ def issues_in(node):
     return found
 
 
+@pytest.mark.full(but=2)
 @pytest.mark.parametrize("name", [name for name in CASES if name not in UNPIPELINED])
 def test_threads_see_what_has_arrived_and_nothing_else(name, tmp_path):
     program, tensors = program_of(name, 3, tmp_path)
@@ -85,6 +86,7 @@ def test_threads_see_what_has_arrived_and_nothing_else(name, tmp_path):
     assert not oracle.pending
 
 
+@pytest.mark.full(but=13)
 @pytest.mark.parametrize("stages", [2, 3, 4])
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.filterwarnings("ignore::tvmtile.errors.TileWarning")

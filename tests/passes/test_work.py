@@ -42,6 +42,7 @@ def work(monkeypatch):
     return counted
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("gemm", "visits", "questions"), [("tile by tile", 4950, 1430), ("persistent", 4600, 1500)]
 )

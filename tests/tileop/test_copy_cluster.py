@@ -47,6 +47,7 @@ def passed_on(rows, columns, wide, dtype="float32", *, has_barrier=True):
     return kernel
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize(
     ("rows", "columns", "wide", "dtype", "instruction"),
     [
@@ -124,6 +125,7 @@ def multicast(mask, *, rounds=1, split=False):
     return kernel
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("mask", "split"), [(0b0011, True), (0b1010, False), (0b1111, False)])
 def test_blocks_of_a_mask_get_the_tile_of_the_first(mask, split):
     a = torch.randn(8, 48, 64).half()
@@ -137,6 +139,7 @@ def test_blocks_of_a_mask_get_the_tile_of_the_first(mask, split):
     assert tvmtile.compile(multicast(mask, split=split), target=SM90).cubin
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("stages", [0, 2])
 def test_blocks_of_a_cluster_multiply_by_one_tile(stages):
     @T.prim_func

@@ -149,6 +149,7 @@ _ORDERING = re.compile(
 )
 
 
+@pytest.mark.full
 def test_pieces_take_turns_in_two_slots():
     source = compiled(product(N=256, block=(64, 256, 32))).get_kernel_source()
     stored = source[source.rindex("wgmma_wait_group") :]

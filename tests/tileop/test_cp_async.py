@@ -46,6 +46,7 @@ def by_groups():
     return main
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("target", ["llvm", "metal", SM80], ids=["llvm", "metal", "cuda"])
 def test_groups_of_copies(target):
     kernel = runnable(by_groups(), target)
@@ -89,6 +90,7 @@ def on_mbarriers(noinc):
     return main
 
 
+@pytest.mark.full(but=3)
 @pytest.mark.parametrize("seed", range(4))
 def test_copies_that_an_mbarrier_completes(seed):
     kernel = tvmtile.compile(on_mbarriers(True), target=SM90, execution_backend="emulator")

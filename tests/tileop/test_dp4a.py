@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 import tvmtile
@@ -40,6 +41,7 @@ def test_dot_products():
     assert c.tolist() == expected
 
 
+@pytest.mark.full(but=1)
 def test_each_thread_of_a_block(compiled):
     """Operands that begin between two words."""
 

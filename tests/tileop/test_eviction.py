@@ -34,6 +34,7 @@ def copied(policy, impl="tma", *, ways=("load", "store", "begun")):
     return kernel
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("policy", "hints"), [("evict_first", 3), (2, 3), ("evict_normal", 0)])
 def test_copies_by_tensor_maps_tell_the_cache(policy, hints):
     a, b = torch.randn(64, 64).half(), torch.zeros(64, 64).half()
@@ -48,6 +49,7 @@ def test_copies_by_tensor_maps_tell_the_cache(policy, hints):
     assert tvmtile.compile(copied(policy), target=SM90).cubin
 
 
+@pytest.mark.full
 def test_a_multicast_tells_the_cache():
     @T.prim_func
     def kernel(A: T.Tensor((2, 64, 64), "float16"), B: T.Tensor((2, 64, 64), "float16")):

@@ -100,6 +100,7 @@ def exchange(count, who):
     return main
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize(
     ("count", "who", "ordered"),
     [(N, "all", True), (2, "a lane of each warp", True), (1, "one", False)],
@@ -143,6 +144,7 @@ def told(at, asks):
     return main
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("asks", ["none", "iteration", "both"])
 @pytest.mark.parametrize("at", ["block", "cluster", "own", "other", "first"])
 def test_branches_with_nothing_but_an_arrival_or_a_wait(at, asks):

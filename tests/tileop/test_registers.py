@@ -45,6 +45,7 @@ def shared_out(form):
     return main
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("form", ["number", "name"])
 @pytest.mark.parametrize("target", TARGETS)
 def test_registers_move_where_a_gpu_can(target, form):

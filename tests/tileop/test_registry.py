@@ -116,6 +116,7 @@ def test_one_that_fails_is_a_defect_with_the_kernels_line(product):
     assert caught.value.location.text == "T.gemm(A, B, C, clear_accum=True)  # multiplied here"
 
 
+@pytest.mark.full
 def test_lowerings_are_imported_where_a_program_is_lowered(tmp_path):
     script = """
 import sys

@@ -172,6 +172,7 @@ def one_index_moved(program, number):
     return mistaken if count > number else None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "target", ["llvm", {"kind": "cuda", "arch": "sm_80"}, {"kind": "cuda", "arch": "sm_90a"}]
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import tvmtile
 import tvmtile.language as T
 
@@ -31,11 +33,13 @@ def program(scalars):
     return sums
 
 
+@pytest.mark.full
 def test_as_many_buffers_as_metal_binds():
     kernel = tvmtile.compile(program(0), target="metal", execution_backend="emulator")
     assert "[[ buffer(30) ]]" in kernel.get_kernel_source()
 
 
+@pytest.mark.full
 def test_other_targets_have_no_such_limit():
     tvmtile.compile(program(1), target={"kind": "cuda", "arch": "sm_80"}).get_kernel_source()
     tvmtile.compile(program(1), target="llvm")

@@ -64,6 +64,7 @@ def test_shuffle_of_computed_lanes_where_all_threads_come_is_accepted_by_metal()
     check(kernel, "metal")
 
 
+@pytest.mark.full
 def test_all_lanes_shuffle_for_some():
     """What the error says to do instead of `mask=`, and what `mask=` does elsewhere."""
 

@@ -189,6 +189,7 @@ def test_guarded_and_unreachable_accesses_are_right():
     assert violations(program, ["tvmtile.GuardGlobalAccess"]) == []
 
 
+@pytest.mark.full
 def test_what_stands_under_conditions_that_exclude_each_other_is_right():
     columns = L.dynamic("columns")
 

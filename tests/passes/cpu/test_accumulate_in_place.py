@@ -54,6 +54,7 @@ def check(program, dtype="float32", out=None, n=N):
     torch.testing.assert_close(C.double(), A.double() @ B.double(), rtol=1e-2, atol=1e-2)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", list(SUMS))
 def test_sums_that_are_only_written_out_are_kept_where_they_go(dtype):
     program = product(dtype)
@@ -61,6 +62,7 @@ def test_sums_that_are_only_written_out_are_kept_where_they_go(dtype):
     check(program, dtype)
 
 
+@pytest.mark.full
 def test_blocks_may_be_further_apart_than_their_tiles():
     program = product(grid=(1, 2), at=lambda bx, by: (by * 64, bx * 32))
     assert is_in_place(program)
@@ -91,6 +93,7 @@ def doubled_in_c(sums, C, row, column):
     C[row, column] = C[row, column] * 2.0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "program",
     [
@@ -191,6 +194,7 @@ def test_results_of_sums_with_a_tile_are_right():
     check(product(grid=(2, 5), at=overlapping))
 
 
+@pytest.mark.full
 def test_sums_that_a_loop_leaves_behind_are_not_written():
     @T.prim_func
     def main(

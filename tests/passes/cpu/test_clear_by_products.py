@@ -39,6 +39,7 @@ def one_more(sums):
     sums[3, 4] = sums[3, 4] + 1.0
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("steps", [1, 2, 4])
 def test_the_first_product_begins_the_sums(steps):
     program = product(steps)
@@ -50,6 +51,7 @@ def test_the_first_product_begins_the_sums(steps):
     torch.testing.assert_close(C.double(), expected, rtol=1e-2, atol=1e-2)
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize(("value", "between"), [(1, None), (-0.0, None), (0, one_more)])
 def test_other_sums_are_filled(value, between):
     A, B = torch.randn(32, 64), torch.randn(64, 32)
@@ -89,6 +91,7 @@ def one_element_by_another_name(sums, O):
         O[i * 64 + j] = flat[i, j]
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize(
     ("between", "value"),
     [

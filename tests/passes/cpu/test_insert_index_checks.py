@@ -73,6 +73,7 @@ def test_a_kernel_runs_again_after_the_error():
     torch.testing.assert_close(y, x[indices_with(0)])
 
 
+@pytest.mark.full
 def test_stores_loops_and_atomics():
     def program(body):
         @T.prim_func

@@ -32,6 +32,7 @@ def innermost_loops(program):
     return names
 
 
+@pytest.mark.full(but=2)
 @pytest.mark.parametrize("shape", [(5, 40, 7), (1, 64, 1), (16, 33, 20)])
 def test_matrix_product_by_hand(shape):
     rows, columns, depth = shape

@@ -190,6 +190,7 @@ def test_code_by_thread_index_with_arrays_of_a_thread():
     assert torch.equal(a.long(), own + (own.sum(1).cumsum(0) - own.sum(1))[:, None])
 
 
+@pytest.mark.full
 def test_cuda_launches_cooperatively():
     kernel = tvmtile.compile(reversed_sums(256), target=CUDA)
     assert kernel.get_kernel_source().count("tvm_builtin_cuda_grid_sync();") == 2

@@ -31,6 +31,7 @@ def kilobytes(tile, shape):
     return len(tvmtile.compile(copies(tile, shape), target="llvm").get_kernel_source()) / 1000
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("tile", [(16, 32), (16, 64), (64, 64), (8, 128)])
 @pytest.mark.parametrize("shape", [(1024, 1000), (1024, COLUMNS), (ROWS, COLUMNS)])
 def test_code_grows_with_the_text_of_a_kernel(tile, shape):
@@ -59,6 +60,7 @@ def chosen(tile):
     return main
 
 
+@pytest.mark.full(but=2)
 @pytest.mark.parametrize("columns", [8, 16, 32, 64])
 def test_short_rows_with_branches_are_not_written_out(columns):
     """LLVM wrote them out, and made vectors of what is a row apart: half a megabyte for 32 columns."""

@@ -28,6 +28,7 @@ def scaled(A: T.Tensor((n, 48), "float32"), C: T.Tensor((n, 48), "float32"), fac
                 flat[(bx * 64 + i) * 48 + j] = tile[i, j]
 
 
+@pytest.mark.full(but=4)
 @pytest.mark.parametrize("rows", [0, 1, 64, 65, 300])
 def test_one_block_and_several_do_the_same(rows):
     a, c = torch.randn(rows, 48), torch.zeros(rows, 48)
@@ -106,6 +107,7 @@ def test_a_grid_that_is_known_stays_one_loop():
     assert names == {"main"}
 
 
+@pytest.mark.full
 def test_an_exported_kernel_brings_its_function(tmp_path):
     path = tmp_path / "scaled.so"
     tvmtile.compile(scaled, target="llvm").export_library(path)

@@ -312,6 +312,7 @@ def test_loops_whose_length_differs_between_threads():
     np.testing.assert_array_equal(c[:, 2], -(-t // 2))
 
 
+@pytest.mark.full
 def test_warps_go_through_a_loop_a_different_number_of_times():
     """Lanes begin at places of their own and exchange values; each warp has its own end."""
 

@@ -11,6 +11,7 @@ from tests.fuzz.run import compiled
 from tests.programs import catalogue
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize(
     ("dtype", "lanes", "vector"),
     [
@@ -55,6 +56,7 @@ def test_conditions_on_the_outer_loops_are_looked_at_outside_of_the_inner_ones(t
     assert "arg.m[0]" not in inner
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize(
     ("target", "backend"), [("metal", "emulator"), ({"kind": "cuda", "arch": "sm_90a"}, "auto")]
 )

@@ -110,6 +110,7 @@ def check(kernel, expected=None):
         assert torch.equal(c, a if expected is None else expected)
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("name", BY_READERS)
 def test_readers_have_a_fence_before_they_give_a_tile_back(name):
     program, gives_back = BY_READERS[name]
@@ -134,6 +135,7 @@ def test_a_tile_that_is_not_read_or_copied_once_needs_none(program):
     assert FENCE not in kernel_text(tvmtile.compile(program, target=SM90))
 
 
+@pytest.mark.full
 def test_what_matrix_units_read_needs_none():
     @T.prim_func
     def main(
@@ -156,6 +158,7 @@ def test_what_matrix_units_read_needs_none():
     assert FENCE not in text[: text.rindex("wgmma")]
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("program", [in_turn(), in_turn(by_warp=False), alone(), numbered()])
 def test_the_emulator_misses_it(program, monkeypatch):
     passes = tuple(each for each in LOWERING["cuda"] if each is not FenceLoads)

@@ -100,6 +100,7 @@ def gathered(tiles):
     return main
 
 
+@pytest.mark.full
 def test_gathered_rows_of_blocks_that_stay(monkeypatch):
     monkeypatch.setitem(capabilities._MULTIPROCESSORS, 90, 2)
     kernel = tvmtile.compile(gathered(5), target=HOPPER, execution_backend="emulator")

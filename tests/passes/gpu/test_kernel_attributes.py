@@ -44,6 +44,7 @@ def test_a_kernel_that_waits_for_the_one_before_it_may_begin_while_that_ends():
     assert "__restrict__" not in source  # what the kernel before it writes is not constant
 
 
+@pytest.mark.full
 def test_such_a_kernel_runs_in_the_emulator():
     @T.prim_func
     def main(A: T.Tensor((64,), "float32"), B: T.Tensor((64,), "float32")):

@@ -29,6 +29,7 @@ def check(kernel):
     assert torch.equal(a, torch.arange(16, dtype=torch.int32).reshape(2, 8, 1).expand(2, 8, 32))
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize(
     ("dims", "tags"), [(2, ["x"]), ((2, 2), ["x", "y"]), ([1, 2, 1], ["y"]), (1, [])]
 )
@@ -41,6 +42,7 @@ def test_a_cluster_is_a_parameter_of_the_launch(dims, tags):
     ]
 
 
+@pytest.mark.full(but=2)
 @pytest.mark.parametrize(
     ("target", "name"),
     [("llvm", "a CPU"), ("metal", "Metal"), ({"kind": "cuda", "arch": "sm_80"}, "CUDA sm_80")],

@@ -29,6 +29,7 @@ def test_tensors_without_views_or_without_other_accesses_stay_as_they_are():
     tvm.ir.assert_structural_equal(DeclareInKernel(module), module)
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_a_tensor_that_moves_as_vectors_and_elements_is_one_argument(dtype):
     """Rows are reversed, which reads element by element, and stored, which does not."""

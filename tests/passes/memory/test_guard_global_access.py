@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from tvm import ir
 from tvm.script import tirx as TS
@@ -70,6 +71,7 @@ def test_a_tile_larger_than_its_tensor_has_one_version() -> None:
     assert module["main"].script().count("T.parallel") == 1
 
 
+@pytest.mark.full
 def test_condition_of_the_user_is_enough() -> None:
     @T.prim_func
     def double(A: T.Tensor((N,), "float32"), C: T.Tensor((N,), "float32")):

@@ -88,6 +88,7 @@ def test_tiles_that_are_used_one_after_the_other_share_memory():
     assert "second = T.alloc_shared((4096,))" in planned
 
 
+@pytest.mark.full
 def test_tiles_that_share_memory_wait_for_each_other():
     kernel = tvmtile.compile(two_phases(), target="metal", execution_backend="emulator")
     A, C = torch.randn(3, HALF), torch.empty(3, HALF)
@@ -101,6 +102,7 @@ def test_what_does_not_fit_is_an_error_that_lists_the_tiles():
     assert "tiles[2, 4096] float32: 32 KB" in str(error.value)
 
 
+@pytest.mark.full
 def test_smaller_tiles_lie_side_by_side_in_the_memory_of_a_larger_one():
     @T.prim_func
     def main(A: T.Tensor((2, HALF), "float32"), C: T.Tensor((2 * HALF,), "float32")):
@@ -149,6 +151,7 @@ def rewritten_in_a_loop(reads_the_last=False, size=HALF * 3 // 2):
     return main
 
 
+@pytest.mark.full
 def test_tiles_that_an_iteration_writes_anew_share_memory():
     kernel = tvmtile.compile(rewritten_in_a_loop(), target="metal", execution_backend="emulator")
     A, C = torch.randn(4, 2, HALF * 3 // 2), torch.empty(4, 2, HALF * 3 // 2)
@@ -156,6 +159,7 @@ def test_tiles_that_an_iteration_writes_anew_share_memory():
     torch.testing.assert_close(C, A.flip(2))
 
 
+@pytest.mark.full
 def test_tiles_of_an_iteration_share_memory_on_cuda():
     program = rewritten_in_a_loop(size=16384)  # 64 KB each, of 99
     kernel = tvmtile.compile(program, target={"kind": "cuda", "arch": "sm_89"})
@@ -207,6 +211,7 @@ def test_tiles_that_some_threads_use_alone_must_fit_beside_each_other():
         tvmtile.compile(in_one_parallel_loop(rows=80), target="metal", execution_backend="emulator")
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize(("small", "fits"), [(2, True), (3, False)])
 def test_tiles_begin_at_multiples_of_128_bytes_on_cuda(small, fits):
     """A block has 227 KB: 1814 times 128 bytes for the large tile, and two more for small ones."""

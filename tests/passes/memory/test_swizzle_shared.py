@@ -138,6 +138,7 @@ BY_HAND = {
 }
 
 
+@pytest.mark.full(but=4)
 @pytest.mark.parametrize("stages", [0, 3])
 @pytest.mark.parametrize("name", BY_HAND)
 def test_a_user_swizzle_is_kept(name, stages):
@@ -224,6 +225,7 @@ def test_a_viewed_tile_may_be_said_to_have_plain_rows(target, annotated):
     assert torch.equal(kernel(a), a.view(torch.uint8))
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("name", [*BY_HAND, None])
 def test_kernels_compile_with_any_layout(name):
     make = BY_HAND[name][0] if name else None

@@ -37,6 +37,7 @@ def applying(function, dtype="float32"):
     return main
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_are_approximations_where_a_kernel_asks_for_it(name, dtype):

@@ -28,6 +28,7 @@ def diagonal(stages):
     return main
 
 
+@pytest.mark.full
 def test_a_loop_of_no_iterations_over_a_swizzled_tile():
     # TVM divided by zero where it flattened the places of elements that lie anywhere.
     @T.prim_func
@@ -58,6 +59,7 @@ def test_a_loop_of_no_iterations_over_a_swizzled_tile():
         assert (d == 1).all()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("stages", [0, 2, 3])
 def test_a_loop_of_one_iteration_with_a_start_of_its_own(stages):
     A, C = torch.randn(128, 128), torch.zeros(128, 128)

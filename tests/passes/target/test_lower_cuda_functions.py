@@ -38,6 +38,7 @@ def towards_zero(x):
     return torch.where(beyond, down, nearest)
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("target", ["llvm", "metal"])
 def test_conversions_with_a_rounding(target):
     assert torch.equal(
@@ -46,6 +47,7 @@ def test_conversions_with_a_rounding(target):
     assert torch.equal(run(called("__float2half_rn", dtype="float16"), target, "float16"), X.half())
 
 
+@pytest.mark.full(but=2)
 @pytest.mark.parametrize("target", ["llvm", "metal"])
 @pytest.mark.parametrize(
     ("name", "constants", "reference"),

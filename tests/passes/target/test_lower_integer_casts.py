@@ -70,6 +70,7 @@ def on_cpu(mod, source):
     return b.numpy()
 
 
+@pytest.mark.full(but=2)
 @pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("name", RANGES)
 def test_every_value_is_exact(name, named):

@@ -51,6 +51,7 @@ def test_functions_without_narrow_floats_stay_as_they_are():
     assert_structural_equal(LowerNarrowFloatsOnCpu(mod), mod)
 
 
+@pytest.mark.full(but=5)
 @pytest.mark.parametrize(
     ("compute", "count", "expected"),
     [
@@ -119,6 +120,7 @@ def test_a_tile_and_a_cast_round(dtype):
     assert torch.equal(c, expected)
 
 
+@pytest.mark.full(but=2)
 @pytest.mark.parametrize("source", ["bfloat16", "float8_e4m3fn"])
 @pytest.mark.parametrize("target", ["float64", "float16", "int32", "bfloat16", "float8_e5m2"])
 def test_casts_to_other_dtypes(source, target):
@@ -205,6 +207,7 @@ def test_elements_outside_a_tensor_are_zero():
     assert result[100:].eq(0).all()
 
 
+@pytest.mark.full
 def test_a_deep_expression_is_no_deep_nest_of_lets():
     """TVM's code generator takes several times as long for each Let in the value of another one."""
 
@@ -274,6 +277,7 @@ def test_vectors_in_private_arrays_and_views_of_them():
     assert torch.equal(b, a.abs())
 
 
+@pytest.mark.full
 def test_registers_of_two_tiles_are_decoded_before_one_loop():
     """Each by a loop with a variable of its own."""
 

@@ -90,6 +90,7 @@ def gemm(rows, columns, order):
 ORDERS = ["swizzle", "persistent", "by hand"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("order", ORDERS)
 def test_divisions_are_done_once(order):
     source = tvmtile.compile(gemm(M, N, order), target=CUDA).get_kernel_source()
@@ -98,6 +99,7 @@ def test_divisions_are_done_once(order):
     assert body.count(" % (") + body.count(" % min(") <= 8
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("order", ORDERS)
 def test_source_grows_with_the_text_of_a_kernel(order):
     def size(rows, columns):
@@ -108,6 +110,7 @@ def test_source_grows_with_the_text_of_a_kernel(order):
     assert size(M, N) < 3 * static
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("order", ORDERS)
 def test_conditions_are_simplified_without_the_divisions_of_their_names(order):
     """LowerIntrin simplifies each with all that it knows, which took most of a GEMM's time."""
@@ -125,6 +128,7 @@ def test_conditions_are_simplified_without_the_divisions_of_their_names(order):
     assert "once" not in source
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("order", ORDERS)
 def test_code_for_a_cpu_grows_with_the_text_of_a_kernel(order):
     def size(rows, columns):
@@ -178,6 +182,7 @@ def test_a_value_with_names_in_it_is_not_copied():
     torch.testing.assert_close(a, torch.full((8,), 2.0).exp())
 
 
+@pytest.mark.full(but=2)
 @pytest.mark.parametrize("target", ["llvm", "metal", CUDA], ids=["llvm", "metal", "cuda"])
 def test_a_named_float_times_what_has_a_range(target):
     @T.prim_func
@@ -214,6 +219,7 @@ def chosen(rows, columns):
     return main
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("target", ["metal", CUDA], ids=["metal", "cuda"])
 def test_choices_are_made_once(target):
     program = chosen(8, 8)  # two elements a thread

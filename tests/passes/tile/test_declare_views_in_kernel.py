@@ -82,6 +82,7 @@ def test_a_view_of_a_view_brings_what_it_is_a_view_of():
 # Numbers ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.full(but=1)
 @emulated
 def test_a_copy_of_a_pipelined_loop_sees_what_an_iteration_before_has_written(target):
     @T.prim_func
@@ -106,6 +107,7 @@ def test_a_copy_of_a_pipelined_loop_sees_what_an_iteration_before_has_written(ta
     assert torch.equal(O, expected[:4])
 
 
+@pytest.mark.full(but=2)
 @emulated
 def test_elements_that_threads_exchange_by_two_names(target):
     @T.prim_func
@@ -125,6 +127,7 @@ def test_elements_that_threads_exchange_by_two_names(target):
     assert torch.equal(A.view(torch.int32), torch.arange(128, dtype=torch.int32))
 
 
+@pytest.mark.full(but=2)
 @emulated
 def test_a_copy_between_two_names(target):
     @T.prim_func
@@ -140,6 +143,7 @@ def test_a_copy_between_two_names(target):
     assert torch.equal(A, expected)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("target", ["llvm", "sm_90a"])
 def test_a_tile_that_a_producer_copies_once_and_consumers_write_by_another_name(target):
     @T.prim_func
@@ -175,6 +179,7 @@ def test_a_tile_that_a_producer_copies_once_and_consumers_write_by_another_name(
     assert torch.equal(O, expected)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("target", ["llvm", "sm_90a"])
 def test_stored_sums_that_are_read_by_another_name(target):
     @T.prim_func

@@ -47,6 +47,7 @@ def staged(kernel):
     return tiles & {"A_shared", "B_shared", "tile"}  # there are others, for the edges
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("policy", "direct", "expected"),
     [
@@ -148,6 +149,7 @@ def test_a_loop_without_copies_has_nothing_to_pipeline(recwarn):
     assert not staged(kernel)
 
 
+@pytest.mark.full
 def test_a_loop_with_stages_given_by_hand_keeps_its_statements():
     @T.prim_func
     def main(
@@ -196,6 +198,7 @@ def product_of_bytes(m=64, k=64, direct=None, aliased=False):
     return main
 
 
+@pytest.mark.full(but=4)
 @pytest.mark.parametrize(
     ("program", "expected"),
     [
@@ -212,6 +215,7 @@ def test_a_micro_kernel_that_packs_reads_whole_tiles_in_place(program, expected)
     assert set(re.findall(r"(\w+_shared) = T.alloc_buffer", lowered.script())) == expected
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("outside", [False, True])
 def test_a_tile_of_a_view_of_a_tensor_that_is_written_by_its_name_is_staged(outside):
     @T.prim_func

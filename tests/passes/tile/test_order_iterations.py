@@ -104,6 +104,7 @@ def pipelined(step):
 PROGRAMS = [elements, tile, two_loops, through_a_view]
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("step", [0, 64, 128])
 @pytest.mark.parametrize("target", GPUS, ids=str)
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -113,12 +114,14 @@ def test_iterations_wait_where_other_threads_write_an_element_again(program, tar
     assert_as_on_a_cpu(kernel, program(step))
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("step", [0, 64, 128])
 @pytest.mark.parametrize("target", GPUS, ids=str)
 def test_a_pipelined_loop_stores_in_order(target, step):
     assert_as_on_a_cpu(compiled_for(pipelined(step), target), pipelined(step))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("target", GPUS, ids=str)
 def test_iterations_of_a_while_wait(target):
     """How the variable changes is not known, so its iterations may always meet."""
@@ -137,6 +140,7 @@ def test_iterations_of_a_while_wait(target):
     assert_as_on_a_cpu(kernel, main)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("target", GPUS, ids=str)
 def test_several_threads_that_write_one_element_wait_for_the_next_value(target):
     @T.prim_func
@@ -151,6 +155,7 @@ def test_several_threads_that_write_one_element_wait_for_the_next_value(target):
     assert_as_on_a_cpu(kernel, main)
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("target", GPUS, ids=str)
 def test_there_is_no_order_among_the_steps_of_a_parallel_loop(target):
     """How far they are apart is not known: the loop has one barrier, none of its steps has."""
@@ -169,6 +174,7 @@ def test_there_is_no_order_among_the_steps_of_a_parallel_loop(target):
     assert_as_on_a_cpu(kernel, main, 10)
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("target", GPUS, ids=str)
 def test_waves_of_tiles_and_persistent_blocks_store_apart(target):
     @T.prim_func
@@ -183,6 +189,7 @@ def test_waves_of_tiles_and_persistent_blocks_store_apart(target):
     assert_as_on_a_cpu(kernel, main)
 
 
+@pytest.mark.full
 def test_consumers_of_a_pipeline_wait_for_each_other():
     @T.prim_func
     def main(

@@ -128,6 +128,7 @@ def test_blocks_stay_as_many_as_run_at_once(extents, block, threads, options, bl
     assert re.search(r"turn \* (\d+)", kernel.get_kernel_source())[1] == str(blocks)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("threads", "columns"), [(128, 128), (256, 64)])
 def test_instructions_fit_the_registers_that_blocks_begin_with(threads, columns):
     """By those ptxas takes or refuses an instruction (C7602), whatever `setmaxnreg` adds."""

@@ -35,6 +35,7 @@ def test_all_iterations_run_once_and_in_order(count, factor):
     assert torch.equal(a, expected)
 
 
+@pytest.mark.full
 def test_a_loop_that_is_left_is_not_unrolled():
     @T.prim_func
     def main(n: T.int32, A: T.Tensor((64,), "int32")):

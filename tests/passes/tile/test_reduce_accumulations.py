@@ -106,6 +106,7 @@ REDUCED = {
 }
 
 
+@pytest.mark.full(but=2)
 @pytest.mark.parametrize("target", ["llvm", "metal"])
 @pytest.mark.parametrize("dtype", ["float32", "int32"])
 @pytest.mark.parametrize("form", REDUCED)
@@ -225,6 +226,7 @@ def test_many_terms_are_accumulated_piece_by_piece():
     assert most_held(dot_products(2, 16384, threads=128)) == 2 * 16384  # 256 a thread
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("target", ["llvm", "metal", CUDA], ids=["llvm", "metal", "cuda"])
 @pytest.mark.parametrize(("rows", "columns"), [(2, 16384), (4, 20000)])
 def test_pieces_add_up_to_the_same_sums(rows, columns, target):
@@ -317,6 +319,7 @@ CARRIED = {
 }
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("target", ["llvm", "metal", CUDA], ids=["llvm", "metal", "cuda"])
 @pytest.mark.parametrize("form", CARRIED)
 def test_carried_terms_add_up_to_the_same(form, target):
@@ -358,6 +361,7 @@ def cosines(rows, columns):
     return main
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("target", ["llvm", "metal", CUDA], ids=["llvm", "metal", "cuda"])
 def test_sums_over_a_pipelined_loop(target):
     a, b, c = torch.randn(40, 100).half(), torch.randn(40, 100).half(), torch.empty(40)

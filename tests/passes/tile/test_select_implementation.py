@@ -100,6 +100,7 @@ def test_the_one_that_is_asked_for_is_used(impl):
     )
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("target", [SM_90, "metal"])
 def test_what_is_slow_is_no_warning_where_it_is_asked_for(target):
     source = compiled(product("elements"), target).get_kernel_source()
@@ -107,6 +108,7 @@ def test_what_is_slow_is_no_warning_where_it_is_asked_for(target):
     assert "simdgroup_multiply" not in source
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize(
     ("dtype", "accum", "target", "reason"),
     [
@@ -166,6 +168,7 @@ def test_one_layout_for_all_uses_of_a_fragment_or_another_instruction():
     assert written(one, "gemm") == ["simdgroup", "matmul2d"]
 
 
+@pytest.mark.full
 def test_choices_are_a_table_of_lines_and_reasons():
     kernel = compiled(product(k=24, impl="elements"), SM_80)
     (choice,) = (c for c in kernel.choices if c.operator == "gemm")

@@ -61,6 +61,7 @@ METAL = {"target": "metal", "execution_backend": "emulator"}
 CUDA = {"target": {"kind": "cuda", "arch": "sm_90a"}, "execution_backend": "emulator"}
 
 
+@pytest.mark.full(but=2)
 @pytest.mark.parametrize("place", [{"target": "llvm"}, METAL, CUDA], ids=["llvm", "metal", "cuda"])
 @pytest.mark.parametrize(("dtype", "n"), [("int8", 32), ("float16", 8), ("float32", 24)])
 def test_stores_wider_than_a_vector_are_loops(place, dtype, n):

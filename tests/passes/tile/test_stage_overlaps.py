@@ -55,6 +55,7 @@ MEANING = {
 }
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("target", list(OPTIONS))
 @pytest.mark.parametrize("name", list(MEANING))
 def test_all_is_read_before_a_view_of_it_is_written(name, target):

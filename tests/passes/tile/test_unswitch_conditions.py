@@ -189,6 +189,7 @@ def scaled(M, N, block_M=32, block_N=64, threads=64):
     return main
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("shape", [(64, 128), (50, 128), (64, 100), (33, 65)])
 @pytest.mark.parametrize("target", ["llvm", "metal"])
 def test_bounds_checks_of_the_users_own(shape, target):

@@ -1,5 +1,6 @@
 """DeclareAsAccessed: what TVM's generator would declare in too many or too few bytes."""
 
+import pytest
 import torch
 import tvm
 from tvm import ir
@@ -65,6 +66,7 @@ def test_memory_that_is_not_a_whole_number_of_words_stays_as_it_is():
     tvm.ir.assert_structural_equal(DeclareAsAccessed(kernel_of(main)), kernel_of(main))
 
 
+@pytest.mark.full
 def test_accesses_of_a_loop_that_never_runs_do_not_count():
     """The product reads the tile's elements; without it, words are all that moves."""
 
@@ -103,6 +105,7 @@ def test_a_tile_that_moves_as_words_takes_the_bytes_that_it_has():
     assert kernel.adapter.statistics.threadgroup_memory == 64 * 64 * 2
 
 
+@pytest.mark.full
 def test_memory_that_tiles_share_has_room_for_all_of_a_tile():
     n = 12288
 

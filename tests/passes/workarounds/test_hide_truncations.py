@@ -42,6 +42,7 @@ def test_the_edge_of_a_tile(source, stored):
     assert torch.all(result == 1)
 
 
+@pytest.mark.full(but=2)
 @pytest.mark.parametrize(
     ("source", "stored"),
     [

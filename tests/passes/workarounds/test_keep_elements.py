@@ -34,6 +34,7 @@ def test_elements_of_a_tile_of_float32_go_to_a_fragment_of_half():
     assert torch.equal(c, torch.where(a > 0, torch.ones(()), a).half())
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize(("dtype", "accum"), [("float32", "float32"), ("int32", "int32")])
 @pytest.mark.parametrize("accumulator", [T.alloc_fragment, T.alloc_shared])
 def test_products_of_words(dtype, accum, accumulator):

@@ -17,6 +17,7 @@ from tests.metal.programs import runnable
 from tvmtile.passes import KeepRemainders
 
 
+@pytest.mark.full(but=2)
 @pytest.mark.parametrize("target", ["llvm", "metal", "cuda"])
 def test_remainders_of_a_variable_and_of_one_beside_it(target):
     @T.prim_func
@@ -43,6 +44,7 @@ def test_remainders_of_a_variable_and_of_one_beside_it(target):
     np.testing.assert_array_equal(b.numpy(), a[rows, columns])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("target", ["llvm", "metal", "cuda"])
 def test_a_variable_that_is_counted_down_is_divided(target):
     @T.prim_func
@@ -112,6 +114,7 @@ def test_names_of_what_is_divided(target):
     np.testing.assert_array_equal(b.numpy(), np.stack(expected))
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("target", ["llvm", "metal", "cuda"])
 def test_indices_that_tvm_takes_for_constants_hide_nothing(target):
     """The index that is hidden is one that a loop changes, and by an expression that TVM sees."""
@@ -149,6 +152,7 @@ def test_indices_that_tvm_takes_for_constants_hide_nothing(target):
     np.testing.assert_array_equal(b.numpy(), np.stack(expected))
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("target", ["llvm", "metal", {"kind": "cuda", "arch": "sm_80"}])
 @pytest.mark.parametrize(("only", "offset"), [(0, lambda k: 1), (1, lambda k: k)])
 def test_a_loop_variable_of_which_a_condition_leaves_one_value_is_a_constant(target, only, offset):
@@ -168,6 +172,7 @@ def test_a_loop_variable_of_which_a_condition_leaves_one_value_is_a_constant(tar
     assert torch.equal(b, a[only, i % 16, (i + offset(only)) % 24])
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("target", ["llvm", "metal"])
 def test_terms_that_are_taken_off_again(target):
     @T.prim_func
@@ -220,6 +225,7 @@ def test_what_is_left_of_terms_is_divided_as_it_is_written(target):
     np.testing.assert_array_equal(b.numpy(), np.stack(expected))
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("target", ["llvm", "metal", {"kind": "cuda", "arch": "sm_80"}])
 def test_terms_that_are_taken_off_again_in_conditions(target):
     """Those of guards, of indices that may lie outside, and a user's own."""
@@ -243,6 +249,7 @@ def test_terms_that_are_taken_off_again_in_conditions(target):
     assert torch.equal(b, expected)
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("target", ["llvm", "metal", {"kind": "cuda", "arch": "sm_80"}])
 def test_a_variable_that_is_counted_down_beside_what_no_loop_changes(target):
     """Neither a division nor a bitwise operator of an element hides the division beside it."""
@@ -303,6 +310,7 @@ def random_index(draw, depth=0):
     return f"({left} {draw.choice(['//', '%'])} {draw.choice([2, 3, 4, 8, 32])})"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("target", ["llvm", "metal"])
 @pytest.mark.parametrize("seed", [3, 4, 5])
 def test_random_indices(target, seed):

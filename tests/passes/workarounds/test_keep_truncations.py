@@ -15,6 +15,7 @@ DTYPES = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64
 TARGETS = ["llvm", "metal", {"kind": "cuda", "arch": "sm_80"}]
 
 
+@pytest.mark.full(but=2)
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 def test_indices_wrap_whether_known_or_not(target):
     @T.prim_func
@@ -45,6 +46,7 @@ PAIRS = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("source", "target"), PAIRS, ids="-".join)
 def test_values_that_wrap_are_compared_divided_and_widened(source, target):
     """What is read from memory, and what an index makes: everywhere the same as numpy's."""

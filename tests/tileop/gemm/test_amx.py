@@ -86,6 +86,7 @@ def random(shape, dtype):
     return torch.randint(kind.min, kind.max + 1, shape).to(getattr(torch, dtype))
 
 
+@pytest.mark.full(but=2)
 @pytest.mark.parametrize("name", TILE_PRODUCTS)
 @pytest.mark.parametrize(("transpose_b", "clear"), [(False, False), (True, True)])
 def test_numbers_by_a_model(name, transpose_b, clear, monkeypatch):
@@ -103,6 +104,7 @@ def test_numbers_by_a_model(name, transpose_b, clear, monkeypatch):
     assert torch.equal(c.double(), expected)
 
 
+@pytest.mark.full(but=3)
 @pytest.mark.parametrize("name", TILE_PRODUCTS)
 def test_machine_code(name):
     target = resolve(SERVER)

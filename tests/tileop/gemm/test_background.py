@@ -52,6 +52,7 @@ def run(program, **options):
     return kernel.get_kernel_source()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("behind", "last"), [(2, 0), (-1, 0), (1, 1)])
 def test_sums_that_are_read_too_early_are_found_in_the_emulator(behind, last):
     with pytest.raises(CudaEmulationError) as caught:

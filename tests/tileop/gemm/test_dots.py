@@ -79,6 +79,7 @@ MACHINES = [
 ]
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize(("triple", "processor", "dtypes", "instruction"), MACHINES)
 def test_machines(triple, processor, dtypes, instruction):
     """The innermost loop holds the instruction, and nothing of it goes through memory."""

@@ -12,6 +12,7 @@ from tvmtile.errors import TileWarning
 SM_80 = {"kind": "cuda", "arch": "sm_80"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("block", "threads", "reason"),
     [

@@ -14,6 +14,7 @@ from tvmtile.errors import (
 from tvmtile.passes import LowerTilePrograms
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("dtypes", [("float16", "float32"), ("bfloat16", "float16")])
 def test_operands_of_different_dtypes_warn_alike_on_every_target(dtypes):
     with pytest.warns(TileWarning, match="gemm: a.* and b.* differ in dtype: .*T.copy one"):

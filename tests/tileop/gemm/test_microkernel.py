@@ -96,6 +96,7 @@ def assert_rounded(
     assert ((result - expected).abs() <= bound + 1e-7 * (dtype == "float16")).all()
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("dtypes", MIXES, ids="-".join)
 def test_dtypes(dtypes: tuple[str, str, str]) -> None:
     check(dtypes, (13, 43, 19))
@@ -105,6 +106,7 @@ def test_dtypes(dtypes: tuple[str, str, str]) -> None:
 MACHINES = [CpuCapability(512, 32), CpuCapability(256, 16), CpuCapability(128, 16)]
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("machine", MACHINES, ids=str)
 def test_vector_widths(machine: CpuCapability) -> None:
     check(("float32",) * 3, (20, 50, 30), transpose_b=True, machine=machine)

@@ -47,6 +47,7 @@ def test_every_element_of_a_fragment_is_held_once(dtypes, number):
         assert sorted(held) == list(itertools.product(range(rows), range(columns)))
 
 
+@pytest.mark.full(but=7)
 @pytest.mark.parametrize("packed", [2, 4, 6])
 @pytest.mark.parametrize("dtypes", list(ATOMS), ids="-".join)
 def test_packed_instructions_have_a_lanes_elements_side_by_side_along_k(dtypes, packed):
@@ -209,6 +210,7 @@ def source(program, arch="sm_89"):
     return kernel.get_kernel_source()
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("transposes", [(a, b) for a in (False, True) for b in (False, True)])
 def test_operands_of_16_bits_are_loaded_by_matrices(transposes):
     text = source(product(transposes=transposes))
@@ -218,6 +220,7 @@ def test_operands_of_16_bits_are_loaded_by_matrices(transposes):
     assert swapped == (transposes[0] or not transposes[1])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("dtype", "accum"), [("int8", "int32"), ("float8_e4m3fn", "float32")])
 def test_bytes_that_no_instruction_takes_are_multiplied_with_a_warning(dtype, accum):
     program = gemm(64, 64, 80, block=(64, 64, 40), dtypes=(dtype, accum, accum))
@@ -225,18 +228,21 @@ def test_bytes_that_no_instruction_takes_are_multiplied_with_a_warning(dtype, ac
         source(program)
 
 
+@pytest.mark.full
 def test_an_architecture_without_the_instruction_multiplies_element_by_element():
     with pytest.warns(TileWarning, match="float8_e4m3fn needs sm_89, the target is sm_80"):
         text = source(product("float8_e4m3fn"), "sm_80")
     assert "mma.sync" not in text
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("dtype", "stages"), [("float16", 0), ("float8_e4m3fn", 2)])
 def test_tiles_that_need_more_memory_than_a_kernel_may_declare_ask_for_it(dtype, stages):
     text = source(product(dtype, block=(128, 128, 128), stages=stages))
     assert "extern __shared__" in text
 
 
+@pytest.mark.full(but=2)
 @pytest.mark.parametrize("threads", [96, 128, 256])
 def test_warps_that_are_too_many_for_a_tile_repeat_what_others_do(threads):
     program = gemm(32, 32, 32, block=(16, 16, 32), threads=threads)
@@ -262,6 +268,7 @@ def test_no_warp_repeats_a_product_that_is_added_in_memory():
         assert "mma.sync" not in source(main)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int8"])
@@ -276,6 +283,7 @@ def test_nvcc_takes_a_product_and_keeps_it_in_registers(arch, dtype, tmp_path):
     assert "0 bytes spill stores" in result.stderr
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("K", [32, 48, 64])
 @pytest.mark.parametrize(
     ("dtype", "out", "arch"), [("int8", "int32", "sm_80"), ("float8_e4m3fn", "float32", "sm_89")]

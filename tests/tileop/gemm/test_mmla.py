@@ -60,6 +60,7 @@ def integers(shape, dtype):
     return torch.randint(0 if dtype == "uint8" else -8, 9, shape).to(getattr(torch, dtype))
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("name", MATRIX_PRODUCTS)
 @pytest.mark.parametrize(
     ("extents", "transpose_b", "clear"),
@@ -88,6 +89,7 @@ def assembly_of(dtypes, extents, transpose_a=False):
     return tvm.tirx.build(func, target=target, pipeline="tvmtile").inspect_source("asm")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", MATRIX_PRODUCTS)
 def test_machine_code(name):
     """The innermost loop keeps its 16 sums in registers."""
@@ -100,6 +102,7 @@ def test_machine_code(name):
     assert not [line for line in lines[first:last] if "[sp" in line and "\tq" in line]
 
 
+@pytest.mark.full(but=3)
 @pytest.mark.parametrize(
     ("extents", "transpose_a"), [((3, 4, 16), False), ((4, 3, 16), False), ((4, 4, 12), False),
                                  ((4, 4, 16), True)],

@@ -108,6 +108,7 @@ def choice(program, target=HOPPER):
     return found.chosen, dict(found.declined)
 
 
+@pytest.mark.full
 def test_hopper_takes_wgmma():
     assert choice(product()) == ("wgmma", {})
     assert choice(product(annotate=layouts.make_swizzled_layout)) == ("wgmma", {})
@@ -149,6 +150,7 @@ SWIZZLES = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", SWIZZLES)
 def test_swizzles_by_hand_that_the_hardware_knows(name):
     """Whatever they were made by; tiles have copies, which tensor maps fill where they can."""
@@ -160,6 +162,7 @@ def test_swizzles_by_hand_that_the_hardware_knows(name):
         check(program, (x, y, torch.empty(64, 128)), expected)
 
 
+@pytest.mark.full
 def test_a_panel_is_no_wider_than_where_instructions_begin():
     """Each warpgroup has 96 columns: the second begins in the middle of a panel of 128 bytes."""
 
@@ -225,6 +228,7 @@ def gathered(count, shift=0, *, groups=False):
     return main
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("count", "groups"), [(8, False), (8, True), (4, False), (2, True)])
 def test_tiles_that_threads_copy_by_pieces_are_swizzled(count, groups):
     """A piece of 16 bytes, or a part of one, lies in one place: its address is no view of the tile."""
@@ -241,6 +245,7 @@ def test_tiles_that_threads_copy_by_pieces_are_swizzled(count, groups):
         assert_close(c, expected)
 
 
+@pytest.mark.full
 def test_pieces_that_begin_anywhere_keep_rows_plain():
     chosen, declined = choice(gathered(8, 4))
     assert chosen == "mma"
@@ -275,6 +280,7 @@ def annotated(of_a, of_b, transposes, *, roles=None, n=128, threads=128, policy=
     return main
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("program", "reason"),
     [
@@ -303,6 +309,7 @@ def test_what_does_not_fit_is_declined_with_a_reason(program, reason):
     assert declined["wgmma"].startswith(reason)
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100a"])
 def test_other_architectures_have_no_wgmma(arch):
     target = {"kind": "cuda", "arch": arch}
@@ -316,6 +323,7 @@ def test_who_asks_for_it_is_told_why_it_does_not_fit():
         tvmtile.compile(product(view=True, impl="wgmma"), target=HOPPER)
 
 
+@pytest.mark.full
 def test_a_fragment_that_another_product_holds_otherwise_is_left_to_it():
     @T.prim_func
     def main(A: T.Tensor((64, 64), "float16"), C: T.Tensor((64, 64), "float32")):
@@ -405,12 +413,14 @@ def test_copies_run_less_far_ahead_of_a_product_in_flight(stages, ahead):
     assert [int(tile.ty.shape[0]) for tile in copies if is_shared(tile)] == [stages] * 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("stages", "expected"), [(0, [0]), (2, [0]), (3, [1, 0]), (4, [1, 0])])
 def test_a_product_stays_in_flight_where_stages_are_left_for_it(stages, expected):
     program = gemm(256, 256, 512, block=(128, 128, 64), threads=256, stages=stages, roles=False)
     assert waits(program) == expected
 
 
+@pytest.mark.full
 def test_a_product_whose_sums_the_loop_touches_is_waited_for():
     @T.prim_func
     def main(
@@ -434,6 +444,7 @@ def test_a_product_whose_sums_the_loop_touches_is_waited_for():
     assert waits(main) == [0]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("block", "threads", "instruction"),
     [
@@ -450,6 +461,7 @@ def test_warpgroups_share_so_that_they_read_least_from_shared_memory(block, thre
     assert set(re.findall(r"m64n\d+k\d+", source)) == {instruction}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("block", "threads", "roles", "instruction"),
     [
@@ -495,6 +507,7 @@ def broken(source):
         yield source[:at] + source[at + len(call) :], (kind,)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("stages", [0, 4])
 def test_every_wait_and_fence_is_missed(stages):
     program = gemm(
@@ -519,6 +532,7 @@ SERIALIZED = re.compile(r"C75\d\d")
 """What ptxas says where it waits for a product earlier than the kernel does."""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "program",
     [

@@ -79,6 +79,7 @@ def check(kind, meta, accumulator, target, transposed=(False, False, False)):
 SLOW = "ignore:gemm_sp. .* is computed element by element"
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.filterwarnings(SLOW)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(
@@ -94,6 +95,7 @@ def test_against_the_dense_product(target, kind, meta, accumulator):
     check(kind, meta, accumulator, target)
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.filterwarnings(SLOW)
 @pytest.mark.parametrize("target", TARGETS)
 def test_operands_that_are_stored_transposed(target):

@@ -87,6 +87,7 @@ def test_the_words_of_the_lanes_hold_every_bit_where_the_ptx_isa_says(dtype, met
             assert int(word) >> bit & 1 == bits[row, row_bits + column]
 
 
+@pytest.mark.full(but=2)
 @pytest.mark.parametrize(
     ("kind", "accumulator", "instruction"),
     [
@@ -110,6 +111,7 @@ def test_the_matrix_unit_is_used(kind, accumulator, instruction):
     assert kernel.cubin
 
 
+@pytest.mark.full
 def test_the_product_by_elements_says_why():
     with pytest.warns(
         TileWarning, match="gemm_sp: c.* is computed element by element.* e.* is a fragment"

@@ -67,6 +67,7 @@ def copied(code, dtype, swizzle, columns, rows=M, width=N, size=64):
     return main
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("code", "dtype", "swizzle", "columns"),
     [
@@ -90,6 +91,7 @@ def test_tiles_in_each_swizzle(code, dtype, swizzle, columns):
     assert columns != 128 or compile_source(source, "sm_90a").cubin
 
 
+@pytest.mark.full
 def test_another_view_of_a_tensor():
     """Three axes where the tensor has one, of dynamic extent; a box of four and two of them."""
     n = T.dynamic("n")
@@ -119,6 +121,7 @@ def test_another_view_of_a_tensor():
     assert "evict_first" in kernel.get_kernel_source()
 
 
+@pytest.mark.full
 def test_a_producer_written_by_hand():
     """Stages of two tiles, a warpgroup that multiplies, a warp that copies ahead."""
     K, stages = 320, 2
@@ -160,6 +163,7 @@ def test_a_producer_written_by_hand():
     assert "wgmma" in kernel.get_kernel_source()
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

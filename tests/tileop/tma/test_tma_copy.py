@@ -192,6 +192,7 @@ def alone(shape=(64, 64), tile=(64, 64), back="elements"):
     return main
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
 def test_machine_code(arch):
     target = {"kind": "cuda", "arch": arch}

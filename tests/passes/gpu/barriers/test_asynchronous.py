@@ -85,6 +85,7 @@ def test_a_round_of_a_gemm_has_one_barrier_between_the_wait_and_the_next_copy(st
     assert_each_is_needed(func)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("stages", [2, 3, 4])
 @pytest.mark.parametrize("steps", [1, 2])
 def test_what_is_copied_before_a_loop_may_arrive_in_it(stages, steps):
@@ -116,6 +117,7 @@ def barrier_before_the_wait(statements):
     return [barrier, wait, *others]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("stages", [2, 3, 4])
 @pytest.mark.parametrize("change", [without_barrier, barrier_at_the_end, barrier_before_the_wait])
 def test_a_barrier_at_another_place_does_not_do(stages, change):
@@ -142,6 +144,7 @@ def without_commits(statements):
     return [stmt for stmt in statements if not signalled(stmt)]
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("stages", [2, 3, 4])
 @pytest.mark.parametrize("change", [one_more_in_flight, wait_at_the_end, without_commits])
 def test_what_has_not_arrived_is_not_read(stages, change):

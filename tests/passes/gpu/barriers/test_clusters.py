@@ -135,6 +135,7 @@ def emulated(program):
     return tvmtile.compile(program, target=SM90, execution_backend="emulator")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("order", ["consumers", "producers"])
 @pytest.mark.parametrize("turns", [1, 2])
 def test_a_tile_for_two_blocks_is_loaded_when_both_are_through_with_the_one_before(turns, order):
@@ -151,12 +152,14 @@ def test_a_tile_for_two_blocks_is_loaded_when_both_are_through_with_the_one_befo
     assert "__syncthreads" not in source[source.index("wgmma") :]
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("free", ["own", "other", "first"])
 def test_a_tile_that_its_readers_do_not_free_is_a_race(free):
     with pytest.raises(DataRace, match="written by threads 128 to 255 .* read by threads 0 to 127"):
         tvmtile.compile(multicast_product(free=free), target=SM90)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("free", ["own", "other"])
 def test_where_the_producers_stand_in_front_the_emulator_finds_it(free):
     kernel = emulated(multicast_product(2, free, "producers"))
@@ -167,6 +170,7 @@ def test_where_the_producers_stand_in_front_the_emulator_finds_it(free):
     assert caught.value.kind in {"race", "protocol"}
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("tensor", ["A", "B"])
 def test_what_threads_wrote_to_a_tensor_is_published_where_the_kernel_reads_it(tensor):
     source = tvmtile.compile(marked(tensor), target=SM90).get_kernel_source()
@@ -174,6 +178,7 @@ def test_what_threads_wrote_to_a_tensor_is_published_where_the_kernel_reads_it(t
     assert ("mbarrier.try_wait.parity.acquire.cluster" in source) == (tensor == "A")
 
 
+@pytest.mark.full
 def test_a_tile_is_sent_when_the_block_that_gets_it_has_freed_it():
     kernel = emulated(passed_on())
     a = torch.randn(4, 4, 16, 32).half()

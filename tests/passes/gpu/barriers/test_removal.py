@@ -1,5 +1,6 @@
 """Redundant barriers are removed from each slot on, as if each slot were looked at for each start."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,6 +32,7 @@ def bodies(draw):
     return slots, weights, draw(st.lists(st.one_of(whole, path, st.just(0)), max_size=10))
 
 
+@pytest.mark.full
 @settings(max_examples=100)
 @given(bodies(), st.booleans())
 def test_the_sets_that_remain_in_the_same_order(body, is_loop):
