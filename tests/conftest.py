@@ -132,9 +132,9 @@ def _of_tier(items: list[pytest.Item], tier: str) -> set[str]:
 
 
 def _of_part(names: set[str], part: str) -> set[str]:
-    """Those of one part: a test with all of its parameters, which may share what is compiled."""
+    """Those of one part, by a hash: each case is in one."""
     number, count = map(int, part.split("/"))
-    return {name for name in names if crc32(name.partition("[")[0].encode()) % count == number - 1}
+    return {name for name in names if crc32(name.encode()) % count == number - 1}
 
 
 def _covering(items: list[pytest.Item]) -> set[str]:

@@ -82,14 +82,14 @@ def test_all_parameters_run_in_the_tier_full():
     assert [len(_of_tier(items, tier)) for tier in TIERS] == [3, 9, 9]
 
 
-def test_a_test_is_in_one_part_with_all_of_its_parameters():
+def test_each_case_is_in_one_part_of_about_equal_size():
     names = {
         f"tests/test_it.py::test_{name}[{number}]" for name in range(40) for number in range(3)
     }
     parts = [_of_part(names, f"{number}/4") for number in (1, 2, 3, 4)]
     assert set().union(*parts) == names
     assert sum(map(len, parts)) == len(names)
-    assert all(len(part) % 3 == 0 and 15 < len(part) < 45 for part in parts)
+    assert all(20 < len(part) < 40 for part in parts)
     assert _of_part(names, "1/1") == names
 
 
