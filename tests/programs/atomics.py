@@ -149,16 +149,3 @@ def atomic_counters(
         T.atomic_add(D, bx)
         T.atomic_add(E, 1)
         T.atomic_add(F[0], 1)
-
-
-@program(
-    tags={"atomic"},
-    inputs={"C": lambda rng, shape: rng.standard_normal(shape)},
-    expects={"sm_90a": ["atomic_add_float32x4_global_aligned_relaxed("]},
-    fast=["sm_90a"],
-)
-def atomic_add_of_neighbours(A: T.Tensor((64, 64), "float32"), C: T.Tensor((64, 64), "float32")):
-    """Vectors, where it is known how they are aligned."""
-    with T.Kernel(4, threads=128) as bx:
-        for i, j in T.Parallel(16, 64):
-            T.atomic_add(C[bx * 16 + i, j], A[bx * 16 + i, j])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tvm.ir import assert_structural_equal
-from tvm.script import from_source
 
 import tvmtile
 import tvmtile.language as T
@@ -51,7 +49,7 @@ def by_groups():
 def test_groups_of_copies(target):
     kernel = runnable(by_groups(), target)
     a = torch.randn(STEPS, N * 4)
-    for seed in range(1 if target != SM80 else 6):
+    for seed in range(1 if target != SM80 else 4):
         kernel.adapter.seed = seed
         c = torch.zeros_like(a)
         kernel(a, c)
@@ -90,16 +88,15 @@ def on_mbarriers(noinc):
     return main
 
 
-@pytest.mark.full(but=3)
-@pytest.mark.parametrize("seed", range(4))
-def test_copies_that_an_mbarrier_completes(seed):
+def test_copies_that_an_mbarrier_completes():
     kernel = tvmtile.compile(on_mbarriers(True), target=SM90, execution_backend="emulator")
     body = kernel.get_kernel_source().rpartition("__global__")[2]
     assert body.count("__syncthreads") == 1  # behind the initialisation
-    kernel.adapter.seed = seed
     a, c = torch.randn(STEPS, N * 4), torch.zeros(STEPS, N * 4)
-    kernel(a, c)
-    assert torch.equal(c, a.flip(1))
+    for seed in range(4):
+        kernel.adapter.seed = seed
+        kernel(a, c.zero_())
+        assert torch.equal(c, a.flip(1))
 
 
 def test_who_arrives_before_its_copies_have_does_not_hand_them_over():
@@ -148,7 +145,6 @@ def test_addresses_of_buffers_and_regions():
             T.ptx_wait_group(0)
             T.copy(tile, C)
 
-    assert_structural_equal(from_source(main.script(), s_tir=True), main)
     kernel = tvmtile.compile(main, target="llvm")
     a, c = torch.randn(4, 8), torch.zeros(4, 8)
     kernel(a, c)

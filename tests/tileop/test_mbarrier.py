@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tvm.ir import assert_structural_equal
-from tvm.script import from_source
 
 import tvmtile
 import tvmtile.language as T
@@ -52,15 +50,16 @@ def handed_over(*, waits=True, arrives=True, stages=2):
     return main
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("stages", [1, 2, 3])
-@pytest.mark.parametrize("seed", range(3))
-def test_halves_of_a_block_wait_for_each_other_alone(stages, seed):
+def test_halves_of_a_block_wait_for_each_other_alone(stages):
     kernel = emulated(handed_over(stages=stages))
     assert barriers(kernel) == 1  # behind the initialisation
-    kernel.adapter.seed = seed
     a, c = torch.randn(STEPS, N), torch.zeros(STEPS, N)
-    kernel(a, c)
-    assert torch.equal(c, a.flip(1))
+    for seed in range(3):
+        kernel.adapter.seed = seed
+        kernel(a, c.zero_())
+        assert torch.equal(c, a.flip(1))
 
 
 def test_what_no_mbarrier_orders_is_a_race():
@@ -115,7 +114,7 @@ def test_who_arrives_hands_over_what_it_wrote(count, who, ordered):
     assert torch.equal(c, a.flip(1))
 
 
-def told(at, asks):
+def told(at):
     """Blocks of a cluster arrive at a barrier in some iterations, and wait in the same ones."""
 
     @T.prim_func
@@ -123,33 +122,35 @@ def told(at, asks):
         with T.ClusterKernel(2, threads=64, cluster_dims=2) as bx:
             tx, rank = T.get_thread_binding(), T.block_rank_in_cluster()
             alloc = T.alloc_barrier if at == "block" else T.alloc_cluster_barrier
-            bars = alloc([1, 128 if at == "first" else 64])
-            for k in T.serial(4):
-                condition = {"none": True, "iteration": k > 0, "both": T.And(k > 0, tx < 64)}[asks]
-                if condition:
-                    if at in ("block", "cluster"):
-                        T.barrier_arrive(bars[1])
-                    else:
-                        T.mbarrier_arrive(bars[1], {"own": rank, "other": 1 - rank, "first": 0}[at])
-                if condition:
-                    if at == "first":
-                        if rank == 0:
-                            T.barrier_wait(bars[1], (k - (asks != "none")) % 2)
-                    else:
-                        T.mbarrier_wait_parity(bars[1], (k - (asks != "none")) % 2)
-                if at in ("other", "first"):
-                    T.cluster_sync()  # nobody is two phases ahead
+            bars = alloc([128 if at == "first" else 64] * 3)
+            for number in (0, 1, 2):
+                for k in T.serial(4):
+                    condition = (True, k > 0, T.And(k > 0, tx < 64))[number]
+                    if condition:
+                        if at in ("block", "cluster"):
+                            T.barrier_arrive(bars[number])
+                        else:
+                            to = {"own": rank, "other": 1 - rank, "first": 0}[at]
+                            T.mbarrier_arrive(bars[number], to)
+                    if condition:
+                        if at == "first":
+                            if rank == 0:
+                                T.barrier_wait(bars[number], (k - (number > 0)) % 2)
+                        else:
+                            T.mbarrier_wait_parity(bars[number], (k - (number > 0)) % 2)
+                    if at in ("other", "first"):
+                        T.cluster_sync()  # nobody is two phases ahead
             A[bx, tx] = 1
 
     return main
 
 
 @pytest.mark.full(but=1)
-@pytest.mark.parametrize("asks", ["none", "iteration", "both"])
 @pytest.mark.parametrize("at", ["block", "cluster", "own", "other", "first"])
-def test_branches_with_nothing_but_an_arrival_or_a_wait(at, asks):
+def test_branches_with_nothing_but_an_arrival_or_a_wait(at):
+    """In all iterations, in some, and in some by a condition on the thread that all fulfil."""
     a = torch.zeros(2, 64, dtype=torch.int32)
-    emulated(told(at, asks))(a)
+    emulated(told(at))(a)
     assert (a == 1).all()
 
 
@@ -241,9 +242,3 @@ def test_the_instructions_are_those_of_the_gpu(arch):
 
     kernel = tvmtile.compile(main, target={"kind": "cuda", "arch": arch})
     assert kernel.cubin
-
-
-def test_printed_programs_parse_back():
-    program = handed_over()
-    parsed = from_source(program.script(), s_tir=True)
-    assert_structural_equal(parsed, program)

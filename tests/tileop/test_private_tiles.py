@@ -205,6 +205,7 @@ def program(cases):
     return main
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("target", ["llvm", "metal", "sm_80"])
 @pytest.mark.parametrize("cases", GROUPS, ids=lambda cases: cases[0].__name__)
 def test_each_thread_has_tiles_of_its_own(cases, target):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from fractions import Fraction
 
@@ -28,24 +30,26 @@ FUNCTIONS = {
     "sqrt": T.ieee_fsqrt,
     "rcp": T.ieee_frcp,
 }
+HOPPER = {"kind": "cuda", "arch": "sm_90a"}
 COUNT = 256
 PRECISION = {"float32": (24, -149), "float64": (53, -1074)}
 UNSIGNED = {"float32": np.uint32, "float64": np.uint64}
 
 
-def program(function, kind, result=None):
-    """`out[i] = function(a[i], b[i], c[i])`, each by a thread."""
+def program(functions, kind, result=None):
+    """`out[n, i] = functions[n](a[i], b[i], c[i])`, each by a thread."""
 
     @T.prim_func
     def main(
         A: T.Tensor((COUNT,), kind),
         B: T.Tensor((COUNT,), kind),
         C: T.Tensor((COUNT,), kind),
-        D: T.Tensor((COUNT,), result or kind),
+        D: T.Tensor((len(functions), COUNT), result or kind),
     ):
         with T.Kernel(1, threads=128):
-            for i in T.Parallel(COUNT):
-                D[i] = function(A[i], B[i], C[i])
+            for number, function in enumerate(functions):
+                for i in T.Parallel(COUNT):
+                    D[number, i] = function(A[i], B[i], C[i])
 
     return main
 
@@ -120,49 +124,54 @@ def expected(operation, values, kind, rounding):
     return rounded(exact, kind, rounding) if exact else None
 
 
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-@pytest.mark.parametrize("operation", FUNCTIONS)
+OPERATIONS = list(itertools.product(FUNCTIONS, ROUNDINGS))
+
+
+@functools.cache
+def computed(target, kind):
+    """What a target computes, for each operation and rounding."""
+    a, b, c = operands(kind)
+    d = np.empty((len(OPERATIONS), COUNT), kind)
+    functions = [called(*operation) for operation in OPERATIONS]
+    tvmtile.compile(program(functions, kind), **TARGETS[target])(a, b, c, d)
+    return d
+
+
 @pytest.mark.parametrize(
     ("target", "kind"), [("llvm", "float32"), ("llvm", "float64"), ("metal", "float32")]
 )
-def test_arithmetic_is_exact_and_rounded_once(target, kind, operation, rounding):
-    a, b, c = operands(kind)
-    d = np.empty_like(a)
-    tvmtile.compile(program(called(operation, rounding), kind), **TARGETS[target])(a, b, c, d)
-    checked = 0
-    for values in zip(a, b, c, d, strict=True):
-        wanted = expected(operation, values[:3], kind, rounding)
-        if wanted is not None:
-            checked += 1
-            assert values[3] == wanted, (operation, rounding, values, wanted)
-    assert checked > COUNT // 4
+def test_arithmetic_is_exact_and_rounded_once(target, kind):
+    for (operation, rounding), d in zip(OPERATIONS, computed(target, kind), strict=True):
+        checked = 0
+        for *given, found in zip(*operands(kind), d, strict=True):
+            wanted = expected(operation, given, kind, rounding)
+            if wanted is not None:
+                checked += 1
+                assert found == wanted, (operation, rounding, given, wanted)
+        assert checked > COUNT // 4
 
 
-@pytest.mark.parametrize("operation", FUNCTIONS)
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-def test_what_is_no_number_and_zeros_are_the_same_everywhere(operation, rounding):
-    a, b, c = operands("float32")
-    results = []
-    for options in TARGETS.values():
-        d = np.empty_like(a)
-        tvmtile.compile(program(called(operation, rounding), "float32"), **options)(a, b, c, d)
-        results.append(np.where(np.isnan(d), np.uint32(0), d.view(np.uint32) + np.uint32(1)))
-    np.testing.assert_array_equal(*results)
+def test_what_is_no_number_and_zeros_are_the_same_everywhere():
+    results = [computed(target, "float32") for target in TARGETS]
+    np.testing.assert_array_equal(
+        *(np.where(np.isnan(d), np.uint32(0), d.view(np.uint32) + np.uint32(1)) for d in results)
+    )
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_reciprocal_square_roots_are_rounded_to_nearest(target):
-    a = np.abs(operands("float32")[0])
-    d = np.empty_like(a)
-    tvmtile.compile(program(lambda x, *_: T.ieee_frsqrt(x), "float32"), **TARGETS[target])(
-        a, a, a, d
-    )
-    for x, y in zip(a, d, strict=True):
+def test_reciprocals_and_their_roots_of_one_operand(target):
+    """Of roots the nearest; a fast reciprocal is close."""
+    a, near = np.abs(operands("float32")[0]), np.random.default_rng(0).uniform(0.1, 9, COUNT)
+    near, d = near.astype("float32"), np.empty((2, COUNT), "float32")
+    functions = [lambda x, *_: T.ieee_frsqrt(x), lambda x, y, _: T.fast_rcp(y)]
+    tvmtile.compile(program(functions, "float32"), **TARGETS[target])(a, near, a, d)
+    for x, y in zip(a, d[0], strict=True):
         if np.isfinite(x) and x > 0:
             assert y == root(1 / Fraction(float(x)), "float32", "rn"), x
-    assert np.isnan(d[np.isnan(a)]).all()
-    assert np.isinf(d[a == 0]).all()
-    assert (d[np.isinf(a)] == 0).all()
+    assert np.isnan(d[0][np.isnan(a)]).all()
+    assert np.isinf(d[0][a == 0]).all()
+    assert (d[0][np.isinf(a)] == 0).all()
+    np.testing.assert_allclose(d[1], 1 / near, rtol=1e-6)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -172,9 +181,9 @@ def test_narrow_floats_are_rounded_once(target, kind):
     generator = torch.Generator().manual_seed(3)
     bits = torch.randint(-(2**15), 2**15, (3, COUNT), generator=generator, dtype=torch.int16)
     a, b, c = bits.view(dtype)
-    d = torch.empty(COUNT, dtype=dtype)
+    d = torch.empty(1, COUNT, dtype=dtype)
     c = torch.where(torch.arange(COUNT) % 2 == 0, -(a.float() * b.float()).to(dtype), c)
-    tvmtile.compile(program(T.ieee_fmaf, kind), **TARGETS[target])(a, b, c, d)
+    tvmtile.compile(program([T.ieee_fmaf], kind), **TARGETS[target])(a, b, c, d)
     # Exact in float64: the exponents that would need more bits are left out.
     exact = a.double() * b.double() + c.double()
     near = (a.double() * b.double()).abs() < 2.0**20 * c.double().abs().clamp(min=2.0**-14)
@@ -182,7 +191,7 @@ def test_narrow_floats_are_rounded_once(target, kind):
     near &= exact.isfinite() & (exact.abs() > 1e-30)
     assert near.sum() > 20
     wanted = torch.tensor([_to_narrow(x, dtype) for x in exact[near].tolist()], dtype=dtype)
-    assert torch.equal(d[near], wanted)
+    assert torch.equal(d[0][near], wanted)
 
 
 def _to_narrow(x, dtype):
@@ -192,14 +201,6 @@ def _to_narrow(x, dtype):
     exponent = max(np.frexp(x)[1] - precision, np.log2(info.smallest_normal) - precision + 1)
     value = np.rint(x / 2.0**exponent) * 2.0**exponent
     return float(np.copysign(np.inf, x)) if abs(value) > info.max else value
-
-
-def test_a_fast_reciprocal():
-    a = np.random.default_rng(0).uniform(0.1, 9, COUNT).astype("float32")
-    for options in TARGETS.values():
-        d = np.empty_like(a)
-        tvmtile.compile(program(lambda x, *_: T.fast_rcp(x), "float32"), **options)(a, a, a, d)
-        np.testing.assert_allclose(d, 1 / a, rtol=1e-6)
 
 
 # Conversions ---------------------------------------------------------------------------------------
@@ -212,18 +213,18 @@ def numbers_of(name):
     return codes.view(getattr(ml_dtypes, name, name)).astype(np.float64)
 
 
-def empty_tensor(name):
-    """A tensor of COUNT elements; two of 4 bits lie in a byte."""
+def empty_tensor(name, rows):
+    """A tensor of COUNT elements a row; two of 4 bits lie in a byte."""
     if FORMATS[name].bits == 4:
-        return torch.empty(COUNT // 2, dtype=torch.uint8)
-    return torch.empty(COUNT, dtype=getattr(torch, name))
+        return torch.empty(rows, COUNT // 2, dtype=torch.uint8)
+    return torch.empty(rows, COUNT, dtype=getattr(torch, name))
 
 
 def codes_of(tensor, name):
     kind = FORMATS[name]
     bits = tensor.view(getattr(torch, kind.storage)).numpy().astype(np.int64)
     if kind.bits == 4:
-        bits = np.stack([bits & 15, bits >> 4], 1).reshape(-1)
+        bits = np.stack([bits & 15, bits >> 4], -1).reshape(len(bits), -1)
     return bits
 
 
@@ -277,32 +278,43 @@ def values_around(name):
     return x.reshape(2, COUNT)
 
 
-RESULTS = [(name, True) for name in FORMATS] + [(n, False) for n, k in FORMATS.items() if k.has_nan]
+CASTS = list(itertools.product(["rn", "rz", "rp", "rm", "rs"], [True, False]))
 
 
-@pytest.mark.parametrize("rounding", ["rn", "rz", "rp", "rm", "rs"])
-@pytest.mark.parametrize(("name", "saturate"), RESULTS)
+def casts(name):
+    """Conversions from float32 with each rounding, with the largest number for more, or without."""
+
+    def cast(rounding, saturate):
+        def function(x, y, z):
+            bits = {"rbits": T.reinterpret(y, "uint32")} if rounding == "rs" else {}
+            return T.cast(x, name, round=rounding, sat=saturate, **bits)
+
+        return function
+
+    chosen = [each for each in CASTS if each[1] or FORMATS[name].has_nan]
+    return chosen, program([cast(*each) for each in chosen], "float32", name)
+
+
+@pytest.mark.full(but=1)
+@pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("target", TARGETS)
-def test_conversions_with_a_rounding(target, name, rounding, saturate):
-    kind = FORMATS[name]
+def test_conversions_with_a_rounding(target, name):
+    kind, (chosen, main) = FORMATS[name], casts(name)
     random = np.random.default_rng(5).integers(0, 2**32, COUNT, np.uint32)
-
-    def function(x, y, z):
-        bits = {"rbits": T.reinterpret(y, "uint32")} if rounding == "rs" else {}
-        return T.cast(x, name, round=rounding, sat=saturate, **bits)
-
-    kernel = tvmtile.compile(program(function, "float32", name), **TARGETS[target])
+    kernel = tvmtile.compile(main, **TARGETS[target])
     for x in values_around(name):
-        out = empty_tensor(name)
+        out = empty_tensor(name, len(chosen))
         kernel(
             torch.from_numpy(x), torch.from_numpy(random.view(np.float32)), torch.from_numpy(x), out
         )
-        for value, bits, code in zip(x, random, codes_of(out, name), strict=True):
-            lost = _lost_bits(value, kind)
-            seen = (int(bits) >> (32 - lost)) << (32 - lost) if lost < 32 else int(bits)
-            wanted, negative = cast_reference(value, name, rounding, saturate, seen)
-            plain = kind.is_signed_zero_nan and wanted in (0, kind.nan)
-            assert code == wanted + (kind.sign if negative and not plain else 0), (value, code)
+        for (rounding, saturate), codes in zip(chosen, codes_of(out, name), strict=True):
+            for value, bits, code in zip(x, random, codes, strict=True):
+                lost = _lost_bits(value, kind)
+                seen = (int(bits) >> (32 - lost)) << (32 - lost) if lost < 32 else int(bits)
+                wanted, negative = cast_reference(value, name, rounding, saturate, seen)
+                plain = kind.is_signed_zero_nan and wanted in (0, kind.nan)
+                wanted += kind.sign if negative and not plain else 0
+                assert code == wanted, (rounding, saturate, value, code)
 
 
 def _lost_bits(value, kind):
@@ -311,76 +323,35 @@ def _lost_bits(value, kind):
     return min(23 - kind.mantissa + max(128 - kind.bias - field, 0), 31)
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("source", ["float16", "bfloat16", "float32"])
 def test_to_the_nearest_float_of_4_bits_is_what_a_conversion_is_without_a_rounding(target, source):
-    @T.prim_func
-    def main(
-        A: T.Tensor((COUNT,), source),
-        B: T.Tensor((COUNT,), "float4_e2m1fn"),
-        C: T.Tensor((COUNT,), "float4_e2m1fn"),
-    ):
-        with T.Kernel(1, threads=128):
-            for i in T.Parallel(COUNT):
-                B[i] = T.cast(A[i], "float4_e2m1fn", round="rn")
-            for i in T.Parallel(COUNT):
-                C[i] = T.cast(A[i], "float4_e2m1fn")
-
-    kernel = tvmtile.compile(main, **TARGETS[target])
-    for x in values_around("float4_e2m1fn"):
-        rounded, plain = empty_tensor("float4_e2m1fn"), empty_tensor("float4_e2m1fn")
-        kernel(torch.from_numpy(x).to(getattr(torch, source)), rounded, plain)
-        assert torch.equal(rounded, plain)
-
-
-def test_stochastic_rounding_has_the_right_mean():
-    x = np.full(COUNT, 1.0 + 0.3 / 8, np.float32)
-    random = np.random.default_rng(1).integers(0, 2**32, COUNT, np.uint32).view(np.float32)
-    kernel = tvmtile.compile(
-        program(
-            lambda x, y, z: T.cast(
-                x, "float8_e4m3fn", round="rs", rbits=T.reinterpret(y, "uint32")
-            ),
-            "float32",
-            "float8_e4m3fn",
-        )
-    )
-    out = torch.empty(COUNT, dtype=torch.float8_e4m3fn)
-    kernel(torch.from_numpy(x), torch.from_numpy(random), torch.from_numpy(x), out)
-    assert set(out.float().tolist()) == {1.0, 1.125}
-    assert abs((out.float().mean() - 1).item() * 8 - 0.3) < 0.1
+    to = "float4_e2m1fn"
+    functions = [lambda x, *_: T.cast(x, to, round="rn"), lambda x, *_: T.cast(x, to)]
+    kernel = tvmtile.compile(program(functions, source, to), **TARGETS[target])
+    for x in values_around(to):
+        out, given = empty_tensor(to, 2), torch.from_numpy(x).to(getattr(torch, source))
+        kernel(given, given, given, out)
+        assert torch.equal(*out)
 
 
 # CUDA ------------------------------------------------------------------------------------------------
 
 
 def test_cuda_has_an_instruction_for_each_rounding():
-    target = {"kind": "cuda", "arch": "sm_90a"}
-
-    def everything(a, b, c):
-        total = a
-        for operation, function in FUNCTIONS.items():
-            for rounding in ROUNDINGS:
-                values = (total, b, c)[: OPERANDS[operation]]
-                total = function(*values, rounding)
-        return T.fast_rcp(total) if str(total.ty.dtype) == "float64" else T.ieee_frsqrt(total)
-
-    for kind in ("float32", "float64"):
-        kernel = tvmtile.compile(program(everything, kind), target=target)
+    for kind, prefix in (("float32", "f"), ("float64", "d")):
+        functions = [called(*operation) for operation in OPERATIONS]
+        functions.append(lambda x, *_: T.fast_rcp(x) if kind == "float64" else T.ieee_frsqrt(x))
+        kernel = tvmtile.compile(program(functions, kind), target=HOPPER)
         assert kernel.cubin
         source = kernel.get_kernel_source()
-        prefix = "f" if kind == "float32" else "d"
         assert all(
             f"__{prefix}{name}_ru(" in source for name in ("add", "sub", "mul", "div", "rcp")
         )
 
 
-@pytest.mark.parametrize("rounding", ["rn", "rz", "rp", "rm", "rs"])
-def test_cuda_compiles_conversions_with_a_rounding(rounding):
-    bits = {"rbits": T.uint32(77)} if rounding == "rs" else {}
-    for name in FORMATS:
-        kernel = tvmtile.compile(
-            program(lambda x, *_, n=name: T.cast(x, n, round=rounding, **bits), "float32", name),
-            target={"kind": "cuda", "arch": "sm_90a"},
-        )
-        assert kernel.cubin
+@pytest.mark.full(but=1)
+@pytest.mark.parametrize("name", FORMATS)
+def test_cuda_compiles_conversions_with_a_rounding(name):
+    assert tvmtile.compile(casts(name)[1], target=HOPPER).cubin
