@@ -10,7 +10,6 @@ import tvmtile.language as T
 from tvmtile.errors import CudaEmulationError, DataRace
 
 SM90 = {"kind": "cuda", "arch": "sm_90a"}
-SEEDS = 20
 STAGES, TILE = 2, 64
 
 
@@ -135,14 +134,22 @@ def emulated(program):
     return tvmtile.compile(program, target=SM90, execution_backend="emulator")
 
 
+@pytest.fixture
+def seeds(tier):
+    """Orders in which blocks, groups and copies come."""
+    return range(20 if tier == "nightly" else 4)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("order", ["consumers", "producers"])
 @pytest.mark.parametrize("turns", [1, 2])
-def test_a_tile_for_two_blocks_is_loaded_when_both_are_through_with_the_one_before(turns, order):
-    kernel = emulated(multicast_product(turns, order=order))
-    a, b = torch.randn(128, 256).half(), torch.randn(256, 128).half()
-    for seed in range(SEEDS):
-        c = torch.zeros(128, 128)
+def test_a_tile_for_two_blocks_is_loaded_when_both_are_through_with_the_one_before(
+    turns, order, seeds
+):
+    kernel = emulated(multicast_product(turns, order=order, rows=TILE * turns))
+    a, b = torch.randn(TILE * turns, 256).half(), torch.randn(256, 128).half()
+    for seed in seeds:
+        c = torch.zeros(TILE * turns, 128)
         kernel.adapter.seed = seed
         kernel(a, b, c)
         torch.testing.assert_close(c, a.float() @ b.float(), rtol=1e-3, atol=1e-3)
@@ -179,10 +186,10 @@ def test_what_threads_wrote_to_a_tensor_is_published_where_the_kernel_reads_it(t
 
 
 @pytest.mark.full
-def test_a_tile_is_sent_when_the_block_that_gets_it_has_freed_it():
+def test_a_tile_is_sent_when_the_block_that_gets_it_has_freed_it(seeds):
     kernel = emulated(passed_on())
     a = torch.randn(4, 4, 16, 32).half()
-    for seed in range(SEEDS):
+    for seed in seeds:
         b = torch.zeros_like(a)
         kernel.adapter.seed = seed
         kernel(a, b)
