@@ -6,51 +6,45 @@ import tvmtile.language as T
 from tests.programs import program
 
 WAYS = [("Square", "FullRow"), ("Square", "FullCol"), ("FullCol", "FullRow")]
+STAGED = dict.fromkeys(["rows", "displaced axis", "view"], "g") | dict.fromkeys(
+    ["largest", "columns", "pairs", "own"], "f"
+)
+"""Forms, and the fragment that is staged."""
 
 
-@program(tags={"gemm", "layout"}, parameters={"ways": WAYS}, fast=["metal"])
-def products_whose_sums_meet(
-    A: T.Tensor((64, 32), "float16"),
-    B: T.Tensor((32, 64), "float16"),
+@program(
+    tags={"gemm", "layout"},
+    parameters={"ways": WAYS, "meet": ["by elements", "in the same sums"]},
+    examples=[{}, {"meet": "in the same sums"}],
+    expects={"sm_80": ["mma.sync"]},
+    fast=["metal"],
+)
+def products_that_meet(
+    A: T.Tensor((64, 64), "float16"),
+    B: T.Tensor((64, 64), "float16"),
     C: T.Tensor((64, 64), "float32"),
 ):
+    """They are shared out alike."""
     with T.Kernel(1, threads=128):
         a = T.alloc_shared((64, 32), "float16")
         b = T.alloc_shared((32, 64), "float16")
         x = T.alloc_fragment((64, 64), "float32")
         y = T.alloc_fragment((64, 64), "float32")
         rows = T.alloc_fragment((64,), "float32")
-        T.copy(A, a)
-        T.copy(B, b)
-        T.gemm(a, b, x, clear_accum=True, policy=getattr(T.GemmWarpPolicy, ways[0]))
-        T.gemm(a, b, y, clear_accum=True, policy=getattr(T.GemmWarpPolicy, ways[1]))
+        T.clear(x)
+        T.clear(y)
+        for k in T.Pipelined(2, num_stages=2):
+            T.copy(A[:, k * 32 : k * 32 + 32], a)
+            T.copy(B[k * 32 : k * 32 + 32, :], b)
+            T.gemm(a, b, x, policy=getattr(T.GemmWarpPolicy, ways[0]))
+            if meet == "by elements":
+                T.gemm(a, b, y, policy=getattr(T.GemmWarpPolicy, ways[1]))
+            else:
+                T.gemm(a, b, x, policy=getattr(T.GemmWarpPolicy, ways[1]))
         T.reduce_sum(x, rows, dim=1)
         for i, j in T.Parallel(64, 64):
             y[i, j] += x[i, j] + rows[i]
         T.copy(y, C)
-
-
-@program(
-    tags={"gemm", "layout", "pipelined"},
-    parameters={"ways": WAYS},
-    expects={"sm_80": ["mma.sync"]},
-)
-def products_into_the_same_sums(
-    A: T.Tensor((64, 64), "float16"),
-    B: T.Tensor((64, 128), "float16"),
-    C: T.Tensor((64, 128), "float32"),
-):
-    with T.Kernel(1, threads=256):
-        a = T.alloc_shared((64, 32), "float16")
-        b = T.alloc_shared((32, 128), "float16")
-        x = T.alloc_fragment((64, 128), "float32")
-        T.clear(x)
-        for k in T.Pipelined(2, num_stages=2):
-            T.copy(A[:, k * 32 : k * 32 + 32], a)
-            T.copy(B[k * 32 : k * 32 + 32, :], b)
-            for policy in ways:
-                T.gemm(a, b, x, policy=getattr(T.GemmWarpPolicy, policy))
-        T.copy(x, C)
 
 
 @program(
@@ -184,16 +178,6 @@ def products_that_keep_their_ways(
         T.copy(c, C)
 
 
-@program(tags={"layout"})
-def rows_that_move(A: T.Tensor((64, 16), "float32"), C: T.Tensor((64, 16), "float32")):
-    """The threads of the fragment were chosen freely."""
-    with T.Kernel(1, threads=128):
-        a = T.alloc_fragment((64, 16), "float32")
-        T.copy(A, a)
-        T.copy(a[41:55, 0:16], a[5:19, 0:16])
-        T.copy(a, C)
-
-
 @program(
     tags={"layout"},
     expects={"sm_80": ["not __shared__"], "metal": ["not threadgroup float"]},
@@ -214,69 +198,51 @@ def axis_that_a_serial_loop_counts(A: T.Tensor((8,), "float32"), C: T.Tensor((12
         T.copy(total, C)
 
 
-@program(tags={"layout"})
-def axis_that_a_serial_loop_displaces(
-    A: T.Tensor((32, 14), "float32"), B: T.Tensor((32, 4), "float32")
-):
-    """Iterations of j are not those of the elements, less what only the inner loop knows."""
-    with T.Kernel(1, threads=32):
-        f = T.alloc_fragment((32, 14), "float32")
-        T.copy(A, f)
-        for i, j in T.Parallel(32, 4):
-            total = T.alloc_var("float32", init=0)
-            for v in T.serial(3):
-                f[i, j + v * 5] = f[i, j + v * 5] + v
-                total = total + f[i, j + v * 5]
-            B[i, j] = total
-        T.copy(f, A)
-
-
-@program(tags={"layout"})
-def view_of_a_view_of_a_fragment(
-    A: T.Tensor((16, 64), "float32"), C: T.Tensor((16, 64), "float32")
-):
-    with T.Kernel(1, threads=128):
-        x = T.alloc_fragment((16, 64), "float32")
-        row = T.reshape(x, (1024,))
-        square = T.reshape(row, (32, 32))
-        T.copy(A, x)
-        for i, j in T.Parallel(32, 32):
-            square[i, j] *= 2
-        T.copy(x, C)
-
-
 @program(
     tags={"layout"},
-    parameters={
-        "kind": ["largest", "columns", "pairs", "own"],
-        "is_viewed": [False, True],
-    },
-    where=lambda p: p.kind != "own" or p.is_viewed,
-    examples=[{}, {"kind": "columns"}, {"kind": "pairs"}, {"kind": "own", "is_viewed": True}],
-    expects=lambda p: {"sm_80": ["not for (" if p.kind == "own" else "for ("]},
+    parameters={"form": [*STAGED], "is_viewed": [False, True]},
+    examples=[*({"form": form} for form in STAGED), {"form": "columns", "is_viewed": True}],
+    expects=lambda p: {"sm_80": ["not for ("]} if p.form == "own" else {},
     fast=["metal"],
 )
-def iterations_that_change_a_staged_fragment(
-    A: T.Tensor((8, 64), "float32"), C: T.Tensor((64,), "float32")
-):
-    """Those of one element come one after the other; `own`: each has an element of its own."""
+def fragment_in_shared_memory(A: T.Tensor((64, 64), "float32"), C: T.Tensor((64, 64), "float32")):
+    """Iterations that change one element come one after the other; `own`: each changes its own."""
     with T.Kernel(1, threads=64):
         f = T.alloc_fragment((64,), "float32")
+        g = T.alloc_fragment((64, 64), "float32")
+        T.copy(A, g)
         T.clear(f)
-        if kind == "own":
+        if form == "rows":  # whose threads were chosen freely
+            T.copy(g[41:55, 0:64], g[5:19, 0:64])
+        elif form == "displaced axis":  # iterations of j are not those of the elements
+            for i, j in T.Parallel(64, 4):
+                total = T.alloc_var("float32", init=0)
+                for v in T.serial(3):
+                    g[i, j + v * 5] = g[i, j + v * 5] + v
+                    total = total + g[i, j + v * 5]
+                A[i, j] = total
+        elif form == "view":  # of a view
+            row = T.reshape(g, (4096,))
+            square = T.reshape(row, (128, 32))
+            for i, j in T.Parallel(128, 32):
+                square[i, j] *= 2
+        elif form == "own":
             own = T.reshape(f, (8, 8))
             for i in T.Parallel(64):
                 own[i // 8, i % 8] += A[0, i]
         else:
             for i, j in T.Parallel(64, 8):
-                if kind == "largest":
+                if form == "largest":
                     if A[j, i] > 0:
                         f[i] = T.max(f[i], A[j, i])
                 else:
-                    f[i // 2 if kind == "pairs" else i] += A[j, i]
+                    f[i // 2 if form == "pairs" else i] += A[j, i]
         if is_viewed:
-            square = T.reshape(f, (8, 8))
+            viewed = T.reshape(f, (8, 8))
             for i, j in T.Parallel(8, 8):
-                square[i, j] = square[i, j] + 1
-        for i in T.Parallel(64):
-            C[i] = f[63 - i]
+                viewed[i, j] = viewed[i, j] + 1
+        if STAGED[form] == "g":
+            T.copy(g, C)
+        else:
+            for i in T.Parallel(64):
+                C[0, i] = f[63 - i]

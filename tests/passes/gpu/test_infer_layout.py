@@ -11,6 +11,7 @@ import tvmtile.language as T
 from tests.fuzz.run import loaded
 from tests.passes.tile.test_select_implementation import after
 from tests.programs import catalogue
+from tests.programs.layouts import STAGED, WAYS
 from tvmtile import errors
 from tvmtile.passes import InferLayout
 
@@ -37,25 +38,20 @@ def warned(tmp_path):
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(
-    ("name", "staged"),
+    ("name", "given", "staged"),
     [
-        ("products_whose_sums_meet", []),
-        ("products_into_the_same_sums", []),
-        ("sums_and_their_mirror_image", ["x"]),
-        ("operand_in_two_layouts", ["a"]),
-        ("rows_that_move", ["a"]),
-        ("axis_that_a_serial_loop_counts", []),
-        ("axis_that_a_serial_loop_displaces", ["f"]),
-        ("view_of_a_view_of_a_fragment", ["x"]),
-        ("iterations_that_change_a_staged_fragment", ["f"]),
+        *(("products_that_meet", {"ways": ways}, []) for ways in WAYS),
+        ("products_that_meet", {"meet": "in the same sums"}, []),
+        ("sums_and_their_mirror_image", {}, ["x"]),
+        ("axis_that_a_serial_loop_counts", {}, []),
+        *(("fragment_in_shared_memory", {"form": form}, [f]) for form, f in STAGED.items()),
+        ("fragment_in_shared_memory", {"form": "columns", "is_viewed": True}, ["f"]),
     ],
+    ids=str,
 )
-def test_fragments_lie_in_shared_memory_where_no_layout_does(name, staged, target, warned):
-    program = catalogue()[name]
-    if not program.runs_on(target):
-        pytest.skip(f"{name} is no program of {target}")
-    for case in program.cases("llvm" if program.runs_on("llvm") else "gpu", "full"):
-        assert [re.match(r"\w+", text)[0] for text in warned(case, target)] == staged, case.name
+def test_fragments_lie_in_shared_memory_where_no_layout_does(name, given, staged, target, warned):
+    texts = warned(catalogue()[name].case(**given), target)
+    assert [re.match(r"\w+", text)[0] for text in texts] == staged
 
 
 @pytest.mark.parametrize("is_viewed", [False, True])

@@ -8,6 +8,7 @@ is waited for, and by nobody before.
 from __future__ import annotations
 
 import itertools
+import operator
 import random
 from collections import defaultdict
 
@@ -268,29 +269,20 @@ def value(expression, environment):
     if isinstance(expression, ir.Call) and expression.op.name == "prim.if_then_else":
         condition, yes, no = expression.args
         return value(yes if value(condition, environment) else no, environment)
-    operation = {
-        tirx.Add: lambda a, b: a + b,
-        tirx.Sub: lambda a, b: a - b,
-        tirx.Mul: lambda a, b: a * b,
-        tirx.FloorDiv: lambda a, b: a // b,
-        tirx.FloorMod: lambda a, b: a % b,
-        tirx.LT: lambda a, b: a < b,
-        tirx.EQ: lambda a, b: a == b,
-        tirx.And: lambda a, b: a and b,
-        tirx.Or: lambda a, b: a or b,
-        tirx.LE: lambda a, b: a <= b,
-        tirx.GT: lambda a, b: a > b,
-        tirx.NE: lambda a, b: a != b,
-        tirx.Min: min,
-        tirx.Max: max,
-        tirx.GE: lambda a, b: a >= b,
-        ir.prim.BitwiseXor: lambda a, b: a ^ b,
-        ir.prim.BitwiseAnd: lambda a, b: a & b,
-        ir.prim.LShift: lambda a, b: a << b,
-        ir.prim.RShift: lambda a, b: a >> b,
-    }[type(expression)]
+    operation = _OPERATIONS[type(expression)]
     result = operation(value(expression.a, environment), value(expression.b, environment))
     return held(expression.ty.dtype, result)
+
+
+_OPERATIONS = {
+    **{node: getattr(operator, name) for name, node in {
+        "add": tirx.Add, "sub": tirx.Sub, "mul": tirx.Mul, "floordiv": tirx.FloorDiv,
+        "mod": tirx.FloorMod, "lt": tirx.LT, "le": tirx.LE, "gt": tirx.GT, "ge": tirx.GE,
+        "eq": tirx.EQ, "ne": tirx.NE, "and_": tirx.And, "or_": tirx.Or, "xor": ir.prim.BitwiseXor,
+        "lshift": ir.prim.LShift, "rshift": ir.prim.RShift,
+    }.items()},
+    ir.prim.BitwiseAnd: operator.and_, tirx.Min: min, tirx.Max: max,
+}  # fmt: skip
 
 
 def held(dtype, number):
