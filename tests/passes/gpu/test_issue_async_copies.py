@@ -107,37 +107,35 @@ def test_single_elements_of_two_bytes_are_left_alone():
     assert copies(move(tensor(), tile()), lanes=1) is None
 
 
-def test_rows_outside_are_zeros():
-    _, read = copies(move(tensor(), tile(), row=K + I, condition=K + I < 128))
-    assert bytes_read(read, k=120, i=7) == [16]
-    assert bytes_read(read, k=120, i=8) == [0]
-
-
-def test_columns_outside_are_zeros():
-    row = tirx.decl_buffer((2000,), "float16", name="A")
+def vector(extent):
+    """A move of eight neighbours of a vector, from the one with the number 8 k."""
+    row = tirx.decl_buffer((extent,), "float16", name="A")
     target = tirx.decl_buffer((64,), "float16", name="tile", scope="shared")
-    value = tirx.if_then_else(
-        K * 8 + J < 2000, tirx.BufferLoad(row, [K * 8 + J]), tirx.const(0, "float16")
-    )
-    _, read = copies(tirx.BufferStore(target, value, [J]))
-    assert bytes_read(read, k=249) == [16]
-    assert bytes_read(read, k=250) == [0]
+    value = tirx.BufferLoad(row, [K * 8 + J])
+    value = tirx.if_then_else(K * 8 + J < extent, value, tirx.const(0, "float16"))
+    return tirx.BufferStore(target, value, [J])
 
 
-@pytest.mark.parametrize(("k", "expected"), [(0, 16), (124, 16), (125, 6), (126, 0)])
-def test_a_tensor_may_end_in_the_middle_of_a_copy(k, expected):
-    row = tirx.decl_buffer((1003,), "float16", name="A")
-    target = tirx.decl_buffer((64,), "float16", name="tile", scope="shared")
-    value = tirx.if_then_else(
-        K * 8 + J < 1003, tirx.BufferLoad(row, [K * 8 + J]), tirx.const(0, "float16")
-    )
-    _, read = copies(tirx.BufferStore(target, value, [J]))
-    assert bytes_read(read, k=k) == [expected]
+ROWS = move(tensor(), tile(), row=K + I, condition=K + I < 128)
+COLUMNS = move(tensor(), tile(), column=K * 8 + J, condition=tirx.all(K * 8 + J >= 0, I < 3))
 
 
-def test_a_tensor_begins_at_a_copy():
-    condition = tirx.all(K * 8 + J >= 0, I < 3)
-    _, read = copies(move(tensor(), tile(), column=K * 8 + J, condition=condition))
-    assert bytes_read(read, k=-1) == [0]
-    assert bytes_read(read, k=0) == [16]
-    assert bytes_read(read, k=0, i=3) == [0]
+@pytest.mark.parametrize(
+    ("statement", "k", "i", "expected"),
+    [
+        (ROWS, 120, 7, 16),
+        (ROWS, 120, 8, 0),
+        (COLUMNS, -1, 0, 0),
+        (COLUMNS, 0, 0, 16),
+        (COLUMNS, 0, 3, 0),
+        (vector(2000), 249, 0, 16),
+        (vector(2000), 250, 0, 0),
+        (vector(1003), 0, 0, 16),
+        (vector(1003), 124, 0, 16),
+        (vector(1003), 125, 0, 6),  # a tensor may end in the middle of a copy
+        (vector(1003), 126, 0, 0),
+    ],
+)
+def test_what_lies_outside_is_zeros(statement, k, i, expected):
+    _, read = copies(statement)
+    assert bytes_read(read, k=k, i=i) == [expected]
