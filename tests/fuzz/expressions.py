@@ -229,6 +229,10 @@ class Expressions:
         """The tile, variable or view that a call makes: `Interpreter` does."""
         raise NotImplementedError
 
+    def thread(self, axis: int) -> Value:
+        """The index of each thread: `Interpreter` knows."""
+        raise NotImplementedError
+
     def own(self, buffer: Buffer, how: str, offsets: np.ndarray, lanes: np.ndarray) -> None:
         """Note who touches elements: `Interpreter` does."""
         raise NotImplementedError
@@ -236,8 +240,8 @@ class Expressions:
     def _call(self, function: str, args: list[ast.expr]) -> Value:
         if function in ("if_then_else", "Select"):
             return self._chosen(*args)
-        if function == "infinity":
-            return literal(np.inf, ast.literal_eval(args[0]))
+        if function == "get_thread_binding":
+            return self.thread(self.integer(args[0]) if args else 0)
         if function == "cast":
             return cast(self._present(self.value(args[0])), ast.literal_eval(args[1]))
         if function == "infinity":

@@ -38,6 +38,7 @@ _HINTS = (
     "mbarrier_wait_parity",
     "ptx_commit_group",
     "ptx_wait_group",
+    "sync_threads",
     "tma_store_wait",
     "wait_wgmma",
     "warpgroup_arrive",
@@ -88,6 +89,7 @@ class Interpreter(Expressions):
         self.block = 0
         self._reducers: dict[Buffer, str] = {}  # and how they combine
         self._in_parallel = False
+        self._threads: tuple[int, ...] = ()  # of a kernel that names them, in its own code
         self._ended = np.zeros(1, bool)  # lanes that have left the loop at hand
         self.tensors: dict[str, Buffer] = {}
         for arg in self._functions["main"].args.args:
@@ -177,8 +179,49 @@ class Interpreter(Expressions):
             self.names = dict(outer)
             for target, index in zip(targets, reversed(indices), strict=bool(targets)):
                 self._bind(target, literal(index, "int32"))
-            self._body(body)
+            with self._as_threads(call, body):
+                self._body(body)
         self.names = outer
+
+    # Threads -------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _as_threads(self, call: ast.Call, body: list[ast.stmt]) -> Iterator[None]:
+        """Code by thread index: a lane is a thread; all are done with a statement before the next."""
+        if "get_thread_binding" not in ast.unparse(body):
+            yield
+            return
+        given = next(ast.literal_eval(k.value) for k in call.keywords if k.arg == "threads")
+        self._threads = given if isinstance(given, tuple) else (given,)
+        self.lanes, self._in_parallel = Lanes.all_of(int(np.prod(self._threads))), True
+        yield
+        self.lanes, self._in_parallel, self._threads = Lanes.all_of(1), False, ()
+
+    def thread(self, axis: int) -> Value:
+        """The index of each thread of a block."""
+        strides = np.cumprod((1, *self._threads))
+        data = np.arange(strides[-1]) // strides[axis] % self._threads[axis]
+        return Value(data, np.zeros(data.shape), "int32")
+
+    @contextmanager
+    def _as_block(self) -> Iterator[None]:
+        """Work that threads share: what they all know is known, what differs between them is not."""
+        outer = self.names, self.lanes, self._in_parallel, self._threads
+        known = {name: self._common(found) for name, found in self.names.items()}
+        self.names = {name: found for name, found in known.items() if found is not None}
+        self.lanes, self._in_parallel, self._threads = Lanes.all_of(1), False, ()
+        yield
+        self.names, self.lanes, self._in_parallel, self._threads = outer
+
+    def _common(self, found: Any) -> Any:
+        if isinstance(found, Buffer) and found.private:
+            if found.shape or not found.defined.all():
+                return None
+            found = Value(found.data, found.error, found.dtype)
+        if not isinstance(found, Value) or not found.data.ndim:
+            return found
+        data, error = found.data[self.lanes.runs], found.error[self.lanes.runs]
+        return Value(data[0], error[0], found.dtype) if np.all(data == data[0]) else None
 
     def _bind(self, target: ast.expr, value: Value) -> None:
         assert isinstance(target, ast.Name)
@@ -218,7 +261,10 @@ class Interpreter(Expressions):
 
     def _loop(self, node: ast.For, call: ast.Call) -> None:
         name = call.func.id if isinstance(call.func, ast.Name) else call.func.attr  # type: ignore[attr-defined]
-        if name == "Parallel":
+        if name == "Parallel" and self._threads:
+            with self._as_block():
+                self._parallel(node, call)
+        elif name == "Parallel":
             self._parallel(node, call)
         elif name == "Persistent":
             self._persistent(node, call)
@@ -362,7 +408,9 @@ class Interpreter(Expressions):
         extents = call.args[0].elts if isinstance(call.args[0], ast.Tuple) else call.args[:1]
         shape = tuple(self.integer(extent) for extent in extents)
         dtype = "uint64" if function == "alloc_barrier" else ast.literal_eval(call.args[1])
-        buffer = Buffer(name, shape, dtype, _SCOPES[function], count > 1)
+        scope = _SCOPES[function]
+        count = 1 if self._threads and scope != "local" else count
+        buffer = Buffer(name, shape, dtype, scope, count > 1)
         if function == "alloc_reducer":
             kinds = [ast.literal_eval(k.value) for k in call.keywords if k.arg == "op"]
             self._reducers[buffer] = kinds[0] if kinds else "sum"
@@ -382,7 +430,16 @@ class Interpreter(Expressions):
     def _write(self, buffer: Buffer, offset: np.ndarray, inside: np.ndarray, value: Value) -> None:
         flat = self.placed(buffer, offset)[inside]
         self.own(buffer, "written", flat, inside)
+        if self._threads:
+            self._check_equal(buffer, flat, _of_lanes(value, inside))
         buffer.store(flat, _of_lanes(value, inside), self.lanes.maybe[inside])
+
+    @staticmethod
+    def _check_equal(buffer: Buffer, places: np.ndarray, value: Value) -> None:
+        """Threads may store to one place what is the same."""
+        _, first, inverse = np.unique(places, return_index=True, return_inverse=True)
+        if np.any(value.data != value.data[first][inverse]):
+            raise Invalid(f"threads store different values in an element of {buffer.name}")
 
     def own(self, buffer: Buffer, how: str, offsets: np.ndarray, lanes: np.ndarray) -> None:
         if buffer.scope == "local" and not buffer.private and self.lanes.runs.size > 1:
@@ -410,6 +467,10 @@ class Interpreter(Expressions):
             return
         if name in ("reducer_init", "finalize_reducer"):
             self._reduced(name, *call.args)
+            return
+        if self._threads:
+            with self._as_block():
+                self._perform(call)
             return
         if self._in_parallel and name == "copy":
             source, target = call.args
@@ -458,7 +519,7 @@ class Interpreter(Expressions):
 
     def _accumulated(self, target: ast.expr, kind: str, value: ast.expr) -> bool:
         """Iterations of T.Parallel change one element of a fragment, one after the other."""
-        if not self._in_parallel or not isinstance(target, ast.Subscript):
+        if not self._in_parallel or self._threads or not isinstance(target, ast.Subscript):
             return False
         buffer, offset, inside = self.offsets(target)
         flat = self.placed(buffer, offset)[inside]

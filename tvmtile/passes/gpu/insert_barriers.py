@@ -195,7 +195,9 @@ class _Emitter:
 
     def _statement(self, item: Item) -> tirx.Stmt:
         if isinstance(item, Wait):
-            return self._barrier(item.barrier) if self._fenced else item.statement
+            # One of the block, also of those just inserted, is nothing that a group decides.
+            is_ours = self._group is None or item.barrier.scope == ConflictScope.WARP
+            return self._barrier(item.barrier) if self._fenced and is_ours else item.statement
         if isinstance(item, Iteration):
             return with_statements(item.statement, [self.sequence(item.body)])
         if isinstance(item, Branch):

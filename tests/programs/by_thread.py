@@ -1,0 +1,299 @@
+"""Code by thread index: all threads of a block are done with a statement before the next needs it."""
+
+from __future__ import annotations
+
+import tvmtile.language as T
+from tests.programs import program
+
+
+@program(tags={"threads"})
+def threads_of_three_axes(A: T.Tensor((3, 2, 4, 5), "int32")):
+    with T.Kernel(3, threads=(5, 4, 2)) as bx:
+        tx = T.get_thread_binding(0)
+        ty = T.get_thread_binding(1)
+        tz = T.get_thread_binding(2)
+        A[bx, tz, ty, tx] += 1 + tx + 10 * ty + 100 * tz
+
+
+@program(tags={"threads"}, fast=["metal"])
+def threads_with_arrays_of_their_own(
+    A: T.Tensor((64, 2, 3), "float32"),
+    B: T.Tensor((64, 6), "int32"),
+    C: T.Tensor((3, 64), "float32"),
+):
+    """They live across barriers, also by another name, and begin anew in a loop."""
+    with T.Kernel(2, threads=32) as bx:
+        tx = T.get_thread_binding()
+        own = T.alloc_local((2, 3), "float32")
+        bits = T.view(own, (6,), "int32")
+        shared = T.alloc_shared((32,), "float32")
+        for i, j in T.grid(2, 3):
+            own[i, j] = A[bx * 32 + tx, i, j]
+        shared[tx] = own[0, 1]
+        T.sync_threads()
+        own[1, 2] = shared[31 - tx]
+        T.sync_threads()
+        for i in T.serial(6):
+            B[bx * 32 + tx, i] = bits[i]
+        for i in T.serial(3):
+            fresh = T.alloc_local((1,), "float32")
+            fresh[0] = A[bx * 32 + tx, 0, i] + tx
+            shared[tx] = fresh[0]
+            T.sync_threads()
+            C[i, bx * 32 + tx] = shared[31 - tx] - fresh[0]
+            T.sync_threads()
+
+
+@program(tags={"threads"})
+def threads_that_add_by_a_tree(A: T.Tensor((4, 128), "float32"), C: T.Tensor((4,), "float32")):
+    with T.Kernel(4, threads=128) as bx:
+        tx = T.get_thread_binding()
+        part = T.alloc_shared((128,), "float32")
+        part[tx] = A[bx, tx]
+        T.sync_threads()
+        for step in T.serial(7):
+            half = 64 >> step
+            if tx < half:
+                part[tx] += part[tx + half]
+            T.sync_threads()
+        if tx == 0:
+            C[bx] = part[0]
+
+
+@program(
+    tags={"threads"},
+    parameters={"count": [5, 0, 1]},
+    examples=[{}, {"count": 0}, {"count": 1}],
+    inputs={"n": lambda rng, shape: count},
+    fast=["metal"],
+)
+def threads_whose_barriers_are_understood(
+    A: T.Tensor((32,), "int32"),
+    B: T.Tensor((32,), "int32"),
+    C: T.Tensor((4, 32), "int32"),
+    n: T.int32,
+):
+    """Between accesses of a shared tile, between iterations, and in a loop over a vector."""
+    with T.Kernel(1, threads=32):
+        tx = T.get_thread_binding()
+        shared = T.alloc_shared((32,), "int32")
+        turns = T.alloc_shared((2, 32), "int32")
+        rows = T.alloc_shared((4, 32), "int32")
+        shared[tx] = A[tx]
+        neighbour = shared[(tx + 1) % 32]
+        shared[tx] = neighbour * 2
+        A[tx] = shared[31 - tx]
+        turns[0, tx] = B[tx]
+        for i in T.serial(n):
+            turns[(i + 1) % 2, tx] = turns[i % 2, (tx + 1) % 32] + 1
+        B[tx] = turns[n % 2, tx]
+        for i in T.vectorized(4):
+            rows[i, tx] = C[i, tx]
+            C[i, tx] = rows[i, 31 - tx]
+
+
+@program(tags={"threads"}, fast=["metal"])
+def threads_with_values_of_all(
+    A: T.Tensor((32,), "float32"),
+    B: T.Tensor((1,), "int32"),
+    C: T.Tensor((32,), "float32"),
+    D: T.Tensor((32, 6), "int32"),
+):
+    """A name keeps what memory held; what is the same for all threads is done once."""
+    with T.Kernel(1, threads=32):
+        tx = T.get_thread_binding()
+        before = A[tx]
+        flag = before > 0.5
+        T.sync_threads()
+        A[31 - tx] = -1.0
+        T.sync_threads()
+        C[31 - tx] = T.if_then_else(flag, before, -before)
+        count = T.alloc_var("int32", init=0)
+        for i in T.serial(4):
+            count += i + 1
+            D[tx, i] = count + 100 * tx
+        for i in T.Parallel(32):
+            D[i, 4] = count + i
+        B[0] = B[0] + 1
+        D[tx, 5] = B[0]
+
+
+@program(tags={"threads"})
+def threads_that_branch(
+    A: T.Tensor((32,), "float32"), C: T.Tensor((32,), "float32"), D: T.Tensor((2, 32), "int32")
+):
+    """A condition is that of before the branch, whatever the branch overwrites."""
+    with T.Kernel(1, threads=32):
+        tx = T.get_thread_binding()
+        values = T.alloc_shared((32,), "float32")
+        numbers = T.alloc_shared((32,), "int32")
+        if A[tx] > 0.5:
+            values[tx] = A[tx]
+            A[tx] = 0.0
+            C[tx] = values[tx] * 2
+        else:
+            C[tx] = -1.0
+        numbers[tx] = tx
+        if numbers[2] == 2:
+            numbers[(tx + 1) % 32] = 10 + tx
+        D[0, tx] = numbers[tx]
+        T.sync_threads()
+        large = numbers[31 - tx] > 30
+        T.sync_threads()
+        if large:
+            numbers[tx] = 0
+        else:
+            D[1, tx] = numbers[tx]
+
+
+@program(
+    tags={"threads"},
+    parameters={"at_once": [True, False]},
+    examples=[{}, {"at_once": False}],
+    inputs={"A": lambda rng, shape: np.arange(0, 32, 2), "n": lambda rng, shape: 3},
+    targets=lambda p: ["llvm"] if p.at_once else ["llvm", "metal", "sm_80", "gpu"],
+)
+def threads_whose_loops_differ(
+    A: T.Tensor((16,), "int32"), C: T.Tensor((16, 4), "int32"), n: T.int32
+):
+    """A loop that all of them leave may have barriers."""
+    with T.Kernel(1, threads=16):
+        tx = T.get_thread_binding()
+        shared = T.alloc_shared((16,), "int32")
+        total = T.alloc_var("int32", init=0)
+        for i in T.serial(tx, 16):
+            total += A[i]
+        left = T.alloc_var("int32", init=tx)
+        steps = T.alloc_var("int32", init=0)
+        while left > 0:
+            left -= 3
+            steps += 1
+        found = T.alloc_var("int32", init=-1)
+        for i in T.serial(16):
+            if A[i] >= tx:
+                found = i
+                break
+        shared[tx] = tx
+        for i in T.serial(10):
+            if i == n:
+                break
+            if at_once:
+                shared[tx] = shared[(tx + 1) % 16]
+            else:
+                neighbour = shared[(tx + 1) % 16]
+                T.sync_threads()
+                shared[tx] = neighbour
+            T.sync_threads()
+        C[tx, 0] = total
+        C[tx, 1] = steps
+        C[tx, 2] = found
+        C[tx, 3] = shared[tx]
+
+
+@program(tags={"threads"}, fast=["metal"])
+def threads_beside_tile_operators(
+    A: T.Tensor((40, 32), "float32"), C: T.Tensor((40, 32), "float32")
+):
+    with T.Kernel(2, threads=32) as bx:
+        tx = T.get_thread_binding()
+        shared = T.alloc_shared((24, 32), "float32")
+        fragment = T.alloc_fragment((24, 32), "float32")
+        T.copy(A[bx * 24, 0], shared)
+        for i in T.serial(24):
+            shared[i, tx] += tx
+        T.copy(shared, fragment)
+        for i, j in T.Parallel(24, 32):
+            fragment[i, j] *= 2
+        T.copy(fragment, shared)
+        for i in T.serial(24):
+            if bx * 24 + i < 40:
+                C[bx * 24 + i, tx] = shared[23 - i, 31 - tx]
+
+
+@program(tags={"threads"}, fast=["metal"])
+def threads_of_a_branch_that_share_work(
+    P: T.Tensor((4,), "float32"),
+    X: T.Tensor((4, 64), "float32"),
+    C: T.Tensor((64,), "float32"),
+    D: T.Tensor((64,), "float32"),
+):
+    """The work takes what they all know; an element of a fragment grows once, beside work of each."""
+    with T.Kernel(1, threads=64):
+        tx = T.get_thread_binding()
+        factors = T.alloc_shared((4,), "float32")
+        T.copy(P, factors)
+        if tx >= 32:
+            sums = T.alloc_fragment((64,), "float32")
+            T.clear(sums)
+            for k in T.serial(4):
+                factor = factors[k]
+                row = 3 - k
+                for i in T.Parallel(64):
+                    sums[i] += factor * X[row, i]
+            T.copy(sums, C)
+        if tx < 32:
+            total = T.alloc_fragment((1,), "float32")
+            total[0] = 1
+            for k in T.serial(3):
+                total[0] += P[k]
+                D[tx] += k
+            total[0] = total[0] * 2
+            for i in T.Parallel(32):
+                D[32 + i] = total[0]
+
+
+@program(tags={"threads"}, parameters={"low": [0, 32, 64]}, examples=[{"low": 32}, {}, {"low": 64}])
+def threads_that_come_to_a_tile_operator(
+    A: T.Tensor((8,), "float32"), C: T.Tensor((8,), "float32")
+):
+    with T.Kernel(1, threads=64):
+        warp = T.get_thread_binding() - low
+        if warp >= 0:
+            T.copy(A, C)
+
+
+@program(
+    tags={"threads", "atomic"},
+    inputs={"A": lambda rng, shape: rng.integers(0, 8, shape)},
+    fast=["metal"],
+)
+def threads_with_atomics(
+    A: T.Tensor((4, 64), "int32"),
+    B: T.Tensor((3,), "int32"),
+    C: T.Tensor((4, 8), "int32"),
+    D: T.Tensor((4, 64), "int32"),
+):
+    """Each thread adds once, work of the block is shared; what is added is read before it changes."""
+    with T.Kernel(4, threads=(16, 4)) as bx:
+        tx = T.get_thread_binding(0) + 16 * T.get_thread_binding(1)
+        histogram = T.alloc_shared((8,), "int32")
+        values = T.alloc_shared((64,), "int32")
+        total = T.alloc_shared((64,), "int32")
+        T.atomic_add(B[0], 1)
+        for i in T.Parallel(16):
+            T.atomic_add(B[1], A[bx, i])
+        for i in T.serial(3):
+            T.atomic_add(B[2], i)
+        if tx < 8:
+            histogram[tx] = 0
+        T.atomic_add(histogram[A[bx, tx]], 1)
+        if tx < 8:
+            C[bx, tx] = histogram[tx]
+        values[tx] = A[bx, tx]
+        total[tx] = 0
+        T.sync_threads()
+        T.atomic_add(total[tx], values[63 - tx])
+        values[tx] = 0
+        T.sync_threads()
+        D[bx, tx] = total[tx]
+
+
+@program(tags={"threads"}, targets=["llvm", "sm_80", "sm_90a", "gpu"], fast=["sm_80"])
+def threads_of_which_some_wait(A: T.Tensor((64,), "int32")):
+    with T.Kernel(1, threads=64):
+        tx = T.get_thread_binding()
+        shared = T.alloc_shared((32,), "int32")
+        if tx < 32:
+            shared[tx] = A[tx]
+            T.sync_threads(3, 32)
+            A[tx] = shared[31 - tx]
