@@ -117,9 +117,7 @@ def test_a_loop_with_one_role_says_why(reason):
     assert loop.chosen == "one role"
     assert reason in dict(loop.declined)["two roles"]
     assert loop.operand == "k"
-    assert loop.location.text.startswith(
-        ("T.copy(A[by * M, k * K]", "for i, j in T.Parallel(M, K)")
-    )
+    assert "A[by * M" in loop.location.text
     assert not registers_moved(kernel)
 
 
