@@ -20,7 +20,9 @@ from tests.codegen.test_metal_numbers import (
     conversions_of_8_bits,
     converted,
 )
+from tests.fuzz.run import loaded
 from tests.gpu.machine import EMULATED, HAS_GPU, by_way_of_gpu, on_gpu
+from tests.programs import catalogue
 from tests.tileop.test_import_source import program as imported_functions
 from tvmtile.errors import CudaEmulationError
 
@@ -197,35 +199,10 @@ def test_floats_of_16_bits_go_by_float32(pair):
 
 @pytest.mark.full
 @pytest.mark.parametrize("dtype", ["int32", "int16", "int8"])
-def test_extremes_of_negated_integers(dtype):
-    """ptxas before CUDA 13.4 loses the sign of `b` in `min(min(a, -b), c)`, on sm_90 and sm_100."""
-
-    @T.prim_func
-    def main(X: T.Tensor((3, 64), dtype), Y: T.Tensor((4, 64), dtype), Z: T.Tensor((64,), dtype)):
-        with T.Kernel(1, threads=64):
-            tile = T.alloc_fragment((3, 64), dtype)
-            least = T.alloc_fragment((64,), dtype)
-            for i, j in T.Parallel(3, 64):
-                tile[i, j] = -X[i, j]
-            T.reduce_min(tile, least, dim=0)
-            T.copy(least, Z)
-            for j in T.Parallel(64):
-                Y[0, j] = T.min(T.min(X[0, j], -X[1, j]), X[2, j])
-                Y[1, j] = T.max(T.max(-X[0, j], -X[1, j]), -X[2, j])
-                Y[2, j] = T.max(T.max(X[0, j], X[1, j] * -1), X[2, j])
-                Y[3, j] = T.max(T.max(X[0, j], -T.abs(X[1, j])), X[2, j])
-
-    x = torch.randint(-100, 100, (3, 64)).to(getattr(torch, dtype))
-    y, z = torch.zeros(4, 64, dtype=x.dtype), torch.zeros(64, dtype=x.dtype)
-    # Four of Y, one of the tile; each in the text, and the function itself.
-    assert source(main, "sm_90a").count("tvmtile_negate(") >= 6
-    by_way_of_gpu(main)(x, y, z)
-    if HAS_GPU:
-        a, b, c = x
-        rows = [(a, -b, c), (-a, -b, -c), (a, -b, c), (a, -b.abs(), c)]
-        expected = [torch.stack(rows[0]).amin(0), *(torch.stack(r).amax(0) for r in rows[1:])]
-        assert torch.equal(y, torch.stack(expected))
-        assert torch.equal(z, (-x).amin(0))
+def test_negated_integers_are_hidden_from_ptxas(dtype, tmp_path):
+    """Four of Y, one of the tile; each in the text, and the function itself."""
+    program = loaded(catalogue()["extremes_of_negated_integers"].case(dtype=dtype), tmp_path).main
+    assert source(program, "sm_90a").count("tvmtile_negate(") >= 6
 
 
 @pytest.mark.full
@@ -451,24 +428,6 @@ def test_a_kernel_stops_where_an_assertion_fails():
 
 
 # The order of blocks -----------------------------------------------------------------------------
-
-
-@pytest.mark.full(but=1)
-@pytest.mark.parametrize("order", ["row", "column"])
-@pytest.mark.parametrize("grid", [(7, 5), (8, 8), (1, 3)])
-def test_every_block_has_work_of_its_own_in_any_order(order, grid):
-    M, N = grid
-
-    @T.prim_func
-    def main(C: T.Tensor((M, N), "int32")):
-        with T.Kernel(N, M, threads=32) as (bx, by):
-            T.use_swizzle(3, order=order)
-            if T.get_thread_binding() == 0:
-                T.atomic_add(C[by, bx], by * N + bx + 1)
-
-    c = torch.zeros(M, N, dtype=torch.int32)
-    by_way_of_gpu(main)(c)
-    assert torch.equal(c, torch.arange(1, M * N + 1, dtype=torch.int32).reshape(M, N))
 
 
 def test_infinities_and_constants():

@@ -8,6 +8,16 @@ import tvmtile.language as T
 from tests.programs import program
 
 
+def _fits(p):
+    """Simdgroups share both products, and Metal's memory has the tiles."""
+    size = 4 if p.dtype == "float32" else 2
+    rows = p.block_M + 2 * p.block_N * max(1, p.stages)
+    memory = size * ((p.dim + 8) * rows + p.block_M * p.block_N)
+    by_rows = p.policy != "FullRow" or p.threads // 4 <= p.block_M
+    by_columns = p.policy != "FullCol" or p.threads // 4 <= p.block_N
+    return p.block_M * p.block_N >= 8 * p.threads and by_rows and by_columns and memory <= 32 * 1024
+
+
 @program(
     name="attention_by_wgmma",
     tags={"attention", "gemm", "pipelined", "wgmma"},
@@ -54,16 +64,7 @@ from tests.programs import program
         {"block_M": 32, "block_N": 64, "policy": "FullCol"},  # maxima through shared memory
         {"length": 1, "batch": 1},
     ],
-    # Simdgroups share both products, and Metal's memory has the tiles.
-    where=lambda p: (
-        p.block_M * p.block_N >= 8 * p.threads
-        and (p.policy != "FullRow" or 8 * p.threads // 32 <= p.block_M)
-        and (p.policy != "FullCol" or 8 * p.threads // 32 <= p.block_N)
-        and (4 if p.dtype == "float32" else 2)
-        * p.dim
-        * (p.block_M + 2 * p.block_N * max(1, p.stages))
-        <= 28 * 1024
-    ),
+    where=_fits,
     drawn=4,
     fast=["metal", "sm_80"],
 )

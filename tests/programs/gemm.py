@@ -57,6 +57,7 @@ def _mma(p):
         return ""
     short = {HALF: "f16", BRAIN: "bf16", SINGLE: "f32", DOUBLE: "f64", E4M3: "e4m3", E5M2: "e5m2"}
     short |= {"int8": "s8", "uint8": "u8", "int32": "s32"}
+    sums = SINGLE if sums == HALF else sums  # narrower ones are rounded behind it
     operand = "tf32" if of_a == SINGLE else short[of_a]
     return f"{shape}.row.col.{short[sums]}.{operand}.{operand}.{short[sums]}"
 

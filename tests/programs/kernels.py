@@ -260,3 +260,41 @@ def transposed_block_by_block(A: T.Tensor((64, 256), "float32"), C: T.Tensor((25
             T.copy(A[bx * 32, step * 32], tile)
             for i, j in T.Parallel(32, 32):
                 C[step * 32 + i, bx * 32 + j] = tile[j, i]
+
+
+@program(
+    tags={"reduce"},
+    parameters={"dtype": ["int8", "int32", "int16"]},
+    inputs={"X": lambda rng, shape: rng.integers(-100, 100, shape)},
+    targets=["llvm", "metal", "sm_80", "sm_90a", "gpu"],
+    fast=["sm_90a"],
+)
+def extremes_of_negated_integers(
+    X: T.Tensor((3, 64), dtype), Y: T.Tensor((4, 64), dtype), Z: T.Tensor((64,), dtype)
+):
+    """ptxas before CUDA 13.4 loses the sign of `b` in `min(min(a, -b), c)`, on sm_90 and sm_100."""
+    with T.Kernel(1, threads=64):
+        tile, least = T.alloc_fragment((3, 64), dtype), T.alloc_fragment((64,), dtype)
+        for i, j in T.Parallel(3, 64):
+            tile[i, j] = -X[i, j]
+        T.reduce_min(tile, least, dim=0)
+        T.copy(least, Z)
+        for j in T.Parallel(64):
+            Y[0, j] = T.min(T.min(X[0, j], -X[1, j]), X[2, j])
+            Y[1, j] = T.max(T.max(-X[0, j], -X[1, j]), -X[2, j])
+            Y[2, j] = T.max(T.max(X[0, j], X[1, j] * -1), X[2, j])
+            Y[3, j] = T.max(T.max(X[0, j], -T.abs(X[1, j])), X[2, j])
+
+
+@program(
+    tags={"loop"},
+    parameters={"order": ["row", "column"], "grid": [(7, 5), (8, 8), (1, 3)]},
+    targets=["llvm", "metal", "sm_80", "gpu"],
+    fast=["sm_80"],
+)
+def blocks_in_any_order(C: T.Tensor(grid, "int32")):
+    """Every block has work of its own."""
+    with T.Kernel(grid[1], grid[0], threads=32) as (bx, by):
+        T.use_swizzle(3, order=order)
+        for i in T.Parallel(1):
+            T.atomic_add(C[by, bx + i], by * grid[1] + bx + 1)
