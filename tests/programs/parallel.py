@@ -88,10 +88,11 @@ def rows_and_columns_of_any_number(A: T.Tensor((m, n), "float32"), C: T.Tensor((
 @program(
     tags={"copy", "parallel"},
     parameters={
-        "width": [32, 64, 96],
+        "width": [64, 32, 96],
         "threads": [32, 128],
         "is_known": [False, True],
     },
+    examples=[{}, {"width": 32, "threads": 128}],
     sizes=[{"m": 70, "n": 45}, {"m": 1, "n": 7}, {"m": 64, "n": 129}],
     expects=lambda p: (
         {"sm_80": [f"half tile_vector_ptr[{8 if p.threads == 128 else 32}]"]}
