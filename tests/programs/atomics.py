@@ -34,7 +34,7 @@ GPUS = ["sm_80", "sm_89", "sm_90a", "sm_100a", "gpu"]
     inputs={
         "index": lambda rng, shape: rng.integers(0, 5, shape),
         "small": lambda rng, shape: rng.integers(0 if dtype.startswith("u") else -1, 2, shape),
-        "large": lambda rng, shape: rng.integers(1, 100, shape),
+        "large": lambda rng, shape: rng.integers(1, 100, shape) * (2 if dtype[0] == "u" else 1),
         "total": lambda rng, shape: np.zeros(shape, np.int64),
         "bits": lambda rng, shape: rng.integers(0, 4, shape),
     },

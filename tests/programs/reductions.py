@@ -59,7 +59,7 @@ GPUS = ["sm_80", "sm_89", "sm_90a", "sm_100a", "gpu"]
     examples=[
         {},
         *({"kind": k, "dtypes": d, "tile": SHAPES[n % 2]} for n, (k, d) in enumerate(PAIRS)),
-        *({"kind": kind, "dtypes": ("int32", "int32"), "clear": False} for kind in BITS),
+        *({"kind": k, "dtypes": ("int32", "int32"), "clear": False} for k in ("max", *BITS)),
     ],
     where=lambda p: (
         p.dtypes == ("bool", "bool") and p.kind == "bitor"
@@ -68,7 +68,7 @@ GPUS = ["sm_80", "sm_89", "sm_90a", "sm_100a", "gpu"]
         or p.dtypes[0] == "int32"
         or (p.kind not in BITS and p.dtypes[0] != "bool")
     ),
-    inputs={"A": lambda rng, shape: _small(rng, shape, dtypes[0])},
+    inputs={"A": lambda rng, shape: _small(rng, shape, dtypes[0], kind)},
     targets=lambda p: ["llvm", *GPUS, *([] if "float64" in p.dtypes else ["metal"])],
     fast=["metal", "sm_80"],
 )
@@ -82,11 +82,15 @@ def reduce(A: T.Tensor(tile[0], dtypes[0]), C: T.Tensor(tile[2], dtypes[1])):
         T.copy(total, C)
 
 
-def _small(rng, shape, dtype):
-    """Integers whose sums fit into a byte; or floats that are not multiples of anything."""
+def _small(rng, shape, dtype, kind):
+    """Sums fit into a byte; of extremes all have a sign, that one which begins with zero is found."""
+    sign = {"max": -1, "min": 1}.get(kind)
     if dtype.startswith("float") or dtype == "bfloat16":
-        return rng.standard_normal(shape)
-    return rng.integers(0 if dtype in ("uint8", "bool") else -1, 2, shape)
+        numbers = rng.standard_normal(shape)
+        return numbers if sign is None else sign * (1 + np.abs(numbers))
+    if dtype in ("uint8", "bool"):
+        return rng.integers(0, 2, shape)
+    return rng.integers(-1, 2, shape) if sign is None else sign * rng.integers(1, 100, shape)
 
 
 @program(
@@ -132,7 +136,6 @@ def reduce_a_region_of_a_tile(
         "dtype": ["float32", "float16", "bfloat16"],
         "propagate": [False, True],
     },
-    where=lambda p: not p.propagate or p.dtype != "float32",
     examples=[{}, {"dtype": "float16", "propagate": True}, {"dim": 0, "dtype": "float16"}],
     inputs={
         "A": lambda rng, shape: np.where(

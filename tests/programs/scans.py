@@ -42,9 +42,10 @@ NO_METAL = ["llvm", "sm_80", "sm_89", "sm_90a", "sm_100a", "gpu"]
         {},
         *({"dtypes": d, "tile": SHAPES[1 - n % 2]} for n, d in enumerate(DTYPES[2:])),
         *({"tile": tile, "reverse": True} for tile in SHAPES[1:]),
+        {"kind": "max", "dtypes": ("int32", "int32"), "tile": SHAPES[1]},
     ],
     where=lambda p: p.kind == "sum" or p.dtypes[0] == p.dtypes[1],
-    inputs={"A": lambda rng, shape: _small(rng, shape, dtypes[0])},
+    inputs={"A": lambda rng, shape: _small(rng, shape, dtypes[0], kind)},
     targets=lambda p: [*NO_METAL, *([] if "float64" in p.dtypes else ["metal"])],
     fast=["metal", "sm_80"],
 )
@@ -57,11 +58,15 @@ def scan(A: T.Tensor(tile[0], dtypes[0]), C: T.Tensor(tile[0], dtypes[1])):
         T.copy(totals, C)
 
 
-def _small(rng, shape, dtype):
-    """Integers whose sums fit into a byte; or floats that are not multiples of anything."""
+def _small(rng, shape, dtype, kind):
+    """Sums fit into a byte; of extremes all have a sign, that one which begins with zero is found."""
+    sign = {"max": -1, "min": 1}.get(kind)
     if dtype.startswith("float") or dtype == "bfloat16":
-        return rng.standard_normal(shape)
-    return rng.integers(0 if dtype in ("uint8", "bool") else -1, 2, shape)
+        numbers = rng.standard_normal(shape)
+        return numbers if sign is None else sign * (1 + np.abs(numbers))
+    if dtype in ("uint8", "bool"):
+        return rng.integers(0, 2, shape)
+    return rng.integers(-1, 2, shape) if sign is None else sign * rng.integers(1, 100, shape)
 
 
 @program(
