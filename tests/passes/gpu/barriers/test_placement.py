@@ -93,6 +93,7 @@ def test_one_barrier_an_iteration_of_a_pipelined_product(
     assert source.count("threadgroup_barrier(") == 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("causal", [False, True])
 def test_one_barrier_an_iteration_of_pipelined_attention(causal):
     options = {"block_M": 32, "block_N": 32, "threads": 128, "stages": 2, "dtype": "float16"}

@@ -102,6 +102,7 @@ for turn in range(4):
     assert len(compared) <= stores * (stores + 1) // 2 + stores * reads
 
 
+@pytest.mark.full
 def test_a_persistent_gemm_compares_few_accesses(compared):
     """Its 16 stores to the staged tile touch 8 sets of elements, and its 4 copies out of it 2."""
     program = PROGRAMS["gemm"](8192, 8192, 8192, "float16", "nn", 256, 128, 64, 4, 256, 8)
