@@ -17,6 +17,7 @@ def on_metal(program):
     return tvmtile.compile(program, target="metal", execution_backend="emulator")
 
 
+@pytest.mark.full
 def test_constants_keep_their_values():
     values = [16777217.0 - 1, 0.1, 1.0000001, -math.inf, 1e-42, 3.4028234663852886e38]
 

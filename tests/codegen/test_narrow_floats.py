@@ -147,6 +147,7 @@ def bits_of(tensor):
     return torch.where(tensor.float().isnan(), -(2**31), bits)
 
 
+@pytest.mark.full
 @every_target
 @pytest.mark.parametrize("wide", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("dtype", FLOAT8)
@@ -236,6 +237,7 @@ def values_of(wide):
     return torch.cat([bits, near_one, few, few + 1, few - 1]).view(torch.float32)
 
 
+@pytest.mark.full(but=4)
 @every_target
 @pytest.mark.parametrize("wide", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("dtype", FLOAT8)

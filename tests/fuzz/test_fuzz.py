@@ -215,6 +215,7 @@ def test_a_guard_that_is_off_by_one_is_found(monkeypatch, tmp_path):
     assert outcome.kind == "wrong"
 
 
+@pytest.mark.full
 def test_a_clear_that_does_not_see_views_is_found(monkeypatch, tmp_path):
     """What a view reads of cleared sums, before the first of a loop's products sets them.
 
@@ -228,6 +229,7 @@ def test_a_clear_that_does_not_see_views_is_found(monkeypatch, tmp_path):
     assert "wrong" in {outcome.kind for outcome in outcomes}
 
 
+@pytest.mark.full
 def test_a_sign_taken_out_of_a_division_is_found(monkeypatch, tmp_path):
     """`(c - i) // d`, as TVM's FlattenBuffer has it where nothing hides it."""
     from tvmtile.passes.workarounds import keep_remainders
@@ -248,6 +250,7 @@ def test_missing_barriers_are_found(monkeypatch, tmp_path):
     assert "race" in outcome.detail
 
 
+@pytest.mark.full
 @emulated
 def test_a_producer_that_does_not_wait_is_found(monkeypatch, tmp_path):
     """It waits for the tile to be full, not for it to be free."""
@@ -257,6 +260,7 @@ def test_a_producer_that_does_not_wait_is_found(monkeypatch, tmp_path):
     assert "DataRace" in run(program, "hopper", tmp_path).detail
 
 
+@pytest.mark.full
 @emulated
 def test_roles_that_do_not_count_what_they_have_done_are_found(monkeypatch, tmp_path):
     """An iteration that a mask leaves in would have the tiles of the one before."""

@@ -315,6 +315,7 @@ def test_variables_of_the_environment_are_in_the_key(base, monkeypatch):
     assert names_of(scale()) == base
 
 
+@pytest.mark.full(but=2)
 @pytest.mark.parametrize(
     "compiler", ["tvm.__version__", "tvm_ffi.__version__", "the code", "a library"]
 )

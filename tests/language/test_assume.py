@@ -51,6 +51,7 @@ def test_a_product_of_several_sizes(target):
         assert torch.equal(c, product(a, b).half())
 
 
+@pytest.mark.full(but=2)
 @everywhere
 def test_what_does_not_hold_is_an_error_that_says_so(target):
     kernel = runnable(multiply(multiple=8), target)

@@ -154,6 +154,7 @@ def with_place(row: Row, file: Path) -> str:
     return r"(?:tvmtile\.errors\.)?" + pattern("\n".join(lines))
 
 
+@pytest.mark.full
 def test_message_of_a_script(tmp_path):
     driver = tmp_path / "driver.py"
     driver.write_text(RUN_ALL)
@@ -168,6 +169,7 @@ def test_message_of_a_script(tmp_path):
         )
 
 
+@pytest.mark.full
 def test_script_ends_with_an_error_of_a_pass(tmp_path):
     row, file = of_origin("a pass, through TVM", tmp_path)
     done = terminal(file)

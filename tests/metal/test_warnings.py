@@ -14,6 +14,7 @@ METAL, SM80 = "metal", {"kind": "cuda", "arch": "sm_80"}
 MIXED = "differ in dtype|float16 and bfloat16 matrices are not"
 
 
+@pytest.mark.full(but=4)
 @pytest.mark.parametrize(
     ("name", "parameters", "target", "message"),
     [

@@ -136,6 +136,7 @@ def test_each_pattern_is_found():
     assert "relax.matmul" in operators(Patterns)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", list(FOUND))
 def test_numbers_on_a_cpu(name):
     torch.manual_seed(0)
@@ -325,6 +326,7 @@ def model(request):
     return model, module, inputs(5), found
 
 
+@pytest.mark.full
 def test_a_model_of_torch_on_a_cpu(model):
     model, module, inputs, expected = model
     rewritten, found = chosen(module)
@@ -371,6 +373,7 @@ ON_EMULATORS = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("target", [SM90A, "metal"], ids=["sm_90a", "metal"])
 @pytest.mark.parametrize("model", ON_EMULATORS, indirect=True)
 def test_a_model_of_torch_on_the_emulators(model, target):

@@ -13,6 +13,7 @@ from tvmtile.passes import ReduceBehindLoops
 TARGETS = {"sm_80": {"kind": "cuda", "arch": "sm_80"}, "metal": "metal"}
 
 
+@pytest.mark.full(but=14)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(
     ("name", "given", "is_behind"),

@@ -140,6 +140,7 @@ def test_code_for_a_cpu_grows_with_the_text_of_a_kernel(order):
     assert size(M, N) / 2 < 1.5 * static
 
 
+@pytest.mark.full(but=2)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("rows", [1, 65, 160])
 @pytest.mark.parametrize("columns", [32, 100])

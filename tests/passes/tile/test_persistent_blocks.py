@@ -30,6 +30,7 @@ def few_multiprocessors(monkeypatch):
     monkeypatch.setitem(capabilities._MULTIPROCESSORS, 90, 3)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("few_multiprocessors")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_blocks_that_take_turns_compute_the_same(name, tier, tmp_path):
@@ -98,6 +99,7 @@ def choice_of_loop(kernel):
 FIXED = ("registers for consumers", "the kernel asks that none move")
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize(
     ("extents", "block", "threads", "options", "blocks"),
     [
@@ -143,6 +145,7 @@ MANY = "3 blocks may run at once on a multiprocessor; T.annotate_persistent() as
 SMALL = {"threads": 128, "block": (64, 64, 64), "wish": None}
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize(
     ("program", "reason"),
     [

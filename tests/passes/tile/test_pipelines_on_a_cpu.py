@@ -25,6 +25,7 @@ def pipelining(monkeypatch):
     monkeypatch.setattr(pipeline, "lowering_passes", passes)
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.usefixtures("pipelining")
 @pytest.mark.parametrize("name", PIPELINED)
 def test_a_pipelined_loop_computes_what_it_did(name, tier, tmp_path):

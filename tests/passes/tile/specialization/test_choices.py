@@ -109,6 +109,7 @@ ONE_ROLE = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("reason", ONE_ROLE)
 def test_a_loop_with_one_role_says_why(reason):
     block, threads, options = ONE_ROLE[reason]
@@ -121,6 +122,7 @@ def test_a_loop_with_one_role_says_why(reason):
     assert not registers_moved(kernel)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("block", "options", "chosen"),
     [
@@ -205,6 +207,7 @@ def test_barriers_of_blocks_need_all_threads(barrier):
     )
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize(("limit", "copies"), [(None, 3), (2, 2)])
 def test_stages_are_limited_by_whoever_runs_the_passes(limit, copies):
     """Which is done where a block's memory turns out not to suffice for those planned."""
@@ -216,6 +219,7 @@ def test_stages_are_limited_by_whoever_runs_the_passes(limit, copies):
     assert f"a = T.alloc_buffer(({copies}, 64, 64)" in script
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize(
     "layouts",
     [
@@ -256,6 +260,7 @@ def test_tiles_lie_as_is_asked_for_and_as_tensor_maps_write_them(layouts):
 # Products in flight ----------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("stages", "block", "waits"),
     [
@@ -271,6 +276,7 @@ def test_a_product_is_in_flight_where_enough_comes_meanwhile(stages, block, wait
     assert re.findall(r'async_wait\("wgmma/\w+", (\d)\)', script) == waits
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("shape", "reason"),
     [
@@ -290,6 +296,7 @@ def test_products_do_not_overlap_for_a_reason(shape, reason, tmp_path):
 # Registers -------------------------------------------------------------------------------------
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize(
     ("threads", "blocks", "moved"),
     [
@@ -320,6 +327,7 @@ def test_blocks_leave_no_registers_for_a_product_of_warpgroups():
     assert kernel.resources()
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("hint", [T.no_set_max_nreg, T.disable_warp_group_reg_alloc])
 def test_registers_stay_where_the_kernel_asks_for_that(hint):
     kernel = compiled(product((128, 128, 64), 256, size=256, hints=[hint]))
@@ -328,6 +336,7 @@ def test_registers_stay_where_the_kernel_asks_for_that(hint):
     assert reason == "the kernel asks that none move"
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize(
     ("block", "registers"),
     [
@@ -398,6 +407,7 @@ def weights(*, uses="nothing", before=False, view=False, writes=False, moved=Fal
     return main
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize(
     ("options", "computes"),
     [

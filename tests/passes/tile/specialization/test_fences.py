@@ -74,6 +74,7 @@ def by_hand(fence):
     return main
 
 
+@pytest.mark.full(but=2)
 @pytest.mark.parametrize("fence", ["behind", "none", "in front", "of a few", "too late"])
 def test_a_fence_of_the_threads_that_store_stands_before_they_arrive(fence):
     """Elsewhere it orders nothing, and those who multiply have one of their own."""

@@ -56,6 +56,7 @@ def test_a_wait_that_is_left_out_is_found(name, tmp_path):
     assert all(map(subject.finds, missed))
 
 
+@pytest.mark.full
 def test_roles_that_do_not_count_alike_are_found(tmp_path):
     subject = Subject("roles_masked", {}, tmp_path)
     source = subject.source
