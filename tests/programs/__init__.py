@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 
 from tests.fuzz.program import Program
+from tests.gpu.machine import HAS_GPU
 from tests.programs.text import stand_alone
 
 __all__ = ["ARCHITECTURES", "TARGETS", "Case", "Entry", "catalogue", "program"]
@@ -70,8 +71,10 @@ class Entry:
     def selected(self, target: str, tier: str) -> list[dict[str, Any]]:
         """The parameters of these cases."""
         examples = [self._completed(e) for e in self.examples[: 1 if tier == "fast" else None]]
-        count = (_DRAWN if target in ("llvm", "gpu") else _EMULATED)[tier]
-        drawn = self._drawn(max(count, self.drawn) if tier == "full" else count)
+        runs_here = target == "llvm" or (target == "gpu" and HAS_GPU)
+        count = (_DRAWN if runs_here else _EMULATED)[tier]
+        more = tier == "full" and (runs_here or target != "gpu")
+        drawn = self._drawn(max(count, self.drawn) if more else count)
         if tier != "full" or target not in ARCHITECTURES:
             found = examples + drawn
         else:

@@ -15,7 +15,9 @@ def _fits(p):
     memory = size * ((p.dim + 8) * rows + p.block_M * p.block_N)
     by_rows = p.policy != "FullRow" or p.threads // 4 <= p.block_M
     by_columns = p.policy != "FullCol" or p.threads // 4 <= p.block_N
-    return p.block_M * p.block_N >= 8 * p.threads and by_rows and by_columns and memory <= 32 * 1024
+    few = p.batch * p.heads * p.length <= 8 * p.block_M  # blocks: the interpreter runs each
+    shared = p.block_M * p.block_N >= 8 * p.threads and by_rows and by_columns
+    return few and shared and memory <= 32 * 1024
 
 
 @program(
