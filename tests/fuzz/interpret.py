@@ -213,6 +213,23 @@ class Interpreter(Expressions):
         yield
         self.names, self.lanes, self._in_parallel, self._threads = outer
 
+    def _is_of_threads(self, call: ast.Call) -> bool:
+        """An operand is an array of which each thread has one, or the result a variable."""
+        names = {n.id: n in call.args[1:2] for n in ast.walk(call) if isinstance(n, ast.Name)}
+        found = {name: self.names.get(name) for name in names}
+        return any(
+            isinstance(b, Buffer) and b.private and (b.shape or names[n]) for n, b in found.items()
+        )
+
+    @contextmanager
+    def _as_thread(self, lane: int) -> Iterator[None]:
+        """What one thread does for itself."""
+        outer = self.names, self.lanes, self._in_parallel, self._threads
+        self.names = {name: _of_lane(found, lane) for name, found in self.names.items()}
+        self.lanes, self._in_parallel, self._threads = Lanes.all_of(1), False, ()
+        yield
+        self.names, self.lanes, self._in_parallel, self._threads = outer
+
     def _common(self, found: Any) -> Any:
         if isinstance(found, Buffer) and found.private:
             if found.shape or not found.defined.all():
@@ -459,6 +476,11 @@ class Interpreter(Expressions):
         options = {str(k.arg): _constant(k.value) for k in call.keywords if k.arg not in _IGNORED}
         if name in _HINTS:
             return
+        if self._threads and self._is_of_threads(call):
+            for lane in np.flatnonzero(self.lanes.runs):
+                with self._as_thread(lane):
+                    self._perform(call)
+            return
         if name == "reducer_update":
             self._atomic(self._reducers[self._owner(call.args[0])], *call.args)
             return
@@ -582,6 +604,22 @@ class Interpreter(Expressions):
 def _is_option(arg: ast.expr) -> bool:
     """An operator's option, by position: a constant or the name of a policy."""
     return isinstance(arg, ast.Constant | ast.Attribute)
+
+
+def _of_lane(found: Any, lane: int) -> Any:
+    """A name's value in one lane."""
+    if isinstance(found, View) and found.private:
+        return View(found.name, found.shape, found.dtype, _of_lane(found.base, lane))
+    if isinstance(found, Buffer) and found.private:
+        own = Buffer(found.name, found.shape, found.dtype, found.scope)
+        span = slice(lane * found.size, (lane + 1) * found.size)
+        own.data, own.error, own.defined = (
+            part[span] for part in (found.data, found.error, found.defined)
+        )
+        return own
+    if isinstance(found, Value) and found.data.ndim:
+        return Value(found.data[lane], found.error[lane], found.dtype)
+    return found
 
 
 def _of_lanes(value: Value, lanes: np.ndarray) -> Value:

@@ -18,7 +18,8 @@ from typing import Any
 __all__ = ["Name", "stand_alone"]
 
 _BUILTINS = {
-    f.__name__: f for f in (abs, float, getattr, int, len, max, min, round, str, sum, tuple)
+    f.__name__: f
+    for f in (abs, enumerate, float, getattr, int, len, max, min, round, str, sum, tuple)
 }
 _FOLDED = (
     ast.BinOp,
