@@ -140,19 +140,6 @@ def test_text_comes_between_pythons_own(capfd):
     assert capfd.readouterr().out == "before\n[block 0] kernel\nafter\n"
 
 
-def test_program_parses_back():
-    from tvm.ir import assert_structural_equal
-    from tvm.script import from_source
-
-    @T.prim_func
-    def main(A: T.Tensor((8,), "float32")):
-        with T.Kernel(8) as bx:
-            T.print(A[bx], msg="x")
-            T.print(A)
-
-    assert_structural_equal(from_source(main.script()), main)
-
-
 def test_log_of_a_kernel_on_metal(capfd):
     """A value once a block, an element by the thread that has it."""
 
