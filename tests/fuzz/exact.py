@@ -224,7 +224,7 @@ class ExactInterpreter:
 
     def _pair(self, *nodes: ast.expr) -> tuple[np.ndarray, np.ndarray]:
         """Two operands, of which a Python number takes the dtype of the other one."""
-        constants = [n.value if isinstance(n, ast.Constant) else None for n in nodes]
+        constants = [_number(n) for n in nodes]
         known = [
             None if c is not None else self.value(n) for c, n in zip(constants, nodes, strict=True)
         ]
@@ -254,16 +254,24 @@ class ExactInterpreter:
             return _TESTED[function](_wide(self.value(args[0])))
         if function in _ROUNDED:
             return _computed(_ROUNDED[function], self.value(args[0]))
-        if function == "abs":
-            return _computed(np.abs, self.value(args[0]))
+        if function == "abs":  # the smallest integer has none
+            found = self.value(args[0])
+            return np.abs(found) if found.dtype.kind in "iu" else _computed(np.abs, found)
         if function in ("truncdiv", "truncmod"):
             a, b = self._pair(*args)
             if np.any(b == 0):
                 raise Invalid("a division by zero")
             return _computed(_truncdiv if function == "truncdiv" else _truncmod, a, b)
-        if isinstance(args[0], ast.Constant):
-            return np.asarray(args[0].value).astype(storage(function))
+        if _number(args[0]) is not None:
+            return np.asarray(_number(args[0])).astype(storage(function))
         raise Invalid(f"the interpreter does not know T.{function}")
+
+
+def _number(node: ast.expr) -> Any:
+    """A Python number, or None."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.operand, ast.Constant):
+        return -node.operand.value
+    return node.value if isinstance(node, ast.Constant) else None
 
 
 def _truncdiv(a: np.ndarray, b: np.ndarray) -> np.ndarray:

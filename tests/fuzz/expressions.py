@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import ast
+import functools
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from tests.fuzz.memory import Buffer, Lanes
 from tests.fuzz.operators import Access, Region
 from tests.fuzz.values import (
+    EPSILON,
     Invalid,
     Value,
     binary,
     cast,
     compare,
+    held,
     is_float,
     literal,
     logical,
@@ -64,6 +69,25 @@ _MONOTONE = {
     "ceil": (np.ceil, 0),
     "trunc": (np.trunc, 0),
     "round": (np.rint, 0),
+    "ties-away-from-zero": (lambda x: np.trunc(x + np.copysign(0.5, x)), 0),
+}
+# Functions of numbers that are exact; of narrow floats, too, they are computed in float32.
+_FUNCTIONS = {
+    "acos": np.arccos,
+    "asin": np.arcsin,
+    "atan": np.arctan,
+    "cos": np.cos,
+    "cosh": np.cosh,
+    "erf": np.vectorize(math.erf, otypes=[float]),
+    "exp10": lambda x: 10.0**x,
+    "fmod": np.fmod,
+    "log10": np.log10,
+    "log1p": np.log1p,
+    "pow": np.power,
+    "sin": np.sin,
+    "sinh": np.sinh,
+    "tan": np.tan,
+    "tanh": np.tanh,
 }
 
 
@@ -107,11 +131,15 @@ class Expressions:
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return self._negated(self.value(operand))
             case ast.UnaryOp(op=ast.Not(), operand=operand):
-                return negate_bool(self.value(operand))
+                return negate_bool(self.condition(operand))
             case ast.BinOp(left=left, op=op, right=right):
                 return self._binary(_BINARY[type(op)], left, right)
             case ast.Compare(left=left, ops=[op], comparators=[right]):
                 return compare(_COMPARED[type(op)], self.value(left), self.value(right))
+            case ast.Compare(left=left, ops=ops, comparators=rights):
+                steps = zip([left, *rights[:-1]], ops, rights, strict=True)
+                parts: list[ast.expr] = [ast.Compare(a, [op], [b]) for a, op, b in steps]
+                return self._logical("and", parts)
             case ast.BoolOp(op=op, values=values):
                 return self._logical("and" if isinstance(op, ast.And) else "or", values)
             case ast.Subscript():
@@ -119,6 +147,10 @@ class Expressions:
             case ast.Call(func=ast.Attribute(attr=function), args=args):
                 return self._call(function, args)
         raise Invalid(f"the interpreter does not know {ast.unparse(node)}")
+
+    def condition(self, node: ast.expr) -> Value:
+        """Whether something holds in each lane: a number does that is not zero."""
+        return cast(self.value(node), "bool")
 
     def integer(self, node: ast.expr) -> int:
         """An integer that is the same in all lanes."""
@@ -182,11 +214,11 @@ class Expressions:
         return Value(np.where(runs, value.data, value.data.dtype.type(1)), error, value.dtype)
 
     def _logical(self, operator: str, nodes: list[ast.expr]) -> Value:
-        result = self.value(nodes[0])
+        result = self.condition(nodes[0])
         for node in nodes[1:]:
             # The right side is evaluated where the left one does not decide.
             with self.within(self.lanes.where(result, operator == "and")):
-                right = self.value(node)
+                right = self.condition(node)
             result = logical(operator, result, right)
         return result
 
@@ -242,10 +274,18 @@ class Expressions:
             return self._chosen(*args)
         if function == "get_thread_binding":
             return self.thread(self.integer(args[0]) if args else 0)
+        if function in ("infinity", "max_value", "min_value"):
+            return _end(function, ast.literal_eval(args[0]))
         if function == "cast":
             return cast(self._present(self.value(args[0])), ast.literal_eval(args[1]))
-        if function == "infinity":
-            return literal(np.inf, ast.literal_eval(args[0]))
+        if function == "reinterpret":
+            return reinterpreted(self.value(args[0]), ast.literal_eval(args[1]))
+        if function in ("And", "Or"):
+            return self._logical(function.lower(), args)
+        if function == "Not":
+            return negate_bool(self.condition(args[0]))
+        if function == "round" and len(args) == 2:
+            function, args = ast.literal_eval(args[1]), args[:1]
         if function in ("any_of", "all_of"):
             return self._quantified(function, args[0])
         values = [self._present(self.value(arg)) for arg in args]
@@ -260,7 +300,7 @@ class Expressions:
         )
 
     def _chosen(self, test: ast.expr, then: ast.expr, otherwise: ast.expr) -> Value:
-        condition = self.value(test)
+        condition = self.condition(test)
         with self.within(self.lanes.where(condition)):
             a = self._present(self.value(then))
         with self.within(self.lanes.where(condition, wanted=False)):
@@ -275,13 +315,17 @@ def called(function: str, values: list[Value]) -> Value:
     """A function of numbers, `T.<function>`."""
     first = values[0]
     if function in ("max", "min"):
-        return binary(function, *values)
+        return functools.reduce(functools.partial(binary, function), values)
     if function == "clamp":
         return binary("min", binary("max", first, values[1]), values[2])
     if function == "ceildiv":
         return _ceildiv(first, values[1])
+    if function == "align_up":
+        return binary("*", _ceildiv(first, values[1]), values[1])
     if function == "abs":
         return rounded(np.abs(first.data), first.error, first.dtype)
+    if function in _FUNCTIONS and all(value.exact for value in values):
+        return _computed(_FUNCTIONS[function], values)
     if function in _MONOTONE:
         return monotone(*_arguments(function, first))
     if function in ("isinf", "isnan", "isfinite"):
@@ -289,6 +333,34 @@ def called(function: str, values: list[Value]) -> Value:
     if function == "bool" or is_float(function) or np.issubdtype(storage(function), np.integer):
         return cast(first, function)
     raise Invalid(f"the interpreter does not know T.{function}")
+
+
+def _computed(function: Any, values: list[Value]) -> Value:
+    dtype = next(value.dtype for value in values if value.dtype)
+    with np.errstate(divide="ignore"):
+        result = function(*(cast(value, dtype).data for value in values))
+    none = functools.reduce(np.logical_or, (np.isnan(value.data) for value in values))
+    known = np.where(none, 0.0, result)
+    found = rounded(known, 8 * min(EPSILON[dtype], EPSILON["float32"]) * np.abs(known), dtype)
+    return Value(np.where(none, np.nan, found.data), found.error, dtype)
+
+
+def _end(which: str, dtype: str) -> Value:
+    """The largest or smallest number of a dtype; integers have no infinity, and end there."""
+    if which == "infinity" and is_float(dtype):
+        return literal(np.inf, dtype)
+    limits = ml_dtypes.finfo(storage(dtype)) if is_float(dtype) else np.iinfo(dtype)
+    number = limits.min if which == "min_value" else limits.max
+    return literal(float(number) if is_float(dtype) else number, dtype)
+
+
+def reinterpreted(value: Value, dtype: str) -> Value:
+    """A number whose bits are those of another one."""
+    if not value.exact:
+        raise Invalid("the bits of a number are not known")
+    bits = np.ascontiguousarray(value.data.astype(storage(value.dtype))).reshape(-1)
+    data = bits.view(storage(dtype)).reshape(value.data.shape).astype(held(dtype))
+    return Value(data, np.zeros(()), dtype)
 
 
 def _arguments(function: str, value: Value) -> tuple[Any, Value, int]:

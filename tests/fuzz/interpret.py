@@ -40,6 +40,8 @@ _HINTS = (
     "ptx_wait_group",
     "sync_threads",
     "tma_store_wait",
+    "barrier_arrive",
+    "barrier_wait",
     "wait_wgmma",
     "warpgroup_arrive",
     "warpgroup_commit_batch",
@@ -47,6 +49,8 @@ _HINTS = (
     "warpgroup_wait",
 )
 """What changes how fast a program is, or waits for copies, which are done where they begin."""
+_OF_THREADS = ("get_thread_binding", "get_warp_idx", "ws")
+"""What names threads."""
 _IGNORED = (
     "annotations",
     "barrier",
@@ -123,6 +127,11 @@ class Interpreter(Expressions):
 
     def _statement(self, node: ast.stmt) -> None:
         match node:
+            case ast.With(items=[ast.withitem(context_expr=ast.Call() as call)]) if _is_ws(call):
+                groups = self.thread(0).data // 128
+                named = np.isin(groups, [self.integer(arg) for arg in call.args])
+                with self.within(Lanes(self.lanes.runs & named, self.lanes.maybe)):
+                    self._scoped(node.body)
             case ast.With(
                 items=[ast.withitem(context_expr=ast.Call() as call, optional_vars=names)]
             ):
@@ -188,7 +197,7 @@ class Interpreter(Expressions):
     @contextmanager
     def _as_threads(self, call: ast.Call, body: list[ast.stmt]) -> Iterator[None]:
         """Code by thread index: a lane is a thread; all are done with a statement before the next."""
-        if "get_thread_binding" not in ast.unparse(body):
+        if not any(f"T.{name}(" in ast.unparse(body) for name in _OF_THREADS):
             yield
             return
         given = next(ast.literal_eval(k.value) for k in call.keywords if k.arg == "threads")
@@ -245,7 +254,7 @@ class Interpreter(Expressions):
         self.names[target.id] = value
 
     def _branch(self, node: ast.If) -> None:
-        condition = self.value(node.test)
+        condition = self.condition(node.test)
         if not self._in_parallel:
             if not condition.exact:
                 raise Invalid("a branch of a block is uncertain")
@@ -280,9 +289,9 @@ class Interpreter(Expressions):
         name = call.func.id if isinstance(call.func, ast.Name) else call.func.attr  # type: ignore[attr-defined]
         if name == "Parallel" and self._threads:
             with self._as_block():
-                self._parallel(node, call)
+                self._parallel(node)
         elif name == "Parallel":
-            self._parallel(node, call)
+            self._parallel(node)
         elif name == "Persistent":
             self._persistent(node, call)
         elif name == "grid":
@@ -299,7 +308,7 @@ class Interpreter(Expressions):
     def _while(self, node: ast.While) -> None:
         with self._left_alone():
             while True:
-                condition = self.value(node.test)
+                condition = self.condition(node.test)
                 if (condition.error > 0).any():
                     raise Invalid("a loop that may or may not go on")
                 lanes = self.lanes.runs & condition.data
@@ -349,9 +358,10 @@ class Interpreter(Expressions):
             index = np.asarray(first + number * step)
             yield Value(index, np.zeros(index.shape), "int32"), number < counts
 
-    def _parallel(self, node: ast.For, call: ast.Call) -> None:
+    def _parallel(self, node: ast.For) -> None:
         if self._in_parallel:
             raise Invalid("a T.Parallel in another one")
+        call, targets, body = _nest(node)
         extents = [self.integer(extent) for extent in call.args]
         grid = np.meshgrid(*map(np.arange, extents), indexing="ij")
         indices = [Value(axis.reshape(-1), np.zeros(()), "int32") for axis in grid]
@@ -360,6 +370,7 @@ class Interpreter(Expressions):
         for buffer in touched:
             buffer.lane_owners = Owners(buffer.size)
         self._in_parallel = True
+        node = ast.For(ast.Tuple(targets), call, body, [])
         self._iteration(node, indices, Lanes.all_of(count))
         self._in_parallel = False
         for buffer in touched:
@@ -422,7 +433,8 @@ class Interpreter(Expressions):
             return self._viewed(name, data.value, shape, dtype)
         if function not in _SCOPES:
             return None
-        extents = call.args[0].elts if isinstance(call.args[0], ast.Tuple) else call.args[:1]
+        is_list = isinstance(call.args[0], ast.Tuple | ast.List)
+        extents = call.args[0].elts if is_list else call.args[:1]  # type: ignore[attr-defined]
         shape = tuple(self.integer(extent) for extent in extents)
         dtype = "uint64" if function == "alloc_barrier" else ast.literal_eval(call.args[1])
         scope = _SCOPES[function]
@@ -446,10 +458,11 @@ class Interpreter(Expressions):
 
     def _write(self, buffer: Buffer, offset: np.ndarray, inside: np.ndarray, value: Value) -> None:
         flat = self.placed(buffer, offset)[inside]
-        self.own(buffer, "written", flat, inside)
+        stored = _of_lanes(value, inside)
+        self.own(buffer, "written", flat, inside, stored.data)
         if self._threads:
-            self._check_equal(buffer, flat, _of_lanes(value, inside))
-        buffer.store(flat, _of_lanes(value, inside), self.lanes.maybe[inside])
+            self._check_equal(buffer, flat, stored)
+        buffer.store(flat, stored, self.lanes.maybe[inside])
 
     @staticmethod
     def _check_equal(buffer: Buffer, places: np.ndarray, value: Value) -> None:
@@ -458,14 +471,16 @@ class Interpreter(Expressions):
         if np.any(value.data != value.data[first][inverse]):
             raise Invalid(f"threads store different values in an element of {buffer.name}")
 
-    def own(self, buffer: Buffer, how: str, offsets: np.ndarray, lanes: np.ndarray) -> None:
+    def own(
+        self, buffer: Buffer, how: str, offsets: np.ndarray, lanes: np.ndarray, *data: np.ndarray
+    ) -> None:
         if buffer.scope == "local" and not buffer.private and self.lanes.runs.size > 1:
             if how != "read":
                 raise Invalid(f"{buffer.name} of a thread is written in T.Parallel")
         if buffer.lane_owners is not None:
-            getattr(buffer.lane_owners, how)(offsets, np.flatnonzero(lanes))
+            getattr(buffer.lane_owners, how)(offsets, np.flatnonzero(lanes), *data)
         if buffer.block_owners is not None:
-            getattr(buffer.block_owners, how)(offsets, np.full(offsets.shape, self.block))
+            getattr(buffer.block_owners, how)(offsets, np.full(offsets.shape, self.block), *data)
 
     def _perform(self, call: ast.Call) -> None:
         if isinstance(call.func, ast.Name):
@@ -561,10 +576,30 @@ class Interpreter(Expressions):
             return
         access, place = Access(self.block), self.region(target)
         if not self._is_tile(value):
-            access.update(place.like(place), self.value(value), kind)
+            number = self.value(value)
+            whole = Value(number.data.reshape(()), number.error.reshape(()), number.dtype)
+            access.update(place.like(place), whole, kind)
             return
         source = self.region(value)
         access.update(place.like(source), access.read(source), kind)
+
+    def _call(self, function: str, args: list[ast.expr]) -> Value:
+        if function == "get_warp_idx":
+            numbers = self.thread(0).data // 32
+            return Value(numbers, np.zeros(numbers.shape), "int32")
+        if function.startswith("atomic_"):
+            return self._before(function.removeprefix("atomic_"), *args)
+        return super()._call(function, args)
+
+    def _before(self, kind: str, target: ast.expr, value: ast.expr) -> Value:
+        """What an element is before an update. Blocks come one by one, as they may."""
+        assert isinstance(target, ast.Subscript)
+        buffer, offset, _ = self.offsets(target)
+        if offset.size > 1:
+            raise Invalid("updates by several iterations, in an order that matters")
+        found = buffer.load(offset)
+        self._atomic(kind, target, value)
+        return found
 
     def _is_tile(self, node: ast.expr) -> bool:
         if isinstance(node, ast.Subscript):
@@ -599,6 +634,25 @@ class Interpreter(Expressions):
         if not isinstance(rows, ast.List):
             return access.read(self.region(rows))
         return literal(np.array([self.integer(row) for row in rows.elts]), "int32")
+
+
+def _is_ws(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Attribute) and call.func.attr == "ws"
+
+
+def _nest(node: ast.For) -> tuple[ast.Call, list[ast.expr], list[ast.stmt]]:
+    """A T.Parallel with those that it consists of: their extents, indices and body."""
+    assert isinstance(node.iter, ast.Call)
+    targets = node.target.elts if isinstance(node.target, ast.Tuple) else [node.target]
+    match node.body:
+        case [ast.For(iter=ast.Call(func=ast.Attribute(attr="Parallel"))) as inner]:
+            call, more, body = _nest(inner)
+            return (
+                ast.Call(node.iter.func, [*node.iter.args, *call.args], []),
+                [*targets, *more],
+                body,
+            )
+    return node.iter, targets, node.body
 
 
 def _is_option(arg: ast.expr) -> bool:

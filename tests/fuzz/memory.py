@@ -2,7 +2,8 @@
 
 Two things make a program meaningless, and both are found here: to read an element of a tile that
 nothing has written, and to touch an element that another iteration of the same `T.Parallel`, or
-another block of the same kernel, writes. Atomic updates may meet each other and nothing else.
+another block of the same kernel, writes, unless all write the same. Atomic updates may meet each other
+and nothing else.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class Owners:
     """Who read, wrote and updated each element, as far as others are concerned."""
 
     def __init__(self, size: int) -> None:
-        self._writer = np.full(size, -1, np.int64)
+        self._writer = np.full(size, -1, np.int64)  # the one, or -2 for several, of one value
+        self._value = np.full(size, np.nan)
         self._updater = np.full(size, -1, np.int64)  # the one, or -2 for several
         self._first = np.full(size, _NOBODY, np.int64)
         self._last = np.full(size, -1, np.int64)
@@ -69,13 +71,18 @@ class Owners:
         np.minimum.at(self._first, offsets, who)
         np.maximum.at(self._last, offsets, who)
 
-    def written(self, offsets: np.ndarray, who: np.ndarray) -> None:
+    def written(self, offsets: np.ndarray, who: np.ndarray, data: Any = np.nan) -> None:
+        """Several may write an element where all write the same."""
         self._check_readers(offsets, who)
-        self._check(self._writer, offsets, who, "written")
         self._check(self._updater, offsets, who, "written and updated")
-        self._writer[offsets] = who
-        if np.any(self._writer[offsets] != who):
+        known = self._writer[offsets]
+        shared = (known != -1) & (known != who)
+        differs = shared & (self._value[offsets] != data)
+        self._writer[offsets], self._value[offsets] = np.where(shared, -2, who), data
+        others = self._writer[offsets] != who
+        if np.any(differs | (others & (self._value[offsets] != data))):
             raise Invalid("an element is written by two at a time")
+        self._writer[offsets[others]] = -2
 
     def updated(self, offsets: np.ndarray, who: np.ndarray) -> None:
         self._check_readers(offsets, who)
@@ -179,12 +186,13 @@ class Buffer:
     def extreme(self, offsets: np.ndarray, value: Value, maybe: np.ndarray, largest: bool) -> None:
         """Take the maximum or minimum of elements and values atomically."""
         value = cast(value, self.dtype)
-        at = np.maximum.at if largest else np.minimum.at
+        at = np.fmax.at if largest else np.fmin.at
         data = np.broadcast_to(value.data, offsets.shape)
         before = self.data.copy()
         at(self.data, offsets, data)
         np.maximum.at(self.error, offsets, np.broadcast_to(value.error, offsets.shape))
-        moved = np.abs(self.data.astype(np.float64) - before)[offsets]
+        with np.errstate(invalid="ignore"):
+            moved = np.abs(self.data.astype(np.float64) - before)[offsets]
         np.add.at(self.error, offsets, np.where(maybe, moved, 0.0))
 
     def combine(self, offsets: np.ndarray, value: Value, maybe: np.ndarray, function: Any) -> None:

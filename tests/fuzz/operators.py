@@ -300,8 +300,7 @@ def _matrices(value: Value, region: Region) -> list[np.ndarray]:
 _BITS = {"bitand": np.bitwise_and, "bitor": np.bitwise_or, "bitxor": np.bitwise_xor}
 
 
-_OF_NUMBERS = {"max": np.fmax, "min": np.fmin}
-"""Of what is a number, as long as there is one."""
+_EXTREMES = {"max": np.maximum, "min": np.minimum}
 
 
 def reduce(
@@ -320,6 +319,7 @@ def reduce(
     data, error = value.data.reshape(extents), value.error.reshape(extents)
     if kind.startswith("abs"):
         data, kind = np.abs(data), kind[3:]
+        data = data if nan_propagate else np.nan_to_num(data, nan=0.0, posinf=np.inf)
     result = _combined(Value(data, error, value.dtype), kind, dim, nan_propagate)
     if not clear:
         before = access.read(dst)
@@ -361,8 +361,9 @@ def _combined(value: Value, kind: str, axis: int, nan_propagate: bool = False) -
         unsure = (error > 0).any(axis=axis)
         most = np.exp2(np.ceil(np.log2((np.abs(data) + error).max(axis=axis) + 1)) + 1)
         return Value(_BITS[kind].reduce(data, axis=axis), np.where(unsure, most, 0.0), value.dtype)
-    chosen = {"max": np.maximum, "min": np.minimum} if nan_propagate else _OF_NUMBERS
-    extreme = chosen[kind].reduce(data, axis=axis)
+    if is_float(value.dtype) and not nan_propagate:
+        data = np.where(np.isnan(data), neutral(kind, value.dtype).data, data)
+    extreme = _EXTREMES[kind].reduce(data, axis=axis)
     return Value(extreme, error.max(axis=axis), value.dtype)
 
 

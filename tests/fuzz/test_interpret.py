@@ -198,8 +198,8 @@ for i, j in T.Persistent([3, 2], 2, bx):
             "for i in T.Parallel(3):\n    A[i + 4 * bx] = A[i + 1 + 4 * bx]",
             "read and written by two",
         ),
-        ("for i in T.Parallel(4):\n    A[4 * bx] = 1.0", "written by two at a time"),
-        ("A[0] = 1.0", "written by two at a time"),  # blocks
+        ("for i in T.Parallel(4):\n    A[4 * bx] = i", "written by two at a time"),
+        ("A[0] = bx", "written by two at a time"),  # blocks
         ("for i in T.Parallel(1):\n    T.atomic_add(A[0], 1.0)\nA[0] = 1.0", "updated"),
         (
             's = T.alloc_shared((4,), "float32")\nfor i in T.Parallel(4):\n    s[i + 1] = 0.0',
@@ -261,3 +261,37 @@ if bx == last:
     B[0] = A[(T.ceildiv(5, 2) - 1 - bx) * 1]
 """
     assert data(interpreted(body, {"A": [1, 2, 3, 4], "B": [0]})["B"]) == [2]
+
+
+def test_several_may_write_one_value_that_none_of_them_reads():
+    body = """
+for i in T.Parallel(4):
+    A[i // 2] = i // 2
+for i in T.Parallel(4):
+    if i % 2 == bx:
+        A[3] = 7
+"""
+    assert data(interpreted(body, {"A": [9, 9, 9, 9]})["A"]) == [0, 1, 9, 7]
+    for wrong in ("A[1] = i % 2", "A[1] = 2\n    B[i] = A[1]"):
+        with pytest.raises(Invalid, match="by two at a time"):
+            interpreted(f"for i in T.Parallel(4):\n    {wrong}", {"A": [1, 2], "B": [0] * 4})
+
+
+def test_groups_of_threads_come_one_after_the_other():
+    body = """
+tx = T.get_thread_binding()
+s = T.alloc_shared((32,), "float32")
+if tx >= 4:
+    A[0] = 5
+    if tx % 8 == 3:
+        A[1] = 6
+else:
+    A[2] = 7
+if tx > 40:
+    A[3] = 8
+s[tx] = tx
+A[4 + 4 * bx] = s[31 - 4 * bx]
+T.atomic_add(A[6], 1.0)
+"""
+    results = interpreted(body, {"A": [0] * 10})
+    assert data(results["A"]) == [5, 6, 7, 0, 31, 0, 64, 0, 27, 0]

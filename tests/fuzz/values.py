@@ -190,7 +190,7 @@ _OPERATIONS = {
     "-": (lambda a, b: a - b, lambda a, ea, b, eb: ea + eb),
     "*": (lambda a, b: a * b, lambda a, ea, b, eb: np.abs(a) * eb + np.abs(b) * ea + ea * eb),
 }
-_EXTREMES = {"max": np.maximum, "min": np.minimum}
+_EXTREMES = {"max": np.fmax, "min": np.fmin}  # of NaN and a number the number
 _OF_INTEGERS = {
     "//": lambda a, b: a // b,
     "%": lambda a, b: a % b,
@@ -227,7 +227,9 @@ def _extreme(choose: Any, a: Value, b: Value, dtype: str) -> Value:
         choose(a.data - a.error, b.data - b.error),
         choose(a.data + a.error, b.data + b.error),
     )
-    error = np.where((a.error > 0) | (b.error > 0), np.maximum(result - low, high - result), 0.0)
+    with np.errstate(invalid="ignore"):
+        spread = np.maximum(result - low, high - result)
+    error = np.where((a.error > 0) | (b.error > 0), spread, 0.0)
     return Value(result, error, dtype)
 
 
@@ -271,7 +273,8 @@ def compare(operator: str, a: Value, b: Value) -> Value:
     """A comparison, uncertain where the two may be either way."""
     a, b, _ = unified(a, b)
     margin = a.error + b.error
-    uncertain = (np.abs(a.data.astype(np.float64) - b.data) <= margin) & (margin > 0)
+    with np.errstate(invalid="ignore"):
+        uncertain = (np.abs(a.data.astype(np.float64) - b.data) <= margin) & (margin > 0)
     return Value(_COMPARISONS[operator](a.data, b.data), uncertain * 1.0, "bool")
 
 

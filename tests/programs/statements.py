@@ -1,0 +1,353 @@
+"""What statements mean: branches, loops and how they are left, stores that meet, indices outside."""
+
+from __future__ import annotations
+
+import tvmtile.language as T
+from tests.programs import program
+
+LEFT = ["repeated", "in branches", "a serial loop", "T.unroll", "T.vectorized"]
+
+
+@program(
+    tags={"statements"},
+    parameters={"form": LEFT, "threads": [32, 64, 128]},
+    examples=[{"form": form} for form in LEFT],
+    fast=["metal"],
+)
+def iterations_that_are_left(X: T.Tensor((64,), "int32"), Y: T.Tensor((64,), "int32")):
+    with T.Kernel(1, threads=threads):
+        if form == "repeated":
+            for _ in T.serial(3):
+                for i in T.Parallel(64):
+                    if X[i] > 0:
+                        continue
+                    Y[i] += 1
+        for i in T.Parallel(64):
+            if form == "in branches":
+                if X[i] > 0:
+                    if X[i] % 2 == 0:
+                        if X[i] % 4 == 0:
+                            continue
+                        Y[i] += 1
+                    else:
+                        continue
+                    Y[i] += 10
+            elif form == "a serial loop":
+                for k in T.serial(4):
+                    if X[i] > 0 and k % 2 == 0:
+                        continue
+                    Y[i] += 1
+            elif form != "repeated":
+                for k in T.unroll(4) if form == "T.unroll" else T.vectorized(4):
+                    if X[i] > 0:
+                        if k > 1:
+                            break
+                    elif k == 0:
+                        continue
+                    Y[i] += 1
+            Y[i] += 100
+
+
+@program(
+    tags={"statements"},
+    inputs={
+        "N": lambda rng, shape: [11, 6, 7, 0, 3, -2, 100],
+        "X": lambda rng, shape: [3, 0, 4, -1, 5, 5],
+    },
+    fast=["metal"],
+)
+def branches_and_loops(
+    N: T.Tensor((7,), "int32"), X: T.Tensor((6,), "int32"), C: T.Tensor((7, 32), "int32")
+):
+    """What a block decides when it runs, and which iterations it does."""
+    with T.Kernel(7) as bx:
+        n = N[bx]
+        T.fill(C[bx, :], -1)
+        if n > 10:
+            C[bx, 0] = 1
+        elif n > 5 and n != 7:
+            C[bx, 0] = 2
+        elif n == 7 or not n > 0:
+            C[bx, 0] = 3
+        else:
+            C[bx, 0] = 4
+        if n:
+            C[bx, 1] = 1
+        flag = n > 2 and n < 9
+        C[bx, 2] = T.if_then_else(flag, 1, 0)
+        C[bx, 3] = 10 if n > 2 else 20
+        C[bx, 4] = n if 0 < n < 7 else -n
+        for i in range(5, 7):
+            C[bx, i] = i * 10
+        for i in range(7, 12, 3):
+            C[bx, i] = i
+        for i in range(15, 12, -1):
+            C[bx, i] = 20 - i
+        for i in range(5, 5):
+            C[bx, i] = 99
+        for i in range(6):
+            if X[i] == 0:
+                continue
+            if X[i] < 0:
+                break
+            C[bx, 16 + i] = X[i]
+        for i in range(8):
+            if i < 6 and X[i] > 0:
+                C[bx, 22 + i] = X[i]
+        step, total = T.alloc_var("int32", 0), T.alloc_var("int32", 0)
+        while step < n:
+            step += 1
+            if step == 2:
+                continue
+            if step > 5:
+                break
+            x = step * 2
+            x = x + 1
+            total += x
+        x = step
+        C[bx, 30] = total
+        C[bx, 31] = x
+
+
+@program(tags={"statements"}, fast=["metal"])
+def fragment_in_parallel_and_serial_loops(
+    A: T.Tensor((3, 16), "float32"), B: T.Tensor((3,), "float32")
+):
+    with T.Kernel(3, threads=64) as bx:
+        f = T.alloc_fragment((16,), "float32")
+        T.clear(f)
+        for k in T.serial(3):
+            for i in T.Parallel(16):
+                f[i] += A[bx, i] * k
+        most = T.alloc_local((1,), "float32")
+        most[0] = f[0]
+        for c in range(1, 16):
+            most[0] = T.max(most[0], f[c])
+        total = T.alloc_local((1,), "float32")
+        total[0] = 0
+        for c in range(16):
+            total[0] += T.abs(f[c] - most[0])
+        B[bx] = total[0]
+
+
+@program(tags={"statements"}, fast=["metal"])
+def parallel_loops_in_each_other(A: T.Tensor((6, 4, 10), "int32")):
+    """They are one nest."""
+    with T.Kernel(1, threads=64):
+        for i in T.Parallel(6):
+            for j in T.Parallel(4):
+                for k in T.Parallel(10):
+                    A[i, j, k] = i * 100 + j * 10 + k
+
+
+@program(tags={"statements", "copy"}, fast=["metal"])
+def copies_within_a_buffer(X: T.Tensor((64,), "float32"), Y: T.Tensor((5, 64), "float32")):
+    """All is read before something is written."""
+    with T.Kernel(1, threads=64):
+        shared = T.alloc_shared((64,), "float32")
+        own = T.alloc_fragment((64,), "float32")
+        T.copy(X, shared)
+        T.copy(X, own)
+        T.copy(shared[0:32], shared[16:48])
+        T.copy(shared, Y[0, :])
+        T.copy(own[16:48], own[0:32])
+        T.copy(own, Y[1, :])
+        for k in range(3):
+            T.copy(shared[k : k + 32], shared[k + 1 : k + 33])
+        T.copy(shared, Y[2, :])
+        rows = T.view(shared, (16, 4), "float32")
+        others = T.view(shared, (16, 4), "float32")
+        T.copy(rows[0:8, :], others[4:12, :])
+        T.copy(shared, Y[3, :])
+        T.copy(Y[3, 0:32], Y[3, 5:37])
+
+
+@program(
+    tags={"statements", "atomic"},
+    parameters={"threads": [None, 32, 256]},
+    examples=[{}, {"threads": 256}],
+    inputs={"Y": lambda rng, shape: np.zeros(shape)},
+    fast=["metal"],
+)
+def statements_once_a_block(X: T.Tensor((8,), "int32"), Y: T.Tensor((24,), "int32")):
+    """What names no thread."""
+    with T.Kernel(4, threads=threads) as bx:
+        Y[bx] += 1
+        T.atomic_add(Y[4], 1)
+        for i in T.serial(8):
+            T.atomic_add(Y[5], X[i])
+        total = T.alloc_fragment((1,), "int32")
+        total[0] = 0
+        for i in T.Parallel(8):
+            total[0] += X[i]
+        T.atomic_add(Y[6], total[0])
+        before = T.alloc_var("int32")
+        before = T.atomic_add(Y[7], 1, return_prev=True)
+        Y[8 + before] = 7
+        place = T.atomic_add(Y[12], 1, return_prev=True)
+        Y[16 + place] = 9
+        Y[20 + bx] = T.min(T.atomic_max(Y[13], 3, return_prev=True), 0) + 5
+
+
+@program(tags={"statements"}, fast=["metal"])
+def vectors_with_dependences(A: T.Tensor((8, 4), "float32"), Y: T.Tensor((4, 8, 8), "float32")):
+    """Their iterations run in order."""
+    with T.Kernel(1, threads=32):
+        total = T.alloc_local((1,), "float32")
+        for r in range(8):
+            total[0] = 0
+            for k in T.vectorized(4):
+                total[0] += A[r, k]
+            Y[0, r, 0] = total[0]
+        for r in T.Parallel(8):
+            own = T.alloc_var("float32", init=0)
+            for k in T.vectorized(4):
+                own += A[r, k]
+            Y[3, r, 0] = own
+            for k in T.vectorized(4):
+                place = k + 1
+                Y[1, r, place] = Y[1, r, k] + A[r, k]
+            for k in T.vectorized(4):
+                Y[2, r, k] = A[r, k]
+                Y[2, r, k + 4] = Y[2, r, k] + 1
+                Y[2, r, k + 2] += 1
+
+
+@program(
+    tags={"statements"},
+    parameters={"dtype": ["float32", "float16", "bfloat16", "float64"]},
+    examples=[{}, {"dtype": "float16"}, {"dtype": "bfloat16"}, {"dtype": "float64"}],
+    inputs={"X": lambda rng, shape: [math.nan, 1, -1, 0, -0.0, math.inf, -math.inf, 5] * 8},
+    targets=lambda p: ["llvm", "sm_80", "gpu", *([] if p.dtype == "float64" else ["metal"])],
+    fast=["metal", "sm_80"],
+)
+def conditions_of_numbers_that_are_none(X: T.Tensor((64,), dtype), Y: T.Tensor((10, 64), "int32")):
+    """Floats are not ordered, as TVM's simplifier and its folding of constants take them to be."""
+    with T.Kernel(1, threads=32):
+        for i in T.Parallel(64):
+            value = X[i]
+            if value > 0:
+                Y[0, i] = 1
+            elif value <= 0:
+                Y[0, i] = 2
+            else:
+                Y[0, i] = 3
+            if not X[i] > 0:
+                Y[1, i] = 1
+            if X[i] > 0:
+                pass
+            else:
+                Y[2, i] = 1
+            if value != value:
+                Y[3, i] = 1
+            if X[i] == X[i]:
+                Y[4, i] = 1
+            if not (value > 0 or value < 0):
+                Y[5, i] = 1
+            Y[6, i] = T.if_then_else(T.Not(X[i] > X[0]), 1, 0)
+            Y[7, i] = T.if_then_else(X[i] != X[i], 2, 0) + T.if_then_else(X[i] != X[1], 4, 0)
+            Y[8, i] = T.if_then_else(T.cast(T.int32(3), "bool"), 1, 2)
+            Y[8, i] += T.cast(T.cast(X[i], "bool"), "int32")
+            Y[9, i] = T.cast(T.reinterpret(T.int32(0), "float32") + X[7], "int32")
+
+
+@program(
+    tags={"statements"},
+    parameters={"count": [1 << 17]},
+    inputs={"X": lambda rng, shape: np.arange(shape[0]) % 4, "Y": lambda rng, shape: [1]},
+    targets=["llvm", "metal", "gpu"],
+    expects={"metal": ["for (int", "not (X_ptr + 8192"]},
+    fast=["metal"],
+)
+def element_that_very_many_iterations_add_to(
+    X: T.Tensor((count,), "float32"), Y: T.Tensor((1,), "float32")
+):
+    """The registers of a thread are no reason to write out thousands of iterations."""
+    with T.Kernel(1, threads=32):
+        total = T.alloc_fragment((1,), "float32")
+        T.clear(total)
+        for i in T.Parallel(count):
+            total[0] += X[i]
+        T.atomic_add(Y[0], total[0])
+
+
+@program(
+    tags={"statements", "bounds"},
+    parameters={"threads": [32, 64]},
+    examples=[{}, {"threads": 64}],
+    inputs={
+        "places": lambda rng, shape: [-1, 0, 7, 8, -8, 2**31 - 200, -(2**31) + 100, 3] * 8,
+        "ends": lambda rng, shape: [2**31 - 1, -(2**31), 7, 8] * 16,
+    },
+    fast=["metal", "sm_80"],
+)
+def indices_outside_of_a_tensor(
+    X: T.Tensor((8, 8), "float32"),
+    places: T.Tensor((64,), "int32"),
+    ends: T.Tensor((64,), "int32"),
+    Y: T.Tensor((3, 64), "float32"),
+):
+    """Negative ones do not count from the end: they are outside, too."""
+    with T.Kernel(1, threads=threads):
+        for i in T.Parallel(64):
+            Y[0, i] = X[places[i], 1]
+            Y[2, i] = X[ends[i], 1]
+        for i in T.Parallel(64):
+            if i % 16 < 12:
+                Y[1, places[i] + i * 2 - 32] = i
+        for k in T.serial(2):
+            Y[1, places[k] - 20] = 1
+
+
+@program(
+    tags={"statements", "bounds"},
+    inputs={
+        "A": lambda rng, shape: np.arange(8),
+        "P": lambda rng, shape: [0, 5, 7, 1 << 30, 4, 3, 1 << 29, 1],
+    },
+    fast=["metal"],
+)
+def right_sides_of_and_and_or(
+    A: T.Tensor((8,), "float32"), P: T.Tensor((8,), "int32"), C: T.Tensor((2, 8), "int32")
+):
+    """They are read where the left one leaves it open."""
+    with T.Kernel(1, threads=32):
+        s = T.alloc_shared((8,), "float32")
+        T.copy(A, s)
+        for i in T.Parallel(8):
+            C[0, i] = 0
+            C[1, i] = 0
+            if P[i] < 8 and s[P[i]] > 3:
+                C[0, i] = 1
+            if P[i] >= 8 or s[P[i]] > 3:
+                C[1, i] = 1
+
+
+@program(
+    tags={"statements"},
+    inputs={"A": lambda rng, shape: rng.integers(0, 14, shape)},
+    fast=["metal", "sm_90a"],
+)
+def stores_of_one_value(
+    A: T.Tensor((4, 128), "int32"), B: T.Tensor((8,), "int32"), C: T.Tensor((3, 8), "int32")
+):
+    """By several iterations and blocks: the last statement and iteration of the loop around wins."""
+    with T.Kernel(2, threads=64) as bx:
+        found = T.alloc_shared((8,), "int32")
+        known = T.alloc_fragment((8,), "int32")
+        T.fill(found, -1)
+        T.fill(known, -1)
+        for k in T.serial(4):
+            for i in T.Parallel(128):
+                if A[k, i] < 8:
+                    found[A[k, i]] = k
+                    known[A[k, i]] = 2 * k
+                    C[2, A[k, i]] = A[k, i] + 1
+        for i in T.Parallel(128):
+            if A[0, i] < 4:
+                found[A[0, i]] = -2
+            if A[bx, i] < 8:
+                B[A[bx, i]] = 1
+        if bx == 0:
+            T.copy(found, C[0, 0])
+            T.copy(known, C[1, 0])
