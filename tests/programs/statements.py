@@ -102,7 +102,7 @@ def branches_and_loops(
             if step > 5:
                 break
             x = step * 2
-            x = x + 1
+            x -= 5
             total += x
         x = step
         C[bx, 30] = total
