@@ -155,8 +155,8 @@ class ExactInterpreter:
                 _, *columns = ast.literal_eval(shape)
                 self._dtypes[name] = ast.literal_eval(dtype)
                 self._held[name] = np.zeros((self._rows, *columns), storage(self._dtypes[name]))
-            case ast.For(target=ast.Tuple(elts=indices), body=body):
-                self._parallel(indices, body)
+            case ast.For(target=ast.Tuple(elts=indices), iter=ast.Call(args=args), body=body):
+                self._parallel(indices, [ast.literal_eval(arg) for arg in args], body)
             case ast.Expr(value=ast.Call(func=ast.Attribute(attr="copy"), args=[source, target])):
                 self._write(target, self._whole(source))
             case ast.Expr(value=ast.Call(func=ast.Attribute(attr=name), args=[source, target])):
@@ -169,9 +169,13 @@ class ExactInterpreter:
             case _:
                 raise Invalid(f"the interpreter does not know {ast.unparse(node)}")
 
-    def _parallel(self, indices: list[ast.expr], body: list[ast.stmt]) -> None:
-        self._names = {}
-        self._axes = len(indices)
+    def _parallel(
+        self, indices: list[ast.expr], extents: list[int], body: list[ast.stmt]
+    ) -> None:
+        self._names, self._axes = {}, len(indices)
+        if extents[0] == self._rows:  # of a single block
+            grid = np.ogrid[tuple(slice(np.int32(n)) for n in extents)]
+            self._names = dict(zip(map(_name, indices), grid, strict=True))
         for node in body:
             match node:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):

@@ -1,11 +1,9 @@
 """Where shared tiles lie: an alignment that a tile asks for is kept, whatever lies beside it."""
 
 import pytest
-from tvm import ir, tirx
+from tvm import tirx
 from tvm.script import tirx as T
 
-from tvmtile._tvm import walk
-from tvmtile.passes import PlaceMemoryOnCuda, PlanSharedMemory
 from tvmtile.passes.memory.shared_memory import (
     Tile,
     alignment_of,
@@ -52,37 +50,6 @@ def test_a_tile_that_shares_memory_begins_where_it_may():
     assert slot.offsets == {large: 0, swizzled: 0, small: 2048}
     beside = Tile(tile(1024, 1024), 1024, 1024, 0, first=3, last=4)
     assert slot.place_of(beside) == 3072
-
-
-@T.prim_func(private=True)
-def unaligned_first(A: T.Buffer((65536,), "uint8")):
-    T.func_attr({"target": T.target({"kind": "cuda", "arch": "sm_90a"})})
-    for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-        for tx in T.thread_binding(32, thread="threadIdx.x"):
-            x = T.alloc_buffer((128,), "uint8", scope="shared")
-            y = T.alloc_buffer((65536,), "uint8", scope="shared", align=1024)
-            x[tx] = A[tx]
-            y[tx] = A[tx + 32]
-
-
-def test_memory_that_is_asked_for_has_the_largest_alignment_of_a_tile():
-    mod = PlaceMemoryOnCuda(ir.IRModule({"main": unaligned_first}))
-    offsets, alignments = {}, []
-
-    def view(node):
-        offsets[node.buffer.name] = int(node.data.args[1])
-
-    def array(node):
-        alignments.append(int(node.buffer.ty.data_alignment))
-
-    walk(mod["main"].body, (tirx.DeclBuffer, view), (tirx.AllocBuffer, array))
-    assert offsets == {"y": 0, "x": 65536}
-    assert alignments == [1024]
-
-
-def test_a_plan_is_not_needed_where_all_fits():
-    mod = ir.IRModule({"main": unaligned_first})
-    assert PlanSharedMemory(mod)["main"].body.same_as(unaligned_first.body)
 
 
 @T.prim_func(private=True)

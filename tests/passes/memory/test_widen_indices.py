@@ -57,9 +57,9 @@ def test_what_can_wrap_is_computed_in_64_bits():
     tvm.ir.assert_structural_equal(widened(wide), wide)
 
 
-def rows(height, width, dtype="int8"):
+def rows(height, width):
     @T.prim_func
-    def main(A: T.Tensor((height, width), dtype), B: T.Tensor((4096, 1024), dtype)):
+    def main(A: T.Tensor((height, width), "int8"), B: T.Tensor((4096, 1024), "int8")):
         with T.Kernel(height, threads=64) as by:
             for i in T.Parallel(1024):
                 A[by, i] = B[by % 4096, i]
@@ -77,48 +77,16 @@ def test_small_tensors_stay_as_they_are():
     [(CUDA, {}, "(int64_t)"), ("metal", {"execution_backend": "emulator"}, "(long)")],
     ids=["cuda", "metal"],
 )
-@pytest.mark.parametrize("dtype", ["int8", "float32"])
 @pytest.mark.parametrize("height", [300000, M], ids=["static", "dynamic"])
-def test_only_accesses_of_a_large_tensor_are_wide(target, options, wide, dtype, height):
+def test_only_accesses_of_a_large_tensor_are_wide(target, options, wide, height):
     kernel = tvmtile.compile(rows(height, 32768), target=target, **options)
-    accesses = [
-        line
-        for line in kernel.get_kernel_source().splitlines()
-        if "A_ptr[" in line or "A_ptr)" in line
-    ]
-    accesses = [line for line in accesses if "=" in line]
+    lines = kernel.get_kernel_source().splitlines()
+    accesses = [x for x in lines if ("A_ptr[" in x or "A_ptr)" in x) and "=" in x]
     assert accesses
     for line in accesses:
         written, read = line.split("=")
         assert wide in written
         assert wide not in read
-
-
-def test_one_dynamic_axis_stays_in_32_bits():
-    @T.prim_func
-    def main(A: T.Tensor((M,), "float32")):
-        with T.Kernel(T.ceildiv(M, 128), threads=128) as bx:
-            for i in T.Parallel(128):
-                A[bx * 128 + i] += 1
-
-    assert "int64_t)" not in tvmtile.compile(main, target=CUDA).get_kernel_source()
-
-
-def test_neighbours_in_one_row_of_a_large_tensor():
-    """Rows of three do not consist of vectors, the tensor as one row does."""
-
-    @T.prim_func
-    def main(A: T.Tensor((M, 3), "float32"), B: T.Tensor((M, 3), "float32")):
-        with T.Kernel(T.ceildiv(M, 256), threads=64) as bx:
-            tile = T.alloc_shared((256, 3), "float32")
-            T.copy(A[bx * 256, 0], tile)
-            T.copy(tile, B[bx * 256, 0])
-
-    kernel = tvmtile.compile(main, target="metal", execution_backend="emulator")
-    a = torch.randn(700, 3)
-    b = torch.zeros(700, 3)
-    kernel(a, b)
-    assert torch.equal(a, b)
 
 
 def test_an_axis_of_more_than_2_31_elements():

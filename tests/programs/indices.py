@@ -1,0 +1,160 @@
+"""Indices that are divided, counted down, taken off again: places of tiles and tensors."""
+
+from __future__ import annotations
+
+import tvmtile.language as T
+from tests.programs import program
+
+
+@program(
+    tags={"indices"},
+    inputs={"n": lambda rng, shape: 5, "rows": lambda rng, shape: rng.integers(0, 12, shape)},
+    expects={"sm_80": ["not & 15) * 17"]},
+    fast=["metal", "sm_80"],
+)
+def indices_divided(
+    A: T.Tensor((16, 32), "int32"),
+    rows: T.Tensor((32,), "int32"),
+    B: T.Tensor((4, 64), "int32"),
+    C: T.Tensor((4, 64), "int32"),
+    D: T.Tensor((3, 32), "int32"),
+    n: T.int32,
+):
+    """A variable and what lies beside it, also by names and beside what no loop changes."""
+    with T.Kernel(1, threads=32):
+        tile = T.alloc_shared((16, 16), "int32")
+        T.copy(A[0:16, 0:16], tile)
+        for i in T.Parallel(64):
+            B[0, i] = tile[i % 16, (i + 2) % 16]
+            B[1, i] = tile[i // 4, (i + 2) // 8]
+            B[2, i] = tile[(i % 4 + 1) % 4, i % 4]
+            B[3, i] = A[i % 16, (i + n) % 16]
+        for i in T.serial(64):
+            down = 63 - i
+            row = down // 4
+            beside = i + 2
+            C[0, i] = A[0, down // 4]
+            C[1, i] = A[row, 1]
+            C[2, i] = A[i % 16, beside % 16]
+            C[3, i] = A[row, down % 4]
+        for i in T.serial(32):
+            place = rows[i]
+            D[0, i] = A[(18 - place) // 2, (35 - i) // 2]
+            D[1, i] = A[place ^ 3, (35 - i) // 2]
+            D[2, i] = A[place // 3, (i % 8 + 1) % 8 + i % 4]
+
+
+@program(tags={"indices"}, fast=["metal", "sm_80"])
+def indices_counted_down(
+    A: T.Tensor((6,), "int32"), B: T.Tensor((6, 160), "int32"), C: T.Tensor((64,), "int32")
+):
+    with T.Kernel(1, threads=32):
+        own = T.alloc_local((6,), "int32")
+        for i in T.serial(6):
+            own[i] = A[i]
+        for i in T.serial(160):
+            B[0, i] = own[(159 - i) // 32]
+            B[1, i] = A[(158 - i) % 5]
+            B[2, i] = A[(159 - i) * 2 // 64]
+            B[3, i] = A[(i * -2 + 318) // 64]
+            if i < 64:
+                C[i] = (
+                    A[(7 - i // 4 % 8) // 2] * 100
+                    + A[(31 - i % 32) % 6] * 10
+                    + A[((i - 63) * -2) // 32]
+                )
+            B[(163 - i) // 160 + 4, (159 - i) % 160] = i
+        for i in T.Parallel(160):
+            B[3, i] = B[3, i] * 10 + A[(159 - i) // 32]
+
+
+@program(
+    tags={"indices"}, inputs={"n": lambda rng, shape: 3}, targets=["llvm", "metal", "sm_80", "gpu"]
+)
+def indices_beside_constants(
+    A: T.Tensor((4, 16), "int32"), B: T.Tensor((7, 16), "int32"), n: T.int32
+):
+    """The index that is hidden is one that a loop changes, and by an expression that TVM sees."""
+    with T.Kernel(1, threads=32) as bx:
+        tile = T.alloc_shared((4, 16), "int32")
+        T.copy(A, tile)
+        for k in T.serial(1):
+            for i in T.serial(16):
+                narrow = T.cast(T.cast(i, "int8"), "int32")
+                parity = narrow % 2
+                down = (15 - i) // 4
+                B[0, i] = A[k % 2, 15 - (13 - i) % 16]
+                B[1, i] = A[n % 4, (15 - i) // 4]
+                B[2, i] = A[n ^ 1, (15 - i) // 4]
+                B[3, i] = A[narrow % 2, (15 - i) // 4]
+                B[4, i] = A[parity, down]
+                B[5, i] = A[bx % 2, (15 - i) // 4]
+        for i in T.Parallel(16):
+            B[6, i] = tile[n % 4, (15 - i) // 4] + tile[bx ^ 1, (13 - i) % 16]
+
+
+@program(
+    tags={"indices"},
+    parameters={"only": [0, 1]},
+    examples=[{}, {"only": 1}],
+    targets=["llvm", "metal", "sm_80", "gpu"],
+)
+def indices_of_the_one_iteration_that_is_left(
+    A: T.Tensor((2, 16, 24), "int32"), B: T.Tensor((24,), "int32")
+):
+    with T.Kernel(1, threads=128):
+        tile = T.alloc_shared((2, 16, 24), "int32")
+        T.copy(A, tile)
+        for k in T.serial(9):
+            if k >= only and k < only + 1:
+                for i in T.Parallel(24):
+                    B[i] = tile[k % 2, i % 16, (i + (1 if only == 0 else k)) % 24]
+
+
+@program(tags={"indices"}, targets=["llvm", "metal", "sm_80", "gpu"], fast=["metal"])
+def indices_whose_terms_are_taken_off(
+    A: T.Tensor((256,), "int32"),
+    B: T.Tensor((6, 16, 8), "int32"),
+    C: T.Tensor((3, 8, 8), "int32"),
+    D: T.Tensor((3, 512), "int32"),
+):
+    """What is left is divided as it is written; also in guards, places outside and conditions."""
+    with T.Kernel(1, threads=128):
+        tile = T.alloc_shared((256,), "int32")
+        square = T.view(tile, (32, 8), "int32")
+        T.copy(A, tile)
+        for i in T.serial(16):
+            for j in T.serial(8):
+                row = i - j
+                B[0, i, j] = A[row + j]
+                B[1, i, j] = tile[((i - i) + j // 4 * 3) + (i % 8 + j * 3) // 3]
+                B[2, i, j] = tile[((i + (i - i % 8)) - i * 2) + 7]
+                B[3, i, j] = A[((j % 3) + (i // 2)) - (i - (i + j))]
+                B[4, i, j] = A[(i - i + j) // 4]
+        for i, j in T.Parallel(16, 8):
+            B[5, i + j - j, j] = tile[i // 4 - i // 4 + i % 3 + j]
+        for i in T.serial(7, -1, -1):
+            for j in T.serial(8):
+                C[0, i, j] = square[i - (i - i // 3), j]
+                C[1, i, j] = square[i // 2 - (i // 2 - (i + 1) % 4), j]
+                C[2, i, j] = square[j, (i + j) // 3 + j - j]
+        for q in T.Parallel(512):
+            x = q // 4 + (q + q - q) - q // 4
+            D[0, q] = A[q // 4 + q - q // 4]
+            D[1, q] = A[x]
+            if q // 4 + q < q // 4 + 200:
+                D[2, q] = x
+
+
+@program(tags={"indices"}, targets=["llvm", "metal", "sm_80", "gpu"], fast=["metal"])
+def indices_that_wrap(A: T.Tensor((3, 128), "int32"), B: T.Tensor((128,), "float32")):
+    """Whether their values are known or not."""
+    with T.Kernel(1, threads=128):
+        tile = T.alloc_shared((512,), "float32")
+        tx = T.get_thread_binding()
+        for i in T.serial(4):
+            tile[tx * 4 + i] = tx * 4 + i
+        for i in T.unroll(2):
+            A[i, tx] = T.int32(T.uint8(i * 400)) - T.int32(T.int8(i * 400))
+        A[2, tx] = T.int32(T.int8(tx * 3))
+        B[tx] = tile[T.int32(T.uint8(tx * 4))]
