@@ -25,6 +25,7 @@ _BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
     ast.BitAnd: operator.and_,
@@ -42,6 +43,7 @@ _COMPARED: dict[type, Callable[[Any, Any], Any]] = {
     ast.NotEq: operator.ne,
 }
 _ROUNDED = {"floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "round": np.rint}
+_ROUNDED["sqrt"] = np.sqrt
 _TESTED = {"isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite}
 _REDUCED: dict[str, Any] = {"max": np.nanmax, "min": np.nanmin}
 _REDUCED |= {f"bit{n}": getattr(np, f"bitwise_{n}").reduce for n in ("and", "or", "xor")}
@@ -169,9 +171,7 @@ class ExactInterpreter:
             case _:
                 raise Invalid(f"the interpreter does not know {ast.unparse(node)}")
 
-    def _parallel(
-        self, indices: list[ast.expr], extents: list[int], body: list[ast.stmt]
-    ) -> None:
+    def _parallel(self, indices: list[ast.expr], extents: list[int], body: list[ast.stmt]) -> None:
         self._names, self._axes = {}, len(indices)
         if extents[0] == self._rows:  # of a single block
             grid = np.ogrid[tuple(slice(np.int32(n)) for n in extents)]

@@ -89,6 +89,14 @@ _FUNCTIONS = {
     "tan": np.tan,
     "tanh": np.tanh,
 }
+# Others, whose arguments must be exact.
+_OTHERS = {
+    "cos": (np.cos, 16),
+    "sin": (np.sin, 16),
+    "tan": (np.tan, 16),
+    "exp10": (lambda x: 10.0**x, 16),
+    "log10": (np.log10, 16),
+}
 
 
 class Expressions:
@@ -328,6 +336,11 @@ def called(function: str, values: list[Value]) -> Value:
         return _computed(_FUNCTIONS[function], values)
     if function in _MONOTONE:
         return monotone(*_arguments(function, first))
+    if function in _OTHERS:
+        if not first.exact:
+            raise Invalid(f"T.{function} of what is not exact")
+        compute, ulps = _OTHERS[function]
+        return monotone(compute, first, ulps)
     if function in ("isinf", "isnan", "isfinite"):
         return Value(getattr(np, function)(first.data), np.zeros(()), "bool")
     if function == "bool" or is_float(function) or np.issubdtype(storage(function), np.integer):

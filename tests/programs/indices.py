@@ -158,3 +158,126 @@ def indices_that_wrap(A: T.Tensor((3, 128), "int32"), B: T.Tensor((128,), "float
             A[i, tx] = T.int32(T.uint8(i * 400)) - T.int32(T.int8(i * 400))
         A[2, tx] = T.int32(T.int8(tx * 3))
         B[tx] = tile[T.int32(T.uint8(tx * 4))]
+
+
+@program(
+    tags={"indices", "pipelined"},
+    parameters={"stages": [0, 2, 3]},
+    examples=[{}, {"stages": 2}, {"stages": 3}],
+    expects={"sm_80": ["not for (int k"]},
+    targets=["llvm", "metal", "sm_80", "gpu"],
+    fast=["metal", "sm_80"],
+)
+def loop_of_one_iteration_with_a_start_of_its_own(
+    A: T.Tensor((128, 128), "float32"), C: T.Tensor((128, 128), "float32")
+):
+    """Each block visits the tile on its diagonal in a loop, with a mask on its variable."""
+    with T.Kernel(4, threads=64) as bx:
+        tile = T.alloc_shared((32, 32), "float32")
+        first = bx * 32 // 32
+        for k in T.Pipelined(first, T.ceildiv((bx + 1) * 32, 32), num_stages=stages):
+            T.copy(A[bx * 32, k * 32], tile)
+            for i, j in T.Parallel(32, 32):
+                tile[i, j] = T.if_then_else(bx * 32 + i >= k * 32 + j, tile[i, j], 0)
+            T.copy(tile, C[bx * 32, k * 32])
+
+
+@program(
+    tags={"indices", "gemm", "pipelined"},
+    targets=["llvm", "metal", "sm_90a", "gpu"],
+    fast=["sm_90a"],
+)
+def loop_of_no_iterations_over_a_swizzled_tile(
+    A: T.Tensor((64, 128), "float16"),
+    B: T.Tensor((16, 64), "float16"),
+    C: T.Tensor((128, 64), "float32"),
+    D: T.Tensor((128, 64), "float16"),
+):
+    """TVM divided by zero where it flattened the places of elements that lie anywhere."""
+    with T.Kernel(1, 1, threads=32) as (bx, by):
+        a = T.alloc_shared((16, 128), "float16")
+        b = T.alloc_shared((16, 64), "float16")
+        c = T.alloc_fragment((128, 64), "float32")
+        T.clear(c)
+        T.copy(B, b)
+        for k in T.Pipelined(2, 2 + by, num_stages=2):
+            T.copy(A[k * 16, 0], a)
+            for i, j in T.Parallel(128, 64):
+                D[i, j] = a[(j * 5) % 16, (j + 2) % 128]
+            T.gemm(a, b, c, transpose_A=True)
+        T.copy(c, C)
+
+
+@T.macro
+def _tile(A, B, C, by, bx):
+    a = T.alloc_shared((32, 32), "float16")
+    b = T.alloc_shared((32, 32), "float16")
+    c = T.alloc_fragment((32, 32), "float32")
+    T.clear(c)
+    for k in T.Pipelined(2, num_stages=2):
+        T.copy(A[by * 32, k * 32], a)
+        T.copy(B[k * 32, bx * 32], b)
+        T.gemm(a, b, c)
+    T.copy(c, C[by * 32, bx * 32])
+
+
+ORDERS = ["swizzle", "persistent", "by hand"]
+
+
+@program(
+    tags={"indices", "gemm"},
+    parameters={"order": ORDERS},
+    examples=[{"order": order} for order in ORDERS],
+    sizes=[{"m": 1, "n": 32}, {"m": 65, "n": 100}, {"m": 160, "n": 100}],
+    targets=["llvm", "metal", "sm_90a", "gpu"],
+)
+def product_whose_tiles_come_in_an_order(
+    A: T.Tensor((m, 64), "float16"), B: T.Tensor((64, n), "float16"), C: T.Tensor((m, n), "float16")
+):
+    """Places are quotients of numbers of the call, which are computed once."""
+    if order == "persistent":
+        with T.Kernel(3, threads=64) as pid:
+            for by, bx in T.Persistent([T.ceildiv(m, 32), T.ceildiv(n, 32)], 3, pid):
+                _tile(A, B, C, by, bx)
+    elif order == "by hand":
+        with T.Kernel(T.ceildiv(m, 32) * T.ceildiv(n, 32), threads=64) as pid:
+            y = pid // T.ceildiv(n, 32)
+            x = pid % T.ceildiv(n, 32)
+            _tile(A, B, C, y, x)
+    else:
+        with T.Kernel(T.ceildiv(n, 32), T.ceildiv(m, 32), threads=64) as (x, y):
+            T.use_swizzle(2)
+            _tile(A, B, C, y, x)
+
+
+@program(
+    tags={"indices"},
+    inputs={"S": lambda rng, shape: [1.0, 2.0, 4.0, -8.0]},
+    expects={"sm_90a": ["blockIdx.x) - 2)"]},
+    targets=["llvm", "metal", "sm_90a", "gpu"],
+    fast=["metal"],
+)
+def names_of_choices_and_quotients(
+    S: T.Tensor((4,), "float32"),
+    A: T.Tensor((4, 8), "float32"),
+    C: T.Tensor((32, 8), "int32"),
+    E: T.Tensor((8,), "float32"),
+):
+    """A float times what has a range; choices between names of choices; a value with names in it."""
+    with T.Kernel(4, threads=32) as bx:
+        x = T.alloc_fragment((8, 8), "int32")
+        last = T.if_then_else(bx < 2, bx, bx - 2)
+        is_last = T.if_then_else(last == 1, 1, 0)
+        for i, j in T.Parallel(8, 8):
+            allowed = T.if_then_else(is_last == 1, T.if_then_else(i // 2 == j // 2, 3, 4), last)
+            x[i, j] = T.if_then_else(allowed > 2, allowed * 2, allowed - 1)
+        T.copy(x, C[bx * 8, 0])
+        first = S[bx]
+        for i in T.Parallel(8):
+            product = first * (i + 1)
+            quotient = T.if_then_else(i < 4, 1.0, 2.0) / first
+            A[bx, i] = product + quotient
+        if bx == 0:
+            for i in T.Parallel(8):
+                power = T.exp(T.min(T.float32(3), T.float32(2)))
+                E[i] = T.if_then_else(T.cast(power, "int32") > 1, power, power * 2)

@@ -14,62 +14,57 @@ from tvmtile.errors import NoLowering
 X = torch.cat([torch.randn(60) * 3, torch.tensor([0.0, -0.0, 65519.0, 1e-8])])
 
 
-def called(name, *constants, dtype="float32"):
+def called(name):
     @T.prim_func
-    def main(A: T.Tensor((64,), "float32"), C: T.Tensor((64,), dtype)):
+    def main(A: T.Tensor((64,), "float32"), C: T.Tensor((64,), "float32")):
         with T.Kernel(1, threads=64):
             for i in T.Parallel(64):
-                C[i] = T.call_extern(dtype, name, A[i], *[T.float32(c) for c in constants])
+                C[i] = T.call_extern("float32", name, A[i])
 
     return main
-
-
-def run(program, target, dtype="float32"):
-    out = torch.empty(64, dtype=getattr(torch, dtype))
-    runnable(program, target)(X, out)
-    return out
 
 
 def towards_zero(x):
     """float16 with the bits of a float32 that do not fit cut off."""
     nearest = x.half()
-    beyond = nearest.float().abs() > x.abs()
     down = torch.from_numpy(np.nextafter(nearest.numpy(), np.float16(0)))
-    return torch.where(beyond, down, nearest)
+    return torch.where(nearest.float().abs() > x.abs(), down, nearest)
 
 
-@pytest.mark.full(but=1)
 @pytest.mark.parametrize("target", ["llvm", "metal"])
-def test_conversions_with_a_rounding(target):
-    assert torch.equal(
-        run(called("__float2half_rz", dtype="float16"), target, "float16"), towards_zero(X)
-    )
-    assert torch.equal(run(called("__float2half_rn", dtype="float16"), target, "float16"), X.half())
+def test_functions_of_cuda_are_those_of_other_targets(target):
+    @T.prim_func
+    def main(
+        A: T.Tensor((64,), "float32"),
+        H: T.Tensor((2, 64), "float16"),
+        C: T.Tensor((4, 64), "float32"),
+    ):
+        with T.Kernel(1, threads=64):
+            for i in T.Parallel(64):
+                H[0, i] = T.call_extern("float16", "__float2half_rz", A[i])
+                H[1, i] = T.call_extern("float16", "__float2half_rn", A[i])
+                C[0, i] = T.call_extern("float32", "__fdividef", A[i], T.float32(3))
+                C[1, i] = T.call_extern("float32", "__fmul_rn", A[i], T.float32(1.1))
+                C[2, i] = T.call_extern("float32", "__fmaf_rn", A[i], T.float32(2), T.float32(1))
+                C[3, i] = T.call_extern("float32", "__cosf", A[i])
 
-
-@pytest.mark.full(but=2)
-@pytest.mark.parametrize("target", ["llvm", "metal"])
-@pytest.mark.parametrize(
-    ("name", "constants", "reference"),
-    [
-        ("__fdividef", (3.0,), lambda x: x / 3),
-        ("__fmul_rn", (1.1,), lambda x: x * np.float32(1.1)),
-        ("__fmaf_rn", (2.0, 1.0), lambda x: x * 2 + 1),
-        ("__cosf", (), torch.cos),
-    ],
-)
-def test_functions_of_float32(name, constants, reference, target):
-    torch.testing.assert_close(run(called(name, *constants), target), reference(X))
+    halves, floats = torch.empty(2, 64).half(), torch.empty(4, 64)
+    runnable(main, target)(X, halves, floats)
+    assert torch.equal(halves, torch.stack([towards_zero(X), X.half()]))
+    expected = torch.stack([X / 3, X * np.float32(1.1), X * 2 + 1, torch.cos(X)])
+    torch.testing.assert_close(floats, expected)
 
 
 def test_a_function_of_the_process_is_called():
-    torch.testing.assert_close(run(called("cosf"), "llvm"), torch.cos(X))
+    out = torch.empty(64)
+    tvmtile.compile(called("cosf"), target="llvm")(X, out)
+    torch.testing.assert_close(out, torch.cos(X))
 
 
 def test_a_function_that_is_nowhere_is_an_error_at_its_line():
     with pytest.raises(NoLowering, match="no function 'a_function_of_nobody'") as caught:
         tvmtile.compile(called("a_function_of_nobody"))
-    assert "T.call_extern(dtype, name, A[i]" in str(caught.value)
+    assert 'T.call_extern("float32", name, A[i]' in str(caught.value)
     assert "T.macro" in str(caught.value)
 
 

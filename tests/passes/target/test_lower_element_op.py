@@ -9,7 +9,6 @@ from tvm import ir, tirx
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.passes import LowerElementOp
 
 
 def imported_texts(func):
@@ -33,17 +32,6 @@ def test_each_function_is_linked_once():
     (func,) = steps["tvmtile.LowerElementOp"].functions.values()
     texts = imported_texts(func)
     assert len(texts) == len(set(texts)) == 3
-
-
-def test_tile_programs_without_element_operators_stay_as_they_are():
-    @T.prim_func
-    def main(A: T.Tensor((8,), "int32")):
-        with T.Kernel(1):
-            for i in T.Parallel(8):
-                A[i] = i
-
-    mod = ir.IRModule({"main": main.with_attr("target", tvm.target.Target("llvm"))})
-    ir.assert_structural_equal(LowerElementOp(mod), mod)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 
 import pytest
-import torch
 import tvm
 from tvm import tirx
 from tvm.ir.instrument import pass_instrument
 
 import tvmtile
 import tvmtile.language as T
-from tests.metal.programs import runnable
 from tvmtile.ir.divisions import is_division, named_divisions
 
 M, N = T.dynamic("M, N")
@@ -140,19 +138,6 @@ def test_code_for_a_cpu_grows_with_the_text_of_a_kernel(order):
     assert size(M, N) / 2 < 1.5 * static
 
 
-@pytest.mark.full(but=2)
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("rows", [1, 65, 160])
-@pytest.mark.parametrize("columns", [32, 100])
-@pytest.mark.parametrize("target", ["llvm", "metal"])
-def test_every_order_computes_the_same(order, rows, columns, target):
-    kernel = runnable(gemm(M, N, order), target)
-    a, b = (torch.randint(-4, 5, shape).half() for shape in ((rows, 64), (64, columns)))
-    c = torch.full((rows, columns), 7.0, dtype=torch.float16)
-    kernel(a, b, c)
-    assert torch.equal(c, a @ b)
-
-
 def test_the_rest_of_a_value_stays_known():
     """A multiple of four is one whatever the division gives, so that vectors are moved."""
 
@@ -166,41 +151,6 @@ def test_the_rest_of_a_value_stays_known():
 
     source = tvmtile.compile(main, target=CUDA).get_kernel_source()
     assert "*(float4*)(B_ptr" in source
-
-
-def test_a_value_with_names_in_it_is_not_copied():
-    """T.exp is arithmetic with names on a CPU, and of a constant TVM knows what they stand for."""
-
-    @T.prim_func
-    def main(A: T.Tensor((8,), "float32")):
-        with T.Kernel(1, threads=32):
-            for i in T.Parallel(8):
-                power = T.exp(T.min(T.float32(3), T.float32(2)))
-                A[i] = T.if_then_else(T.cast(power, "int32") > 1, power, power * 2)
-
-    a = torch.zeros(8)
-    tvmtile.compile(main, target="llvm")(a)
-    torch.testing.assert_close(a, torch.full((8,), 2.0).exp())
-
-
-@pytest.mark.full(but=2)
-@pytest.mark.parametrize("target", ["llvm", "metal", CUDA], ids=["llvm", "metal", "cuda"])
-def test_a_named_float_times_what_has_a_range(target):
-    @T.prim_func
-    def main(S: T.Tensor((4,), "float32"), A: T.Tensor((4, 8), "float32")):
-        with T.Kernel(1, threads=32):
-            for k in T.serial(4):
-                first = S[k]
-                for i in T.Parallel(8):
-                    product = first * (i + 1)
-                    quotient = T.if_then_else(i < 4, 1.0, 2.0) / first
-                    A[k, i] = product + quotient
-
-    scales, result = torch.tensor([1.0, 2.0, 4.0, -8.0]), torch.empty(4, 8)
-    runnable(main, target)(scales, result)
-    i = torch.arange(8)
-    numerator = torch.where(i < 4, 1.0, 2.0)
-    assert torch.equal(result, scales[:, None] * (i + 1) + numerator / scales[:, None])
 
 
 def chosen(rows, columns):
@@ -227,10 +177,3 @@ def test_choices_are_made_once(target):
     kernel = tvmtile.compile(program, target=target, execution_backend="emulator")
     source = kernel.get_kernel_source()
     assert len(re.findall(r"blockIdx(?:\.x)?\) - 2\)", source)) == 1
-    block, i, j = torch.meshgrid(torch.arange(4), torch.arange(8), torch.arange(8), indexing="ij")
-    last = block % 2
-    allowed = torch.where(last == 1, torch.where(i // 2 == j // 2, 3, 4), last)
-    expected = torch.where(allowed > 2, allowed * 2, allowed - 1).reshape(32, 8).int()
-    result = torch.zeros(32, 8, dtype=torch.int32)
-    kernel(result)
-    assert torch.equal(result, expected)
