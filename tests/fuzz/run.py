@@ -330,7 +330,7 @@ def _tried(
             warnings.simplefilter("ignore", TileWarning)
             stack.enter_context(verified())
             kernel = compiled(program, target, directory)
-        message = _unexpected(program, target, kernel)
+            message = _unexpected(program, target, kernel)
         if not message and target != "nvrtc":
             message = _checked(program, target, kernel, expected) or _miscounted(
                 program, target, kernel
