@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
-from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,7 +14,7 @@ from tests.programs import catalogue
 from tvmtile import tileop
 from tvmtile.jit.build import build_artifact
 from tvmtile.target import resolve
-from tvmtile.tileop.registry import _LOWERINGS, Lowering, registered_lowerings
+from tvmtile.tileop.registry import Lowering, registered_lowerings
 
 FAMILIES = {
     "cuda": {
@@ -71,23 +71,27 @@ BY_HAND = {
 
 
 @pytest.fixture
-def used(monkeypatch):
+def used():
     """The lowerings that a compilation asks for code from here on."""
     found = set()
 
-    def noted(lowering: Lowering) -> Lowering:
-        def code(op, context):
+    def noted(lowering: Lowering, code: Any) -> Any:
+        def noting(op, context):
             found.add(name_of(lowering))
-            return lowering.code(op, context)
+            return code(op, context)
 
-        return replace(lowering, code=code)
+        return noting
 
     # Operators are registered when they are used first.
     for module in pkgutil.walk_packages(tileop.__path__, f"{tileop.__name__}."):
         importlib.import_module(module.name)
-    for key, candidates in _LOWERINGS.items():
-        monkeypatch.setitem(_LOWERINGS, key, [noted(lowering) for lowering in candidates])
-    return found
+    # In the lowering itself: other modules hold some of them.
+    before = [(lowering, lowering.code) for lowering in registered_lowerings()]
+    for lowering, code in before:
+        object.__setattr__(lowering, "code", noted(lowering, code))
+    yield found
+    for lowering, code in before:
+        object.__setattr__(lowering, "code", code)
 
 
 def name_of(lowering):
@@ -104,7 +108,7 @@ def test_the_tier_fast_emulates_every_lowering_and_family_of_instructions(used, 
     }
     every |= {(kind, family) for kind, families in FAMILIES.items() for family in families}
     for program in catalogue().values():
-        for name in program.fast:
+        for name in set(program.fast) - {"gpu"}:
             for case in program.cases(name, "fast"):
                 target = resolve(run.TARGETS[name]["target"])
                 config = case.options.get("pass_configs", {})
