@@ -157,6 +157,19 @@ def test_parameters_without_gradients(function, kernel, a, b):
         torch.testing.assert_close(function(a + 1, b), (a + 1) * b)
 
 
+def test_what_was_plain_without_gradients_is_not_with_them(kernel, a, b):
+    weight, c = torch.nn.Parameter(torch.zeros(8)), torch.zeros(8)
+    with torch.no_grad():
+        for _ in range(2):
+            kernel(a, b, weight)
+            kernel(weight, b, c)
+    with pytest.raises(ArgumentError, match="is a leaf of the graph"):
+        kernel(a, b, weight)
+    kernel(weight, b, c)
+    with pytest.raises(ArgumentError, match=NO_GRADIENT):
+        c.sum().backward()
+
+
 @pytest.mark.parametrize("part", [slice(None), slice(0, 8)])
 def test_a_parameter_is_not_written_while_gradients_are_recorded(kernel, a, b, part):
     weight = torch.nn.Parameter(torch.zeros(8))

@@ -124,7 +124,8 @@ def as_torch_operator(
         ]
     )
     if signed and _GUARD is not None:
-        special = f"not is_like_before({given}) and ({special} or not remember({given}))"
+        is_plain = f"is_like_before({given}) and (in_any_mode or not is_grad_enabled())"
+        special = f"not ({is_plain}) and ({special} or not remember({given}))"
     call = _CALL.format(
         args=_listed(args),
         special=f"{special} or modes() or forward_ad._current_level >= 0",
@@ -189,10 +190,13 @@ def _remember_in(names: dict[str, Any]) -> None:
             free = [[None] * tensor.ndim for tensor in tensors]
             guard = _GUARD(*tensors, dynamic_dims_sizes=free, dynamic_dims_strides=free)
             names["is_like_before"] = guard.check
+            # The guard does not ask whether gradients are recorded.
+            names["in_any_mode"] = not any(tensor.requires_grad for tensor in tensors)
         return True
 
     names["remember"] = remember
     names["is_like_before"] = lambda *_: False
+    names["in_any_mode"] = True
 
 
 def _call_with_care(
