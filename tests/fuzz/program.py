@@ -51,6 +51,11 @@ class Program:
         return self._constant("OPTIONS", {})
 
     @cached_property
+    def architectures(self) -> list[str]:
+        """Those of CUDA that it can be compiled for where a target names none; empty: all."""
+        return self._constant("ARCHITECTURES", [])
+
+    @cached_property
     def inputs(self) -> dict[str, Callable[..., Any]]:
         """Functions of (rng, shape) that give the elements of tensors."""
         functions = [

@@ -153,7 +153,8 @@ def compiled(program: Program, target: str, directory: Path) -> Any:
     import tvmtile
 
     function = loaded(program, directory).main
-    arch = _ARCHITECTURES[program.seed % len(_ARCHITECTURES)]
+    architectures = program.architectures or _ARCHITECTURES
+    arch = architectures[program.seed % len(architectures)]
     options = {"target": {"kind": "cuda", "arch": arch}, **TARGETS[target], **program.options}
     kernel = tvmtile.compile(function, **options)
     if target == "nvrtc":

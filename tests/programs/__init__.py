@@ -159,6 +159,7 @@ class Entry:
         name = f"{self.name}({self._label(case)})"
         number = crc32(name.encode())
         sizes = [dict(sizes) for sizes in self._of("sizes", case)]
+        architectures = [arch for arch in ARCHITECTURES if self._allows(arch, case)]
         head = [
             f'"""{name}: seed {number}."""',
             "",
@@ -174,6 +175,11 @@ class Entry:
                 f"{n.upper()} = {given}"
                 for n in ("expects", "counts", "options")
                 if (given := self._of(n, case))
+            ),
+            *(
+                [f"ARCHITECTURES = {architectures}"]
+                if len(architectures) < len(ARCHITECTURES)
+                else []
             ),
         ]
         return Case(stand_alone(self.function, case, "\n".join(head)), number, name)

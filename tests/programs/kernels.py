@@ -233,7 +233,7 @@ def histogram(keys: T.Tensor((300,), "int32"), counts: T.Tensor((7,), dtype)):
 
 
 # A block of sm_89 has less memory.
-@program(tags={"copy"}, targets=["llvm", "sm_80", "sm_90a"], fast=["sm_80"])
+@program(tags={"copy"}, targets=["llvm", "sm_80", "sm_90a", "gpu"], fast=["sm_80"])
 def tiles_that_share_memory(
     A: T.Tensor((128, 256), "float32"),
     B: T.Tensor((128, 256), "float32"),
