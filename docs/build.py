@@ -23,6 +23,9 @@ from typing import Any
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
+sys.path.insert(0, str(ROOT))
+from tests.passes.rewrites import rewrites  # noqa: E402
+
 PAGE = DOCS / "through_the_passes.md"
 README = ROOT / "README.md"
 BENCHMARKS = {
@@ -115,10 +118,10 @@ def _example(name: str) -> list[str]:
     """What a pass does to the program in its example, if it has one."""
     folder = re.sub("(?<!^)(?=[A-Z])", "_", name).lower()
     lines = []
-    for file in (ROOT / "tests" / "passes").glob(f"*/{folder}/example.tvmscript"):
-        _, before, after = re.split("# before\n|# after\n", file.read_text())
-        lines += ["Before:", "", f"```python\n{before}```", ""]
-        lines += ["After:", "", f"```python\n{after}```", ""]
+    for file in (ROOT / "tests" / "passes").glob(f"*/{folder}.tvmscript"):
+        example = next(rewrites(file))
+        lines += ["Before:", "", f"```python\n{example.before}```", ""]
+        lines += ["After:", "", f"```python\n{example.after}```", ""]
     return lines
 
 

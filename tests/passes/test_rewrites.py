@@ -1,8 +1,7 @@
-"""Programs before and after a pass: `<phase>/<pass>/<case>.tvmscript`, as `tests/README.md` says."""
+"""Programs before and after a pass: `<phase>/<pass>.tvmscript`, as `tests/README.md` says."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import sys
@@ -16,6 +15,7 @@ from tvm.script import tirx as T
 from tvm.tirx.layout import Axis
 from tvm_ffi import structural_equal
 
+from tests.passes.rewrites import rewrites
 from tvmtile import errors, passes
 from tvmtile.codegen.kept_maps import kept_maps
 from tvmtile.errors import TileWarning
@@ -30,15 +30,15 @@ PASSES = {
     for name, value in vars(sys.modules[module]).items()
     if isinstance(value, ir.transform.Pass) and value.info.name == f"tvmtile.{name}"
 }
-FILES = {path.relative_to(HERE).with_suffix(""): path for path in HERE.glob("*/*/*.tvmscript")}
+CASES = [case for file in sorted(HERE.glob("*/*.tvmscript")) for case in rewrites(file)]
 
 
-def parsed(source, header):
-    """The module that a program is, for the target in the header, if there is one."""
+def parsed(source, target):
+    """The module that a program is, for a target, if there is one."""
     mod = tvm.script.from_source(source, extra_vars=NAMES)
     mod = mod if isinstance(mod, ir.IRModule) else ir.IRModule({"main": mod})
-    if named := re.search(r"^# target: (\w+) ?(\w*)$", header, re.MULTILINE):
-        kind, cpu = named.groups()
+    if target:
+        kind, _, cpu = target.partition(" ")
         option = {"mcpu" if kind == "llvm" else "arch": cpu} if cpu else {}
         target = tvm.target.Target({"kind": kind} | option)
         mod = ir.IRModule(
@@ -47,15 +47,8 @@ def parsed(source, header):
     return mod
 
 
-def completed(after, before):
-    """The program: in front of indented lines are those of the first program up to such an indent."""
-    indent = re.match(" *", after)[0]
-    lines = before.splitlines(keepends=True) if indent else []
-    return "".join(itertools.takewhile(lambda line: not line.startswith(indent), lines)) + after
-
-
-def printed(mod, before, **options):
-    """A program as a file shows it: without the first lines of `before`, if it begins with them."""
+def printed(mod, **options):
+    """A program as TVM prints it, with strings in the place of its metadata."""
     mod = ir.IRModule({name: f.without_attr("target") for name, f in mod.functions.items()})
     is_function = [gv.name_hint for gv in mod.functions] == ["main"]
     metadata, _, text = (
@@ -64,10 +57,7 @@ def printed(mod, before, **options):
     strings = eval(metadata.partition("=")[2].strip() or "{}", {"tvm": tvm}).get("ir.StringImm", ())
     for number, string in enumerate(strings):
         text = text.replace(f'metadata["ir.StringImm"][{number}]', json.dumps(string.value))
-    lines = text[text.index("@") :].rstrip().splitlines(keepends=True)
-    whole = "".join(lines) + "\n"
-    shorter = ("".join(lines[start:]) + "\n" for start in range(len(lines) - 1, 0, -1))
-    return next((x for x in shorter if x[0] == " " and completed(x, before) == whole), whole)
+    return text[text.index("@") :].rstrip() + "\n"
 
 
 def mended(text):
@@ -76,44 +66,33 @@ def mended(text):
     return text.replace(", unroll=False)", ', annotations={"disable_unroll": 1})')
 
 
-def reads_back(after, before, header, made):
-    """Whether what stands behind `# after` is the program that a pass has made."""
+def reads_back(text, case, made):
+    """Whether a text is the program that a pass has made."""
     try:
-        return structural_equal(made, parsed(completed(after, before), header))
+        return structural_equal(made, parsed(text, case.option("target")))
     except Exception:  # noqa: BLE001 - what is no program is written anew
         return False
 
 
-@pytest.mark.parametrize("case", sorted(FILES), ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_pass_makes_of_a_program_what_its_file_says(case, request, monkeypatch):
-    header, before, after = re.fullmatch(
-        r"(# [A-Z`].*?\n)# before\n(.*?)(?:# unchanged\n|# after\n(.*))",
-        FILES[case].read_text(),
-        re.DOTALL,
-    ).groups()
-    warned = re.search(r"^# warns: (.*)$", header, re.MULTILINE)
-    expected = pytest.warns(TileWarning, match=re.escape(warned[1])) if warned else nullcontext()
+    warned = case.option("warns")
+    expected = pytest.warns(TileWarning, match=re.escape(warned)) if warned else nullcontext()
     monkeypatch.setattr(errors, "_SHOWN_WARNINGS", {})
-    given = parsed(before, header)
+    given = parsed(case.before, case.option("target"))
     with expected:
-        made = PASSES[str(case.parent)](given)
-    if after is None:
-        tvm.ir.assert_structural_equal(made, given)
-        return
-    assert not structural_equal(made, given), "the pass changes nothing"
-    if request.config.getoption("--update-golden"):
-        if not reads_back(after, before, header, made):
-            texts = [printed(made, before, syntax_sugar=sugar) for sugar in (True, False)]
-            texts += [mended(text) for text in texts]
-            after = next((x for x in texts if reads_back(x, before, header, made)), texts[0])
-            FILES[case].write_text(f"{header}# before\n{before}# after\n{after}")
-    tvm.ir.assert_structural_equal(made, parsed(completed(after, before), header))
+        made = PASSES[f"{case.file.parent.name}/{case.file.stem}"](given)
+    if request.config.getoption("--update-golden") and not reads_back(case.after, case, made):
+        texts = [printed(made, syntax_sugar=sugar) for sugar in (True, False)]
+        texts += [mended(text) for text in texts]
+        case = case.written(next((x for x in texts if reads_back(x, case, made)), texts[0]))
+    tvm.ir.assert_structural_equal(made, parsed(case.after, case.option("target")))
 
 
 def test_every_rewrite_has_an_example_that_the_docs_show():
     exported = {name for name in passes.__all__ if not name.startswith("Check")}
     names = {case: step.info.name.partition(".")[2] for case, step in PASSES.items()}
-    shown = {str(case.parent) for case in FILES if case.name == "example"}
+    shown = {f"{case.file.parent.name}/{case.file.stem}" for case in CASES if case.changes}
     assert [x for x, name in names.items() if name in exported and x not in shown] == []
 
 
