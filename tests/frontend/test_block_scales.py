@@ -37,18 +37,6 @@ def test_every_code_of_e8m0(compiled, dtype):
     assert torch.equal(out[1], expected)
 
 
-def test_a_constant_scale():
-    @T.prim_func
-    def main(A: T.Tensor((2,), "float32")):
-        with T.Kernel(1):
-            A[0] = T.e8m0_to_float(130)
-            A[1] = T.e8m0_to_float(0xFF, zero_codes=True)
-
-    a = torch.ones(2)
-    tvmtile.compile(main)(a)
-    assert a.tolist() == [8, 0]
-
-
 def test_shapes_of_mx_scales():
     layout = T.BlockScaledLayout.e8m0_k32()
     assert layout == T.BlockScaledLayout("float8_e8m0fnu", 32)
@@ -63,31 +51,6 @@ def test_shapes_of_float32_scales_of_squares():
     layout = T.BlockScaledLayout("float32", 128, b_rows=128)
     assert layout.a_scale_shape(300, 1024) == (300, 8)
     assert layout.b_scale_shape(500, 1024) == (4, 8)
-
-
-def test_scales_are_decoded_by_their_dtype():
-    layouts = {
-        "uint8": T.BlockScaledLayout("uint8"),
-        "float8_e4m3fn": T.BlockScaledLayout.nvfp4_k16(),
-        "bfloat16": T.BlockScaledLayout("bfloat16", 64),
-    }
-
-    @T.prim_func
-    def main(
-        A: T.Tensor((1,), "uint8"),
-        B: T.Tensor((1,), "float8_e4m3fn"),
-        C: T.Tensor((1,), "bfloat16"),
-        out: T.Tensor((3,), "float32"),
-    ):
-        with T.Kernel(1):
-            for i, (layout, scale) in enumerate(zip(layouts.values(), (A, B, C), strict=True)):
-                out[i] = layout.decode(scale[0])
-
-    out = torch.zeros(3)
-    a = torch.tensor([129], dtype=torch.uint8)
-    b, c = torch.tensor([0.75]).to(torch.float8_e4m3fn), torch.tensor([3.0]).bfloat16()
-    tvmtile.compile(main)(a, b, c, out)
-    assert out.tolist() == [4, 0.75, 3]
 
 
 def test_a_layout_checks_scales():

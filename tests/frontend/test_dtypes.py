@@ -7,7 +7,6 @@ import pytest
 import torch
 import tvm
 
-import tvmtile
 import tvmtile.language as T
 from tvmtile.frontend.dtypes import as_dtype, dtype_names
 
@@ -100,18 +99,3 @@ def test_dtypes_are_taken_apart_by_tvms_class():
         (16, 1),
         (8, 4),
     ]
-
-
-def test_a_vector_of_one_value_a_lane():
-    @T.prim_func
-    def kernel(A: T.Tensor((8,), "float16")):
-        with T.Kernel(1):
-            A[0:2] = T.float16x2(A[4], 3)
-            pair = T.alloc_var("float16x2")
-            pair = T.float16x2(A[5], A[6])
-            A[2] = T.extract_lane(pair, 0)
-            A[3] = T.extract_lane(pair, 1)
-
-    a = torch.arange(8).half()
-    tvmtile.compile(kernel)(a)
-    assert a.tolist() == [4, 3, 5, 6, 4, 5, 6, 7]

@@ -77,33 +77,6 @@ def test_python_numbers_are_computed_with():
     assert T.index_to_coordinates(23, (2, 3, 4)) == [1, 2, 3]
 
 
-def test_coordinates_and_bounds_by_keyword():
-    @T.prim_func
-    def kernel(C: T.Tensor((2, 24), "int32")):
-        with T.Kernel(1):
-            for i in T.Parallel(24):
-                C[0, i] = T.index_to_coordinates(i, (2, 3, 4))[1]
-                C[1, i] = T.clamp(i, min_val=3, max_val=9)
-
-    c = torch.empty(2, 24, dtype=torch.int32)
-    tvmtile.compile(kernel, target="llvm")(c)
-    i = torch.arange(24)
-    assert torch.equal(c.long(), torch.stack([i // 4 % 3, i.clamp(3, 9)]))
-
-
-def test_one_lane_of_a_vector():
-    @T.prim_func
-    def swap(A: T.Tensor((4,), "float16"), B: T.Tensor((4,), "float16")):
-        with T.Kernel(1):
-            vector = A[0:4]
-            for lane in [0, 1, 2, 3]:
-                B[3 - lane] = T.extract_lane(vector, lane)
-
-    a, b = torch.randn(4).half(), torch.zeros(4).half()
-    tvmtile.compile(swap, target="llvm")(a, b)
-    assert torch.equal(b, a.flip(0))
-
-
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e4m3fnuz", "float8_e8m0fnu"])
 def test_a_float_without_infinity(name):
     with pytest.raises(InvalidValue, match=f"{name} has no infinity"):

@@ -82,6 +82,16 @@ def test_an_eager_kernel_of_a_string_says_that_its_source_is_missing():
     assert "`exec(compile(text, path, 'exec'))`" in caught.value.help
 
 
+@pytest.mark.parametrize("other", [None, "import sys\n", "def g():\n    pass\n", "f(\n"])
+def test_a_kernel_whose_source_is_missing(monkeypatch, other):
+    """Python may have another text under the name of the file, as 3.13 has for `python -c`."""
+    if other is not None:
+        lines = other.splitlines(keepends=True)
+        monkeypatch.setitem(linecache.cache, "<string>", (len(other), None, lines, "<string>"))
+    with pytest.raises(SyntaxNotSupported, match="the source of f is not available"):
+        exec("@T.prim_func\ndef f(A: T.Tensor((4,), 'int32')):\n    pass\n", {"T": T})
+
+
 def test_a_string_that_is_compiled_as_a_file(tmp_path):
     path = tmp_path / "eager.py"
     path.write_text(EAGER)

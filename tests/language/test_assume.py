@@ -17,7 +17,7 @@ from tests.fuzz.run import called, compiled
 from tests.metal.programs import gemm
 from tests.pipelines import numbers, product
 from tests.programs import catalogue
-from tvmtile.errors import ArgumentError, NestingError, TileError
+from tvmtile.errors import ArgumentError, TileError
 
 HOPPER = {"kind": "cuda", "arch": "sm_90a"}
 K = 64
@@ -223,11 +223,6 @@ def test_assumption_of_a_program_of_the_catalogue_is_checked(name, sizes, messag
     broken = replace(case, source=case.source.replace("SIZES = [", f"SIZES = [{sizes}, "))
     with pytest.raises(ArgumentError, match=re.escape(f"main assumes that {message}")):
         called(kernel, broken, 0, "cpu")
-
-
-def test_outside_of_a_program():
-    with pytest.raises(NestingError, match="T.assume stands outside T.Kernel"):
-        T.assume(True)
 
 
 def test_a_program_parses_back():

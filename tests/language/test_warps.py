@@ -7,7 +7,6 @@ import torch
 import tvmtile
 import tvmtile.language as T
 from tests.metal.programs import runnable
-from tvmtile.errors import NestingError
 
 RNG = np.random.default_rng(0)
 
@@ -364,26 +363,3 @@ def test_shuffles_of_some_lanes(target):
     following = torch.where(tx % 8 < 7, tx + 1, tx)
     expected = given[tx ^ 5] + 4 * given[following % 64] + 16 * given[tx // 32 * 32 + 3]
     assert torch.equal(result, torch.where(tx % 32 < 16, expected, 0))
-
-
-VOTES = {
-    "activemask": T.activemask,
-    "all_sync": lambda: T.all_sync(True),
-    "any_sync": lambda: T.any_sync(True),
-    "ballot": lambda: T.ballot(True),
-    "ballot_sync": lambda: T.ballot_sync(True),
-    "match_all_sync": lambda: T.match_all_sync(1),
-    "match_any_sync": lambda: T.match_any_sync(1),
-    "sync_warp": T.sync_warp,
-    "syncthreads_and": lambda: T.syncthreads_and(True),
-    "syncthreads_count": lambda: T.syncthreads_count(True),
-    "syncthreads_or": lambda: T.syncthreads_or(True),
-    "warp_reduce_sum": lambda: T.warp_reduce_sum(1.0),
-}
-
-
-@pytest.mark.parametrize("name", VOTES)
-def test_votes_stand_in_a_kernel(name):
-    with pytest.raises(NestingError, match=rf"^T\.{name} stands outside T\.Kernel") as caught:
-        VOTES[name]()
-    assert "move it into the body of `with T.Kernel" in caught.value.help

@@ -335,8 +335,8 @@ class _Rewriter(ast.NodeTransformer):
         if len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             return [self._assign_name(node.targets[0].id, value)]
         name = self._temporary()
-        unpacks = any(isinstance(target, ast.Tuple | ast.List) for target in node.targets)
-        rhs = call_of_tracer("snapshot", value) if unpacks else value
+        several = len(node.targets) > 1 or isinstance(node.targets[0], ast.Tuple | ast.List)
+        rhs = call_of_tracer("snapshot", value) if several else value
         statements: list[ast.stmt] = [ast.Assign([store(name)], rhs)]
         for target in node.targets:
             statements += self._assign_target(target, load(name))

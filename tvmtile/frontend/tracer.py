@@ -403,14 +403,12 @@ class Tracer(Expressions):
         return tuple(self.bind_target(n, v) for n, v in zip(names, items, strict=True))
 
     def snapshot(self, value: object) -> Any:
-        """The right side of a tuple assignment, its loads done before any of its stores."""
+        """The right side of an assignment to several targets, its loads done before any store."""
         if isinstance(value, IRBuilderFrame):
             return self._bind("value", value)
-        if not isinstance(value, tuple | list) or len(value) < 2:
-            return value
-        return type(value)(
-            T.Bind(v) if ir.is_prim_expr(v) and reads_memory(v) else v for v in value
-        )
+        if isinstance(value, tuple | list) and len(value) > 1:
+            return type(value)(map(_loaded, value))
+        return _loaded(value)
 
     def augment(
         self, name: str, op: str, target: object, value: object, local_names: Mapping[str, object]
@@ -455,6 +453,11 @@ def write_assertion(test: ir.Expr, text: object) -> None:
     frame = T.Assert(test, text)
     frame.add_callback(lambda: frame.__exit__(None, None, None))
     frame.__enter__()
+
+
+def _loaded(value: Any) -> Any:
+    """A value that later stores don't change."""
+    return T.Bind(value) if ir.is_prim_expr(value) and reads_memory(value) else value
 
 
 def _carried_in_parallel(name: str) -> ScopeError:
