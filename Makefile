@@ -83,7 +83,7 @@ PYTHONS_TESTS := $(addprefix tests/, \
   frontend/test_parameters.py frontend/test_round_trip.py frontend/test_tracing.py \
   frontend/test_variables.py frontend/test_while.py frontend/test_carried_names.py messages \
   jit/test_arguments.py jit/test_artifacts.py jit/test_compiler.py jit/test_decorator.py \
-  jit/test_lowering_view.py jit/test_processes.py jit/test_torch_library.py cache \
+  jit/test_lowering_view.py jit/test_processes.py jit/test_torch_operators.py cache \
   autotuner/test_child.py autotuner/test_configurations.py autotuner/test_decorator.py \
   autotuner/test_identity.py autotuner/test_saved.py ir/test_passes.py docs/test_pages.py \
   examples/test_readme.py test_main.py test_packaging.py) \
