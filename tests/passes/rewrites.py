@@ -82,14 +82,14 @@ def rewrites(file: Path) -> Iterator[Rewrite]:
     """The cases of a file."""
     frame = shared = ""
     for block in _BLOCK.finditer(file.read_text()):
-        header, text = block.groups()
-        if text.endswith("---\n"):
+        header, text = block[1], block[2].rstrip("\n") + "\n"
+        if text.endswith("\n---\n"):
             frame = text.removesuffix("---\n")
             shared = "".join(re.findall(r"^# \w+: .*\n", header, re.MULTILINE))
         else:
             framed = not re.match("def |@|[-+](def|@)", text)
             header = header + shared if framed else header
-            yield Rewrite(file, block.span(), header, frame, text.rstrip("\n") + "\n")
+            yield Rewrite(file, block.span(), header, frame, text)
 
 
 def sided(text: str, sign: str) -> str:
