@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tvm import tirx
-from tvm.script import tirx as T
 
-from tests.passes.gpu.barriers.oracle import Oracle, RaceFound, barriers_in, with_pass
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
 
 TX = tirx.Var("tx", "int32")
@@ -96,55 +94,3 @@ def test_a_wider_dtype_keeps_a_uniform_term():
     value = evaluated(cast("int64", TX + N * 8))
     np.testing.assert_array_equal(value.numbers, THREADS)
     assert value.term is not None
-
-
-def exchange(first, second):
-    @T.prim_func
-    def main(C: T.Buffer((128,), "float32"), n: T.int32):
-        for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(128, "threadIdx.x"):
-                S = T.alloc_buffer((1024,), "float32", scope="shared")
-                S[first(tx)] = C[tx]
-                C[tx] = S[second(tx)]
-
-    return main
-
-
-def narrow(tx):
-    return T.Cast("int32", T.Cast("uint8", tx * 4))
-
-
-def product_of_bytes(tx):
-    return T.Cast("int32", T.Cast("uint8", tx) * T.uint8(4))
-
-
-def shifted_out(tx):
-    return T.Cast("int32", T.Cast("uint32", tx << 26) >> T.uint32(24))
-
-
-@pytest.mark.parametrize("second", [narrow, product_of_bytes, shifted_out])
-def test_an_index_that_wraps_is_another_element(second):
-    func = with_pass(exchange(lambda tx: tx * 4, second))
-    assert len(barriers_in(func)) == 1
-    if second is not product_of_bytes:
-        with pytest.raises(RaceFound):
-            Oracle(exchange(lambda tx: tx * 4, second)).run()
-
-
-def test_an_index_that_fits_a_narrow_dtype_is_the_same_element():
-    func = exchange(lambda tx: tx * 2, lambda tx: T.Cast("int32", T.Cast("uint8", tx * 2)))
-    assert not barriers_in(with_pass(func))
-
-
-def test_a_uniform_index_that_wraps_may_be_any():
-    """TVM's bounds of `uint8(n)`, where n is from 300 to 399, are those of nothing."""
-
-    @T.prim_func
-    def main(C: T.Buffer((128,), "float32")):
-        for bx in T.thread_binding(100, "blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(128, "threadIdx.x"):
-                S = T.alloc_buffer((1024,), "float32", scope="shared")
-                S[tx] = C[tx]
-                C[tx] = S[T.Cast("int32", T.Cast("uint8", bx + 300))]
-
-    assert len(barriers_in(with_pass(main))) == 1

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
-from tvm.script import tirx as S
 
 import tvmtile
 import tvmtile.language as T
 from tests.fuzz.run import loaded
-from tests.passes.gpu.barriers.oracle import barriers_in, with_pass
 from tests.programs import catalogue
 
 GPUS = [{"kind": "cuda", "arch": "sm_90a"}, "metal"]
@@ -67,26 +65,3 @@ def test_several_threads_that_write_one_element_wait_for_the_next_value():
                     C[i // 64] = A[n]
 
     assert [barriers(source_for(main, target)) for target in GPUS] == [1, 1]
-
-
-@S.prim_func
-def another_tensor(A: S.Buffer((128,), "float32"), C: S.Buffer((512,), "float32")):
-    for bx in S.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
-        for tx in S.thread_binding(64, "threadIdx.x"):
-            for n in S.serial(3, annotations={"tvmtile.order_of_stores": ["C"]}):
-                for step in range(2):
-                    C[n * 128 + step * 32 + tx] = A[tx]
-
-
-@S.prim_func
-def some_threads(A: S.Buffer((128,), "float32"), C: S.Buffer((512,), "float32")):
-    for bx in S.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
-        for tx in S.thread_binding(64, "threadIdx.x"):
-            if tx < 33:
-                for n in S.serial(3, annotations={"tvmtile.order_of_stores": ["C"]}):
-                    C[n * 16 + tx] = A[tx]
-
-
-@pytest.mark.parametrize("program", [another_tensor, some_threads])
-def test_no_barrier_stands_in_loops_without_a_name_or_where_not_all_threads_come(program):
-    assert not barriers_in(with_pass(program))

@@ -10,19 +10,12 @@ import tvm
 import tvmtile
 from tests.fuzz.run import compiled
 from tests.metal.programs import flash_attention
-from tests.passes.gpu.barriers.oracle import (
-    Oracle,
-    Programs,
-    RaceFound,
-    barriers_in,
-    for_metal,
-    with_pass,
-    without,
-)
-from tests.passes.gpu.barriers.programs import KERNELS
+from tests.passes.gpu.barriers.oracle import RaceFound
+from tests.passes.gpu.barriers.programs import KERNELS, Kernel, barriers_in, with_pass
+from tests.passes.gpu.barriers.random_kernels import RandomKernel
 from tests.programs import catalogue
-from tvmtile.analysis.effects import Effects
-from tvmtile.errors import TileError, TileWarning
+from tvmtile.errors import NestingError, TileError, TileWarning
+from tvmtile.ir.annotations import BARRIER_ID
 from tvmtile.language import GemmWarpPolicy
 
 
@@ -37,37 +30,40 @@ def test_what_no_barrier_orders_is_an_error(kernel):
         with_pass(kernel.before())
 
 
-RUNNABLE = [k for k in KERNELS if not k.error and k.options.get("oracle") != "no"]
-
-
 @pytest.mark.full  # what the pass makes is in the table
-@pytest.mark.parametrize("kernel", RUNNABLE, ids=str)
-def test_no_race_is_left(kernel):
-    kernel.run(kernel.after())
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("kernel", [k for k in RUNNABLE if k.is_always_needed], ids=str)
-def test_each_barrier_is_needed(kernel):
+@pytest.mark.parametrize("kernel", [k for k in KERNELS if k.is_runnable], ids=str)
+def test_no_race_is_left_and_each_barrier_is_needed(kernel):
     func = kernel.after()
-    for number in range(len(barriers_in(func))):
+    for number in range(kernel.run(func).barriers if kernel.is_always_needed else 0):
         with pytest.raises(RaceFound):
-            kernel.run(func.with_body(without(func.body, number)[0]))
+            kernel.run(func, missed=number)
 
 
 @pytest.mark.full(but=4)
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(
-    "scopes",
-    [("shared", "shared"), ("global", "shared"), ("shared", "global"), ("global", "global")],
-)
-def test_random_programs_have_no_race_left(seed, scopes):
+@pytest.mark.parametrize("tiles", ["SR", "WR", "SL", "WL"])
+def test_random_programs_have_no_race_left(seed, tiles):
     for number in range(25):
-        func = Programs(1000 * seed + number, scopes).program()
-        func = for_metal(func) if number % 2 else func
-        exchanged = {buffer.name for buffer in Effects(func.body).device_memory}
-        tensors = {param.name for param in func.params}
-        Oracle(with_pass(func), ignored=tensors - exchanged).run()
+        made = RandomKernel(1000 * seed + number, tiles)
+        target = "metal" if number % 2 else ""
+        options = {"threads": made.threads, "target": target, "ignored": "C"}
+        kernel = Kernel("", tuple(made.text.splitlines()), "", options)
+        kernel.run(with_pass(kernel.before()))
+
+
+def test_one_of_sixteen_barriers_is_that_of_the_block():
+    def numbers(groups):
+        text = "S = shared((1024,))\n" + "".join(
+            f"if tx >= {first} and tx < {first + 64}:\n    with group({first}, 64):\n"
+            f"        S[tx] = A[0, tx % 64]\n        L[tx // 64, tx % 64] = S[{2 * first + 63} - tx]\n"
+            for first in range(0, 64 * groups, 64)
+        )
+        func = with_pass(Kernel("", tuple(text.splitlines()), "", {"threads": 1024}).before())
+        return {str(barrier.value.attrs[BARRIER_ID]) for barrier in barriers_in(func)}
+
+    assert len(numbers(15)) == 15
+    with pytest.raises(NestingError, match="all 16 barriers of a block are taken"):
+        numbers(16)
 
 
 @pytest.mark.full(but=1)

@@ -11,8 +11,7 @@ from tvm_ffi import structural_map
 
 import tvmtile
 from benchmarks.gpu_programs import PROGRAMS
-from tests.passes.gpu.barriers.oracle import barriers_in, with_pass
-from tests.passes.gpu.barriers.programs import Kernel
+from tests.passes.gpu.barriers.programs import Kernel, barriers_in, with_pass
 from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.ir import rewriting
 from tvmtile.passes.gpu.barriers.checker import Checker
