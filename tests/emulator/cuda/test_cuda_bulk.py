@@ -196,21 +196,6 @@ def test_words_are_taken_apart_and_put_together():
     assert back[1] == 0x12345678 & 0x000F000F | 0x64006400
 
 
-def test_boxes_of_im2col_are_refused_by_name():
-    name = "cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes"
-    text = f'__global__ void k(int* a) {{ asm volatile("{name} [%0], [%1];" : : "r"(1), "r"(2)); }}'
-    with pytest.raises(CudaEmulationError, match="global.im2col") as caught:
-        compile_cuda(text)
-    assert caught.value.kind == "unsupported"
-
-
-def test_shared_memory_outside_of_functions_is_refused():
-    text = "__shared__ int tile[32];\n__global__ void k(int* a) { a[0] = tile[0]; }"
-    with pytest.raises(CudaEmulationError, match="outside of a function") as caught:
-        compile_cuda(text)
-    assert (caught.value.kind, caught.value.line) == ("unsupported", 1)
-
-
 def test_a_seed_shuffles_the_blocks():
     lasts = set()
     for seed in range(6):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tvmtile.emulator.metal import compile_msl
-from tvmtile.errors import MetalCompileError, MetalEmulationError
+from tvmtile.errors import MetalCompileError
 
 HEADER = "#include <metal_stdlib>\nusing namespace metal;\n"
 
@@ -104,22 +104,3 @@ def test_the_last_buffer_is_number_30(index):
         return
     with pytest.raises(MetalCompileError, match=re.escape("[[buffer(31)]], where 30 is the last")):
         compile_msl(source)
-
-
-@pytest.mark.parametrize("alignment", ["", "alignas(16) "])
-def test_an_array_is_aligned_as_it_is_declared(alignment):
-    """A vector of words may lie over an array of half only where that says so."""
-    body = f"""
-  {alignment}threadgroup half tile[64];
-  *(threadgroup uint2*)(tile + 4 * i) = uint2(i);
-  out[i] = ((threadgroup uint*)tile)[2 * i];
-"""
-    parameters = "device int* out [[buffer(0)]], uint i [[thread_index_in_threadgroup]]"
-    out = np.zeros(16, np.int32)
-    run = compile_msl(kernel(body, parameters)).kernel("k")
-    if alignment:
-        run(out, grid=1, threads=16)
-        assert out.tolist() == list(range(16))
-        return
-    with pytest.raises(MetalEmulationError, match=r"misaligned: .* accesses tile\[0\]"):
-        run(out, grid=1, threads=16)
