@@ -161,7 +161,7 @@ def test_other_atomics():
 PTX = """
 extern "C" __global__ void warps(const unsigned* a, const unsigned* b, unsigned* out) {
   unsigned x = a[threadIdx.x], y = b[threadIdx.x], r = 0, chosen = 0, leader = 99;
-  unsigned* row = out + threadIdx.x * 10;
+  unsigned* row = out + threadIdx.x * 11;
   asm volatile("{\\n.reg .pred %%px;\\nelect.sync _|%%px, %1;\\n@%%px mov.s32 %0, 1;\\n}\\n"
                : "+r"(chosen) : "r"(0xFFFFFFFF));
   row[0] = chosen;
@@ -183,6 +183,7 @@ extern "C" __global__ void warps(const unsigned* a, const unsigned* b, unsigned*
   asm volatile("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(row[7]) : "r"(x), "r"(y), "r"(x));
   asm volatile("sub.bf16x2 %0, %1, %2;" : "=r"(row[8]) : "r"(x), "r"(y));
   asm volatile("max.f16x2 %0, %1, %2;" : "=r"(row[9]) : "r"(x), "r"(y));
+  asm volatile("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(row[10]) : "f"(1 / 3.f), "f"((float)threadIdx.x));
 }
 """
 
@@ -190,7 +191,7 @@ extern "C" __global__ void warps(const unsigned* a, const unsigned* b, unsigned*
 def test_instructions_of_warps_and_of_pairs_of_halves():
     halves = np.random.default_rng(0).integers(-9, 9, (2, 32, 2)).astype(np.float16)
     x, y = halves
-    out = np.zeros((32, 10), np.uint32)
+    out = np.zeros((32, 11), np.uint32)
     words = [np.ascontiguousarray(h).view(np.uint32)[:, 0] for h in (x, y)]
     compile_cuda(PTX).kernel("warps")(*words, out, grid=1, block=32)
     assert out[:, 0].tolist() == [1] + [0] * 31
@@ -200,10 +201,12 @@ def test_instructions_of_warps_and_of_pairs_of_halves():
     reduced = (first.sum(dtype=np.uint32), first.view(np.int32).min().view(np.uint32))
     for column, value in zip((3, 4, 5), (*reduced, np.bitwise_xor.reduce(first)), strict=True):
         assert (out[:, column] == value).all()
+    converted = np.stack([np.arange(32), np.full(32, 1 / 3)], 1).astype(np.float16)
     pairs = [
-        np.ascontiguousarray(out[:, column]).view(np.float16).reshape(32, 2) for column in (6, 7, 9)
+        np.ascontiguousarray(out[:, column]).view(np.float16).reshape(32, 2)
+        for column in (6, 7, 9, 10)
     ]
-    for pair, value in zip(pairs, (x * y, x * y + x, np.maximum(x, y)), strict=True):
+    for pair, value in zip(pairs, (x * y, x * y + x, np.maximum(x, y), converted), strict=True):
         np.testing.assert_array_equal(pair, value)
     a, b = (torch.from_numpy(h.view(np.int16)).view(torch.bfloat16) for h in (x, y))
     differences = torch.from_numpy(np.ascontiguousarray(out[:, 8])).view(torch.bfloat16).view(32, 2)

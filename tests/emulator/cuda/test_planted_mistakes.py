@@ -20,10 +20,9 @@ import tvmtile.language as T
 from benchmarks.gpu_programs import PROGRAMS
 from tests.emulator.cuda.planted import Subject, subject, survivors
 from tests.fuzz.run import loaded
-from tests.metal.programs import flash_attention, gemm, operands, random
+from tests.metal.programs import gemm, operands, random
 from tests.passes.gpu.barriers.test_clusters import multicast_product
 from tests.passes.tile.test_persistent_blocks import matmul
-from tests.pipelines import numbers, product
 from tests.programs import catalogue
 from tvmtile.emulator.cuda import compile_cuda
 from tvmtile.errors import CudaEmulationError
@@ -50,70 +49,9 @@ def persistent() -> Subject:
         return subject(program, (a, b, torch.empty(256, 320).half()), a.double() @ b.double())
 
 
-def attention() -> Subject:
-    """Two warpgroups of consumers."""
-    rows = T.GemmWarpPolicy.FullRow
-    options = {"block_M": 128, "block_N": 32, "threads": 256, "dtype": "float16"}
-    program = flash_attention(1, 1, 256, 64, False, stages=2, policy=rows, roles=True, **options)
-    q, k, v = (random(1, 256, 1, 64, dtype="float16") for _ in range(3))
-    inner = [x.double().transpose(1, 2) for x in (q, k, v)]
-    expected = torch.nn.functional.scaled_dot_product_attention(*inner).transpose(1, 2)
-    return subject(program, (q, k, v, torch.empty_like(q)), expected)
-
-
-def products(length, *, dtype="float16", block=(64, 64, 64), threads=128, stages=2):
-    """Sums of `2 ** min(Q K[i]^T, 0) V[i]`, halved before each, for each tile of `steps`."""
-    M, N, D = block
-    n = T.dynamic("n")
-
-    @T.prim_func
-    def main(
-        Q: T.Tensor((M, D), dtype),
-        K: T.Tensor((length, D), dtype),
-        V: T.Tensor((length, D), dtype),
-        steps: T.Tensor((n,), "int32"),
-        C: T.Tensor((M, D), "float32"),
-    ):
-        with T.Kernel(1, threads=threads):
-            q = T.alloc_shared((M, D), dtype)
-            k_shared = T.alloc_shared((N, D), dtype)
-            v_shared = T.alloc_shared((N, D), dtype)
-            scores = T.alloc_fragment((M, N), "float32")
-            weights = T.alloc_fragment((M, N), dtype)
-            output = T.alloc_fragment((M, D), "float32")
-            T.copy(Q, q)
-            T.clear(output)
-            for k in T.Pipelined(n, num_stages=stages):
-                T.copy(K[k * N, 0], k_shared)
-                T.gemm(
-                    q,
-                    k_shared,
-                    scores,
-                    transpose_B=True,
-                    policy=T.GemmWarpPolicy.FullRow,
-                    clear_accum=True,
-                )
-                T.copy(V[k * N, 0], v_shared)
-                for i, j in T.Parallel(M, N):
-                    scores[i, j] = T.exp2(T.min(scores[i, j], 0))
-                T.copy(scores, weights)
-                for i, j in T.Parallel(M, D):
-                    output[i, j] *= 0.5
-                T.gemm(weights, v_shared, output, policy=T.GemmWarpPolicy.FullRow)
-            T.copy(output, C)
-
-    return main
-
-
 def skewed_attention() -> Subject:
-    """The second product goes on under the next iteration's first one."""
-    q, keys, values = (random(rows, 64, dtype="float16") / 4 for rows in (64, 384, 384))
-    steps = torch.zeros(6, dtype=torch.int32)
-    total = torch.zeros(64, 64, dtype=torch.float64)
-    for k, v in zip(keys.double().split(64), values.double().split(64), strict=True):
-        total = total / 2 + torch.exp2((q.double() @ k.T).clamp_max(0)) @ v
-    tensors = (q, keys, values, steps, torch.empty(64, 64))
-    return subject(products(384), tensors, total, precision="float16")
+    """Two warpgroups of consumers; the second product goes on under the next iteration's first one."""
+    return _of_catalogue("roles_two_products_with_a_sum_between_them")
 
 
 def masked_product() -> Subject:
@@ -123,48 +61,7 @@ def masked_product() -> Subject:
 
 def masked_attention() -> Subject:
     """Two products skewed over such iterations, in a serial loop."""
-    N = 64
-
-    @T.prim_func
-    def program(
-        Q: T.Tensor((3, 2 * N, N), "float16"),
-        K: T.Tensor((5 * N, N), "float16"),
-        V: T.Tensor((5 * N, N), "float16"),
-        mask: T.Tensor((3, 5), "int32"),
-        C: T.Tensor((3, 2 * N, N), "float32"),
-    ):
-        with T.Kernel(1, threads=256):
-            q = T.alloc_shared((2 * N, N), "float16")
-            k, v = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
-            scores = T.alloc_fragment((2 * N, N), "float32")
-            weights = T.alloc_fragment((2 * N, N), "float16")
-            c = T.alloc_fragment((2 * N, N), "float32")
-            for turn in T.serial(3):
-                T.copy(Q[turn, 0, 0], q)
-                T.clear(c)
-                for i in T.Pipelined(5, num_stages=2):
-                    if mask[turn, i] > 0:
-                        T.copy(K[i * N, 0], k)
-                        T.gemm(q, k, scores, transpose_B=True, clear_accum=True)
-                        T.copy(V[i * N, 0], v)
-                        for r, s in T.Parallel(2 * N, N):
-                            scores[r, s] = T.max(T.min(scores[r, s], 2 + i), -2)
-                        T.copy(scores, weights)
-                        for r, s in T.Parallel(2 * N, N):
-                            c[r, s] *= -1
-                        T.gemm(weights, v, c)
-                T.copy(c, C[turn, 0, 0])
-
-    q, k, v = numbers(3, 2 * N, N), numbers(5 * N, N), numbers(5 * N, N)
-    mask = torch.tensor([[0, 1, 0, 1, 1], [0, 0, 0, 0, 0], [0, 0, 0, 0, 1]], dtype=torch.int32)
-    expected = torch.zeros(3, 2 * N, N)
-    for turn in range(3):
-        for i in range(5):
-            if mask[turn, i]:
-                s = slice(i * N, i * N + N)
-                scores = product(q[turn], k[s].T).clamp(-2, 2 + i)
-                expected[turn] = -expected[turn] + product(scores, v[s])
-    return subject(program, (q, k, v, mask, torch.empty(expected.shape)), expected.double())
+    return _of_catalogue("roles_two_products_with_a_sum_between_them", masked=True)
 
 
 def converted() -> Subject:
@@ -202,13 +99,7 @@ def _of_catalogue(name: str, **given: Any) -> Subject:
 
 def gathered_rows() -> Subject:
     """A warpgroup copies rows by cp.async, beside tiles that come by tensor maps."""
-    a, b = random(100, 352, dtype="bfloat16"), random(2, 128, 352, dtype="bfloat16")
-    tokens = torch.randint(-1, 100, (128,), dtype=torch.int32)
-    expert_of = torch.tensor([1, 0], dtype=torch.int32)
-    program = PROGRAMS["moe_gemm"](100, 128, 352, 2, 2, block_M=64, num_stages=2)
-    rows = torch.where((tokens >= 0)[:, None], a.double()[tokens.clamp_min(0).long()], 0)
-    expected = torch.matmul(rows.view(2, 64, 352), b.double()[expert_of.long()].mT).view(128, 128)
-    return subject(program, (a, b, tokens, expert_of, torch.empty(128, 128).bfloat16()), expected)
+    return _of_catalogue("roles_rows_that_threads_gather")
 
 
 def block_scaled_fp8() -> Subject:
@@ -262,7 +153,7 @@ def added_gradients() -> Subject:
 
 
 PROGRAMS_WITH_ROLES = (
-    *(three_stages, persistent, attention, skewed_attention, masked_product, masked_attention),
+    *(three_stages, persistent, skewed_attention, masked_product, masked_attention),
     *(converted, unpacked_weights, gathered_rows, block_scaled_fp8, added_gradients, multicast),
 )
 SUBJECTS = {f.__name__: f for f in PROGRAMS_WITH_ROLES}
@@ -275,127 +166,92 @@ FREE = "the tile is copied once: nobody waits for it to be free"
 LATER = "who waits has waited for a tile that is given back later"
 COVERED = "the step of the product behind it covers it"
 BETWEEN = "no register is touched between the product in front of it and this one"
-ARRIVED = "the copy of the iteration before is still there: the numbers are wrong"
 BY_ITSELF = "the rows come by cp.async alone, which arrives by itself"
 JOINS = "the store joins the next group"
 TOGETHER = (
     "the lanes of a warp arrive together, and have not been one ahead for a warp's worth of turns"
 )
 ALONE = "no block is outside of the mask"
-ALL_READ = "cp.async.bulk.wait_group.read"
-ALL_DONE = "cp.async.bulk.wait_group"
-DESCRIPTOR = "ptx_wgmma_encode_matrix_descriptor"
-TYPES = "m64n64k16.f32.f16.f16"
 MORE, LEFT_OUT = "one group more left under way", "left out"
-# A tile that is stored behind all loops: the waits for the store before it.
-STORED_ONCE = {
-    (what, instruction): (1, ONCE)
-    for what, instruction in (
-        *((MORE, ALL_READ), (LEFT_OUT, ALL_READ)),
-        *((MORE, ALL_DONE), (LEFT_OUT, ALL_DONE), (LEFT_OUT, "bar.sync")),
-    )
+HALF, NARROWER = "half the leading dimension's offset", "the next narrower swizzle"
+STAGE = "the stage's index off by one"
+DESCRIPTOR, INIT = "ptx_wgmma_encode_matrix_descriptor", "mbarrier.init.shared.b64"
+WAIT = "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64"
+ARRIVE, LOAD = "mbarrier.arrive.shared.b64", "cp.async.bulk.tensor.2d.shared::cluster.global"
+COMMIT, BULK = "cp.async.bulk.commit_group", "cp.async.bulk.wait_group"
+SYNC_WARP, WGMMA = (LEFT_OUT, "__syncwarp"), "wgmma.%s.sync.aligned"
+FENCE = (LEFT_OUT, WGMMA % "fence")
+MORE_ARRIVE, LESS_ARRIVE = ("an arrival more", INIT), ("an arrival less", INIT)
+
+
+def _of_stores(reason: str) -> dict[tuple[str, str], tuple[int, str]]:
+    """The waits for the stores before, of the elements that they read and of all."""
+    waits = (f"{BULK}.read", BULK)
+    return {(what, wait): (1, reason) for wait in waits for what in (MORE, LEFT_OUT)}
+
+
+STORED_ONCE = {**_of_stores(ONCE), (LEFT_OUT, "bar.sync"): (1, ONCE)}  # behind all loops
+JOINED = {(LEFT_OUT, COMMIT): (1, JOINS)}
+SKEWED = {
+    SYNC_WARP: (6, f"{MEET}; {FREE}"),
+    (HALF, DESCRIPTOR): (2, PANEL),
+    FENCE: (1, BETWEEN),
+    **_of_stores(TWICE),
+    **JOINED,
 }
 # By program: what is off, of which instruction, how often; and why the emulator may say nothing.
 LET_THROUGH: dict[str, dict[tuple[str, str], tuple[int, str]]] = {
-    "three_stages": {(LEFT_OUT, "__syncwarp"): (1, MEET)},
-    "persistent": {
-        (LEFT_OUT, "__syncwarp"): (1, MEET),
-        ("half the leading dimension's offset", DESCRIPTOR): (1, PANEL),
-        (MORE, ALL_READ): (1, TWICE),
-        (LEFT_OUT, ALL_READ): (1, TWICE),
-        (MORE, ALL_DONE): (1, TWICE),
-        (LEFT_OUT, ALL_DONE): (1, TWICE),
-    },
-    "attention": {
-        (LEFT_OUT, "__syncwarp"): (3, f"{MEET}; {FREE}"),
-        ("an arrival more", "mbarrier.init.shared.b64"): (1, FREE),
-        ("an arrival less", "mbarrier.init.shared.b64"): (1, FREE),
-        (LEFT_OUT, "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64"): (1, FREE),
-        (LEFT_OUT, "mbarrier.arrive.shared.b64"): (1, FREE),
-        ("half the leading dimension's offset", DESCRIPTOR): (1, PANEL),
-        **STORED_ONCE,
-    },
-    "skewed_attention": {
-        ("an arrival more", "mbarrier.init.shared.b64"): (1, FREE),
-        ("an arrival less", "mbarrier.init.shared.b64"): (2, f"{LATER}; {FREE}"),
-        ("half the leading dimension's offset", DESCRIPTOR): (2, PANEL),
-        ("the stage's index off by one", f"wgmma.mma_async.sync.aligned.{TYPES}"): (4, ARRIVED),
-        (LEFT_OUT, "__syncwarp"): (6, f"{MEET}; {FREE}"),
-        (LEFT_OUT, "wgmma.fence.sync.aligned"): (1, BETWEEN),
-        (LEFT_OUT, "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64"): (1, FREE),
-        (LEFT_OUT, "mbarrier.arrive.shared.b64"): (3, f"{ONCE}; {FREE}"),
-        **STORED_ONCE,
-        (LEFT_OUT, "cp.async.bulk.commit_group"): (1, JOINS),
-    },
+    "three_stages": {SYNC_WARP: (1, MEET)},
+    "persistent": {SYNC_WARP: (1, MEET), (HALF, DESCRIPTOR): (1, PANEL), **_of_stores(TWICE)},
+    "skewed_attention": SKEWED,
     "masked_product": {
-        (LEFT_OUT, "__syncwarp"): (2, MEET),
-        ("half the leading dimension's offset", DESCRIPTOR): (1, PANEL),
-        (LEFT_OUT, "mbarrier.arrive.shared.b64"): (1, FREE),
+        SYNC_WARP: (2, MEET),
+        (HALF, DESCRIPTOR): (1, PANEL),
+        (LEFT_OUT, ARRIVE): (1, FREE),
         **STORED_ONCE,
     },
-    "masked_attention": {
-        ("an arrival more", "mbarrier.init.shared.b64"): (1, FREE),
-        ("an arrival less", "mbarrier.init.shared.b64"): (3, f"{LATER}; {FREE}"),
-        ("half the leading dimension's offset", DESCRIPTOR): (2, PANEL),
-        (LEFT_OUT, "__syncwarp"): (6, f"{MEET}; {FREE}"),
-        (LEFT_OUT, "wgmma.fence.sync.aligned"): (1, BETWEEN),
-        (LEFT_OUT, "mbarrier.arrive.shared.b64"): (2, FREE),
-        (MORE, ALL_READ): (1, TWICE),
-        (LEFT_OUT, ALL_READ): (1, TWICE),
-        (MORE, ALL_DONE): (1, TWICE),
-        (LEFT_OUT, ALL_DONE): (1, TWICE),
-        (LEFT_OUT, "cp.async.bulk.commit_group"): (1, JOINS),
-    },
+    "masked_attention": SKEWED,
     "converted": {
-        ("an arrival more", "mbarrier.init.shared.b64"): (1, FREE),
-        ("an arrival less", "mbarrier.init.shared.b64"): (1, FREE),
-        ("the next narrower swizzle", DESCRIPTOR): (1, STORED),
-        ("half the leading dimension's offset", DESCRIPTOR): (1, PANEL),
-        (LEFT_OUT, "__syncwarp"): (1, MEET),
+        MORE_ARRIVE: (1, FREE),
+        LESS_ARRIVE: (1, FREE),
+        (NARROWER, DESCRIPTOR): (1, STORED),
+        (HALF, DESCRIPTOR): (1, PANEL),
+        SYNC_WARP: (1, MEET),
         **STORED_ONCE,
-        (LEFT_OUT, "cp.async.bulk.commit_group"): (1, JOINS),
+        **JOINED,
     },
     "unpacked_weights": {
-        ("the next narrower swizzle", DESCRIPTOR): (1, STORED),
-        (LEFT_OUT, "__syncwarp"): (1, MEET),
-        **STORED_ONCE,
-        (LEFT_OUT, "cp.async.bulk.commit_group"): (1, JOINS),
+        (NARROWER, DESCRIPTOR): (1, STORED), SYNC_WARP: (1, MEET), **STORED_ONCE, **JOINED,
     },
     "gathered_rows": {
-        ("the next narrower swizzle", DESCRIPTOR): (1, STORED),
-        (LEFT_OUT, "__syncwarp"): (2, f"{MEET}; {BY_ITSELF}"),
-        **STORED_ONCE,
-        (LEFT_OUT, "cp.async.bulk.commit_group"): (1, JOINS),
+        (NARROWER, DESCRIPTOR): (1, STORED),
+        SYNC_WARP: (2, f"{MEET}; {BY_ITSELF}"),
+        **_of_stores(TWICE),
+        **JOINED,
     },
     "block_scaled_fp8": STORED_ONCE,
     "added_gradients": {
-        ("an arrival more", "mbarrier.init.shared.b64"): (1, FREE),
-        ("an arrival less", "mbarrier.init.shared.b64"): (3, f"{LATER}; {FREE}"),
-        (LEFT_OUT, "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64"): (2, f"{LATER}; {FREE}"),
-        (LEFT_OUT, "mbarrier.arrive.shared.b64"): (1, FREE),
-        ("half the leading dimension's offset", DESCRIPTOR): (2, PANEL),
-        (LEFT_OUT, "__syncwarp"): (3, f"{MEET}; {FREE}"),
-        (LEFT_OUT, "wgmma.fence.sync.aligned"): (1, BETWEEN),
-        (LEFT_OUT, "wgmma.commit_group.sync.aligned"): (1, COVERED),
-        (MORE, "wgmma.wait_group.sync.aligned"): (1, COVERED),
-        (LEFT_OUT, "wgmma.wait_group.sync.aligned"): (1, COVERED),
+        MORE_ARRIVE: (1, FREE),
+        LESS_ARRIVE: (3, f"{LATER}; {FREE}"),
+        (LEFT_OUT, WAIT): (2, f"{LATER}; {FREE}"),
+        (LEFT_OUT, ARRIVE): (1, FREE),
+        (HALF, DESCRIPTOR): (2, PANEL),
+        SYNC_WARP: (3, f"{MEET}; {FREE}"),
+        FENCE: (1, BETWEEN),
+        (LEFT_OUT, WGMMA % "commit_group"): (1, COVERED),
+        (MORE, WGMMA % "wait_group"): (1, COVERED),
+        (LEFT_OUT, WGMMA % "wait_group"): (1, COVERED),
     },
     "multicast": {
-        ("an arrival less", "mbarrier.init.shared.b64"): (2, TOGETHER),
-        ("half the leading dimension's offset", DESCRIPTOR): (1, PANEL),
-        ("the stage's index off by one", "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64"): (
-            1,
-            LATER,
-        ),
-        (
-            "the stage's index off by one",
-            "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes",
-        ): (1, ALONE),
+        LESS_ARRIVE: (2, TOGETHER),
+        (HALF, DESCRIPTOR): (1, PANEL),
+        (STAGE, WAIT): (1, LATER),
+        (STAGE, f"{LOAD}.mbarrier::complete_tx::bytes"): (1, ALONE),
         **STORED_ONCE,
-        (LEFT_OUT, "cp.async.bulk.commit_group"): (1, JOINS),
+        **JOINED,
     },
-}
-WRONG = ("the next narrower swizzle", "the stage's index off by one")
+}  # fmt: skip
+WRONG = (NARROWER, STAGE)
 
 
 def let_through(of: Subject, every: int = 1) -> Counter[tuple[str, str]]:
