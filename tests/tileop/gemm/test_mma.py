@@ -16,7 +16,7 @@ import tvmtile
 import tvmtile.language as T
 from tests.metal.programs import gemm
 from tvmtile.errors import TileWarning
-from tvmtile.instructions.mma import ATOMS
+from tvmtile.instructions.mma import ATOMS, SPARSE_ATOMS
 from tvmtile.ir.operands import as_region
 from tvmtile.ir.rewriting import substitute
 from tvmtile.tileop.gemm.mma_operands import Operand, in_runs, place_of
@@ -36,15 +36,25 @@ def elements(axes):
     return count
 
 
-@pytest.mark.parametrize("number", [0, -1])
-@pytest.mark.parametrize("dtypes", list(ATOMS), ids="-".join)
-def test_every_element_of_a_fragment_is_held_once(dtypes, number):
-    atom = ATOMS[dtypes][number]
-    extents = {"a": (atom.m, atom.k), "b": (atom.k, atom.n), "c": (atom.m, atom.n)}
-    for name, (rows, columns) in extents.items():
+@pytest.mark.parametrize(
+    ("dtype", "atom"),
+    [(a, atom) for (a, _), atoms in (*ATOMS.items(), *SPARSE_ATOMS.items()) for atom in atoms],
+)
+def test_lanes_hold_what_the_ptx_isa_says(dtype, atom):
+    """Elements of a word are neighbours along K; words of A are eight rows apart in turn."""
+    word = max(32 // DataType(dtype).bits, 1)
+    says = {
+        "a": lambda group, lane, i: (
+            group + i // word % 2 * 8,
+            lane * word + i % word + i // (2 * word) * 4 * word,
+        ),
+        "b": lambda group, lane, i: (lane * word + i % word + i // word * 4 * word, group),
+        "c": lambda group, lane, i: (group + i // 2 * 8, lane * 2 + i % 2),
+    }
+    for name, where in says.items():
         axes = getattr(atom, name)
-        held = [place(axes, lane, e) for lane in range(32) for e in range(elements(axes))]
-        assert sorted(held) == list(itertools.product(range(rows), range(columns)))
+        for lane, e in itertools.product(range(32), range(elements(axes))):
+            assert place(axes, lane, e) == where(*divmod(lane, 4), e)
 
 
 @pytest.mark.full(but=7)
@@ -95,45 +105,6 @@ def test_what_a_packed_fragment_is_multiplied_with_is_loaded_by_vectors():
     assert "ldmatrix_sync" not in source.split("__global__", 1)[1]
     assert words_loaded(source) == [4] * 4  # 16 elements of each of two rows
     assert source.count("*(uint4*)(((uint*)b_vector_ptr") == 2  # all of a thread's two rows of B
-
-
-def test_fragments_of_16_bits_lie_where_the_ptx_isa_says():
-    # PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type"
-    atom = ATOMS["float16", "float16"][0]
-    for lane in range(32):
-        group, thread = lane // 4, lane % 4
-        for i in range(8):
-            row = group if i < 2 or 4 <= i < 6 else group + 8
-            column = thread * 2 + (i & 1) + (8 if i >= 4 else 0)
-            assert place(atom.a, lane, i) == (row, column)
-        for i in range(4):
-            assert place(atom.b, lane, i) == (thread * 2 + (i & 1) + (8 if i >= 2 else 0), group)
-            assert place(atom.c, lane, i) == (group + (8 if i >= 2 else 0), thread * 2 + (i & 1))
-
-
-def test_fragments_of_8_bits_lie_where_the_ptx_isa_says():
-    # PTX ISA, "Matrix Fragments for mma.m16n8k32"
-    atom = ATOMS["int8", "int8"][0]
-    for lane in range(32):
-        group, thread = lane // 4, lane % 4
-        for i in range(16):
-            row = group if i < 4 or 8 <= i < 12 else group + 8
-            assert place(atom.a, lane, i) == (row, thread * 4 + (i & 3) + (16 if i >= 8 else 0))
-        for i in range(8):
-            assert place(atom.b, lane, i) == (thread * 4 + (i & 3) + (16 if i >= 4 else 0), group)
-
-
-def test_shorter_fragments_of_8_bits_lie_where_the_ptx_isa_says():
-    # PTX ISA, "Matrix Fragments for mma.m16n8k16 with .u8/.s8 or .f8 types"
-    atom = ATOMS["int8", "int8"][1]
-    assert atom.k == 16
-    for lane in range(32):
-        group, thread = lane // 4, lane % 4
-        for i in range(8):
-            row = group if i < 4 else group + 8
-            assert place(atom.a, lane, i) == (row, thread * 4 + (i & 3))
-        for i in range(4):
-            assert place(atom.b, lane, i) == (thread * 4 + (i & 3), group)
 
 
 def loaded_by_matrices(operand, origin):

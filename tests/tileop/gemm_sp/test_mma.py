@@ -1,6 +1,5 @@
 """mma.sp: where its elements and the bits that describe them lie, and when it is used."""
 
-import itertools
 import warnings
 
 import numpy as np
@@ -10,7 +9,6 @@ from tvm import DataType, tirx
 
 import tvmtile
 import tvmtile.language as T
-from tests.tileop.gemm.test_mma import elements, place
 from tests.tileop.gemm_sp.test_gemm_sp import program
 from tvmtile.errors import TileWarning
 from tvmtile.instructions.mma import SPARSE_ATOMS
@@ -18,30 +16,6 @@ from tvmtile.ir.operands import as_region
 from tvmtile.ir.rewriting import for_loop
 from tvmtile.tileop.gemm_sp import GemmSp
 from tvmtile.tileop.gemm_sp.mma import metadata
-
-
-@pytest.mark.parametrize("dtypes", list(SPARSE_ATOMS), ids="-".join)
-def test_every_element_of_a_fragment_is_held_once(dtypes):
-    (atom,) = SPARSE_ATOMS[dtypes]
-    extents = {"a": (atom.m, atom.k // 2), "b": (atom.k, atom.n), "c": (atom.m, atom.n)}
-    for name, (rows, columns) in extents.items():
-        axes = getattr(atom, name)
-        held = [place(axes, lane, e) for lane in range(32) for e in range(elements(axes))]
-        assert sorted(held) == list(itertools.product(range(rows), range(columns)))
-
-
-@pytest.mark.parametrize(
-    ("dtype", "packed", "k"), [("float16", 2, 32), ("int8", 4, 64), ("float32", 1, 16)]
-)
-def test_fragments_of_b_lie_where_the_ptx_isa_says(dtype, packed, k):
-    # PTX ISA, "Matrix Fragments for sparse mma.m16n8k16/.m16n8k32/.m16n8k64"
-    (atom,) = SPARSE_ATOMS[dtype, dtype]
-    assert atom.k == k
-    for lane in range(32):
-        group, thread = lane // 4, lane % 4
-        for i in range(4 * packed):
-            row = thread * packed + i % packed + i // packed * 4 * packed
-            assert place(atom.b, lane, i) == (row, group)
 
 
 def words_of_the_lanes(op, atom, k, E):
