@@ -74,7 +74,13 @@ class Rewrite:
         whole = self.file.read_text()
         text = merged(sided(self.text, "-"), after)
         old = whole[start:end]
-        self.file.write_text(whole[:start] + old[: old.index(self.text)] + text + whole[end:])
+        self.file.write_text(
+            whole[:start]
+            + old[: old.index(self.text)]
+            + text
+            + old[len(old.rstrip("\n")) + 1 :]
+            + whole[end:]
+        )
         return replace(self, text=text)
 
 

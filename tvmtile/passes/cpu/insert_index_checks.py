@@ -80,7 +80,8 @@ class _Checks(ScopedRewriter):
 
     def _checks(self, node: tirx.Stmt, *expressions: Any) -> list[tirx.Stmt]:
         checks: list[tirx.Stmt] = []
-        for access in _accesses_in(expressions, location_of(node)):
+        location = location_of(node) or next(filter(None, map(location_of, expressions)), None)
+        for access in _accesses_in(expressions, location):
             check = self._check(access)
             if check is not None and not any(structural_equal(check, other) for other in checks):
                 checks.append(check)

@@ -1,0 +1,265 @@
+"""Products, sums and dynamic grids on a CPU: where a shortcut is taken, and where it would be wrong."""
+
+from __future__ import annotations
+
+import tvmtile.language as T
+from tests.programs import program
+
+M, N, K = 96, 64, 48
+FORMS = ["whole tiles", "further apart", "another dtype", "halved", "doubled", "ragged"]
+
+
+@program(
+    tags={"gemm"},
+    parameters={
+        "dtypes": [("float32", "float32"), ("int8", "int32"), ("bfloat16", "float32")],
+        "form": FORMS,
+    },
+    examples=[
+        *({"form": form} for form in FORMS if form != "another dtype"),
+        {"dtypes": ("int8", "int32")},
+        {"dtypes": ("bfloat16", "float32"), "form": "another dtype"},
+    ],
+    where=lambda p: p.dtypes[0] == "bfloat16" or p.form != "another dtype",
+    targets=["llvm"],
+    expects=lambda p: {"llvm": ["not %sums" if p.form in FORMS[:2] else "%sums"]},
+)
+def product_that_a_tensor_takes(
+    A: T.Tensor((M, K), dtypes[0]),
+    B: T.Tensor((K, N + 8 * (form == "ragged")), dtypes[0]),
+    C: T.Tensor(
+        (M, N + 8 * (form == "ragged")), dtypes[0] if form == "another dtype" else dtypes[1]
+    ),
+):
+    """Sums are kept where they go, unless they change on the way, or are not a block's own."""
+    with T.Kernel(3 if form == "ragged" else 2, 2 if form == "further apart" else 3) as (bx, by):
+        row = by * (64 if form == "further apart" else 32)
+        column = bx * 32
+        sums = T.alloc_fragment((32, 32), dtypes[1])
+        a, b = T.alloc_shared((32, 16), dtypes[0]), T.alloc_shared((16, 32), dtypes[0])
+        T.clear(sums)
+        for k in T.Pipelined(K // 16):
+            T.copy(A[row, k * 16], a)
+            T.copy(B[k * 16, column], b)
+            T.gemm(a, b, sums)
+        if form == "halved":
+            for i, j in T.Parallel(32, 32):
+                sums[i, j] = sums[i, j] * 0.5
+        T.copy(sums, C[row, column])
+        if form == "doubled":
+            C[row, column] = C[row, column] * 2
+
+
+@program(
+    tags={"gemm", "views"},
+    parameters={"of": ["tensor", "tile"], "outside": [True, False]},
+    examples=[{}, {"of": "tile"}, {"outside": False}],
+    targets=["llvm", "metal", "sm_80"],
+)
+def product_whose_tensor_or_tile_has_another_name(
+    A: T.Tensor((32, 32), "float32"),
+    B: T.Tensor((32, 32), "float32"),
+    O: T.Tensor((1024,), "float32"),
+    C: T.Tensor((32, 32), "float32"),
+):
+    """Old values, or sums, are read by it in front of the last copy."""
+    if of == "tensor" and outside:
+        flat = T.reshape(C, (1024,))
+    with T.Kernel(1, threads=64):
+        sums = T.alloc_fragment((32, 32), "float32")
+        if of == "tile":
+            flat = T.reshape(sums, (1024,))
+        elif not outside:
+            flat = T.reshape(C, (1024,))
+        T.clear(sums)
+        T.gemm(A, B, sums)
+        T.copy(flat, O)
+        if of == "tile":
+            T.fill(flat, 1)
+        T.copy(sums, C)
+
+
+@program(tags={"gemm"}, targets=["llvm"], expects={"llvm": ["%left", "not %sums"]})
+def product_of_a_tile_that_is_used_otherwise(
+    A: T.Tensor((32, 32), "float32"),
+    B: T.Tensor((32, 32), "float32"),
+    copied: T.Tensor((1, 32, 32), "float32"),
+    summed: T.Tensor((1, 32), "float32"),
+    C: T.Tensor((1, 32, 32), "float32"),
+):
+    with T.Kernel(1):
+        left = T.alloc_shared((32, 32), "float32")
+        sums = T.alloc_fragment((32, 32), "float32")
+        totals = T.alloc_fragment((32,), "float32")
+        T.copy(A, left)
+        T.gemm(left, B, sums, clear_accum=True)
+        T.gemm(left, B, sums)
+        T.reduce_sum(left, totals, dim=0)
+        T.copy(left, copied[0, 0:32, 0:32])
+        T.copy(totals, summed[0, 0:32])
+        T.copy(sums, C[0, 0:32, 0:32])
+
+
+@program(
+    tags={"gemm"},
+    parameters={"cleared": ["in each step", "before", "and copied"], "last": [0, 1]},
+    inputs={"stops": lambda rng, shape: [0, last]},
+    examples=[{"last": 1}, {"cleared": "and copied", "last": 1}, {"cleared": "before"}],
+)
+def product_in_a_loop_that_is_left(
+    A: T.Tensor((32, 64), "float32"),
+    B: T.Tensor((64, 32), "float32"),
+    stops: T.Tensor((2,), "int32"),
+    C: T.Tensor((32, 32), "float32"),
+):
+    """With cleared sums, or with sums that are written nowhere."""
+    with T.Kernel(1, threads=64):
+        sums = T.alloc_fragment((32, 32), "float32")
+        T.clear(sums)
+        for step in T.serial(2):
+            if cleared != "before":
+                T.clear(sums)
+            if cleared != "and copied":
+                if stops[step] > 0:
+                    break
+            T.gemm(A[0:32, step * 32 : step * 32 + 32], B[step * 32 : step * 32 + 32, 0:32], sums)
+            if cleared == "and copied":
+                if stops[step] > 0:
+                    break
+                T.copy(sums, C)
+        if cleared != "and copied":
+            T.copy(sums, C)
+
+
+@program(
+    tags={"gemm"},
+    parameters={
+        "steps": [4, 1, 2, 0],
+        "value": [0, 1, -0.0],
+        "between": ["nothing", "an element", "copied", "filled", "a view"],
+        "first": ["clear", "view"],
+        "scope": ["shared", "fragment"],
+    },
+    examples=[
+        {},
+        {"steps": 0},
+        {"value": 1},
+        {"between": "an element"},
+        {"between": "copied", "first": "view"},
+        {"between": "filled"},
+        {"between": "a view"},
+    ],
+    targets=["llvm", "metal", "sm_80"],
+)
+def product_that_begins_its_sums(
+    A: T.Tensor((32, 64), "float32"),
+    B: T.Tensor((64, 32), "float32"),
+    O: T.Tensor((1024,), "float32"),
+    C: T.Tensor((32, 32), "float16"),
+):
+    """The first product of a loop does a clear, but for what others do with the sums before it."""
+    with T.Kernel(1, threads=64):
+        sums = getattr(T, "alloc_" + scope)((32, 32), "float32")
+        T.fill(sums, 5)
+        if first == "view":
+            flat = T.reshape(sums, (1024,))
+            T.clear(sums)
+            T.copy(flat, O)
+        else:
+            T.fill(sums, value)
+        if between == "an element":
+            for i, j in T.Parallel(32, 32):
+                if i == 3 and j == 4:
+                    sums[i, j] += 1
+        elif between == "copied":
+            again = T.reshape(sums, (1024,))
+            T.copy(again, O)
+        elif between == "filled":
+            again = T.reshape(sums, (1024,))
+            T.fill(again, 3)
+        elif between == "a view":
+            rows = T.view(sums, (16, 64))
+            for i, j in T.Parallel(16, 64):
+                O[i * 64 + j] = rows[i, j]
+        for k in T.serial(steps):
+            T.gemm(A[0:32, k * 16 : k * 16 + 16], B[k * 16 : k * 16 + 16, 0:32], sums)
+        T.copy(sums, C)
+
+
+@program(
+    parameters={"shape": [(5, 40, 7), (1, 64, 1), (16, 33, 20)]},
+    tags={"loops"},
+    targets=["llvm", "metal", "sm_80"],
+)
+def nests_with_serial_loops(
+    A: T.Tensor((shape[0], shape[2]), "float32"),
+    B: T.Tensor((shape[2], shape[1]), "float32"),
+    X: T.Tensor((6, 40), "float32"),
+    C: T.Tensor((shape[0], shape[1]), "float32"),
+    Y: T.Tensor((3, 40), "float32"),
+):
+    """A product by hand, windows, neighbours, rows, and a triangle."""
+    with T.Kernel(1, threads=32):
+        total = T.alloc_fragment((shape[0], shape[1]), "float32")
+        for i, j in T.Parallel(shape[0], shape[1]):
+            total[i, j] = 0
+            for k in T.serial(shape[2]):
+                total[i, j] += A[i, k] * B[k, j]
+            C[i, j] = total[i, j] * 2
+        for j in T.Parallel(32):
+            Y[0, j] = 1
+            for r in T.serial(6):
+                Y[0, j] += 100
+                for s in T.serial(9):
+                    Y[0, j] += X[r, j + s] * (s + 1)
+        for i in T.Parallel(40):
+            Y[1, i] = 0
+        for i in T.Parallel(32):
+            for k in T.serial(i // 16, 8):
+                T.atomic_add(Y[1, i + k], X[0, i])
+        for i in T.Parallel(6):
+            Y[2, i] = 0
+            for k in T.serial(8):
+                Y[2, i] += X[i, k]
+            for k in T.serial(i):
+                Y[2, i] += X[0, k]
+
+
+@program(
+    tags={"dynamic", "views"},
+    sizes=[{"n": n} for n in (0, 1, 64, 65, 300)],
+    targets=["llvm", "metal"],
+    expects={"llvm": ["main_block_0", "main_block_1"]},
+)
+def kernels_of_a_dynamic_grid(
+    A: T.Tensor((n, 48), "float32"), C: T.Tensor((n, 48), "float32"), factor: T.float32
+):
+    """One block and several call one function: through views, and a tile too large for the stack."""
+    flat = T.view(C, (n * 48,))
+    with T.Kernel(T.ceildiv(n, 64), threads=64) as bx:
+        tile = T.alloc_shared((64, 48), "float32")
+        values = T.view(tile, (64 * 48,))
+        T.copy(A[bx * 64, 0], tile)
+        for i in T.Parallel(64 * 48):
+            values[i] = values[i] * factor
+        for i, j in T.Parallel(64, 48):
+            if bx * 64 + i < n:
+                flat[(bx * 64 + i) * 48 + j] = tile[i, j]
+    with T.Kernel(T.ceildiv(n, 32), threads=32) as bx:
+        for i, j in T.Parallel(32, 48):
+            A[bx * 32 + i, j] = C[bx * 32 + i, j] + 1
+
+
+@program(
+    tags={"dynamic", "copy"},
+    sizes=[{"n": 50, "stride": 60}, {"n": 33, "stride": 33}],
+    targets=["llvm", "metal", "sm_80"],
+)
+def copy_to_rows_of_a_stride_of_the_call(
+    A: T.Tensor((4, n), "float32"), B: T.StridedTensor((4, n), (stride, 1), "float32")
+):
+    """It stands in no expression of the block, only in the tensor's declaration."""
+    with T.Kernel(T.ceildiv(n, 32), threads=32) as bx:
+        s = T.alloc_shared((4, 32), "float32")
+        T.copy(A[0, bx * 32], s)
+        T.copy(s, B[0, bx * 32])
