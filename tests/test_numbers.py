@@ -69,7 +69,9 @@ def _twice(tile, count):
 SCALE = 4
 
 
-def _sample(A: T.Tensor((n, k) if turned else (k, n), dtypes[0])):
+def _sample(
+    A: T.Tensor((n, k) if turned else (k, n), dtypes[0]), B: float16[n, 2 * k], C: dtypes[1][k]
+):
     """Every kind of text that is folded."""
     rows, columns = (n, k) if turned else (k, n)
     with T.Kernel(T.ceildiv(n, rows // 2), threads=-n) as bx:
@@ -99,7 +101,7 @@ def _twice(tile, count):
         tile[i] = tile[i] * 2
 
 @T.prim_func
-def main(A: T.Tensor((8, 4), 'int8')):
+def main(A: T.Tensor((8, 4), 'int8'), B: T.Tensor((4, 16), 'float16'), C: T.Tensor((8,), 'int32')):
     with T.Kernel(T.ceildiv(4, 4), threads=-4) as bx:
         a = T.alloc_shared((9,), 'int32')
         T.copy(A[0, 0], a, True, 2, policy=None)

@@ -56,8 +56,8 @@ class Program:
         return self._constant("ARCHITECTURES", [])
 
     @cached_property
-    def inputs(self) -> dict[str, Callable[..., Any]]:
-        """Functions of (rng, shape) that give the elements of tensors."""
+    def inputs(self) -> dict[str, Any]:
+        """The elements of tensors, one number for all of them, or functions of (rng, shape)."""
         functions = [
             n for n in self._body if isinstance(n, ast.FunctionDef) and not n.decorator_list
         ]
@@ -84,9 +84,9 @@ class Program:
         """For each parameter of a call, the elements of a tensor or a number."""
         rng = np.random.default_rng([self.seed, call])
         sizes, make = self.sizes[call], extremes if self.is_extreme else elements
-        given = {a.arg: self.inputs.get(a.arg) for a in self.parameters}
+        given = {name: _made_by(elements) for name, elements in self.inputs.items()}
         return {
-            a.arg: _argument(a.annotation, sizes, rng, _made_by(given[a.arg]) or make)
+            a.arg: _argument(a.annotation, sizes, rng, given.get(a.arg, make))
             for a in self.parameters
         }
 
@@ -116,14 +116,13 @@ def _is_assignment(node: ast.stmt, name: str) -> Any:
     return isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name
 
 
-def _made_by(function: Callable[..., Any] | None) -> Any:
-    """A function of (rng, shape) as one that makes elements of a dtype."""
-    if function is None:
-        return None
+def _made_by(given: Any) -> Callable[..., np.ndarray]:
+    """What `inputs` has for a tensor as a function that makes elements of a dtype."""
 
     def make(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> np.ndarray:
-        made = np.asarray(function(rng, shape))
-        assert made.shape == shape, f"an input of {made.shape}, not {shape}"
+        made = np.asarray(given(rng, shape) if callable(given) else given)
+        assert made.shape in (shape, ()), f"an input of {made.shape}, not {shape}"
+        made = np.broadcast_to(made, shape).copy()
         return round_trip(made.astype(np.float64), dtype) if is_float(dtype) else made
 
     return make

@@ -224,14 +224,14 @@ def product_of_int4_by_words() -> Sample:
 _named("transposed_copy", "transposed_block_by_block")
 _named("tiles_that_share_memory", "tiles_that_share_memory")
 _named("fragments_that_lie_differently", "gemm_chained_in_a_loop", tensor_copies=False)
-for _name, _pipeline, _stages in (
-    ("loops_after_each_other_that_share_a_tile", "loops_after_each_other_that_share_a_tile", 3),
-    ("loops_in_persistent_and_serial_loops", "in_persistent_and_serial_loops", 3),
-    ("a_loop_in_a_loop", "in_a_pipeline", 2),
-    ("a_consumer_that_writes_back", "consumer_that_writes_back", 3),
-    ("blocks_that_a_mask_leaves_out", "blocks_that_a_mask_leaves_out", 3),
+for _name, _program, _form, _stages in (
+    ("loops_after_each_other_that_share_a_tile", "tiles", "a loop behind it", 3),
+    ("loops_in_persistent_and_serial_loops", "tiles", "persistent and serial loops around", 3),
+    ("a_loop_in_a_loop", "rows", "a pipeline in it", 2),
+    ("a_consumer_that_writes_back", "tiles", "a consumer that writes back", 3),
+    ("blocks_that_a_mask_leaves_out", "operands", "a mask", 3),
 ):
-    _named(_name, f"pipeline_{_pipeline}", stages=_stages)
+    _named(_name, f"pipeline_of_{_program}", form=_form, stages=_stages)
 
 
 def without_barrier(source: str, number: int) -> str:

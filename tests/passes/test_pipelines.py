@@ -9,6 +9,7 @@ from tvm_ffi import structural_walk
 
 from tests.fuzz.run import loaded
 from tests.programs import catalogue
+from tests.programs.pipelines import TILES
 from tvmtile import errors
 from tvmtile.errors import TileWarning
 from tvmtile.ir.asynchronous import issued, waited
@@ -17,34 +18,34 @@ from tvmtile.ir.kernels import flattened
 from tvmtile.pipeline import lowering_passes
 
 # What can't be pipelined, and why.
-UNPIPELINED = {"sum_that_the_next_copy_needs": "depends on the statement in line"}
+UNPIPELINED = {"places that a sum decides": "depends on the statement in line"}
 # Copies of which none is asynchronous: elements of two bytes that no word aligns.
-SYNCHRONOUS = {"of_products-40-33-45"}
+SYNCHRONOUS = {"products-40-33-45"}
 # Barriers that an iteration needs besides that behind its wait: a tile has one copy only, or threads
 # write a tile that others have copied.
 MORE_BARRIERS = {
-    "consumer_that_writes_back",
-    "tile_in_parts",
-    *(f"by_hand-{number}" for number in (1, 2, 4, 5)),
+    "a consumer that writes back",
+    "a tile in parts",
+    *(f"by hand-{number}" for number in (2, 3, 5, 6)),
 }
 
 
 def _cases():
     """By name, the program of the catalogue and its parameters but the number of stages."""
-    for name, entry in catalogue().items():
-        short = name.removeprefix("pipeline_")
-        if short == name:
-            continue
-        (other, values), *_ = [
-            *((n, v) for n, v in entry.parameters.items() if n != "stages"),
-            ("", []),
-        ]
-        if other == "schedule":
-            yield from ((f"{short}-{n}", (entry, {other: v})) for n, v in enumerate(values))
-        elif other:
-            yield from ((f"{short}-{'-'.join(map(str, v))}", (entry, {other: v})) for v in values)
-        else:
-            yield short, (entry, {})
+    for name, forms in (
+        ("pipeline_of_tiles", TILES),
+        ("pipeline_of_operands", ("a mask", "rows of a group", "conversions and scales")),
+        ("pipeline_of_rows", ("trips of the call", "a pipeline in it")),
+        ("pipeline_of_integers", UNPIPELINED),
+    ):
+        yield from ((form, (name, {"form": form})) for form in forms)
+    yield "a ragged vector", ("pipeline_of_a_ragged_vector", {})
+    products = catalogue()["pipeline_of_products"].parameters
+    for key, given in (("products", "extents"), ("by hand", "schedule")):
+        for number, value in enumerate(products[given]):
+            label = "-".join(map(str, value)) if given == "extents" else number
+            if value is not None:
+                yield f"{key}-{label}", ("pipeline_of_products", {given: value})
 
 
 CASES = dict(_cases())
@@ -52,9 +53,8 @@ CASES = dict(_cases())
 
 def with_barriers(name, stages, directory):
     """The program of a case after InsertBarriers."""
-    entry, parameters = CASES[name]
-    case = entry.case(**parameters, **({"stages": stages} if "stages" in entry.parameters else {}))
-    program = loaded(case, directory).main
+    program, given = CASES[name]
+    program = loaded(catalogue()[program].case(**given, stages=stages), directory).main
     mod = ir.IRModule({"main": program.with_attr("global_symbol", "main")})
     for step in lowering_passes(Target({"kind": "cuda", "arch": "sm_80"})):
         mod = step(mod)
@@ -106,14 +106,14 @@ def test_what_can_t_be_pipelined_says_so_once(name, stages, tmp_path):
 @pytest.mark.parametrize(
     ("name", "size"),
     [
-        ("of_products-32-64-112", 16),
-        ("of_products-40-72-88", 16),
-        ("of_products-40-30-90", 4),
-        ("ragged_vector", 16),
+        ("products-32-64-112", 16),
+        ("products-40-72-88", 16),
+        ("products-40-30-90", 4),
+        ("a ragged vector", 16),
     ],
 )
 def test_copies_are_as_wide_as_rows_are_aligned(name, size, tmp_path):
     issues = issues_in(with_barriers(name, 3, tmp_path))
     assert min(int(copy.operands[2]) for copy in issues) == size
     fills = any(copy.fills for copy in issues)
-    assert fills == (name != "of_products-32-64-112")
+    assert fills == (name != "products-32-64-112")

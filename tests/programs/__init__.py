@@ -52,12 +52,12 @@ class Entry:
     name: str
     tags: frozenset[str] = frozenset()
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    examples: Sequence[Mapping[str, Any]] = ({},)
+    examples: Any = ({},)
     where: Callable[[Any], bool] = lambda p: True
     fast: Sequence[str] = ()
     targets: Any = TARGETS
     refused: Any = field(default_factory=dict)
-    inputs: Mapping[str, Callable[..., Any]] | str = field(default_factory=dict)
+    inputs: Mapping[str, Any] | str = field(default_factory=dict)
     sizes: Any = ({}, {})
     expects: Any = field(default_factory=dict)
     counts: Any = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Entry:
 
     def selected(self, target: str, tier: str) -> list[dict[str, Any]]:
         """The parameters of these cases."""
-        examples = [self._completed(e) for e in self.examples[: 1 if tier == "fast" else None]]
+        examples = self._examples[: 1 if tier == "fast" else None]
         runs_here = target == "llvm" or (target == "gpu" and HAS_GPU)
         count = (_DRAWN if runs_here else _EMULATED)[tier]
         more = tier == "full" and (runs_here or target != "gpu")
@@ -93,7 +93,7 @@ class Entry:
 
     def refusals(self, target: str) -> list[tuple[Case, str]]:
         """The examples that a target must refuse, and how its message begins."""
-        refused = [(p, self._of("refused", p)) for p in map(self._completed, self.examples)]
+        refused = [(p, self._of("refused", p)) for p in self._examples]
         return [(self._case(p), messages[target]) for p, messages in refused if target in messages]
 
     def _allows(self, target: str, case: dict[str, Any]) -> bool:
@@ -103,6 +103,14 @@ class Entry:
         """A field that may be a function of the parameters."""
         value = getattr(self, name)
         return value(SimpleNamespace(**case)) if callable(value) else value
+
+    @functools.cached_property
+    def _examples(self) -> list[dict[str, Any]]:
+        """The examples; a parameter's name stands for one of each of its values."""
+        named = self.examples
+        if isinstance(named, str):
+            return [self._completed({named: value}) for value in self.parameters[named]]
+        return [self._completed(example) for example in named]
 
     def _completed(self, example: Mapping[str, Any]) -> dict[str, Any]:
         """An example with the first value of each parameter that it does not name."""
@@ -114,7 +122,7 @@ class Entry:
     def _drawn(self, count: int) -> list[dict[str, Any]]:
         """Cases that hypothesis draws, always the same: each has the most values not seen before."""
         pool = list(self._pool(max(60, count))) if count and self.parameters else []
-        seen = {pair for example in self.examples for pair in _pairs(self._completed(example))}
+        seen = {pair for example in self._examples for pair in _pairs(example)}
         chosen: list[dict[str, Any]] = []
         while pool and len(chosen) < count:
             chosen.append(max(pool, key=lambda case: len(_pairs(case) - seen)))

@@ -26,9 +26,7 @@ EVERYWHERE = ["llvm", "metal", "sm_80", "sm_89", "sm_90a", "sm_100a", "gpu"]
     expects={"sm_90a": [LOADS]},
     fast=["sm_90a"],
 )
-def bulk_load_by_hand(
-    A: T.Tensor((shape[0], shape[1]), dtype), C: T.Tensor((shape[0], shape[1]), dtype)
-):
+def bulk_load_by_hand(A: dtype[shape[0], shape[1]], C: dtype[shape[0], shape[1]]):
     """Ragged tiles; all threads arrive at an mbarrier and wait."""
     rows, columns = shape[2], shape[3]
     with T.Kernel(T.ceildiv(shape[1], columns), T.ceildiv(shape[0], rows), threads=128) as (x, y):
@@ -40,16 +38,12 @@ def bulk_load_by_hand(
         T.copy(t, C[y * rows, x * columns])
 
 
-@program(
-    tags={"copy", "tma"},
-    targets=HOPPER,
-    fast=["sm_90a"],
-)
+@program(tags={"copy", "tma"}, targets=HOPPER, fast=["sm_90a"])
 def bulk_load_of_boxes_of_other_axes(
-    A: T.Tensor((2, 3, 24, 4, 64), "float16"),
-    B: T.Tensor((8, 8, 32), "float32"),
-    D: T.Tensor((2, 3, 24, 4, 64), "float16"),
-    E: T.Tensor((8, 8, 32), "float32"),
+    A: float16[2, 3, 24, 4, 64],
+    B: float32[8, 8, 32],
+    D: float16[2, 3, 24, 4, 64],
+    E: float32[8, 8, 32],
 ):
     """Axes that the tile does not have, and a box of three."""
     with T.Kernel(3, 12, 2, threads=128) as (x, y, z):
@@ -68,14 +62,8 @@ def bulk_load_of_boxes_of_other_axes(
                 T.copy(u, E[y * 2, 0, 0])
 
 
-@program(
-    tags={"copy", "tma"},
-    sizes=[{"n": 100}, {"n": 32}, {"n": 1}, {"n": 0}],
-    targets=HOPPER,
-)
-def bulk_load_of_rows_counted_at_run_time(
-    A: T.Tensor((n, 64), "float16"), C: T.Tensor((n, 64), "float16")
-):
+@program(tags={"copy", "tma"}, sizes=[{"n": 100}, {"n": 32}, {"n": 1}, {"n": 0}], targets=HOPPER)
+def bulk_load_of_rows_counted_at_run_time(A: float16[n, 64], C: float16[n, 64]):
     with T.Kernel(T.ceildiv(n, 32), threads=128) as x:
         t = T.alloc_shared((32, 64), "float16")
         arrived = T.alloc_barrier(128)
@@ -107,10 +95,7 @@ def bulk_load_of_rows_counted_at_run_time(
     fast=["sm_90a"],
 )
 def bulk_loads_of_a_product(
-    A: T.Tensor((100, 160), "float16"),
-    B: T.Tensor((160, 72), "float16"),
-    S: T.Tensor((5,), "int32"),
-    C: T.Tensor((100, 72), "float32"),
+    A: float16[100, 160], B: float16[160, 72], S: int32[5], C: float32[100, 72]
 ):
     """Repeated loops, and iterations that a condition skips."""
     with T.Kernel(2, 2, threads=128) as (bx, by):
@@ -135,9 +120,7 @@ def bulk_loads_of_a_product(
     expects={"sm_90a": ["mbarrier", "not iterations"]},
     fast=["sm_90a"],
 )
-def bulk_loads_of_a_loop_in_a_branch(
-    A: T.Tensor((128, 64), "float32"), S: T.Tensor((4,), "int32"), C: T.Tensor((4, 64), "float32")
-):
+def bulk_loads_of_a_loop_in_a_branch(A: float32[128, 64], S: int32[4], C: float32[4, 64]):
     """It runs once, and counts no iterations."""
     with T.Kernel(4, threads=128) as bx:
         T.annotate_warp_specialize(False)
@@ -160,7 +143,7 @@ def bulk_loads_of_a_loop_in_a_branch(
         "sm_90a": [("" if p.fills or p.times > 1 else "not ") + "fence.proxy.async"]
     },
 )
-def bulk_load_by_itself(A: T.Tensor((64, 64), "float16"), C: T.Tensor((64, 64), "float16")):
+def bulk_load_by_itself(A: float16[64, 64], C: float16[64, 64]):
     with T.Kernel(1, threads=128):
         t = T.alloc_shared((64, 64), "float16")
         if fills:
@@ -189,7 +172,7 @@ def bulk_load_by_itself(A: T.Tensor((64, 64), "float16"), C: T.Tensor((64, 64), 
     expects={"sm_90a": [STORES, "fence.proxy.async.shared::cta"]},
     fast=["sm_90a"],
 )
-def bulk_stores(A: T.Tensor((shape[0], shape[1]), dtype), C: T.Tensor((shape[0], shape[1]), dtype)):
+def bulk_stores(A: dtype[shape[0], shape[1]], C: dtype[shape[0], shape[1]]):
     """Ragged tiles that are written in shared memory, one after the other."""
     rows, columns = shape[2], shape[3]
     with T.Kernel(T.ceildiv(shape[1], columns), T.ceildiv(shape[0], rows * steps), threads=128) as (
@@ -214,9 +197,7 @@ def bulk_stores(A: T.Tensor((shape[0], shape[1]), dtype), C: T.Tensor((shape[0],
     expects={"sm_90a": ["cp.async.bulk.wait_group 0;"]},  # the tensor is written, too
     fast=["sm_90a"],
 )
-def bulk_stores_of_which_two_are_under_way(
-    A: T.Tensor((6, 32, 64), "float16"), C: T.Tensor((6, 32, 64), "float16")
-):
+def bulk_stores_of_which_two_are_under_way(A: float16[6, 32, 64], C: float16[6, 32, 64]):
     with T.Kernel(1, threads=128):
         t = T.alloc_shared((2, 32, 64), "float16")
         for k in T.serial(6):
@@ -256,9 +237,7 @@ def bulk_stores_of_which_two_are_under_way(
     targets=EVERYWHERE,
     fast=["sm_90a"],
 )  # fmt: skip
-def bulk_stores_of_sums(
-    A: T.Tensor((M, 48), "float16"), B: T.Tensor((48, N), "float16"), C: T.Tensor((M, N), out)
-):
+def bulk_stores_of_sums(A: float16[M, 48], B: float16[48, N], C: out[M, N]):
     """Warpgroups share them; pieces are as wide as a swizzle may be, down to rows of 16 bytes."""
     rows, columns, threads = block
     M, N = rows * tiles[0] - rest[0], columns * tiles[1] - rest[1]
@@ -297,9 +276,7 @@ def bulk_stores_of_sums(
     expects={"sm_90a": ["cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group"]},
 )
 def bulk_stores_of_one_instruction(
-    A: T.Tensor((shape[0], 32), dtypes[0]),
-    B: T.Tensor((shape[1], 32), dtypes[0]),
-    C: T.Tensor((shape[0], 3, shape[1]), dtypes[2]),
+    A: dtypes[0][shape[0], 32], B: dtypes[0][shape[1], 32], C: dtypes[2][shape[0], 3, shape[1]]
 ):
     """Neighbours in registers, of which `stmatrix` takes four, may be far apart in the tile."""
     with T.Kernel(3, threads=128) as head:
@@ -321,9 +298,7 @@ def bulk_stores_of_one_instruction(
     fast=["sm_90a"],
 )
 def bulk_stores_that_a_loop_moves(
-    A: T.Tensor((128, 32), "float16"),
-    B: T.Tensor((64, 32), "float16"),
-    C: T.Tensor((128 + 2 * step, 64), "float16"),
+    A: float16[128, 32], B: float16[64, 32], C: float16[128 + 2 * step, 64]
 ):
     """To where a warpgroup has stored in the iteration before: the last value stays."""
     with T.Kernel(1, threads=256):
@@ -348,9 +323,7 @@ def bulk_stores_that_a_loop_moves(
     expects={"sm_90a": [STORES, "C_staged", "not C_staged_1"]},
 )
 def bulk_stores_of_parts_of_a_tile(
-    A: T.Tensor((3 * rows + 40, 64), "float16"),
-    B: T.Tensor((64, columns), "float16"),
-    C: T.Tensor((3 * rows + 40, columns), "float16"),
+    A: float16[3 * rows + 40, 64], B: float16[64, columns], C: float16[3 * rows + 40, columns]
 ):
     """They go through the same slots, one after the other, and so do those of the next tile."""
     rows = threads // 2
@@ -392,9 +365,7 @@ def bulk_stores_of_parts_of_a_tile(
     fast=["sm_90a"],
 )
 def bulk_additions_of_parts_of_a_product(
-    A: T.Tensor((shape[0], shape[2]), "float16"),
-    B: T.Tensor((shape[2], shape[1]), "float16"),
-    C: T.Tensor((shape[0], shape[1]), "float32"),
+    A: float16[shape[0], shape[2]], B: float16[shape[2], shape[1]], C: float32[shape[0], shape[1]]
 ):
     """Blocks of the third axis add their part; each walks over two tiles."""
     rows, columns, threads = block
@@ -420,9 +391,7 @@ def bulk_additions_of_parts_of_a_product(
         "sm_90a": [("" if p.then == "fragment" else "not ") + ".add.tile.bulk_group"]
     },
 )
-def bulk_additions_and_other_uses_of_the_tensor(
-    A: T.Tensor((64, 64), "float32"), C: T.Tensor((64, 64), "float32")
-):
+def bulk_additions_and_other_uses_of_the_tensor(A: float32[64, 64], C: float32[64, 64]):
     """Additions go on with the kernel: what is read behind them would be of before or after."""
     with T.Kernel(1, threads=128):
         a = T.alloc_fragment((64, 64), "float32")
@@ -440,18 +409,13 @@ def bulk_additions_and_other_uses_of_the_tensor(
 @program(
     tags={"copy", "atomic", "tma"},
     parameters={"assumes": [True, False], "row": [0, -64, -15, 56, 64]},
-    examples=[
-        {"row": 56},
-        *({"row": row, "assumes": False} for row in (-15, -64, 0, 64)),
-    ],
+    examples=[{"row": 56}, *({"row": row, "assumes": False} for row in (-15, -64, 0, 64))],
     where=lambda p: p.row >= 0 or not p.assumes,
     inputs={"at": lambda rng, shape: row},
     targets=["llvm", "sm_90a", "gpu"],
     expects=lambda p: {"sm_90a": [("" if p.assumes else "not ") + "cp_async_bulk"]},
 )
-def bulk_stores_in_front_of_a_tensor(
-    O: T.Tensor((64, 64), "float32"), P: T.Tensor((64, 64), "float32"), at: T.int32
-):
+def bulk_stores_in_front_of_a_tensor(O: float32[64, 64], P: float32[64, 64], at: T.int32):
     """An H200 takes them for illegal: threads store where a tile may begin in front."""
     with T.Kernel(1, threads=128):
         zeros = T.alloc_shared((64, 16), "float16")
@@ -473,9 +437,7 @@ def bulk_stores_in_front_of_a_tensor(
     targets=["llvm", "sm_90a", "gpu"],
     expects={"sm_90a": ["cp_async_bulk_tensor"]},
 )
-def bulk_stores_of_persistent_blocks(
-    A: T.Tensor((m, 32), "bfloat16"), O: T.Tensor((m, n), "float32")
-):
+def bulk_stores_of_persistent_blocks(A: bfloat16[m, 32], O: float32[m, n]):
     """Their tiles are not in front of a tensor, whose sizes are not known."""
     with T.Kernel(3, threads=128) as block:
         T.assume(n % 4 == 0)
@@ -507,9 +469,7 @@ def bulk_stores_of_persistent_blocks(
     fast=["metal"],
 )
 def stores_of_accumulators(
-    A: T.Tensor((extents[0], 32), "float16"),
-    B: T.Tensor((32, extents[1]), "float16"),
-    C: T.Tensor(extents, dtypes[1]),
+    A: float16[extents[0], 32], B: float16[32, extents[1]], C: T.Tensor(extents, dtypes[1])
 ):
     """In whole matrices where nothing is converted, at the edges element by element."""
     with T.Kernel(T.ceildiv(extents[1], 32), T.ceildiv(extents[0], 32), threads=128) as (bx, by):
@@ -534,11 +494,11 @@ def stores_of_accumulators(
     examples=[{}, {"columns": 24}, {"columns": 32, "threads": 64, "dtype": "bfloat16"}],
 )
 def stores_of_operands(
-    A: T.Tensor((64, 16), dtype),
-    B: T.Tensor((16, columns), dtype),
-    C: T.Tensor((64, columns), "float32"),
-    D: T.Tensor((columns, 16), dtype),
-    E: T.Tensor((16, columns), dtype),
+    A: dtype[64, 16],
+    B: dtype[16, columns],
+    C: float32[64, columns],
+    D: dtype[columns, 16],
+    E: dtype[16, columns],
 ):
     """Of the warps that hold a matrix one stores it, and a barrier can follow."""
     with T.Kernel(1, threads=threads):

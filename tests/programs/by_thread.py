@@ -7,7 +7,7 @@ from tests.programs import program
 
 
 @program(tags={"threads"})
-def threads_of_three_axes(A: T.Tensor((3, 2, 4, 5), "int32")):
+def threads_of_three_axes(A: int32[3, 2, 4, 5]):
     with T.Kernel(3, threads=(5, 4, 2)) as bx:
         tx = T.get_thread_binding(0)
         ty = T.get_thread_binding(1)
@@ -16,11 +16,7 @@ def threads_of_three_axes(A: T.Tensor((3, 2, 4, 5), "int32")):
 
 
 @program(tags={"threads"}, fast=["metal"])
-def threads_with_arrays_of_their_own(
-    A: T.Tensor((64, 2, 3), "float32"),
-    B: T.Tensor((64, 6), "int32"),
-    C: T.Tensor((3, 64), "float32"),
-):
+def threads_with_arrays_of_their_own(A: float32[64, 2, 3], B: int32[64, 6], C: float32[3, 64]):
     """They live across barriers, also by another name, and begin anew in a loop."""
     with T.Kernel(2, threads=32) as bx:
         tx = T.get_thread_binding()
@@ -45,7 +41,7 @@ def threads_with_arrays_of_their_own(
 
 
 @program(tags={"threads"})
-def threads_that_add_by_a_tree(A: T.Tensor((4, 128), "float32"), C: T.Tensor((4,), "float32")):
+def threads_that_add_by_a_tree(A: float32[4, 128], C: float32[4]):
     with T.Kernel(4, threads=128) as bx:
         tx = T.get_thread_binding()
         part = T.alloc_shared((128,), "float32")
@@ -67,12 +63,7 @@ def threads_that_add_by_a_tree(A: T.Tensor((4, 128), "float32"), C: T.Tensor((4,
     inputs={"n": lambda rng, shape: count},
     fast=["metal"],
 )
-def threads_whose_barriers_are_understood(
-    A: T.Tensor((32,), "int32"),
-    B: T.Tensor((32,), "int32"),
-    C: T.Tensor((4, 32), "int32"),
-    n: T.int32,
-):
+def threads_whose_barriers_are_understood(A: int32[32], B: int32[32], C: int32[4, 32], n: T.int32):
     """Between accesses of a shared tile, between iterations, and in a loop over a vector."""
     with T.Kernel(1, threads=32):
         tx = T.get_thread_binding()
@@ -93,12 +84,7 @@ def threads_whose_barriers_are_understood(
 
 
 @program(tags={"threads"}, fast=["metal"])
-def threads_with_values_of_all(
-    A: T.Tensor((32,), "float32"),
-    B: T.Tensor((1,), "int32"),
-    C: T.Tensor((32,), "float32"),
-    D: T.Tensor((32, 6), "int32"),
-):
+def threads_with_values_of_all(A: float32[32], B: int32[1], C: float32[32], D: int32[32, 6]):
     """A name keeps what memory held; what is the same for all threads is done once."""
     with T.Kernel(1, threads=32):
         tx = T.get_thread_binding()
@@ -119,9 +105,7 @@ def threads_with_values_of_all(
 
 
 @program(tags={"threads"})
-def threads_that_branch(
-    A: T.Tensor((32,), "float32"), C: T.Tensor((32,), "float32"), D: T.Tensor((2, 32), "int32")
-):
+def threads_that_branch(A: float32[32], C: float32[32], D: int32[2, 32]):
     """A condition is that of before the branch, whatever the branch overwrites."""
     with T.Kernel(1, threads=32):
         tx = T.get_thread_binding()
@@ -153,9 +137,7 @@ def threads_that_branch(
     inputs={"A": lambda rng, shape: np.arange(0, 32, 2), "n": lambda rng, shape: 3},
     targets=lambda p: ["llvm"] if p.at_once else ["llvm", "metal", "sm_80", "gpu"],
 )
-def threads_whose_loops_differ(
-    A: T.Tensor((16,), "int32"), C: T.Tensor((16, 4), "int32"), n: T.int32
-):
+def threads_whose_loops_differ(A: int32[16], C: int32[16, 4], n: T.int32):
     """A loop that all of them leave may have barriers."""
     with T.Kernel(1, threads=16):
         tx = T.get_thread_binding()
@@ -191,9 +173,7 @@ def threads_whose_loops_differ(
 
 
 @program(tags={"threads"}, fast=["metal"])
-def threads_beside_tile_operators(
-    A: T.Tensor((40, 32), "float32"), C: T.Tensor((40, 32), "float32")
-):
+def threads_beside_tile_operators(A: float32[40, 32], C: float32[40, 32]):
     with T.Kernel(2, threads=32) as bx:
         tx = T.get_thread_binding()
         shared = T.alloc_shared((24, 32), "float32")
@@ -212,10 +192,7 @@ def threads_beside_tile_operators(
 
 @program(tags={"threads"}, fast=["metal"])
 def threads_of_a_branch_that_share_work(
-    P: T.Tensor((4,), "float32"),
-    X: T.Tensor((4, 64), "float32"),
-    C: T.Tensor((64,), "float32"),
-    D: T.Tensor((64,), "float32"),
+    P: float32[4], X: float32[4, 64], C: float32[64], D: float32[64]
 ):
     """The work takes what they all know; an element of a fragment grows once, beside work of each."""
     with T.Kernel(1, threads=64):
@@ -243,9 +220,7 @@ def threads_of_a_branch_that_share_work(
 
 
 @program(tags={"threads"}, parameters={"low": [0, 32, 64]}, examples=[{"low": 32}, {}, {"low": 64}])
-def threads_that_come_to_a_tile_operator(
-    A: T.Tensor((8,), "float32"), C: T.Tensor((8,), "float32")
-):
+def threads_that_come_to_a_tile_operator(A: float32[8], C: float32[8]):
     with T.Kernel(1, threads=64):
         warp = T.get_thread_binding() - low
         if warp >= 0:
@@ -257,12 +232,7 @@ def threads_that_come_to_a_tile_operator(
     inputs={"A": lambda rng, shape: rng.integers(0, 8, shape)},
     fast=["metal"],
 )
-def threads_with_atomics(
-    A: T.Tensor((4, 64), "int32"),
-    B: T.Tensor((3,), "int32"),
-    C: T.Tensor((4, 8), "int32"),
-    D: T.Tensor((4, 64), "int32"),
-):
+def threads_with_atomics(A: int32[4, 64], B: int32[3], C: int32[4, 8], D: int32[4, 64]):
     """Each thread adds once, work of the block is shared; what is added is read before it changes."""
     with T.Kernel(4, threads=(16, 4)) as bx:
         tx = T.get_thread_binding(0) + 16 * T.get_thread_binding(1)
@@ -289,7 +259,7 @@ def threads_with_atomics(
 
 
 @program(tags={"threads"}, targets=["llvm", "sm_80", "sm_90a", "gpu"], fast=["sm_80"])
-def threads_of_which_some_wait(A: T.Tensor((64,), "int32")):
+def threads_of_which_some_wait(A: int32[64]):
     with T.Kernel(1, threads=64):
         tx = T.get_thread_binding()
         shared = T.alloc_shared((32,), "int32")

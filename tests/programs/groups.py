@@ -15,11 +15,7 @@ BARRIERS = ["llvm", "sm_80", "sm_90a", "gpu"]
     examples=[{}, {"threads": (32, 128, 192)}, {"threads": (0, 96, 128)}],
     fast=["metal", "sm_80"],
 )
-def groups_that_do_different_things(
-    A: T.Tensor((64, 48), "float32"),
-    B: T.Tensor((64, 48), "float32"),
-    C: T.Tensor((64, 48), "float32"),
-):
+def groups_that_do_different_things(A: float32[64, 48], B: float32[64, 48], C: float32[64, 48]):
     first, end, count = threads
     with T.Kernel(1, threads=count):
         tx = T.get_thread_binding()
@@ -44,7 +40,7 @@ def groups_that_do_different_things(
     inputs={"C": lambda rng, shape: np.zeros(shape)},
     fast=["metal"],
 )
-def atomics_of_groups(A: T.Tensor((n,), "int32"), C: T.Tensor((2,), "int32")):
+def atomics_of_groups(A: int32[n], C: int32[2]):
     with T.Kernel(1, threads=128):
         if T.get_warp_idx() == 2:
             for i in T.Parallel(n):
@@ -56,7 +52,7 @@ def atomics_of_groups(A: T.Tensor((n,), "int32"), C: T.Tensor((2,), "int32")):
 
 
 @program(tags={"groups", "reduce"}, fast=["metal"])
-def reductions_within_a_warp(A: T.Tensor((16, 64), "float32"), C: T.Tensor((2, 16), "float32")):
+def reductions_within_a_warp(A: float32[16, 64], C: float32[2, 16]):
     with T.Kernel(1, threads=64):
         tile = T.alloc_fragment((16, 64), "float32")
         total = T.alloc_fragment((16,), "float32")
@@ -73,7 +69,7 @@ def reductions_within_a_warp(A: T.Tensor((16, 64), "float32"), C: T.Tensor((2, 1
 
 
 @program(tags={"groups"}, inputs={"A": lambda rng, shape: np.arange(64)}, fast=["metal"])
-def stores_in_branches_of_any_threads(A: T.Tensor((64,), "int32"), C: T.Tensor((6,), "int32")):
+def stores_in_branches_of_any_threads(A: int32[64], C: int32[6]):
     """What is the same for all threads that come is done by one of them, which does come."""
     with T.Kernel(1, threads=64):
         tx = T.get_thread_binding()
@@ -92,12 +88,7 @@ def stores_in_branches_of_any_threads(A: T.Tensor((64,), "int32"), C: T.Tensor((
 
 
 @program(tags={"groups", "gemm"}, targets=BARRIERS, fast=["sm_80"])
-def product_beside_sums(
-    A: T.Tensor((64, 64), "float16"),
-    B: T.Tensor((64, 64), "float16"),
-    C: T.Tensor((64, 64), "float32"),
-    D: T.Tensor((64,), "float32"),
-):
+def product_beside_sums(A: float16[64, 64], B: float16[64, 64], C: float32[64, 64], D: float32[64]):
     """mma.sync by 4 warps of 8, from shared tiles; the others transpose and reduce."""
     with T.Kernel(1, threads=256):
         a = T.alloc_shared((64, 64), "float16")
@@ -133,11 +124,7 @@ def _half_of_a_product(A, B, C, row):
 
 
 @program(tags={"groups", "gemm", "pipelined"}, targets=BARRIERS, fast=["sm_80"])
-def pipelined_products_of_two_groups(
-    A: T.Tensor((64, 128), "float16"),
-    B: T.Tensor((128, 64), "float16"),
-    C: T.Tensor((64, 64), "float32"),
-):
+def pipelined_products_of_two_groups(A: float16[64, 128], B: float16[128, 64], C: float32[64, 64]):
     """Each group pipelines copies of its own, asynchronously on CUDA."""
     with T.Kernel(1, threads=192):
         if T.get_thread_binding() < 64:
@@ -147,9 +134,7 @@ def pipelined_products_of_two_groups(
 
 
 @program(tags={"groups", "reduce"}, targets=BARRIERS, fast=["sm_80"])
-def scans_and_sums_of_several_warps(
-    A: T.Tensor((8, 256), "int32"), C: T.Tensor((2, 8, 256), "int32")
-):
+def scans_and_sums_of_several_warps(A: int32[8, 256], C: int32[2, 8, 256]):
     with T.Kernel(1, threads=288):
         tile = T.alloc_shared((8, 256), "int32")
         held = T.alloc_fragment((8, 256), "int32")
@@ -173,10 +158,7 @@ def scans_and_sums_of_several_warps(
     fast=["sm_80"],
 )
 def groups_that_hand_over(
-    A: T.Tensor((4, 256), "float32"),
-    C: T.Tensor((4, 128), "float32"),
-    D: T.Tensor((4, 256), "float32"),
-    E: T.Tensor((4,), "float32"),
+    A: float32[4, 256], C: float32[4, 128], D: float32[4, 256], E: float32[4]
 ):
     """What a region writes another one reads, of other threads or of its own, in which one may lie."""
     with T.Kernel(1, threads=384):
@@ -203,9 +185,7 @@ def groups_that_hand_over(
 
 
 @program(tags={"groups"}, targets=BARRIERS, fast=["sm_80"])
-def threads_of_a_group_exchange_elements(
-    A: T.Tensor((64,), "int32"), C: T.Tensor((3, 64), "int32")
-):
+def threads_of_a_group_exchange_elements(A: int32[64], C: int32[3, 64]):
     """Code written by thread index gets barriers in a region too, or names them."""
     with T.Kernel(1, threads=128):
         tx = T.get_thread_binding()
@@ -230,12 +210,7 @@ def threads_of_a_group_exchange_elements(
     targets=BARRIERS,
     fast=["sm_80"],
 )
-def group_that_counts_by_itself(
-    A: T.Tensor((64,), "float32"),
-    Steps: T.Tensor((2,), "int32"),
-    C: T.Tensor((64,), "float32"),
-    D: T.Tensor((2,), "int32"),
-):
+def group_that_counts_by_itself(A: float32[64], Steps: int32[2], C: float32[64], D: int32[2]):
     """A variable that one group uses has one value for it, and decides about its work."""
     with T.Kernel(1, threads=128):
         tx = T.get_thread_binding()
@@ -260,7 +235,7 @@ def group_that_counts_by_itself(
 
 
 @program(tags={"groups"}, fast=["metal"])
-def warp_that_waits_for_itself(A: T.Tensor((8, 32), "float32"), C: T.Tensor((32,), "float32")):
+def warp_that_waits_for_itself(A: float32[8, 32], C: float32[32]):
     with T.Kernel(1, threads=96):
         tile = T.alloc_shared((8, 32), "float32")
         row = T.alloc_fragment((32,), "float32")
@@ -278,7 +253,7 @@ def warp_that_waits_for_itself(A: T.Tensor((8, 32), "float32"), C: T.Tensor((32,
 
 
 @program(tags={"groups"}, targets=["sm_80", "sm_90a", "gpu"], fast=["sm_80"])
-def groups_that_meet_at_a_barrier(A: T.Tensor((128,), "float32"), C: T.Tensor((128,), "float32")):
+def groups_that_meet_at_a_barrier(A: float32[128], C: float32[128]):
     """Two of three."""
     with T.Kernel(1, threads=384):
         tile = T.alloc_shared((128,), "float32")
@@ -296,11 +271,7 @@ def groups_that_meet_at_a_barrier(A: T.Tensor((128,), "float32"), C: T.Tensor((1
 
 
 @program(tags={"groups", "gemm", "tma"}, targets=["sm_90a", "gpu"], fast=["sm_90a"])
-def group_that_copies_for_another_one(
-    A: T.Tensor((64, 256), "float16"),
-    B: T.Tensor((256, 64), "float16"),
-    C: T.Tensor((64, 64), "float32"),
-):
+def group_that_copies_for_another_one(A: float16[64, 256], B: float16[256, 64], C: float32[64, 64]):
     """TileLang's way to specialise warpgroups: two buffers and four mbarriers."""
     with T.Kernel(1, threads=256):
         a = T.alloc_shared((2, 64, 64), "float16")
@@ -332,9 +303,7 @@ def group_that_copies_for_another_one(
     fast=["sm_90a"],
 )
 def warpgroups_that_multiply_one_tile(
-    A: T.Tensor((64, 256), "float16"),
-    B: T.Tensor((256, 128), "float16"),
-    C: T.Tensor((64, 128), "float32"),
+    A: float16[64, 256], B: float16[256, 128], C: float32[64, 128]
 ):
     """All threads copy it; the next one is copied when both have multiplied the one before."""
     with T.Kernel(1, threads=256):
@@ -365,11 +334,7 @@ def warpgroups_that_multiply_one_tile(
     expects={"sm_90a": ["wgmma.mma_async"], "sm_80": ["not wgmma"]},
     fast=["sm_90a"],
 )
-def warpgroups_that_multiply_together(
-    A: T.Tensor((128, 64), "float16"),
-    B: T.Tensor((64, 64), "float16"),
-    C: T.Tensor((128, 64), "float32"),
-):
+def warpgroups_that_multiply_together(A: float16[128, 64], B: float16[64, 64], C: float32[128, 64]):
     """The rows of one product are shared by the second and the third warpgroup."""
     with T.Kernel(1, threads=384):
         a, b = T.alloc_shared((128, 64), "float16"), T.alloc_shared((64, 64), "float16")

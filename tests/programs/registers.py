@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import tvmtile.language as T
 from tests.programs import program
 
-# Extents that the threads divide, and that they don't.
-EXTENTS = [(7, 13), (16, 64), (5, 100), (3, 257), (1, 1)]
+# Kinds whose result has as many columns as rows.
+SQUARE = ["a vector along both axes", "a product"]
+
+registers = partial(program, targets=["llvm", "metal", "sm_80", "gpu"])
 
 
-@program(
-    tags={"fragment"},
+@registers(
     parameters={
         "kind": [
-            "plain",
-            "transposed",
-            "reversed rows",
-            "outer product",
-            "reduced both ways",
-            "every element for two",
-            "every second element",
-            "halves exchanged",
+            *("plain", "transposed", "reversed rows", "outer product", "reduced both ways"),
+            *("every element for two", "every second element", "halves exchanged", "two scales"),
+            *SQUARE,
         ],
-        "extents": EXTENTS,
+        "extents": [(7, 13), (16, 64), (5, 100), (3, 257), (1, 1)],  # some the threads divide
         "threads": [64, 32, 96, 256],
     },
     examples=[
@@ -30,19 +28,20 @@ EXTENTS = [(7, 13), (16, 64), (5, 100), (3, 257), (1, 1)]
         {"kind": "halves exchanged", "extents": (16, 64)},
         {"kind": "every element for two", "extents": (5, 100)},
         {"kind": "reversed rows", "extents": (3, 257)},
+        {"kind": "a product", "threads": 32},
+        {"kind": "two scales"},
+        {"kind": "a vector along both axes"},
     ],
-    where=lambda p: p.extents[1] % 2 == 0 or ("two" not in p.kind and "halves" not in p.kind),
-    drawn=12,
-    targets=["llvm", "metal", "sm_80", "gpu"],
+    where=lambda p: p.extents[1] % 2 == 0 or ("for two" not in p.kind and "halves" not in p.kind),
+    drawn=18,
     fast=["metal"],
 )
-def registers_read_by_others(
-    A: T.Tensor((M, N), "float32"), B: T.Tensor((N, M), "float32"), C: T.Tensor((M, N), "float32")
-):
+def registers_read_by_others(A: float32[M, N], B: float32[N, M], C: float32[M, columns_of_c]):
     M, N = extents
+    columns_of_c = M if kind in SQUARE else N
     with T.Kernel(1, threads=threads):
         a, b = T.alloc_fragment((M, N), "float32"), T.alloc_fragment((N, M), "float32")
-        c = T.alloc_fragment((M, N), "float32")
+        c = T.alloc_fragment((M, columns_of_c), "float32")
         rows, columns = T.alloc_fragment((M,), "float32"), T.alloc_fragment((N,), "float32")
         T.copy(A, a)
         T.copy(B, b)
@@ -72,41 +71,27 @@ def registers_read_by_others(
         elif kind == "every second element":
             for i, j in T.Parallel(M, N // 2):
                 c[i, j] = a[i, j * 2 + 1] - a[i, j * 2]
-        else:
+        elif kind == "halves exchanged":
             for i, j in T.Parallel(M, N // 2):
                 c[i, j] = -a[i, j + N // 2]
                 c[i, j + N // 2] = a[i, j]
+        elif kind == "two scales":
+            T.copy(A[0, 0:N], columns)
+            for i, j in T.Parallel(M, N):
+                c[i, j] = a[i, j] * columns[0] + columns[N - 1]
+        elif kind == "a product":
+            for k in T.serial(N):
+                for i, j in T.Parallel(M, M):
+                    c[i, j] += a[i, k] * b[k, j]
+        else:
+            T.reduce_sum(a, rows, dim=1)
+            for i, j in T.Parallel(M, M):
+                c[i, j] = rows[i] + 2 * rows[j]
         T.copy(c, C)
 
 
-@program(
-    tags={"fragment", "reduce"},
-    parameters={"extents": EXTENTS, "threads": [64, 96]},
-    targets=["llvm", "metal", "sm_80", "gpu"],
-)
-def registers_of_a_vector_along_both_axes(
-    A: T.Tensor((M, N), "float32"), C: T.Tensor((M, M), "float32")
-):
-    M, N = extents
-    with T.Kernel(1, threads=threads):
-        a, sums = T.alloc_fragment((M, N), "float32"), T.alloc_fragment((M,), "float32")
-        c = T.alloc_fragment((M, M), "float32")
-        T.copy(A, a)
-        T.reduce_sum(a, sums, dim=1)
-        for i, j in T.Parallel(M, M):
-            c[i, j] = sums[i] + 2 * sums[j]
-        T.copy(c, C)
-
-
-@program(
-    tags={"fragment", "reduce"},
-    parameters={"dim": [0, 1], "copied": [False, True]},
-    targets=["llvm", "metal", "sm_80", "gpu"],
-    fast=["metal"],
-)
-def registers_of_a_region_that_is_reduced(
-    A: T.Tensor((32, 40), "float32"), C: T.Tensor((24 if dim == 0 else 16,), "float32")
-):
+@registers(parameters={"dim": [0, 1], "copied": [False, True]}, fast=["metal"])
+def registers_of_a_region_that_is_reduced(A: float32[32, 40], C: float32[24 if dim == 0 else 16]):
     with T.Kernel(1, threads=64):
         a, part = T.alloc_fragment((32, 40), "float32"), T.alloc_fragment((16, 24), "float32")
         c = T.alloc_fragment((24 if dim == 0 else 16,), "float32")
@@ -119,15 +104,8 @@ def registers_of_a_region_that_is_reduced(
         T.copy(c, C)
 
 
-@program(
-    tags={"fragment", "copy"},
-    parameters={"start": [3, 0, 4], "rows": [5, 4, 8]},
-    targets=["llvm", "metal", "sm_80", "gpu"],
-    fast=["metal"],
-)
-def registers_of_regions_that_are_copied(
-    A: T.Tensor((12, 32), "float32"), C: T.Tensor((12, 48), "float32")
-):
+@registers(parameters={"start": [3, 0, 4], "rows": [5, 4, 8]}, fast=["metal"])
+def registers_of_regions_that_are_copied(A: float32[12, 32], C: float32[12, 48]):
     with T.Kernel(1, threads=64):
         a, c = T.alloc_fragment((12, 32), "float32"), T.alloc_fragment((12, 48), "float32")
         T.copy(A, a)
@@ -136,15 +114,11 @@ def registers_of_regions_that_are_copied(
         T.copy(c, C)
 
 
-@program(
-    tags={"fragment", "copy"},
+@registers(
     parameters={"first": [4, 0, 14, 15], "second": [14, 4, 0], "count": [1, 2]},
     where=lambda p: p.first + p.count <= 16,
-    targets=["llvm", "metal", "sm_80", "gpu"],
 )
-def registers_of_single_elements_that_are_copied(
-    A: T.Tensor((16,), "float32"), B: T.Tensor((16,), "float32")
-):
+def registers_of_single_elements_that_are_copied(A: float32[16], B: float32[16]):
     with T.Kernel(1, threads=128):
         a, b = T.alloc_fragment((16,), "float32"), T.alloc_fragment((16,), "float32")
         T.copy(A, a)
@@ -153,10 +127,8 @@ def registers_of_single_elements_that_are_copied(
         T.copy(b, B)
 
 
-@program(tags={"fragment", "copy"}, fast=["metal"])
-def registers_of_an_element_that_is_filled_added_to_and_stored(
-    A: T.Tensor((2, 16), "float32"), B: T.Tensor((3,), "float32")
-):
+@program(fast=["metal"])
+def registers_of_an_element_that_is_filled_added_to_and_stored(A: float32[2, 16], B: float32[3]):
     with T.Kernel(1, threads=128):
         a = T.alloc_fragment((2, 16), "float32")
         T.copy(A, a)
@@ -169,14 +141,9 @@ def registers_of_an_element_that_is_filled_added_to_and_stored(
         T.copy(a, A)
 
 
-@program(
-    tags={"fragment", "reduce"},
-    parameters={"shape": [(3, 5, 7), (4, 8, 16), (2, 1, 65)]},
-    targets=["llvm", "metal", "sm_80", "gpu"],
-    fast=["metal"],
-)
+@registers(parameters={"shape": [(3, 5, 7), (4, 8, 16), (2, 1, 65)]}, fast=["metal"])
 def registers_of_three_axes(
-    A: T.Tensor(shape, "float32"), C: T.Tensor((shape[2], shape[0], shape[1]), "float32")
+    A: T.Tensor(shape, "float32"), C: float32[shape[2], shape[0], shape[1]]
 ):
     with T.Kernel(1, threads=64):
         a = T.alloc_fragment(shape, "float32")
@@ -191,49 +158,8 @@ def registers_of_three_axes(
         T.copy(c, C)
 
 
-@program(
-    tags={"fragment"},
-    parameters={"threads": [32, 128]},
-    targets=["llvm", "metal", "sm_80", "gpu"],
-    fast=["metal"],
-)
-def registers_that_all_threads_read_in_a_serial_loop(
-    A: T.Tensor((10, 12), "float32"),
-    B: T.Tensor((12, 30), "float32"),
-    C: T.Tensor((10, 30), "float32"),
-):
-    with T.Kernel(1, threads=threads):
-        a, b = T.alloc_fragment((10, 12), "float32"), T.alloc_fragment((12, 30), "float32")
-        c = T.alloc_fragment((10, 30), "float32")
-        T.copy(A, a)
-        T.copy(B, b)
-        T.clear(c)
-        for k in T.serial(12):
-            for i, j in T.Parallel(10, 30):
-                c[i, j] += a[i, k] * b[k, j]
-        T.copy(c, C)
-
-
-@program(tags={"fragment"}, targets=["llvm", "metal", "sm_80", "gpu"])
-def registers_of_a_scale_that_is_read_by_one_index(
-    A: T.Tensor((8, 32), "float32"), B: T.Tensor((4,), "float32"), C: T.Tensor((8, 32), "float32")
-):
-    with T.Kernel(1, threads=64):
-        a, b = T.alloc_fragment((8, 32), "float32"), T.alloc_fragment((4,), "float32")
-        c = T.alloc_fragment((8, 32), "float32")
-        T.copy(A, a)
-        T.copy(B, b)
-        for i, j in T.Parallel(8, 32):
-            c[i, j] = a[i, j] * b[0] + b[3]
-        T.copy(c, C)
-
-
-@program(tags={"fragment"}, fast=["metal"])
-def registers_of_different_dtypes(
-    A: T.Tensor((16, 64), "float16"),
-    B: T.Tensor((16, 64), "int8"),
-    C: T.Tensor((16, 64), "float32"),
-):
+@program(fast=["metal"])
+def registers_of_different_dtypes(A: float16[16, 64], B: int8[16, 64], C: float32[16, 64]):
     with T.Kernel(1, threads=64):
         a, b = T.alloc_fragment((16, 64), "float16"), T.alloc_fragment((16, 64), "int8")
         c = T.alloc_fragment((16, 64), "float32")
@@ -244,21 +170,15 @@ def registers_of_different_dtypes(
         T.copy(c, C)
 
 
-@program(
-    tags={"loop"},
-    sizes=[{"n": 100}, {"n": 1}, {"n": 31}, {"n": 64}, {"n": 129}],
-    fast=["metal", "sm_80"],
-)
-def loops_of_dynamic_extents(A: T.Tensor((n,), "float32"), C: T.Tensor((n, 3), "float32")):
+@program(sizes=[{"n": 100}, {"n": 1}, {"n": 31}, {"n": 64}, {"n": 129}], fast=["metal", "sm_80"])
+def loops_of_dynamic_extents(A: float32[n], C: float32[n, 3]):
     with T.Kernel(T.ceildiv(n, 64), threads=32) as bx:
         for i, j in T.Parallel(T.min(64, n - bx * 64), 3):
             C[bx * 64 + i, j] = A[bx * 64 + i] * j
 
 
-@program(tags={"loop", "copy"}, fast=["metal"])
-def causal_mask_in_a_vectorised_loop(
-    A: T.Tensor((70, 70), "float16"), C: T.Tensor((70, 70), "float16")
-):
+@program(fast=["metal"])
+def causal_mask_in_a_vectorised_loop(A: float16[70, 70], C: float16[70, 70]):
     with T.Kernel(T.ceildiv(70, 32), T.ceildiv(70, 32), threads=64) as (bx, by):
         tile = T.alloc_shared((32, 32), "float16")
         T.copy(A[by * 32, bx * 32], tile)
@@ -269,7 +189,6 @@ def causal_mask_in_a_vectorised_loop(
 
 
 @program(
-    tags={"copy"},
     parameters={"stride": [33, 34, 36, 40], "dtype": ["float16", "float32", "int8"]},
     fast=["metal", "sm_80"],
 )

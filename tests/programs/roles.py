@@ -5,33 +5,45 @@ Tiles are as large as a warpgroup multiplies. What the compiler decides about a 
 
 from __future__ import annotations
 
+from functools import partial
+
 import tvmtile.language as T
 from tests.programs import program
 
 N = 64
-TARGETS = ["llvm", "sm_80", "sm_90a", "gpu"]
-TAGS = {"roles", "pipelined"}
 TWO = {"sm_90a": [": two roles"]}
 SKIPPED = {"sm_90a": [", skipped iterations"]}
 COMPUTING = {"sm_90a": [", computing producer"]}
+CONVERTED = ("float32", "float16", "float16")
+
+roles = partial(program, targets=["llvm", "sm_80", "sm_90a", "gpu"])
 
 
 def _one(reason):
     """The loop has one role, for a reason."""
-    return {"sm_90a": ["Pipelined of k: one role", reason, "not setmaxnreg"]}
+    return {"sm_90a": ["one role", reason, "not setmaxnreg"]}
 
 
-def _computes(p):
-    return COMPUTING if p.dtypes[0] != p.dtypes[2] else TWO
+# The tiles of an iteration are copied and multiplied.
+@T.macro
+def _multiplied(A, B, a, b, c, k):
+    T.copy(A[0, k * N], a)
+    T.copy(B[k * N, 0], b)
+    T.gemm(a, b, c)
 
 
-@program(
-    tags={*TAGS, "gemm"},
+@T.macro
+def _grown(c, number):
+    for i, j in T.Parallel(N, N):
+        c[i, j] += number
+
+
+@roles(
     parameters={
         "dtypes": [
             ("float16", "float16", "float16"),
             ("bfloat16", "bfloat16", "bfloat16"),
-            ("float32", "float16", "float16"),
+            CONVERTED,
             ("float32", "int8", "float16"),
         ],
         "block": [(64, 64, 64), (64, 64, 48), (64, 64, 80), (64, 256, 32), (64, 128, 64)],
@@ -51,35 +63,30 @@ def _computes(p):
         {"block": (64, 64, 48)},
         {"block": (64, 64, 80)},
         {"block": (64, 256, 256), "steps": 3, "stages": 3},  # of which a block has room for one
-        {"dtypes": ("float32", "float16", "float16"), "stages": 3},
-        {"dtypes": ("float32", "float16", "float16"), "steps": 1},
-        {"dtypes": ("float32", "float16", "float16"), "rest": (40, 8, -24)},
-        {"dtypes": ("float32", "float16", "float16"), "warpgroups": 2},
+        {"dtypes": CONVERTED, "stages": 3},
+        {"dtypes": CONVERTED, "steps": 1},
+        {"dtypes": CONVERTED, "rest": (40, 8, -24)},
+        {"dtypes": CONVERTED, "warpgroups": 2},
         {"dtypes": ("float32", "int8", "float16"), "steps": 3},
         {"registers": "stay", "warpgroups": 2},
     ],
     where=lambda p: p.block[2] == 256 or p.block[1] * p.block[2] * p.stages <= 64 * 512,
-    targets=lambda p: ["llvm", "sm_90a"] if p.block[2] == 256 else TARGETS,
+    targets=lambda p: ["llvm", "sm_90a", *(["sm_80", "gpu"] if p.block[2] < 256 else [])],
     expects=lambda p: (
-        _computes(p)
-        if p.registers == "move"
-        else {
-            "sm_90a": ["registers for consumers: the kernel asks that none move", "not setmaxnreg"]
-        }
+        {"sm_90a": ["registers for consumers: the kernel asks that none move", "not setmaxnreg"]}
+        if p.registers == "stay"
+        else COMPUTING
+        if p.dtypes[0] != p.dtypes[2]
+        else TWO
     ),
     fast=["sm_90a"],
 )
 def roles_product(
-    A: T.Tensor((rows, length), dtypes[0]),
-    B: T.Tensor((length, columns), dtypes[1]),
-    C: T.Tensor((rows, columns), "float32"),
+    A: dtypes[0][rows, length], B: dtypes[1][length, columns], C: float32[rows, columns]
 ):
     bm, bn, bk = block[0] * warpgroups, block[1], block[2]
     rows, columns, length = bm + rest[0], bn + rest[1], bk * steps + rest[2]
-    with T.Kernel(T.ceildiv(columns, bn), T.ceildiv(rows, bm), threads=128 * warpgroups) as (
-        bx,
-        by,
-    ):
+    with T.Kernel(T.ceildiv(columns, bn), T.ceildiv(rows, bm), threads=128 * warpgroups) as (x, y):
         T.annotate_warp_specialize()
         if registers == "stay":
             T.no_set_max_nreg()
@@ -87,19 +94,28 @@ def roles_product(
         c = T.alloc_fragment((bm, bn), "float32")
         T.clear(c)
         for k in T.Pipelined(steps, num_stages=stages):
-            T.copy(A[by * bm, k * bk], a)
-            T.copy(B[k * bk, bx * bn], b)
+            T.copy(A[y * bm, k * bk], a)
+            T.copy(B[k * bk, x * bn], b)
             T.gemm(a, b, c)
-        T.copy(c, C[by * bm, bx * bn])
+        T.copy(c, C[y * bm, x * bn])
 
 
-@program(
-    tags={*TAGS, "masked"},
+MASKED = {
+    "all": SKIPPED,
+    "by a bound too": SKIPPED,
+    "in a branch": SKIPPED,
+    "moved rows": SKIPPED,
+    "something beside": TWO,
+    "two branches": TWO,
+}
+
+
+@roles(
     parameters={
         "steps": [9, 4, 1],
         "stages": [4, 1, 2, 3],
         "dtype": ["float16", "float32"],
-        "form": ["all", "by a bound too", "something beside", "two branches", "in a branch"],
+        "form": [*MASKED, "in turns", "one of two tiles"],
     },
     examples=[
         {},
@@ -109,29 +125,23 @@ def roles_product(
         {"stages": 2, "form": "something beside"},
         {"stages": 2, "form": "two branches"},
         {"stages": 2, "form": "in a branch"},
-        {"steps": 4, "stages": 2, "dtype": "float32", "form": "all"},
+        {"stages": 3, "form": "moved rows"},
+        *(
+            {"steps": 4, "stages": 2, "dtype": "float32", "form": form}
+            for form in ("all", "in turns", "one of two tiles")
+        ),
     ],
-    where=lambda p: p.dtype == "float16" or p.form == "all",
-    targets=TARGETS,
+    where=lambda p: p.form == "all" or (p.form in MASKED) == (p.dtype == "float16"),
     inputs={
         "mask": lambda rng, shape: np.concatenate(
             [np.ones((1, steps)), np.zeros((1, steps)), rng.integers(0, 2, (3, steps))]
-        ).astype(int),
+        ).astype(int)
     },
-    expects=lambda p: (
-        TWO
-        if p.form in ("something beside", "two branches")
-        else COMPUTING
-        if p.dtype == "float32"
-        else SKIPPED
-    ),
+    expects=lambda p: COMPUTING if p.dtype == "float32" else MASKED[p.form],
     fast=["sm_90a"],
 )
 def roles_masked(
-    A: T.Tensor((N, steps * N), dtype),
-    B: T.Tensor((steps * N, N), "float16"),
-    mask: T.Tensor((5, steps), "int32"),
-    C: T.Tensor((5, N, N), "float32"),
+    A: dtype[5 * N, steps * N], B: float16[steps * N, N], mask: int32[5, steps], C: float32[5, N, N]
 ):
     """Iterations that a condition leaves out; a product of four stages is in flight over them."""
     with T.Kernel(5, threads=128) as bx:
@@ -139,75 +149,42 @@ def roles_masked(
         a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
         c = T.alloc_fragment((N, N), "float32")
         T.clear(c)
-        for k in T.Pipelined(steps, num_stages=stages):
-            if form == "in a branch":
-                if mask[bx, k] > 0:
-                    last = mask[bx, 0] * 2 + 1
-                    if k < last:
-                        T.copy(A[0, k * N], a)
+        if form == "in turns":  # blocks may have no iteration
+            for turn in T.serial(2):
+                for k in T.Pipelined(T.min(mask[bx, 0] * (turn + 2), steps), num_stages=stages):
+                    if mask[bx, k] > 0:
+                        _multiplied(A, B, a, b, c, k)
+                _grown(c, turn)
+        else:
+            for k in T.Pipelined(steps, num_stages=stages):
+                if form == "in a branch":
+                    if mask[bx, k] > 0:
+                        last = mask[bx, 0] * 2 + 1
+                        if k < last:
+                            _multiplied(A, B, a, b, c, k)
+                elif form == "moved rows":  # a guard makes two loops of one
+                    if k % 3 == 1:
+                        for i, j in T.Parallel(N, N):
+                            row = bx * N + i - 1
+                            a[i, j] = T.if_then_else(row >= 0, A[row, k * N + j], T.float16(0))
                         T.copy(B[k * N, 0], b)
                         T.gemm(a, b, c)
-            elif form == "by a bound too":
-                if mask[bx, k] > 0 or (k + 1) % 2 == 0:
-                    T.copy(A[0, k * N], a)
+                elif form == "one of two tiles":
                     T.copy(B[k * N, 0], b)
-                    T.gemm(a, b, c)
-            else:
-                if mask[bx, k] > 0:
-                    T.copy(A[0, k * N], a)
-                    T.copy(B[k * N, 0], b)
-                    T.gemm(a, b, c)
-            if form == "something beside":
-                for i, j in T.Parallel(N, N):
-                    c[i, j] += 1
-            if form == "two branches":
-                if mask[bx, k] <= 0:
-                    for i, j in T.Parallel(N, N):
-                        c[i, j] += 1
+                    if k % 2 == 0:
+                        T.copy(A[0, k * N], a)
+                        T.gemm(a, b, c)
+                elif mask[bx, k] > 0 or (form == "by a bound too" and (k + 1) % 2 == 0):
+                    _multiplied(A, B, a, b, c, k)
+                if form == "something beside":
+                    _grown(c, 1)
+                if form == "two branches":
+                    if mask[bx, k] <= 0:
+                        _grown(c, 1)
         T.copy(c, C[bx, 0, 0])
 
 
-@program(
-    tags={*TAGS, "masked"},
-    parameters={"stages": [2, 3]},
-    targets=TARGETS,
-    inputs={
-        "order": lambda rng, shape: [[2, -1, 3, 0, 1], [-1, -1, 1, 0, 2]],
-        "limits": lambda rng, shape: [3, 4],
-    },
-    expects=SKIPPED,
-)
-def roles_names_before_a_branch_and_in_it(
-    A: T.Tensor((N, 4 * N), "float16"),
-    B: T.Tensor((4 * N, N), "float16"),
-    order: T.Tensor((2, 5), "int32"),
-    limits: T.Tensor((2,), "int32"),
-    C: T.Tensor((2, N, N), "float32"),
-):
-    """An iteration is left out by an entry of a list, by its place in it, or for a whole block."""
-    with T.Kernel(2, threads=128) as bx:
-        a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
-        c = T.alloc_fragment((N, N), "float32")
-        T.clear(c)
-        first = order[bx, 0]
-        for k in T.Pipelined(5, num_stages=stages):
-            place = order[bx, k]
-            last = limits[bx]
-            if place >= 0 and k < last:
-                at = place * N
-                other = at + first * 0
-                T.copy(A[0, other], a)
-                T.copy(B[at, 0], b)
-                T.gemm(a, b, c)
-                for i, j in T.Parallel(N, N):
-                    c[i, j] += place + k
-        for i, j in T.Parallel(N, N):
-            c[i, j] += first
-        T.copy(c, C[bx, 0, 0])
-
-
-@program(
-    tags=TAGS,
+@roles(
     parameters={
         "rows": [64, 128],
         "columns": [64, 72],
@@ -220,20 +197,19 @@ def roles_names_before_a_branch_and_in_it(
         {"stages": 1, "rows": 128},
         {"columns": 72, "masked": True},
     ],
-    targets=TARGETS,
     inputs={
         "tokens": lambda rng, shape: rng.integers(-1, 100, shape),
-        "kept": lambda rng, shape: [0, 1, 0, 1] + [0] * 28,
+        "kept": [0, 1, 0, 1] + [0] * 28,
     },
     expects={"sm_90a": [": two roles", "mbarrier_arrive_noinc", "cp_async_bulk_tensor"]},
     fast=["sm_90a"],
 )
 def roles_rows_that_threads_gather(
-    A: T.Tensor((100, 200), "float16"),
-    B: T.Tensor((columns, 200), "float16"),
-    tokens: T.Tensor((3 * rows,), "int32"),
-    kept: T.Tensor((32,), "int32"),
-    C: T.Tensor((3 * rows, columns), "float32"),
+    A: float16[100, 200],
+    B: float16[columns, 200],
+    tokens: int32[3 * rows],
+    kept: int32[32],
+    C: float32[3 * rows, columns],
 ):
     """The producer is a warpgroup; the flags that it decides by, it copies into a tile of its own."""
     with T.Kernel(1, threads=rows * 2):
@@ -245,94 +221,41 @@ def roles_rows_that_threads_gather(
             T.copy(tokens[tile * rows], named)
             T.clear(c)
             for k in T.Pipelined(4, num_stages=stages):
-                if masked:
-                    if flags[k] > 0:
-                        T.gather_rows(A, a, named, k * N)
-                        T.copy(B[0, k * N], b)
-                        T.gemm(a, b, c, transpose_B=True)
-                else:
+                if not masked or flags[k] > 0:
                     T.gather_rows(A, a, named, k * N)
                     T.copy(B[0, k * N], b)
                     T.gemm(a, b, c, transpose_B=True)
             T.copy(c, C[tile * rows, 0])
 
 
-@program(tags=TAGS, targets=TARGETS, expects=TWO)
-def roles_sums_that_begin_with_a_tensor(
-    A: T.Tensor((N, 3 * N), "float16"),
-    B: T.Tensor((3 * N, N), "float16"),
-    first: T.Tensor((N, N), "float32"),
-    bias: T.Tensor((N,), "float32"),
-    C: T.Tensor((N, N), "float32"),
-):
-    """And a row of biases, and a scratch tile that threads clear."""
-    with T.Kernel(1, threads=128):
-        a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
-        row = T.alloc_shared((N,), "float32")
-        turned = T.alloc_shared((N, N), "float32")
-        c = T.alloc_fragment((N, N), "float32")
-        T.copy(bias, row)
-        T.clear(turned)
-        T.copy(first, c)
-        for k in T.Pipelined(3, num_stages=2):
-            T.copy(A[0, k * N], a)
-            T.copy(B[k * N, 0], b)
-            T.gemm(a, b, c)
-        for i, j in T.Parallel(N, N):
-            turned[j, i] += T.max(c[i, j] + row[j], 0)
-        T.copy(turned, C)
-
-
-@program(
-    tags=TAGS,
+@roles(
     parameters={"block": [64, 128], "masked": [False, True]},
     examples=[{}, {"block": 128}, {"block": 128, "masked": True}],
-    targets=TARGETS,
-    inputs={
-        "starts": lambda rng, shape: [0, 2, 3, 4, 5],
-        "ends": lambda rng, shape: [6, 5, 3, 1, 6],
-        "mask": lambda rng, shape: [0, 1, 1, 0, 1, 0],
-    },
+    inputs={"bounds": [[0, 2, 3, 4, 5], [6, 5, 3, 1, 6]], "mask": [0, 1, 1, 0, 1, 0]},
     expects=lambda p: SKIPPED if p.masked else TWO,
     fast=["sm_90a"],
 )
 def roles_dynamic_trips_and_starts(
-    A: T.Tensor((block, 6 * N), "float16"),
-    B: T.Tensor((6 * N, block), "float16"),
-    starts: T.Tensor((5,), "int32"),
-    ends: T.Tensor((5,), "int32"),
-    mask: T.Tensor((6,), "int32"),
-    C: T.Tensor((5, block, block), "float32"),
+    A: float16[block, 6 * N],
+    B: float16[6 * N, block],
+    bounds: int32[2, 5],
+    mask: int32[6],
+    C: float32[5, block, block],
 ):
     """One block has no iteration, one ends before it begins; products of 128 are in flight."""
     with T.Kernel(5, threads=128) as bx:
         a, b = T.alloc_shared((block, N), "float16"), T.alloc_shared((N, block), "float16")
         c = T.alloc_fragment((block, block), "float32")
         T.clear(c)
-        for k in T.Pipelined(starts[bx], ends[bx], num_stages=3):
-            if masked:
-                if mask[k] > 0:
-                    T.copy(A[0, k * N], a)
-                    T.copy(B[k * N, 0], b)
-                    T.gemm(a, b, c)
-            else:
-                T.copy(A[0, k * N], a)
-                T.copy(B[k * N, 0], b)
-                T.gemm(a, b, c)
+        for k in T.Pipelined(bounds[0, bx], bounds[1, bx], num_stages=3):
+            if not masked or mask[k] > 0:
+                _multiplied(A, B, a, b, c, k)
         T.copy(c, C[bx, 0, 0])
 
 
-@program(
-    tags=TAGS,
-    sizes=[{"n": 5}, {"n": 1}, {"n": 3}],
-    targets=TARGETS,
-    expects=TWO,
-)
+@roles(sizes=[{"n": 5}, {"n": 1}, {"n": 3}], expects=TWO)
 def roles_trips_of_the_call(
-    A: T.Tensor((N, n * N), "float16"),
-    B: T.Tensor((n * N, N), "float16"),
-    end: T.Tensor((1,), "int32"),
-    C: T.Tensor((N, N), "float32"),
+    A: float16[N, n * N], B: float16[n * N, N], end: int32[1], C: float32[N, N]
 ):
     """A loop that may end before it begins, and one with the same tiles behind it."""
     with T.Kernel(1, threads=128):
@@ -340,18 +263,172 @@ def roles_trips_of_the_call(
         c = T.alloc_fragment((N, N), "float32")
         T.clear(c)
         for k in T.Pipelined(end[0] - 8, num_stages=2):
-            T.copy(A[0, k * N], a)
-            T.copy(B[k * N, 0], b)
-            T.gemm(a, b, c)
+            _multiplied(A, B, a, b, c, k)
         for k in T.Pipelined(n, num_stages=2):
-            T.copy(A[0, k * N], a)
-            T.copy(B[k * N, 0], b)
-            T.gemm(a, b, c)
+            _multiplied(A, B, a, b, c, k)
         T.copy(c, C)
 
 
-@program(
-    tags={*TAGS, "persistent"},
+AROUND = {
+    "in a branch": [1, 0, 2, 0, 0],
+    "a loop around is left": [0, 1, 0, 2, 0],  # between a copy and the loop, and behind the loop
+    "sums begin with a tensor": 0,
+    "products around": 0,
+}
+
+
+@roles(
+    parameters={"form": list(AROUND)},
+    examples="form",
+    inputs={"flags": lambda rng, shape: AROUND[form]},
+    expects=TWO,
+)
+def roles_around_the_loop(
+    A: float16[5, N, 3 * N],
+    B: float16[5, 3 * N, N],
+    start: float32[N, N],
+    bias: float32[N],
+    flags: int32[5],
+    C: float32[5, N, N],
+):
+    """Both roles leave a loop; threads clear a scratch tile; a tile that stays is multiplied too."""
+    with T.Kernel(3 if form == "in a branch" else 1, threads=128) as bx:
+        a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
+        first, turned = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float32")
+        row = T.alloc_shared((N,), "float32")
+        c = T.alloc_fragment((N, N), "float32")
+        if form == "a loop around is left":
+            T.clear(c)
+            for turn in T.serial(5):
+                T.copy(A[turn, 0, 0], a)
+                if flags[turn] == 1:
+                    continue
+                for k in T.Pipelined(3, num_stages=2):
+                    T.copy(B[turn, k * N, 0], b)
+                    T.gemm(a, b, c)
+                if flags[turn] == 2:
+                    T.copy(c, C[4, 0, 0])
+                    break
+                T.copy(c, C[turn, 0, 0])
+        elif form == "in a branch":
+            T.clear(c)
+            if flags[bx] > 0:
+                for k in T.Pipelined(3, num_stages=2):
+                    T.copy(A[0, 0, k * N], a)
+                    T.copy(B[0, k * N, 0], b)
+                    T.gemm(a, b, c)
+            T.copy(c, C[bx, 0, 0])
+        else:
+            if form == "products around":
+                T.copy(A[1, 0, 0], first)
+                T.gemm(first, first, c, clear_accum=True)
+            else:
+                T.copy(bias, row)
+                T.clear(turned)
+                T.copy(start, c)
+            for k in T.Pipelined(3, num_stages=2):
+                T.copy(A[0, 0, k * N], a)
+                T.copy(B[0, k * N, 0], b)
+                T.gemm(a, b, c)
+                if form == "products around":
+                    T.gemm(first, b, c)
+            if form == "products around":
+                T.copy(c, C[0, 0, 0])
+            else:
+                for i, j in T.Parallel(N, N):
+                    turned[j, i] += T.max(c[i, j] + row[j], 0)
+                T.copy(turned, C[0, 0, 0])
+
+
+PLACES = {
+    "of a list": (2, SKIPPED),
+    "of a group": (5, TWO),  # a variable that is stored several times
+    "by way of shared memory": (1, TWO),
+    "used by both": (1, TWO),
+    "computed by consumers": (1, _one("the copies depend on row, which only consumers know")),
+}
+
+
+@roles(
+    parameters={"form": list(PLACES), "stages": [2, 3]},
+    examples="form",
+    inputs={
+        "places": lambda rng, shape: (
+            [[0, 1, 3, 0, 0, 0, 0, 0], [0] * 8]
+            if form == "of a group"
+            else [[2, 0, 3, 1, 1, 3, 2, 0], [0] * 8]
+            if form != "of a list"
+            else [[2, -1, 3, 0, 1, 0, 0, 3], [-1, -1, 1, 0, 2, 0, 0, 4]]
+        )
+    },
+    expects=lambda p: PLACES[p.form][1],
+)
+def roles_places_of_operands(
+    A: float16[5 * N, 4 * N], B: float16[3, 4 * N, N], places: int32[2, 8], C: float32[5, N, N]
+):
+    """Of a list whose entry, or place in it, leaves an iteration out; computed; in shared memory."""
+    with T.Kernel(PLACES[form][0], threads=128) as bx:
+        place = T.alloc_shared((8,), "int32")
+        a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
+        c = T.alloc_fragment((N, N), "float32")
+        if form == "of a list":
+            T.clear(c)
+            first = places[bx, 0]
+            for k in T.Pipelined(5, num_stages=stages):
+                entry = places[bx, k]
+                last = places[bx, 7]
+                if entry >= 0 and k < last:
+                    at = entry * N
+                    other = at + first * 0
+                    T.copy(A[0, other], a)
+                    T.copy(B[0, at, 0], b)
+                    T.gemm(a, b, c)
+                    _grown(c, entry + k)
+            _grown(c, first)
+        elif form == "of a group":
+            group = T.alloc_var("int32", 0)
+            for i in T.serial(3):
+                group = T.if_then_else(bx >= places[0, i], i, group)
+            row = (bx - places[0, group]) * N + places[0, group] * N
+            T.clear(c)
+            for k in T.Pipelined(2, num_stages=stages):
+                T.copy(A[row : row + N, k * N : (k + 1) * N], a)
+                T.copy(B[group, k * N : (k + 1) * N, 0:N], b)
+                T.gemm(a, b, c)
+        elif form == "computed by consumers":
+            T.annotate_warp_specialize()
+            row = T.alloc_shared((1,), "int32")
+            row[0] = 1
+            T.clear(c)
+            for turn in T.serial(3):
+                for k in T.Pipelined(2, num_stages=stages):
+                    T.copy(A[row[0] * N, 0], a)
+                    T.copy(B[0, 0, 0], b)
+                    T.gemm(a, b, c)
+                row[0] = row[0] ^ 3
+        else:
+            count = T.alloc_var("int32")
+            T.copy(places[0, 0], place)
+            count = places[0, 0] + 3
+            T.clear(c)
+            for k in T.Pipelined(count, num_stages=stages):
+                T.copy(A[place[k] * N, 0], a)
+                T.copy(B[0, 0, 0], b)
+                T.gemm(a, b, c)
+            if form == "used by both":
+                for i, j in T.Parallel(N, N):
+                    c[i, j] += place[i % 8]
+        T.copy(c, C[bx, 0, 0])
+
+
+@T.macro
+def _multiplied_of_a_batch(A, B, a, b, c, batch, i, j, k):
+    T.copy(A[batch, i * N, k * N], a)
+    T.copy(B[batch, k * N, j * N], b)
+    T.gemm(a, b, c)
+
+
+@roles(
     parameters={
         "first": [3, 1, 2],
         "second": ["none", "i + 1", "the same tiles in parts", "converted"],
@@ -365,16 +442,15 @@ def roles_trips_of_the_call(
         {"second": "converted"},
     ],
     where=lambda p: not p.masked or p.second == "i + 1",
-    targets=TARGETS,
-    inputs={"mask": lambda rng, shape: [[[0, 1, 0], [1, 0, 1]], [[0, 0, 0], [1, 1, 1]]]},
+    inputs={"mask": [[[0, 1, 0], [1, 0, 1]], [[0, 0, 0], [1, 1, 1]]]},
     expects=lambda p: COMPUTING if p.second == "converted" else SKIPPED if p.masked else TWO,
     fast=["sm_90a"],
 )
 def roles_loops_in_persistent_and_serial_loops(
-    A: T.Tensor((2, 2 * N, 5 * N), "float32" if second == "converted" else "float16"),
-    B: T.Tensor((2, 5 * N, 3 * N), "float16"),
-    mask: T.Tensor((2, 2, 3), "int32"),
-    C: T.Tensor((2, 2 * N, 3 * N), "float32"),
+    A: ("float32" if second == "converted" else "float16")[2, 2 * N, 5 * N],
+    B: float16[2, 5 * N, 3 * N],
+    mask: int32[2, 2, 3],
+    C: float32[2, 2 * N, 3 * N],
 ):
     """Phases go on from one tile to the next, and from one loop to the other."""
     with T.Kernel(4, threads=128) as bx:
@@ -386,23 +462,14 @@ def roles_loops_in_persistent_and_serial_loops(
             for i, j in T.Persistent([2, 3], 4, bx):
                 T.clear(c)
                 for k in T.Pipelined(first, num_stages=2):
-                    if masked:
-                        if mask[batch, i, k] > 0:
-                            T.copy(A[batch, i * N, k * N], a)
-                            T.copy(B[batch, k * N, j * N], b)
-                            T.gemm(a, b, c)
-                    else:
-                        T.copy(A[batch, i * N, k * N], a)
-                        T.copy(B[batch, k * N, j * N], b)
-                        T.gemm(a, b, c)
+                    if not masked or mask[batch, i, k] > 0:
+                        _multiplied_of_a_batch(A, B, a, b, c, batch, i, j, k)
                 if second != "none":
                     for r, s in T.Parallel(N, N):
                         c[r, s] *= 2
                 if second == "i + 1":
                     for k in T.Pipelined(first, first + i + 1, num_stages=2):
-                        T.copy(A[batch, i * N, k * N], a)
-                        T.copy(B[batch, k * N, j * N], b)
-                        T.gemm(a, b, c)
+                        _multiplied_of_a_batch(A, B, a, b, c, batch, i, j, k)
                 elif second == "converted":
                     for k in T.Pipelined(first, 5, num_stages=2):
                         for r, s in T.Parallel(N, N):
@@ -411,157 +478,54 @@ def roles_loops_in_persistent_and_serial_loops(
                         T.gemm(a, b, c)
                 elif second == "the same tiles in parts":
                     for k in T.Pipelined(3, num_stages=3):
-                        T.copy(A[batch, i * N, k * N], d)
-                        T.copy(B[batch, k * N, j * N], e)
-                        T.gemm(d, e, c)
+                        _multiplied_of_a_batch(A, B, d, e, c, batch, i, j, k)
                         T.gemm(d, e, c)
                 T.copy(c, C[batch, i * N, j * N])
 
 
-@program(
-    tags=TAGS,
-    targets=TARGETS,
-    inputs={"wanted": lambda rng, shape: [1, 0, 2]},
-    expects=TWO,
-)
-def roles_loop_in_a_branch(
-    A: T.Tensor((N, 3 * N), "float16"),
-    B: T.Tensor((3 * N, N), "float16"),
-    wanted: T.Tensor((3,), "int32"),
-    C: T.Tensor((3, N, N), "float32"),
-):
-    with T.Kernel(3, threads=128) as bx:
-        a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
-        c = T.alloc_fragment((N, N), "float32")
-        T.clear(c)
-        if wanted[bx] > 0:
-            for k in T.Pipelined(3, num_stages=2):
-                T.copy(A[0, k * N], a)
-                T.copy(B[k * N, 0], b)
-                T.gemm(a, b, c)
-        T.copy(c, C[bx, 0, 0])
-
-
-@program(tags=TAGS, targets=TARGETS, expects=TWO)
-def roles_two_products_into_one_accumulator(
-    D: T.Tensor((N, N), "float16"),
-    A: T.Tensor((N, 3 * N), "float16"),
-    B: T.Tensor((3 * N, N), "float16"),
-    C: T.Tensor((N, N), "float32"),
-):
-    """One before the loop, of tiles that stay, and two in each iteration."""
-    with T.Kernel(1, threads=128):
-        d = T.alloc_shared((N, N), "float16")
-        a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
-        c = T.alloc_fragment((N, N), "float32")
-        T.copy(D, d)
-        T.gemm(d, d, c, clear_accum=True)
-        for k in T.Pipelined(3, num_stages=2):
-            T.copy(A[0, k * N], a)
-            T.copy(B[k * N, 0], b)
-            T.gemm(a, b, c)
-            T.gemm(d, b, c)
-        T.copy(c, C)
-
-
-@program(
-    tags=TAGS,
-    targets=TARGETS,
-    inputs={"starts": lambda rng, shape: [0, 1, 3]},
-    expects=TWO,
-)
-def roles_place_of_operands_is_computed(
-    A: T.Tensor((5 * N, 2 * N), "float16"),
-    B: T.Tensor((3, 2 * N, N), "float16"),
-    starts: T.Tensor((3,), "int32"),
-    C: T.Tensor((5, N, N), "float32"),
-):
-    """Where a group's rows begin is a variable that is stored several times."""
-    with T.Kernel(5, threads=128) as bx:
-        a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
-        c = T.alloc_fragment((N, N), "float32")
-        group = T.alloc_var("int32", 0)
-        for i in T.serial(3):
-            group = T.if_then_else(bx >= starts[i], i, group)
-        row = (bx - starts[group]) * N + starts[group] * N
-        T.clear(c)
-        for k in T.Pipelined(2, num_stages=2):
-            T.copy(A[row : row + N, k * N : (k + 1) * N], a)
-            T.copy(B[group, k * N : (k + 1) * N, 0:N], b)
-            T.gemm(a, b, c)
-        T.copy(c, C[bx, 0, 0])
-
-
-@program(
-    tags=TAGS,
-    parameters={"used_by_both": [False, True]},
-    examples=[{}, {"used_by_both": True}],
-    targets=TARGETS,
-    inputs={"places": lambda rng, shape: [2, 0, 3, 1, 1, 3, 2, 0]},
-    expects=TWO,
-)
-def roles_places_by_way_of_shared_memory(
-    A: T.Tensor((4 * N, N), "float16"),
-    B: T.Tensor((N, N), "float16"),
-    places: T.Tensor((8,), "int32"),
-    C: T.Tensor((N, N), "float32"),
-):
-    with T.Kernel(1, threads=128):
-        place = T.alloc_shared((8,), "int32")
-        count = T.alloc_var("int32")
-        a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
-        c = T.alloc_fragment((N, N), "float32")
-        T.copy(places, place)
-        count = places[0] + 3
-        T.clear(c)
-        for k in T.Pipelined(count, num_stages=2):
-            T.copy(A[place[k] * N, 0], a)
-            T.copy(B, b)
-            T.gemm(a, b, c)
-        if used_by_both:
-            for i, j in T.Parallel(N, N):
-                c[i, j] += place[i % 8]
-        T.copy(c, C)
-
-
-def _attention(p):
-    if p.stages == 1:
-        return {"sm_90a": [": two roles", "skewed: its tiles have one buffer copy"]}
-    return {"sm_90a": [": two roles", ", skewed"]}
-
-
-@program(
-    tags={*TAGS, "attention"},
+@roles(
     parameters={
         "shape": [(128, 64, 64), (64, 32, 32), (128, 128, 128), (64, 64, 64)],
         "values": ["float16", "float32", "bfloat16"],
         "stages": [2, 1, 3],
         "masked": [False, True],
+        "stays": [False, True],
     },
     examples=[
         {},
         {"masked": True},
+        {"masked": True, "stays": True},
         {"values": "float32"},
         {"values": "bfloat16", "shape": (128, 128, 128)},
         {"shape": (64, 32, 32), "stages": 3},
         {"shape": (64, 64, 64), "stages": 1},
     ],
-    where=lambda p: p.shape == (128, 64, 64) or not (p.masked or p.values == "float32"),
-    targets=TARGETS,
+    where=lambda p: (
+        (p.shape == (128, 64, 64) or not (p.masked or p.values == "float32")) and not p.stays
+    ),
     inputs={
-        "mask": lambda rng, shape: [[0, 1, 0, 1, 1], [0, 0, 0, 0, 0], [0, 0, 0, 0, 1], [1] * 5],
-        "trips": lambda rng, shape: [5, 0, 1, 4],
+        "mask": [[0, 1, 0, 1, 1], [0, 0, 0, 0, 0], [0, 0, 0, 0, 1], [1] * 5],
+        "trips": [5, 0, 1, 4],
     },
-    expects=_attention,
+    expects=lambda p: {
+        "sm_90a": [
+            ": two roles",
+            "skewed: the second product would need i of the last iteration that was done"
+            if p.stays
+            else "skewed: its tiles have one buffer copy"
+            if p.stages == 1
+            else ", skewed",
+        ]
+    },
     fast=["sm_90a"],
 )
 def roles_two_products_with_a_sum_between_them(
-    Q: T.Tensor((4, shape[0], shape[2]), "float16" if values == "float32" else values),
-    K: T.Tensor((5 * shape[1] - 8, shape[2]), "float16" if values == "float32" else values),
-    V: T.Tensor((5 * shape[1] - 8, shape[2]), values),
-    mask: T.Tensor((4, 5), "int32"),
-    trips: T.Tensor((4,), "int32"),
-    C: T.Tensor((4, shape[0], shape[2]), "float32"),
+    Q: held[4, bm, d],
+    K: held[5 * bn - 8, d],
+    V: values[5 * bn - 8, d],
+    mask: int32[4, 5],
+    trips: int32[4],
+    C: float32[4, bm, d],
 ):
     """As attention: the second product of what was done last goes on under the next first one.
 
@@ -572,64 +536,56 @@ def roles_two_products_with_a_sum_between_them(
     with T.Kernel(1, threads=bm * 2):
         T.annotate_warp_specialize()
         q = T.alloc_shared((bm, d), held)
-        k, v = T.alloc_shared((bn, d), held), T.alloc_shared((bn, d), held)
+        k = T.alloc_shared((bn, d), held)
+        v = T.alloc_shared((5 * bn if stays else bn, d), held)
         scores = T.alloc_fragment((bm, bn), "float32")
         weights = T.alloc_fragment((bm, bn), held)
         total = T.alloc_fragment((bm,), "float32")
         c = T.alloc_fragment((bm, d), "float32")
+        if stays:
+            T.copy(V[0, 0], v)
         for turn in T.serial(4):
             T.copy(Q[turn, 0, 0], q)
             T.clear(c)
             T.clear(total)
-            if masked:
-                for i in T.Pipelined(5, num_stages=stages):
-                    if mask[turn, i] > 0:
-                        T.copy(K[i * bn, 0], k)
-                        T.gemm(q, k, scores, False, True, T.GemmWarpPolicy.FullRow, True)
-                        T.copy(V[i * bn, 0], v)
-                        for r, s in T.Parallel(bm, bn):
-                            scores[r, s] = T.max(T.min(scores[r, s], 2 + i), -2)
-                        T.copy(scores, weights)
-                        for r, s in T.Parallel(bm, d):
-                            c[r, s] *= -1
-                        T.gemm(weights, v, c, policy=T.GemmWarpPolicy.FullRow)
-            else:
-                for i in T.Pipelined(trips[turn], num_stages=stages):
+            for i in T.Pipelined(5 if masked else trips[turn], num_stages=stages):
+                if not masked or mask[turn, i] > 0:
                     T.copy(K[i * bn, 0], k)
                     T.gemm(q, k, scores, False, True, T.GemmWarpPolicy.FullRow, True)
+                    if masked and not stays:
+                        T.copy(V[i * bn, 0], v)
                     for r, s in T.Parallel(bm, bn):
-                        scores[r, s] = T.max(T.min(scores[r, s], 2), -2)
-                    T.reduce_sum(scores, total, dim=1, clear=False)
+                        scores[r, s] = T.max(T.min(scores[r, s], 2 + i if masked else 2), -2)
+                    if not masked:
+                        T.reduce_sum(scores, total, dim=1, clear=False)
                     T.copy(scores, weights)
                     for r, s in T.Parallel(bm, d):
                         c[r, s] *= -1
-                    T.copy(V[i * bn, 0], v)
-                    T.gemm(weights, v, c, policy=T.GemmWarpPolicy.FullRow)
+                    if not masked:
+                        T.copy(V[i * bn, 0], v)
+                    if stays:
+                        T.gemm(weights, v[i * bn : i * bn + bn, :], c)
+                    else:
+                        T.gemm(weights, v, c, policy=T.GemmWarpPolicy.FullRow)
             for r, s in T.Parallel(bm, d):
                 c[r, s] += total[r]
             T.copy(c, C[turn, 0, 0])
 
 
-@program(
-    tags=TAGS,
+@roles(
     parameters={"form": ["registers", "with the other operand", "between two products"]},
-    examples=[{}, {"form": "with the other operand"}, {"form": "between two products"}],
-    targets=TARGETS,
+    examples="form",
     expects=TWO,
 )
 def roles_rows_of_numbers_beside_tiles(
-    A: T.Tensor((N, 3 * N), "float16"),
-    B: T.Tensor((3 * N, N), "float16"),
-    rows: T.Tensor((3 * N,), "float32"),
-    C: T.Tensor((N, N), "float32"),
+    A: float16[N, 3 * N], B: float16[3 * N, N], rows: float32[3 * N], C: float32[N, N]
 ):
     """A row that moves to registers, one that comes with both tiles, one between two products."""
     with T.Kernel(1, threads=128):
         a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
         row = T.alloc_shared((N,), "float32")
         own = T.alloc_fragment((N,), "float32")
-        part = T.alloc_fragment((N, N), "float32")
-        narrow = T.alloc_fragment((N, N), "float16")
+        part, narrow = T.alloc_fragment((N, N), "float32"), T.alloc_fragment((N, N), "float16")
         c = T.alloc_fragment((N, N), "float32")
         T.clear(c)
         T.clear(own)
@@ -663,17 +619,12 @@ def roles_rows_of_numbers_beside_tiles(
         T.copy(c, C)
 
 
-@program(tags=TAGS, targets=TARGETS, expects=TWO)
-def roles_one_iteration_of_whole_rows(
-    X: T.Tensor((N,), "bfloat16"),
-    W: T.Tensor((N, 512), "bfloat16"),
-    P: T.Tensor((512,), "float32"),
-):
+@roles(expects=TWO)
+def roles_one_iteration_of_whole_rows(X: bfloat16[N], W: bfloat16[N, 512], P: float32[512]):
     """The only tile is all of its tensor: a copy of one run of bytes has to arrive too."""
     with T.Kernel(2, threads=256) as bx:
         T.annotate_warp_specialize()
-        w = T.alloc_shared((N, 256), "bfloat16")
-        x = T.alloc_shared((N,), "bfloat16")
+        w, x = T.alloc_shared((N, 256), "bfloat16"), T.alloc_shared((N,), "bfloat16")
         total = T.alloc_fragment((256,), "float32")
         T.clear(total)
         for k in T.Pipelined(1, num_stages=1):
@@ -683,36 +634,6 @@ def roles_one_iteration_of_whole_rows(
                 for i in T.serial(N):
                     total[j] += T.cast(w[i, j], "float32") * T.cast(x[i], "float32")
         T.copy(total, P[bx * 256])
-
-
-@program(
-    tags=TAGS,
-    targets=TARGETS,
-    inputs={"flags": lambda rng, shape: [0, 1, 0, 2, 0]},
-    expects=TWO,
-)
-def roles_loop_around_that_is_left(
-    A: T.Tensor((5, N, N), "float16"),
-    B: T.Tensor((5, 3 * N, N), "float16"),
-    flags: T.Tensor((5,), "int32"),
-    C: T.Tensor((5, N, N), "float32"),
-):
-    """Both roles leave it: between a copy and the loop that uses it, and behind the loop."""
-    with T.Kernel(1, threads=128):
-        a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
-        c = T.alloc_fragment((N, N), "float32")
-        T.clear(c)
-        for turn in T.serial(5):
-            T.copy(A[turn, 0, 0], a)
-            if flags[turn] == 1:
-                continue
-            for k in T.Pipelined(3, num_stages=2):
-                T.copy(B[turn, k * N, 0], b)
-                T.gemm(a, b, c)
-            if flags[turn] == 2:
-                T.copy(c, C[4, 0, 0])
-                break
-            T.copy(c, C[turn, 0, 0])
 
 
 # Products that are waited for in their iteration: the next tiles are waited for behind the last one ---
@@ -728,48 +649,62 @@ def _scaled(A, B, rows, a, b, row, partial, total, k):
         total[i, j] += partial[i, j] * row[i]
 
 
-@program(
-    tags={*TAGS, "ahead"},
-    targets=TARGETS,
+@roles(
+    parameters={"form": ["dynamic trips", "two loops in one that is left"]},
+    examples="form",
     inputs={
-        "starts": lambda rng, shape: [0, 2, 3, 4, 5],
-        "ends": lambda rng, shape: [6, 4, 3, 1, 6],
+        "turns": lambda rng, shape: (
+            [[0, 6, 0], [2, 4, 0], [3, 3, 0], [4, 1, 0], [5, 6, 0], [0, 0, 0]]
+            if form == "dynamic trips"
+            else [[2, 1, 0], [3, 3, 1], [0, 2, 0], [1, 0, 0], [1, 4, 2], [5, 5, 0]]
+        )
     },
     expects=TWO,
 )
-def roles_sums_scaled_in_each_of_dynamic_trips(
-    A: T.Tensor((N, 6 * N), "float16"),
-    B: T.Tensor((6 * N, N), "float16"),
-    rows: T.Tensor((6, N), "float32"),
-    starts: T.Tensor((5,), "int32"),
-    ends: T.Tensor((5,), "int32"),
-    C: T.Tensor((5, N, N), "float32"),
+def roles_sums_scaled_in_each_iteration(
+    A: float16[N, 6 * N],
+    B: float16[6 * N, N],
+    rows: float32[6, N],
+    turns: int32[6, 3],
+    C: float32[6, N, N],
 ):
-    with T.Kernel(5, threads=128) as bx:
+    """Trips of both loops, which share their tiles, are known in the kernel only; some have none."""
+    with T.Kernel(5 if form == "dynamic trips" else 1, threads=128) as bx:
         a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
         row = T.alloc_shared((N,), "float32")
-        partial = T.alloc_fragment((N, N), "float32")
-        c = T.alloc_fragment((N, N), "float32")
-        T.clear(c)
-        for k in T.Pipelined(starts[bx], ends[bx], num_stages=4):
-            _scaled(A, B, rows, a, b, row, partial, c, k)
-        T.copy(c, C[bx, 0, 0])
+        partial, c = T.alloc_fragment((N, N), "float32"), T.alloc_fragment((N, N), "float32")
+        if form == "dynamic trips":
+            T.clear(c)
+            for k in T.Pipelined(turns[bx, 0], turns[bx, 1], num_stages=4):
+                _scaled(A, B, rows, a, b, row, partial, c, k)
+            T.copy(c, C[bx, 0, 0])
+        else:
+            for turn in T.serial(6):
+                if turns[turn, 2] == 1:
+                    continue
+                T.clear(c)
+                for k in T.Pipelined(turns[turn, 0], num_stages=4):
+                    _scaled(A, B, rows, a, b, row, partial, c, k)
+                for k in T.Pipelined(turns[turn, 1], num_stages=4):
+                    _scaled(A, B, rows, a, b, row, partial, c, k)
+                T.copy(c, C[turn, 0, 0])
+                if turns[turn, 2] == 2:
+                    break
 
 
-@program(tags={*TAGS, "ahead", "persistent"}, targets=TARGETS, expects=TWO, fast=["sm_90a"])
+@roles(expects=TWO, fast=["sm_90a"])
 def roles_parts_that_share_their_partial_sums(
-    A: T.Tensor((4 * N, 5 * N), "float16"),
-    B: T.Tensor((5 * N, 3 * N), "float16"),
-    rows: T.Tensor((5, 4 * N), "float32"),
-    C: T.Tensor((4 * N, 3 * N), "float32"),
+    A: float16[4 * N, 5 * N],
+    B: float16[5 * N, 3 * N],
+    rows: float32[5, 4 * N],
+    C: float32[4 * N, 3 * N],
 ):
     """As FP8 with scales of blocks: two products in turn; five trips of four stages count on."""
     with T.Kernel(4, threads=128) as bx:
         a, b = T.alloc_shared((2 * N, N), "float16"), T.alloc_shared((N, N), "float16")
         row = T.alloc_shared((2 * N,), "float32")
         partial = T.alloc_fragment((N, N), "float32")
-        c = T.alloc_fragment((N, N), "float32")
-        d = T.alloc_fragment((N, N), "float32")
+        c, d = T.alloc_fragment((N, N), "float32"), T.alloc_fragment((N, N), "float32")
         for i, j in T.Persistent([2, 3], 4, bx):
             T.clear(c)
             T.clear(d)
@@ -777,65 +712,21 @@ def roles_parts_that_share_their_partial_sums(
                 T.copy(A[i * 2 * N, k * N], a)
                 T.copy(B[k * N, j * N], b)
                 T.copy(rows[k, i * 2 * N : (i + 1) * 2 * N], row)
-                T.gemm(a[0:N, :], b, partial, clear_accum=True)
-                for m, n in T.Parallel(N, N):
-                    c[m, n] += partial[m, n] * row[m]
-                T.gemm(a[N : 2 * N, :], b, partial, clear_accum=True)
-                for m, n in T.Parallel(N, N):
-                    d[m, n] += partial[m, n] * row[N + m]
+                for total, first in ((c, 0), (d, N)):
+                    T.gemm(a[first : first + N, :], b, partial, clear_accum=True)
+                    for m, n in T.Parallel(N, N):
+                        total[m, n] += partial[m, n] * row[first + m]
             T.copy(c, C[i * 2 * N, j * N])
             T.copy(d, C[i * 2 * N + N, j * N])
 
 
-@program(
-    tags={*TAGS, "ahead"},
-    targets=TARGETS,
-    inputs={
-        "turns": lambda rng, shape: [
-            [2, 1, 0], [3, 3, 1], [0, 2, 0], [1, 0, 0], [1, 4, 2], [5, 5, 0],
-        ],
-    },
-    expects=TWO,
-)  # fmt: skip
-def roles_two_loops_whose_tiles_go_on_in_a_loop_that_is_left(
-    A: T.Tensor((N, 5 * N), "float16"),
-    B: T.Tensor((5 * N, N), "float16"),
-    rows: T.Tensor((5, N), "float32"),
-    turns: T.Tensor((6, 3), "int32"),
-    C: T.Tensor((6, N, N), "float32"),
-):
-    """Trips of both are known in the kernel only, and none of some turns."""
-    with T.Kernel(1, threads=128):
-        a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
-        row = T.alloc_shared((N,), "float32")
-        partial = T.alloc_fragment((N, N), "float32")
-        c = T.alloc_fragment((N, N), "float32")
-        for turn in T.serial(6):
-            if turns[turn, 2] == 1:
-                continue
-            T.clear(c)
-            for k in T.Pipelined(turns[turn, 0], num_stages=4):
-                _scaled(A, B, rows, a, b, row, partial, c, k)
-            for k in T.Pipelined(turns[turn, 1], num_stages=4):
-                _scaled(A, B, rows, a, b, row, partial, c, k)
-            T.copy(c, C[turn, 0, 0])
-            if turns[turn, 2] == 2:
-                break
-
-
-@program(
-    tags=TAGS,
-    parameters={"steps": [5, 1, 2]},
-    examples=[{}, {"steps": 1}],
-    targets=TARGETS,
-    expects=TWO,
-)
+@roles(parameters={"steps": [5, 1, 2]}, examples=[{}, {"steps": 1}], expects=TWO)
 def roles_products_that_are_waited_for_apart(
-    A: T.Tensor((N, N), "float16"),
-    B: T.Tensor((steps * N, N), "float16"),
-    C: T.Tensor((steps * N, N), "float16"),
-    sums: T.Tensor((N, N), "float32"),
-    total: T.Tensor((N, N), "float32"),
+    A: float16[N, N],
+    B: float16[steps * N, N],
+    C: float16[steps * N, N],
+    sums: float32[N, N],
+    total: float32[N, N],
 ):
     """Sums of `max(A B[i]^T, 0) * A C[i]^T`, and of the products of that with B[i]."""
     with T.Kernel(1, threads=128):
@@ -866,206 +757,90 @@ def roles_products_that_are_waited_for_apart(
 
 # Tiles that threads of the producer compute -------------------------------------------------------
 
+WEIGHTS = {
+    "packed, by way of fragments": ("float16", "uint8", "float16", COMPUTING),
+    "times scales": ("bfloat16", "int8", "bfloat16", COMPUTING),
+    "packed": ("float32", "uint8", "float16", _one("blocks fit on a multiprocessor, each under")),
+}
 
-@program(tags={*TAGS, "computed"}, targets=TARGETS, expects=COMPUTING)
-def roles_weights_times_scales(
-    A: T.Tensor((N, 3 * N), "bfloat16"),
-    W: T.Tensor((N, 3 * N), "int8"),
-    scales: T.Tensor((N,), "bfloat16"),
-    C: T.Tensor((N, N), "float32"),
+
+@roles(
+    parameters={"form": list(WEIGHTS)},
+    examples="form",
+    expects=lambda p: WEIGHTS[p.form][3],
+    fast=["sm_90a"],
+)
+def roles_weights_that_are_converted(
+    A: given[N, 4 * N], W: weights[N, 4 * N], scales: bfloat16[N], C: float32[N, N]
 ):
-    """Bytes that become bfloat16, times a number of their row."""
+    """Two numbers of four bits a byte, stored where the product reads them; or bytes times a scale."""
+    given, weights, held, _ = WEIGHTS[form]
     with T.Kernel(1, threads=128):
-        T.annotate_warp_specialize()
-        a, w = T.alloc_shared((N, N), "bfloat16"), T.alloc_shared((N, N), "bfloat16")
-        c = T.alloc_fragment((N, N), "float32")
-        T.clear(c)
-        for k in T.Pipelined(3, num_stages=2):
-            T.copy(A[0, k * N], a)
-            for i, j in T.Parallel(N, N):
-                w[i, j] = T.cast(W[i, k * N + j], "bfloat16") * scales[i]
-            T.gemm(a, w, c, transpose_B=True)
-        T.copy(c, C)
-
-
-@program(tags={*TAGS, "computed"}, targets=TARGETS, expects=COMPUTING, fast=["sm_90a"])
-def roles_packed_weights_by_way_of_fragments(
-    A: T.Tensor((N, 4 * N), "float16"),
-    W: T.Tensor((N, 2 * N), "uint8"),
-    C: T.Tensor((N, N), "float32"),
-):
-    """Two numbers of four bits a byte: loaded, unpacked, and stored where the product reads them."""
-    with T.Kernel(1, threads=128):
-        T.annotate_warp_specialize()
-        a, w = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
+        if form != "packed":
+            T.annotate_warp_specialize()
+        a, w = T.alloc_shared((N, N), held), T.alloc_shared((N, N), held)
         packed = T.alloc_fragment((N, N // 2), "uint8")
         plain = T.alloc_fragment((N, N), "float16")
         c = T.alloc_fragment((N, N), "float32")
         T.clear(c)
         for k in T.Pipelined(4, num_stages=2):
             T.copy(A[0, k * N], a)
-            T.copy(W[0, k * (N // 2)], packed)
-            for i, j in T.Parallel(N, N):
-                bits = T.cast(packed[i, j // 2], "int32") >> (j % 2 * 4) & 15
-                plain[i, j] = T.cast(bits - 8, "float16")
-            T.copy(plain, w)
+            if form == "times scales":
+                for i, j in T.Parallel(N, N):
+                    w[i, j] = T.cast(W[i, k * N + j], "bfloat16") * scales[i]
+            elif form == "packed":
+                for i, j in T.Parallel(N, N):
+                    byte = W[i, k * (N // 2) + j // 2]
+                    w[i, j] = T.cast(byte >> (j % 2 * 4) & 15, "float16")
+            else:
+                T.copy(W[0, k * (N // 2)], packed)
+                for i, j in T.Parallel(N, N):
+                    bits = T.cast(packed[i, j // 2], "int32") >> (j % 2 * 4) & 15
+                    plain[i, j] = T.cast(bits - 8, "float16")
+                T.copy(plain, w)
             T.gemm(a, w, c, transpose_B=True)
         T.copy(c, C)
 
 
-@program(
-    tags={*TAGS, "computed"},
-    targets=TARGETS,
-    inputs={"counts": lambda rng, shape: [4, 0, 2], "mask": lambda rng, shape: [1, 0, 1, 1]},
-    expects=COMPUTING,
-)
-def roles_converted_where_a_mask_and_a_bound_say(
-    A: T.Tensor((2, N, 4 * N), "float32"),
-    B: T.Tensor((4 * N, N), "float16"),
-    mask: T.Tensor((4,), "int32"),
-    counts: T.Tensor((3,), "int32"),
-    C: T.Tensor((3, 2, N, N), "float32"),
-):
-    """Iterations that all roles leave out, blocks without any, and a loop around."""
-    with T.Kernel(3, threads=128) as bx:
-        T.annotate_warp_specialize()
-        a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
-        c = T.alloc_fragment((N, N), "float32")
-        for batch in T.serial(2):
-            T.clear(c)
-            for k in T.Pipelined(counts[bx], num_stages=2):
-                if mask[k] > 0:
-                    T.copy(A[batch, 0, k * N], a)
-                    T.copy(B[k * N, 0], b)
-                    T.gemm(a, b, c)
-            T.copy(c, C[bx, batch, 0, 0])
-
-
-@program(tags={*TAGS, "computed"}, targets=TARGETS, expects=COMPUTING)
-def roles_conversion_that_a_condition_leaves_out(
-    A: T.Tensor((N, 4 * N), "float32"),
-    B: T.Tensor((4 * N, N), "float16"),
-    C: T.Tensor((N, N), "float32"),
-):
-    """The rest of the iteration is done."""
-    with T.Kernel(1, threads=128):
-        T.annotate_warp_specialize()
-        a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
-        c = T.alloc_fragment((N, N), "float32")
-        T.clear(c)
-        for k in T.Pipelined(4, num_stages=2):
-            T.copy(B[k * N, 0], b)
-            if k % 2 == 0:
-                T.copy(A[0, k * N], a)
-                T.gemm(a, b, c)
-        T.copy(c, C)
-
-
-@program(
-    tags={*TAGS, "computed"},
-    parameters={"once": ["nothing", "converted"]},
-    examples=[{}, {"once": "converted"}],
-    targets=TARGETS,
+@roles(
+    parameters={"form": ["rows gathered", "a tile converted before"]},
+    examples="form",
     inputs={"rows": lambda rng, shape: np.arange(64) * 37 % 100},
     expects=COMPUTING,
 )
-def roles_rows_gathered_beside_what_is_converted_and_what_is_copied(
-    A: T.Tensor((100, 3 * N), "float16"),
-    B: T.Tensor((3 * N, N), "float32"),
-    D: T.Tensor((3 * N, N), "float16"),
-    E: T.Tensor((N, N), "float32"),
-    rows: T.Tensor((N,), "int32"),
-    C: T.Tensor((N, N), "float32"),
+def roles_tiles_beside_one_that_is_converted(
+    A: float16[100, 3 * N],
+    B: float32[3 * N, N],
+    D: float16[3 * N, N],
+    E: float32[N, N],
+    rows: int32[N],
+    C: float32[N, N],
 ):
-    """And a tile that threads convert in front of the loop: no tensor map does."""
+    """Rows that are gathered and a tile that is copied, or what threads convert before the loop."""
     with T.Kernel(1, threads=128):
         T.annotate_warp_specialize()
         a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
         d = T.alloc_shared((N, N), "float16")
         c = T.alloc_fragment((N, N), "float32")
         T.clear(c)
-        if once == "converted":
+        if form == "a tile converted before":
             T.copy(E, a)
-            for k in T.Pipelined(3, num_stages=2):
-                T.copy(B[k * N, 0], b)
-                T.gemm(a, b, c)
-        else:
-            for k in T.Pipelined(3, num_stages=2):
+        for k in T.Pipelined(3, num_stages=2):
+            if form == "rows gathered":
                 T.gather_rows(A, a, rows, k * N)
-                T.copy(B[k * N, 0], b)
+            T.copy(B[k * N, 0], b)
+            if form == "rows gathered":
                 T.copy(D[k * N, 0], d)
-                T.gemm(a, b, c)
+            T.gemm(a, b, c)
+            if form == "rows gathered":
                 T.gemm(a, d, c)
-        T.copy(c, C)
-
-
-@program(tags={*TAGS, "masked"}, targets=TARGETS, expects=SKIPPED)
-def roles_moved_beside_constants(
-    A: T.Tensor((N, 5 * N), "float16"),
-    B: T.Tensor((5 * N, N), "float16"),
-    C: T.Tensor((N, N), "float32"),
-):
-    """A guard makes two loops of one that moves rows, in iterations that a condition leaves some of."""
-    with T.Kernel(1, 1, threads=128) as (bx, by):
-        T.annotate_warp_specialize()
-        a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
-        c = T.alloc_fragment((N, N), "float32")
-        T.clear(c)
-        for k in T.Pipelined(5, num_stages=3):
-            if k % 3 == 1:
-                for i, j in T.Parallel(N, N):
-                    a[i, j] = T.if_then_else(
-                        by * N + i - 1 >= 0, A[by * N + i - 1, k * N + j], T.float16(0)
-                    )
-                T.copy(B[k * N, 0], b)
-                T.gemm(a, b, c)
-        T.copy(c, C)
-
-
-@program(
-    tags={*TAGS, "masked"},
-    targets=TARGETS,
-    inputs={"mask": lambda rng, shape: [1, 0, 1]},
-    expects={
-        "sm_90a": [
-            ": two roles, skipped iterations",
-            "skewed: the second product would need i of the last iteration that was done",
-        ]
-    },
-)
-def roles_second_product_that_needs_the_iteration(
-    Q: T.Tensor((N, N), "float16"),
-    K: T.Tensor((3 * N, N), "float16"),
-    V: T.Tensor((3, N, N), "float16"),
-    mask: T.Tensor((3,), "int32"),
-    C: T.Tensor((N, N), "float32"),
-):
-    """It would be that of the iteration that was done before, of which only the number is known."""
-    with T.Kernel(1, threads=128):
-        q, k = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
-        v = T.alloc_shared((3, N, N), "float16")
-        scores = T.alloc_fragment((N, N), "float32")
-        weights = T.alloc_fragment((N, N), "float16")
-        c = T.alloc_fragment((N, N), "float32")
-        T.copy(Q, q)
-        T.copy(V, v)
-        T.clear(c)
-        for i in T.Pipelined(3, num_stages=2):
-            if mask[i] > 0:
-                T.copy(K[i * N, 0], k)
-                T.gemm(q, k, scores, transpose_B=True, clear_accum=True)
-                for r, s in T.Parallel(N, N):
-                    scores[r, s] = T.max(T.min(scores[r, s], 2), -2)
-                T.copy(scores, weights)
-                T.gemm(weights, v[i, :, :], c)
         T.copy(c, C)
 
 
 # Tiles around a loop --------------------------------------------------------------------------------
 
 
-@program(
-    tags=TAGS,
+@roles(
     parameters={
         "use": ["none", "written", "read before", "read behind", "tensor written", "from memory"],
         "rows": [64, 8],
@@ -1075,27 +850,19 @@ def roles_second_product_that_needs_the_iteration(
         *({"use": use} for use in ("read behind", "tensor written", "from memory")),
         {"rows": 8},
     ],
-    targets=TARGETS,
-    inputs={"place": lambda rng, shape: [0]},
+    inputs={"place": 0},
     expects=lambda p: {
         "sm_90a": [": two roles", ": tma_copy of a: tma" if p.use == "none" else ": copy of a: "]
     },
 )
 def roles_tile_that_a_loop_only_reads(
-    A: T.Tensor((rows, N), "float16"),
-    B: T.Tensor((3, N, N), "float16"),
-    C: T.Tensor((rows, N), "float32"),
-    D: T.Tensor((N, N), "float16"),
-    place: T.Tensor((1,), "int32"),
+    A: float16[rows, N], B: float16[3, N, N], C: float32[rows, N], D: float16[N, N], place: int32[1]
 ):
     """The producer copies it, unless consumers use it otherwise; also of fewer rows than it has."""
     with T.Kernel(1, threads=128):
         a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
         c = T.alloc_fragment((N, N), "float32")
-        if use == "from memory":
-            T.copy(A[place[0], 0], a)
-        else:
-            T.copy(A[0, 0], a)
+        T.copy(A[place[0] if use == "from memory" else 0, 0], a)
         if use == "written":
             a[0, 0] = a[0, 0] * 2
         if use == "read before":
@@ -1112,50 +879,20 @@ def roles_tile_that_a_loop_only_reads(
         T.copy(c, C[0, 0])
 
 
-@program(
-    tags=TAGS,
-    parameters={"first": [8, -16, 1, -3]},
-    examples=[{"first": first} for first in (8, -16, 1, -3)],
-    targets=TARGETS,
-    expects=lambda p: (
-        TWO if p.first % 8 == 0 else _one("float16 may not begin at a multiple of 16 bytes")
-    ),
-)
-def roles_columns_that_begin_between_multiples_of_16_bytes(
-    A: T.Tensor((N, 4 * N), "float16"), C: T.Tensor((N, N), "float32")
-):
-    """A tensor map can't: it is an illegal instruction on an H200."""
-    with T.Kernel(1, threads=128):
-        T.annotate_warp_specialize()
-        a = T.alloc_shared((N, N), "float16")
-        c = T.alloc_fragment((N, N), "float32")
-        T.clear(c)
-        for k in T.Pipelined(4, num_stages=2):
-            T.copy(A[0, k * N + first], a)
-            for i, j in T.Parallel(N, N):
-                c[i, j] += a[i, j]
-        T.copy(c, C)
-
-
-@program(
-    tags=TAGS,
+@roles(
     parameters={"columns": [16, 64], "stages": [1, 2]},
     examples=[{}, {"stages": 2}, {"columns": 64, "stages": 2}],
-    targets=TARGETS,
     expects=lambda p: (
         _one("a[0:16] float16 may not begin where its swizzle does")
         if (p.columns, p.stages) == (16, 2)
         else TWO
     ),
 )
-def roles_rows_of_few_bytes(
-    A: T.Tensor((4 * columns,), "float16"), C: T.Tensor((columns,), "float32")
-):
+def roles_rows_of_few_bytes(A: float16[4 * columns], C: float32[columns]):
     """A second copy of the buffer would begin where no tensor map can write."""
     with T.Kernel(1, threads=128):
         T.annotate_warp_specialize()
-        a = T.alloc_shared((columns,), "float16")
-        c = T.alloc_fragment((columns,), "float32")
+        a, c = T.alloc_shared((columns,), "float16"), T.alloc_fragment((columns,), "float32")
         T.clear(c)
         for k in T.Pipelined(4, num_stages=stages):
             T.copy(A[k * columns], a)
@@ -1166,274 +903,127 @@ def roles_rows_of_few_bytes(
 
 # Loops with one role --------------------------------------------------------------------------------
 
+PRODUCTS = {
+    "copies behind the product": "it depends on the statement in line",
+    # Threads copy what tensor maps don't describe, while tiles come that they could.
+    "rows that begin anywhere": "rows of rows[2, 250] float32 may not begin at multiples of 16",
+    # As parts of stream-K's tiles follow each other.
+    "in a while": "the loop is inside of a statement that only consumers do",
+    "a loop around is left": "the copies depend on c, which only consumers know",
+    "no tensor map's layout": "the layout of a[64, 64] float16 is none that a tensor map describes",
+    # Copies of the producer would not wait for what consumers do there.
+    "used before": "a is used outside of the loop too",
+    "used behind": "a is used outside of the loop too",
+}
 
-@program(
-    tags=TAGS,
-    targets=TARGETS,
-    expects=_one("rows of row[2, 250] float32 may not begin at multiples of 16 bytes"),
+
+@roles(
+    parameters={"form": list(PRODUCTS)},
+    examples="form",
+    inputs={"lengths": [1, 3, 4]},
+    expects=lambda p: _one(PRODUCTS[p.form]),
 )
-def one_role_where_rows_begin_anywhere(
-    A: T.Tensor((N, 4 * N), "float16"),
-    B: T.Tensor((4 * N, N), "float16"),
-    row: T.Tensor((2, 250), "float32"),
-    C: T.Tensor((2, N, N), "float32"),
+def one_role_of_products(
+    A: float16[N, 6 * N],
+    B: float16[6 * N, N],
+    rows: float32[2, 250],
+    lengths: int32[3],
+    C: float32[3, N, N],
 ):
-    """Threads copy what tensor maps don't describe, while tiles come that they could."""
-    with T.Kernel(2, threads=128) as bx:
+    with T.Kernel(2 if form == "rows that begin anywhere" else 1, threads=128) as bx:
+        if "used" in form or "layout" in form:
+            T.annotate_warp_specialize()
         a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
-        own = T.alloc_shared((N,), "float32")
+        row, total = T.alloc_shared((N,), "float32"), T.alloc_shared((N, N), "float32")
         c = T.alloc_fragment((N, N), "float32")
         T.clear(c)
-        for k in T.Pipelined(4, num_stages=2):
-            T.copy(A[0, k * N], a)
-            T.copy(row[bx, k * N], own)
-            T.copy(B[k * N, 0], b)
-            T.gemm(a, b, c)
-            for i, j in T.Parallel(N, N):
-                c[i, j] += own[j]
-        T.copy(c, C[bx, 0, 0])
-
-
-@program(
-    tags=TAGS,
-    targets=TARGETS,
-    inputs={"lengths": lambda rng, shape: [1, 3, 4]},
-    expects=_one("the loop is inside of a statement that only consumers do"),
-)
-def one_role_in_a_while(
-    A: T.Tensor((N, 6 * N), "float16"),
-    B: T.Tensor((6 * N, N), "float16"),
-    lengths: T.Tensor((3,), "int32"),
-    C: T.Tensor((3, N, N), "float32"),
-):
-    """As parts of stream-K's tiles follow each other."""
-    with T.Kernel(1, threads=128):
-        a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
-        c = T.alloc_fragment((N, N), "float32")
-        first, part = T.alloc_var("int32", 0), T.alloc_var("int32", 0)
-        while first < 6:
-            last = T.min(first + lengths[part], 6)
-            T.clear(c)
-            for k in T.Pipelined(last - first, num_stages=2):
-                T.copy(A[0, (first + k) * N], a)
-                T.copy(B[(first + k) * N, 0], b)
+        if form == "copies behind the product":
+            T.copy(B[4 * N, 0], b)
+            T.copy(A[0, 0], a)
+            for k in T.Pipelined(4, num_stages=2):
                 T.gemm(a, b, c)
-            T.copy(c, C[part, 0, 0])
-            first = last
-            part += 1
-
-
-@program(tags=TAGS, targets=TARGETS, expects=_one("it depends on the statement in line"))
-def one_role_where_a_tile_is_read_before_it_is_copied(
-    A: T.Tensor((N, 4 * N), "float16"),
-    B: T.Tensor((N, N), "float16"),
-    C: T.Tensor((N, N), "float32"),
-):
-    """An iteration multiplies what the one before has copied, or what was there at first."""
-    with T.Kernel(1, threads=128):
-        a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
-        c = T.alloc_fragment((N, N), "float32")
-        T.copy(B, b)
-        T.copy(A[0, 0], a)
-        T.clear(c)
-        for k in T.Pipelined(4, num_stages=2):
-            T.gemm(a, b, c)
-            T.copy(A[0, k * N], a)
-        T.copy(c, C)
-
-
-@program(
-    tags=TAGS,
-    targets=TARGETS,
-    expects={"sm_90a": ["one role", "blocks fit on a multiprocessor, each under the others'"]},
-)
-def one_role_for_copies_that_need_arithmetic(
-    A: T.Tensor((N, 3 * N), "float32"),
-    B: T.Tensor((N, 3 * N // 2), "uint8"),
-    C: T.Tensor((N, N), "float32"),
-):
-    """One converts, one decodes two numbers of a byte."""
-    with T.Kernel(1, threads=128):
-        a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
-        c = T.alloc_fragment((N, N), "float32")
-        T.clear(c)
-        for k in T.Pipelined(3, num_stages=2):
-            T.copy(A[0, k * N], a)
-            for i, j in T.Parallel(N, N):
-                byte = B[i, k * (N // 2) + j // 2]
-                b[i, j] = T.cast(byte >> (j % 2 * 4) & 15, "float16")
-            T.gemm(a, b, c, transpose_B=True)
-        T.copy(c, C)
-
-
-@program(
-    tags=TAGS,
-    targets=TARGETS,
-    expects=_one("the layout of a[64, 64] float16 is none that a tensor map describes"),
-)
-def one_role_for_a_layout_that_tensor_maps_do_not_carry(
-    A: T.Tensor((N, 3 * N), "float16"),
-    B: T.Tensor((3 * N, N), "float16"),
-    C: T.Tensor((N, N), "float32"),
-):
-    with T.Kernel(1, threads=128):
-        T.annotate_warp_specialize()
-        a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
-        T.annotate_layout({a: T.Layout((N, N), lambda i, j: j * N + i)})
-        c = T.alloc_fragment((N, N), "float32")
-        T.clear(c)
-        for k in T.Pipelined(3, num_stages=2):
-            T.copy(A[0, k * N], a)
-            T.copy(B[k * N, 0], b)
-            T.gemm(a, b, c)
-        T.copy(c, C)
-
-
-@program(
-    tags=TAGS,
-    targets=TARGETS,
-    inputs={"A": lambda rng, shape: np.zeros(shape) + (np.arange(64) > 0)[:, None]},
-    expects=_one("the copies depend on c, which only consumers know"),
-)
-def one_role_where_a_loop_around_is_left_by_what_was_computed(
-    A: T.Tensor((N, 3 * N), "float16"),
-    B: T.Tensor((3 * N, N), "float16"),
-    C: T.Tensor((N, N), "float32"),
-):
-    """Of a row of zeros, so that there is no doubt."""
-    with T.Kernel(1, threads=128):
-        a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
-        c, total = T.alloc_fragment((N, N), "float32"), T.alloc_shared((N, N), "float32")
-        T.clear(c)
-        for turn in T.serial(4):
-            for k in T.Pipelined(3, num_stages=2):
                 T.copy(A[0, k * N], a)
-                T.copy(B[k * N, 0], b)
-                T.gemm(a, b, c)
-            T.copy(c, total)
-            if total[0, 0] + turn > 0:
-                break
-        T.copy(c, C)
+        elif form == "rows that begin anywhere":
+            for k in T.Pipelined(4, num_stages=2):
+                T.copy(rows[bx, k * N], row)
+                _multiplied(A, B, a, b, c, k)
+                for i, j in T.Parallel(N, N):
+                    c[i, j] += row[j]
+        elif form == "in a while":
+            first, part = T.alloc_var("int32", 0), T.alloc_var("int32", 0)
+            while first < 6:
+                last = T.min(first + lengths[part], 6)
+                T.clear(c)
+                for k in T.Pipelined(last - first, num_stages=2):
+                    _multiplied(A, B, a, b, c, first + k)
+                T.copy(c, C[part, 0, 0])
+                first = last
+                part += 1
+        elif form == "a loop around is left":
+            for turn in T.serial(4):
+                for k in T.Pipelined(3, num_stages=2):
+                    _multiplied(A, B, a, b, c, k)
+                T.copy(c, total)
+                if total[0, 0] + turn * 1000 > 500:
+                    break
+        else:
+            if form == "no tensor map's layout":
+                T.annotate_layout({a: T.Layout((N, N), lambda i, j: j * N + i)})
+            if form == "used before":
+                T.clear(a)
+            for k in T.Pipelined(4, num_stages=2):
+                _multiplied(A, B, a, b, c, k)
+            if form == "used behind":
+                T.copy(c, a)
+                T.copy(a, c)
+        if form != "in a while":
+            T.copy(c, C[bx, 0, 0])
 
 
-@program(
-    tags=TAGS,
-    targets=TARGETS,
-    expects=_one("nothing copies from global memory into a shared tile"),
-)
-def one_role_where_a_fragment_that_nobody_uses_is_copied(
-    A: T.Tensor((N, N), "float32"), C: T.Tensor((N, N), "float32")
-):
-    """What threads copy ahead fills no shared tile."""
-    with T.Kernel(1, threads=128):
-        T.annotate_warp_specialize()
-        a, c = T.alloc_fragment((N, N), "float16"), T.alloc_fragment((N, N), "float32")
-        T.clear(c)
-        for k in T.Pipelined(2, num_stages=2):
-            T.copy(A, a)
-            for i, j in T.Parallel(N, N):
-                c[i, j] += k
-        T.copy(c, C)
+# A tensor map that begins there is an illegal instruction on an H200.
+UNALIGNED = _one("float16 may not begin at a multiple of 16 bytes")
+SUMS = {
+    "column 8": TWO,
+    "column -16": TWO,
+    "column 1": UNALIGNED,
+    "column -3": UNALIGNED,
+    # One by a tensor map and one by threads that gather arrive differently on one mbarrier.
+    "filled by different threads": _one("loops fill a by different threads"),
+    "a fragment that nobody uses": _one("nothing copies from global memory into a shared tile"),
+    "no tensor map is asked for": _one("is no copy that can go on by itself"),
+}
 
 
-@program(
-    tags=TAGS,
-    targets=TARGETS,
-    expects=_one("the copies depend on place, which only consumers know"),
-)
-def one_role_where_places_depend_on_what_is_computed(
-    A: T.Tensor((4 * N, N), "float16"),
-    B: T.Tensor((N, N), "float16"),
-    C: T.Tensor((N, N), "float32"),
-):
-    with T.Kernel(1, threads=128):
-        T.annotate_warp_specialize()
-        place = T.alloc_shared((1,), "int32")
-        a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
-        c = T.alloc_fragment((N, N), "float32")
-        T.clear(c)
-        place[0] = 1
-        for turn in T.serial(3):
-            for k in T.Pipelined(2, num_stages=2):
-                T.copy(A[place[0] * N, 0], a)
-                T.copy(B, b)
-                T.gemm(a, b, c)
-            place[0] = place[0] ^ 3
-        T.copy(c, C)
-
-
-@program(
-    tags=TAGS,
-    parameters={"when": ["before", "behind"]},
-    examples=[{}, {"when": "behind"}],
-    targets=TARGETS,
-    expects=_one("a is used outside of the loop too"),
-)
-def one_role_where_tiles_are_used_outside_of_the_loop(
-    A: T.Tensor((N, 4 * N), "float16"),
-    B: T.Tensor((N, N), "float16"),
-    C: T.Tensor((N, N), "float32"),
-):
-    """Copies of the producer would not wait for what consumers do there."""
-    with T.Kernel(1, threads=128):
-        T.annotate_warp_specialize()
-        a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
-        c = T.alloc_fragment((N, N), "float32")
-        T.clear(c)
-        if when == "before":
-            T.clear(a)
-        for k in T.Pipelined(4, num_stages=2):
-            T.copy(A[0, k * N], a)
-            T.copy(B, b)
-            T.gemm(a, b, c)
-        if when == "behind":
-            T.copy(c, a)
-            T.copy(a, c)
-        T.copy(c, C)
-
-
-@program(
-    tags=TAGS,
-    targets=TARGETS,
+@roles(
+    parameters={"form": list(SUMS)},
+    examples="form",
     inputs={"rows": lambda rng, shape: rng.integers(-1, 66, shape)},
-    expects=_one("loops fill a by different threads"),
+    expects=lambda p: SUMS[p.form],
 )
-def one_role_where_loops_fill_a_tile_by_different_threads(
-    A: T.Tensor((N, N), "float16"),
-    rows: T.Tensor((N,), "int32"),
-    C: T.Tensor((N, N), "float32"),
-):
-    """One by a tensor map and one by threads that gather arrive differently on one mbarrier."""
-    with T.Kernel(1, threads=128):
-        T.annotate_warp_specialize()
-        a = T.alloc_shared((N, N), "float16")
-        c = T.alloc_fragment((N, N), "float32")
-        T.clear(c)
-        for k in T.Pipelined(2, num_stages=2):
-            T.copy(A, a)
-            for i, j in T.Parallel(N, N):
-                c[i, j] += a[i, j]
-        for k in T.Pipelined(2, num_stages=2):
-            T.gather_rows(A, a, rows, 0)
-            for i, j in T.Parallel(N, N):
-                c[i, j] += a[i, j]
-        T.copy(c, C)
-
-
-@program(
-    tags=TAGS,
-    targets=TARGETS,
-    expects={"sm_90a": ["one role", "is no copy that can go on by itself"]},
-)
-def one_role_for_copies_that_ask_for_no_tensor_map(
-    A: T.Tensor((N, 4 * N), "float32"), C: T.Tensor((N, N), "float32")
+def one_role_of_sums(
+    A: ("float32" if "map" in form or "fragment" in form else "float16")[N, 4 * N],
+    rows: int32[N],
+    C: float32[N, N],
 ):
     with T.Kernel(1, threads=128):
         T.annotate_warp_specialize()
-        a = T.alloc_shared((N, N), "float16")
+        a, unused = T.alloc_shared((N, N), "float16"), T.alloc_fragment((N, N), "float16")
         c = T.alloc_fragment((N, N), "float32")
         T.clear(c)
         for k in T.Pipelined(4, num_stages=2):
-            T.copy(A[0, k * N], a, disable_tma=True)
-            T.gemm(a, a, c)
+            if form == "a fragment that nobody uses":
+                T.copy(A[0, k * N], unused)
+                _grown(c, k)
+            elif form == "no tensor map is asked for":
+                T.copy(A[0, k * N], a, disable_tma=True)
+                T.gemm(a, a, c)
+            else:
+                T.copy(A[0, k * N + (int(form[7:]) if "column" in form else 0)], a)
+                for i, j in T.Parallel(N, N):
+                    c[i, j] += a[i, j]
+        if form == "filled by different threads":
+            for k in T.Pipelined(2, num_stages=2):
+                T.gather_rows(A, a, rows, k * N)
+                for i, j in T.Parallel(N, N):
+                    c[i, j] += a[i, j]
         T.copy(c, C)

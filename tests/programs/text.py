@@ -61,8 +61,11 @@ def stand_alone(function: Callable[..., Any], given: Mapping[str, Any], head: st
     main.name, main.decorator_list = "main", [ast.parse("T.prim_func", mode="eval").body]
     if ast.get_docstring(main) is not None:
         del main.body[0]
+    for arg in main.args.args:
+        arg.annotation = _tensor(arg.annotation)
     inputs = inputs and _Folder(values).visit(inputs)
     main = _Folder(values).whole(main)
+    _dtypes_quoted(main)
     named = _named(definitions, main, *([inputs] if inputs else []))
     macros = [copy.deepcopy(definitions[n]) for n in named]
     parts = [
@@ -82,6 +85,24 @@ def _definitions(module: str) -> dict[str, ast.FunctionDef]:
 
 def _is_constant(name: str, value: Any) -> bool:
     return not name.startswith("__") and isinstance(value, _SIMPLE)
+
+
+def _tensor(node: ast.expr | None) -> ast.expr | None:
+    """`dtype[M, N]` as `T.Tensor((M, N), dtype)`."""
+    if not isinstance(node, ast.Subscript):
+        return node
+    shape = node.slice if isinstance(node.slice, ast.Tuple) else ast.Tuple([node.slice], ast.Load())
+    made = ast.parse("T.Tensor(shape, dtype)", mode="eval").body
+    made.args = [shape, node.value]
+    return made
+
+
+def _dtypes_quoted(main: ast.FunctionDef) -> None:
+    """The name of a dtype that is no parameter stands for itself."""
+    for arg in main.args.args:
+        match arg.annotation:
+            case ast.Call(args=[_, ast.Name(id=dtype)]) as tensor:
+                tensor.args[1] = ast.Constant(dtype)
 
 
 def _inputs(main: ast.FunctionDef) -> ast.expr | None:

@@ -72,7 +72,7 @@ def converted() -> Subject:
 
 def unpacked_weights() -> Subject:
     """A warpgroup loads a tile, computes it in registers and stores it."""
-    return _of_catalogue("roles_packed_weights_by_way_of_fragments")
+    return _of_catalogue("roles_weights_that_are_converted")
 
 
 def multicast() -> Subject:

@@ -22,7 +22,7 @@ FENCE_OF_CONSUMERS = re.compile(
     ("name", "given"),
     [
         ("roles_product", {"dtypes": ("float32", "float16", "float16"), "stages": 3}),
-        ("roles_weights_times_scales", {}),
+        ("roles_weights_that_are_converted", {"form": "times scales"}),
     ],
 )
 def test_the_fence_is_that_of_the_threads_that_store(name, given, tmp_path):

@@ -11,12 +11,14 @@ from tests.programs import catalogue
 from tvmtile.errors import CudaEmulationError
 
 ALL = "cuda_mbarrier_wait|ptx_wgmma_wait_group"
-WITH_WAITS = {
-    "roles_two_products_with_a_sum_between_them": ({"shape": (64, 64, 64)}, ALL),
+WITH_WAITS = [
+    ("roles_two_products_with_a_sum_between_them", {"shape": (64, 64, 64)}, ALL),
     # Its tiles are copied as often as there are buffers for them.
-    "roles_products_that_are_waited_for_apart": ({"steps": 3}, "ptx_wgmma_wait_group"),
-    **{name: ({}, ALL) for name, entry in catalogue().items() if "ahead" in entry.tags},
-}
+    ("roles_products_that_are_waited_for_apart", {"steps": 3}, "ptx_wgmma_wait_group"),
+    ("roles_parts_that_share_their_partial_sums", {}, ALL),
+    ("roles_sums_scaled_in_each_iteration", {"form": "dynamic trips"}, ALL),
+    ("roles_sums_scaled_in_each_iteration", {"form": "two loops in one that is left"}, ALL),
+]
 _COUNTED = re.compile(
     r"^ +(?P<counter>\w+_done_ptr\w*)\[0\] = \((?P=counter)\[0\] \+ 1\);$", re.MULTILINE
 )
@@ -44,9 +46,8 @@ class Subject:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", WITH_WAITS)
-def test_a_wait_that_is_left_out_is_found(name, tmp_path):
-    given, kinds = WITH_WAITS[name]
+@pytest.mark.parametrize(("name", "given", "kinds"), WITH_WAITS)
+def test_a_wait_that_is_left_out_is_found(name, given, kinds, tmp_path):
     subject = Subject(name, given, tmp_path)
     assert not subject.run(subject.source)
     pattern = rf"^ +tvm_builtin_({kinds})\w*\(.*\);$"
