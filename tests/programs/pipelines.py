@@ -219,14 +219,14 @@ OTHERS += ["another tensor written"]
     fast=["metal"],
 )
 def pipeline_of_rows(
-    A: float32[n if form == "trips of the call" else 8, 32],
-    B: float32[12, 32],
+    A: float32[n if form == "trips of the call" else 8, 64],
+    B: float32[12, 64],
     counts: int32[4],
-    C: float32[8, 32],
+    C: float32[8, 64],
 ):
-    with T.Kernel(4 if form == "the bound changes" else 1, threads=32) as bx:
-        tile, other = T.alloc_shared((32,), "float32"), T.alloc_shared((32,), "float32")
-        own, total = T.alloc_fragment((32,), "float32"), T.alloc_fragment((32,), "float32")
+    with T.Kernel(4 if form == "the bound changes" else 1, threads=64) as bx:
+        tile, other = T.alloc_shared((64,), "float32"), T.alloc_shared((64,), "float32")
+        own, total = T.alloc_fragment((64,), "float32"), T.alloc_fragment((64,), "float32")
         if form in SUMMED:
             T.clear(total)
         if form in WHOLE:
@@ -241,7 +241,7 @@ def pipeline_of_rows(
                     if k % 3 == 1:
                         T.copy(A[k, :], tile)
                 elif form == "copied in part":
-                    T.copy(A[k, 0:16], tile[0:16])
+                    T.copy(A[k, 0:32], tile[0:32])
                 else:
                     T.copy(A[k, :], tile)
                     if k == 4:
@@ -254,18 +254,18 @@ def pipeline_of_rows(
                 T.copy(A[k, :], tile)
                 if form == "a name of another stage":
                     first = tile[0]
-                for i in T.Parallel(32):
+                for i in T.Parallel(64):
                     C[k, i] = tile[i] - first if "name" in form else tile[i] * (k + 1)
         elif form == "trips of the call":
             for k in T.Pipelined(n, num_stages=stages):
                 T.copy(A[k, :], tile)
-                for i in T.Parallel(32):
-                    total[i] = total[i] * 2 + tile[31 - i]
+                for i in T.Parallel(64):
+                    total[i] = total[i] * 2 + tile[63 - i]
         elif form == "the bound changes":  # it is read once, before the loop
             limit = counts[bx]
             for k in T.Pipelined(limit, num_stages=stages):
                 T.copy(A[k, :], tile)
-                for i in T.Parallel(32):
+                for i in T.Parallel(64):
                     total[i] += tile[i] * (k + 1)
                 if k == 1:
                     counts[bx] = 8
@@ -274,29 +274,29 @@ def pipeline_of_rows(
                 T.copy(A[k, :], tile)
                 for j in T.Pipelined(3, num_stages=3):
                     T.copy(B[k * 3 + j, :], other)
-                    for i in T.Parallel(32):
-                        total[i] = total[i] * 2 + tile[31 - i] * other[i ^ 1]
+                    for i in T.Parallel(64):
+                        total[i] = total[i] * 2 + tile[63 - i] * other[i ^ 1]
         elif form in ("used behind it", "filled again", "pipelined again"):
             trips = counts[3]
             for k in T.Pipelined(trips, num_stages=2):
                 if "again" in form or k % 3 == 1:
                     T.copy(A[k, :], tile)
-                    for i in T.Parallel(32):
+                    for i in T.Parallel(64):
                         total[i] += tile[i]
             if "again" in form:
                 for k in T.Pipelined(3, num_stages=2 if "pipelined" in form else 1):
                     T.copy(A[k, :], tile)
-                    for i in T.Parallel(32):
+                    for i in T.Parallel(64):
                         total[i] += tile[i] * 2
             else:
                 T.copy(tile, C[4, :])
         elif form == "tiles of its own":
             for k in T.Pipelined(5, num_stages=stages):
-                new = T.alloc_shared((32,), "float32")
+                new = T.alloc_shared((64,), "float32")
                 factor = T.alloc_var("float32", 2)
                 T.copy(A[k, :], new)
                 factor += k
-                for i in T.Parallel(32):
+                for i in T.Parallel(64):
                     C[k, i] = new[i] * factor
         else:
             for k in T.Pipelined(6, num_stages=stages):
@@ -305,21 +305,21 @@ def pipeline_of_rows(
                     T.copy(own, C[k, :])
                 elif form == "a name":
                     first = tile[0]
-                    for i in T.Parallel(32):
+                    for i in T.Parallel(64):
                         C[k, i] = tile[i] - first
                 elif form == "the tensor written":
-                    for i in T.Parallel(32):
+                    for i in T.Parallel(64):
                         A[k + 1, i] = A[k + 1, i] * 0.5 + tile[i] * 0.5
                 elif form == "another tensor written":
                     T.copy(B[k, :], other)
-                    for i in T.Parallel(32):
+                    for i in T.Parallel(64):
                         B[k + 1, i] = (B[k + 1, i] + tile[i] - other[i]) * 0.25
                 else:
-                    for i in T.Parallel(32):
+                    for i in T.Parallel(64):
                         C[k, i] = tile[i]
-                    for i in T.Parallel(32):
+                    for i in T.Parallel(64):
                         other[i] = B[k, i] * 2
-                    for i in T.Parallel(32):
+                    for i in T.Parallel(64):
                         C[k, i] += other[i]
         if form in SUMMED:
             T.copy(total, C[bx, :])
