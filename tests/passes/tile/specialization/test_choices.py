@@ -293,6 +293,15 @@ def test_products_do_not_overlap_for_a_reason(shape, reason, tmp_path):
     assert dict(loop.declined)["skewed"].endswith(reason)
 
 
+@pytest.mark.full
+def test_a_tile_around_a_loop_comes_while_the_one_before_is_used(tmp_path):
+    """It has two copies, and consumers give one back before the last product, which needs none."""
+    case = catalogue()["roles_two_products_with_a_sum_between_them"].case()
+    steps = dict(compiled(loaded(case, tmp_path).main).lowering)
+    script = steps["tvmtile.WarpSpecialize"]["main"].script()
+    assert script.index("mbarrier(empty_2[times % 2], 1)") < script.rindex('"tvmtile.gemm"')
+
+
 # Registers -------------------------------------------------------------------------------------
 
 
