@@ -16,7 +16,7 @@ FRAME = re.compile(r"(?P<frame>(?:.*\n)*?)---\n")
 HOLE = re.compile(r"^( *)\.\.\.$", re.MULTILINE)
 IMPORTS = """\
 from __future__ import annotations
-import tvmtile
+import numpy as np, torch, tvmtile
 import tvmtile.language as T
 """
 
@@ -30,6 +30,7 @@ class Row:
     frame: str  # the program around it
     code: str
     message: str
+    shares: bool = False  # other programs show the same text
 
     def __str__(self) -> str:
         """Its title, or the line that the message points at."""
@@ -69,7 +70,21 @@ def rows(file: Path) -> Iterator[Row]:
         code = found["code"]
         while framed := FRAME.match(code):
             frame, code = framed["frame"], code[framed.end() :]
-        yield Row(file, index, frame, code.strip("\n") + "\n", found["message"])
+        programs = list(_programs(code.strip("\n")))
+        for program in programs:
+            yield Row(file, index, frame, program, found["message"], len(programs) > 1)
+
+
+def _programs(code: str) -> Iterator[str]:
+    """The programs of a row: marked lines alone, and what blank lines lie between."""
+    targets = "".join(re.findall(r"^# (?:target|accepted): .*\n", code, re.MULTILINE))
+    is_whole = re.search("^@", code, re.MULTILINE)
+    for block in [code] if is_whole else re.split(r"\n\n+", code):
+        lines = [line for line in block.splitlines() if not line.startswith("#")]
+        if len(lines) > 1 and all(re.match(r"\S.*# <--$", line) for line in lines):
+            yield from (f"{targets}{line}\n" for line in lines)
+        else:
+            yield (targets if targets not in f"{block}\n" else "") + block + "\n"
 
 
 def write(row: Row, shown: str) -> None:
