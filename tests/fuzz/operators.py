@@ -235,12 +235,41 @@ def gemm(
     clear_accum: bool = False,
 ) -> None:
     """`C += A @ B`: products are exact or rounded to the accumulator's dtype."""
-    left, right = access.read(_matrix(a)), access.read(_matrix(b))
-    dtype = c.buffer.dtype
-    x, ex = (m.T if transpose_A else m for m in _matrices(left, a))
-    y, ey = (m.T if transpose_B else m for m in _matrices(right, b))
+    left, right = _matrix_of(access, a, transpose_A), _matrix_of(access, b, transpose_B)
+    _multiply(access, left, right, c, clear_accum)
+
+
+def gemm_sp(
+    access: Access,
+    a: Region,
+    e: Region,
+    b: Region,
+    c: Region,
+    transpose_A: bool = False,
+    transpose_E: bool = False,
+    transpose_B: bool = False,
+    policy: Any = None,
+    clear_accum: bool = False,
+) -> None:
+    """`C += A @ B`: of four neighbours in A two are stored, of two float32 one; E says which."""
+    stored, right = _matrix_of(access, a, transpose_A), _matrix_of(access, b, transpose_B)
+    words = _matrix_of(access, e, transpose_E).data
+    rows, count = stored.data.shape
+    step = 4 if stored.dtype == "float32" else 2
+    shifts = np.arange(0, 8 * storage(e.buffer.dtype).itemsize, step)
+    codes = (words[:, :, None] >> shifts & 3).reshape(rows, count)
+    among = codes >> 1 if step == 4 else codes
+    place = np.arange(rows)[:, None], np.arange(count) // (4 // step) * (8 // step) + among
+    data, error = np.zeros((2, rows, 2 * count), stored.data.dtype)
+    data[place], error[place] = stored.data, stored.error
+    _multiply(access, Value(data, error, stored.dtype), right, c, clear_accum)
+
+
+def _multiply(access: Access, left: Value, right: Value, c: Region, clear_accum: bool) -> None:
+    (x, ex), (y, ey) = (left.data, left.error), (right.data, right.error)
     if x.shape[1] != y.shape[0]:
         raise Invalid("a product of tiles that do not fit")
+    dtype = c.buffer.dtype
     via = summed_in(dtype)
     terms = x[:, :, None] * y[None, :, :]
     if is_float(via) and not is_float(left.dtype):
@@ -292,9 +321,11 @@ def _matrix(region: Region) -> Region:
     return region if region.extents is not None else Region.whole(region.buffer)
 
 
-def _matrices(value: Value, region: Region) -> list[np.ndarray]:
-    extents = _matrix(region).extents or ()
-    return [part.reshape(extents[-2:]) for part in (value.data, value.error)]
+def _matrix_of(access: Access, region: Region, is_transposed: bool) -> Value:
+    """An operand as [M, K] or [K, N]."""
+    value, extents = access.read(_matrix(region)), _matrix(region).extents or ()
+    data, error = (part.reshape(extents[-2:]) for part in (value.data, value.error))
+    return Value(data.T, error.T, value.dtype) if is_transposed else Value(data, error, value.dtype)
 
 
 _BITS = {"bitand": np.bitwise_and, "bitor": np.bitwise_or, "bitxor": np.bitwise_xor}
@@ -417,6 +448,7 @@ OPERATORS = {
     "clear": clear,
     "transpose": transpose,
     "gemm": gemm,
+    "gemm_sp": gemm_sp,
     "wgmma_gemm": gemm,
     "reduce": reduce,
     **{f"reduce_{kind}": kind for kind in ("sum", "max", "min", "abssum", "absmax", *_BITS)},

@@ -1,16 +1,10 @@
-"""mma.sp: where its elements and the bits that describe them lie, and when it is used."""
-
-import warnings
+"""mma.sp: where the bits that describe its elements lie; `gemm_of_half_a_tile` has the numbers."""
 
 import numpy as np
 import pytest
 import tvm
 from tvm import DataType, tirx
 
-import tvmtile
-import tvmtile.language as T
-from tests.tileop.gemm_sp.test_gemm_sp import program
-from tvmtile.errors import TileWarning
 from tvmtile.instructions.mma import SPARSE_ATOMS
 from tvmtile.ir.operands import as_region
 from tvmtile.ir.rewriting import for_loop
@@ -59,56 +53,3 @@ def test_the_words_of_the_lanes_hold_every_bit_where_the_ptx_isa_says(dtype, met
             else:  # four lanes, each half of one row
                 row, column = group + thread % 2 * 8, thread // 2 * 32 + bit
             assert int(word) >> bit & 1 == bits[row, row_bits + column]
-
-
-@pytest.mark.full(but=2)
-@pytest.mark.parametrize(
-    ("kind", "accumulator", "instruction"),
-    [
-        ("float16", "float32", "m16n8k32.row.col.f32.f16.f16.f32"),
-        ("bfloat16", "float32", "m16n8k32.row.col.f32.bf16.bf16.f32"),
-        ("float32", "float32", "m16n8k16.row.col.f32.tf32.tf32.f32"),
-        ("int8", "int32", "m16n8k64.row.col.s32.s8.s8.s32"),
-    ],
-)
-def test_the_matrix_unit_is_used(kind, accumulator, instruction):
-    columns = 64 // 8 if kind == "float32" else 64 // 16
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", TileWarning)
-        kernel = tvmtile.compile(
-            program(kind, "int16", accumulator, columns, (False, False, True), stages=2),
-            target={"kind": "cuda", "arch": "sm_80"},
-        )
-    source = kernel.get_kernel_source()
-    assert f"mma.sp::ordered_metadata.sync.aligned.{instruction}" in source
-    assert "ldmatrix" in source
-    assert kernel.cubin
-
-
-@pytest.mark.full
-def test_the_product_by_elements_says_why():
-    with pytest.warns(
-        TileWarning, match="gemm_sp: c.* is computed element by element.* e.* is a fragment"
-    ):
-        tvmtile.compile(with_metadata_in_registers(), target={"kind": "cuda", "arch": "sm_80"})
-
-
-def with_metadata_in_registers():
-    @T.prim_func
-    def main(
-        A: T.Tensor((32, 32), "float16"),
-        E: T.Tensor((32, 4), "int16"),
-        B: T.Tensor((64, 32), "float16"),
-        C: T.Tensor((32, 32), "float32"),
-    ):
-        with T.Kernel(1, threads=128):
-            a, b = T.alloc_shared((32, 32), "float16"), T.alloc_shared((64, 32), "float16")
-            e = T.alloc_fragment((32, 4), "int16")
-            c = T.alloc_fragment((32, 32), "float32")
-            T.copy(A, a)
-            T.copy(E, e)
-            T.copy(B, b)
-            T.gemm_sp(a, e, b, c, clear_accum=True)
-            T.copy(c, C)
-
-    return main
