@@ -532,6 +532,15 @@ class Interpreter(Expressions):
             tiles = map(self.region, call.args[:2])
             meaning(access, *tiles, *map(self.integer, call.args[2:]))  # type: ignore[operator]
             return
+        if name == "fp8_scaled_matmul":
+            a, a_scale, b, b_scale, c = call.args
+            scales = [
+                access.read(self.region(s)) if self._is_tile(s) else self.value(s)
+                for s in (a_scale, b_scale)
+            ]
+            a, b, c = map(self.region, (a, b, c))
+            meaning(access, a, scales[0], b, scales[1], c, **options)  # type: ignore[operator]
+            return
         regions = [self.region(arg) for arg in call.args if not _is_option(arg)]
         if callable(meaning):
             given = [_constant(arg) for arg in call.args if _is_option(arg)]
@@ -686,4 +695,7 @@ def _as_load(target: ast.expr) -> ast.expr:
 
 
 def _constant(node: ast.expr) -> Any:
+    """An option; of a call its positional arguments."""
+    if isinstance(node, ast.Call):
+        return [ast.literal_eval(arg) for arg in node.args]
     return None if isinstance(node, ast.Attribute) else ast.literal_eval(node)

@@ -265,6 +265,38 @@ def gemm_sp(
     _multiply(access, Value(data, error, stored.dtype), right, c, clear_accum)
 
 
+def fp8_scaled_matmul(
+    access: Access,
+    a: Region,
+    a_scale: Value,
+    b: Region,
+    b_scale: Value,
+    c: Region,
+    transpose_B: bool = False,
+    clear_accum: bool = False,
+    block_scale_layout: Any = None,
+) -> None:
+    """`C += (A * A_scale) @ (B * B_scale)`: scales of all, of rows, or of blocks along K."""
+    left, right = _matrix_of(access, a, False), _matrix_of(access, b, not transpose_B)
+    depth = left.data.shape[1]
+    size = block_scale_layout[1] if block_scale_layout else depth
+    left, right = (_scaled(m, s, size) for m, s in ((left, a_scale), (right, b_scale)))
+    for first in range(0, depth, size):  # a block is added by itself
+        span = slice(first, first + size)
+        x, y = (Value(m.data[:, span], m.error[:, span], m.dtype) for m in (left, right))
+        turned = Value(y.data.T, y.error.T, y.dtype)
+        _multiply(access, x, turned, c, clear_accum and not first)
+
+
+def _scaled(matrix: Value, scale: Value, size: int) -> Value:
+    """A matrix whose rows lie along K, times its scales; those of uint8 are exponents."""
+    rows, depth = matrix.data.shape
+    factors = np.ldexp(1.0, scale.data - 127) if scale.dtype == "uint8" else scale.data
+    wide = factors.reshape(-1, -(-depth // size)).repeat(size, axis=1)[:, :depth]
+    wide = wide.repeat(-(-rows // len(wide)), axis=0)[:rows]
+    return Value(matrix.data * wide, matrix.error * abs(wide), matrix.dtype)
+
+
 def _multiply(access: Access, left: Value, right: Value, c: Region, clear_accum: bool) -> None:
     (x, ex), (y, ey) = (left.data, left.error), (right.data, right.error)
     if x.shape[1] != y.shape[0]:
@@ -449,6 +481,7 @@ OPERATORS = {
     "transpose": transpose,
     "gemm": gemm,
     "gemm_sp": gemm_sp,
+    "fp8_scaled_matmul": fp8_scaled_matmul,
     "wgmma_gemm": gemm,
     "reduce": reduce,
     **{f"reduce_{kind}": kind for kind in ("sum", "max", "min", "abssum", "absmax", *_BITS)},

@@ -52,6 +52,7 @@ FLOATS = {
     "float8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
     "float8_e4m3fnuz": np.dtype(ml_dtypes.float8_e4m3fnuz),
     "float8_e5m2fnuz": np.dtype(ml_dtypes.float8_e5m2fnuz),
+    "float8_e8m0fnu": np.dtype(ml_dtypes.float8_e8m0fnu),
 }
 EPSILON = {name: float(ml_dtypes.finfo(dtype).eps) for name, dtype in FLOATS.items()}
 """Twice what one rounding may add, relative to the number: GPUs round the last bit as they like."""
