@@ -29,7 +29,7 @@ class Rewrite:
     """A program before and after a pass."""
 
     file: Path
-    span: tuple[int, int]  # of the text in its file
+    block: str  # its lines in the file
     header: str
     frame: str  # the lines around it, with a line `...` where it stands
     text: str  # with the marks - and +
@@ -70,17 +70,9 @@ class Rewrite:
         if not re.match("def |@", self.text):
             head = self.frame.partition("...")[0].rstrip(" ")
             after = textwrap.dedent(after.removeprefix(head))
-        start, end = self.span
-        whole = self.file.read_text()
         text = merged(sided(self.text, "-"), after)
-        old = whole[start:end]
-        self.file.write_text(
-            whole[:start]
-            + old[: old.index(self.text)]
-            + text
-            + old[len(old.rstrip("\n")) + 1 :]
-            + whole[end:]
-        )
+        new = self.block.removesuffix(self.text) + text
+        self.file.write_text(self.file.read_text().replace(self.block, new, 1))
         return replace(self, text=text)
 
 
@@ -95,7 +87,7 @@ def rewrites(file: Path) -> Iterator[Rewrite]:
         else:
             framed = not re.match("def |@|[-+](def|@)", text)
             header = header + shared if framed else header
-            yield Rewrite(file, block.span(), header, frame, text)
+            yield Rewrite(file, block[1] + text, header, frame, text)
 
 
 def sided(text: str, sign: str) -> str:

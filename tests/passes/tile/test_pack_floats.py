@@ -1,4 +1,4 @@
-"""PackFloats: floats of 4 bits in memory, stored by one thread a byte; and what is refused."""
+"""PackFloats: floats of 4 bits in memory, stored by one thread a byte."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from tvm.ir import assert_structural_equal
-from tvm.script import from_source
 
 import tvmtile
 import tvmtile.language as T
 from tests.gpu.machine import by_way_of_gpu
-from tvmtile.errors import InvalidOperand, UnsupportedDtype
 
 FLOAT4 = "float4_e2m1fn"
 SM80 = {"kind": "cuda", "arch": "sm_80"}
@@ -183,132 +180,3 @@ def test_rows_are_gathered_in_a_pipeline(compiled):
     compiled(main)(a, rows, b)
     inside = ((rows >= 0) & (rows < 40))[:, None]
     assert torch.equal(b, torch.where(inside, unpacked(a)[rows.clamp(0, 39).long()], 0))
-
-
-def test_the_printed_program_parses_back():
-    @T.prim_func
-    def main(A: T.Tensor((16, 32), FLOAT4), B: T.Tensor((16, 32), FLOAT4)):
-        with T.Kernel(1, threads=32):
-            for i, j in T.Parallel(16, 32):
-                B[i, j] = A[i, j]
-
-    assert_structural_equal(from_source(main.script()), main)
-
-
-def test_a_move_of_pairs_is_one_of_bytes():
-    @T.prim_func
-    def main(A: T.Tensor((16, 32), FLOAT4), B: T.Tensor((16, 32), FLOAT4)):
-        with T.Kernel(1, threads=32):
-            for i, j in T.Parallel(16, 16):
-                B[i, j] = A[i, 16 + j]
-
-    lowered = dict(tvmtile.compile(main, target=SM80).lowering)["tvmtile.PackFloats"]["main"]
-    assert "B[i, j] = A[i, j + 8]" in lowered.script()
-
-
-def test_a_loop_on_a_cpu_decodes_both_halves_of_a_byte():
-    @T.prim_func
-    def main(A: T.Tensor((16, 32), FLOAT4), B: T.Tensor((16, 32), "float32")):
-        with T.Kernel(1, threads=32):
-            for i, j in T.Parallel(16, 32):
-                B[i, j] = A[i, j]
-
-    def packed_for(target):
-        lowering = dict(tvmtile.compile(main, target=target).lowering)
-        return lowering["tvmtile.PackFloats"]["main"].script()
-
-    assert "B[i, j * 2 + 1] = " in packed_for("llvm")
-    assert "B[i, j] = " in packed_for(SM80)
-
-
-def tensor_of(shape, strides=None):
-    @T.prim_func
-    def main(A: T.Tensor(shape, FLOAT4, strides=strides)):
-        with T.Kernel(1, threads=32):
-            A[0, 0] = 1.0
-
-    return main
-
-
-def stores(write):
-    @T.prim_func
-    def main(A: T.Tensor((32, 66), FLOAT4)):
-        with T.Kernel(2, threads=32) as bx:
-            write(A, bx)
-
-    return main
-
-
-def with_tiles(write):
-    @T.prim_func
-    def main(A: T.Tensor((32,), "float32")):
-        with T.Kernel(1, threads=32):
-            tile = T.alloc_shared((32, 32), FLOAT4)
-            held = T.alloc_fragment((32, 32), FLOAT4)
-            sums = T.alloc_fragment((32, 32), "float32")
-            T.clear(tile)
-            T.clear(held)
-            T.clear(sums)
-            write(tile, held, sums)
-            T.copy(sums[0, 0:32], A)
-
-    return main
-
-
-@T.macro
-def _by_thread(A, bx):
-    A[0, T.get_thread_binding()] = 1.0
-
-
-@T.macro
-def _by_block(A, bx):
-    A[0, bx] = 1.0
-
-
-@T.macro
-def _from_odd(A, bx):
-    for j in T.Parallel(32):
-        A[0, bx * 33 + j] = 1.0
-
-
-@T.macro
-def _backwards(A, bx):
-    for j in T.Parallel(32):
-        A[0, 31 - j] = 1.0
-
-
-@T.macro
-def _as_vector(A, bx):
-    A[0, T.Ramp(0, 1, 4)] = T.Broadcast(T.cast(1.0, FLOAT4), 4)
-
-
-@pytest.mark.parametrize(
-    ("program", "error", "message"),
-    [
-        (lambda: tensor_of((4, 33)), UnsupportedDtype, r"A\[4, 33\].*33 is not known to be even"),
-        (lambda: tensor_of((4, 32), (1, 4)), UnsupportedDtype, "stride of the last axis is not 1"),
-        (lambda: tensor_of((4, 32), (33, 1)), UnsupportedDtype, "33 is not known to be even"),
-        (lambda: stores(_by_thread), InvalidOperand, "another thread may store to the other half"),
-        (
-            lambda: stores(_by_block),
-            InvalidOperand,
-            r"A\[0, bx\] .*first element is known to be even",
-        ),
-        (lambda: stores(_from_odd), InvalidOperand, "another thread may store to the other half"),
-        (lambda: stores(_backwards), InvalidOperand, "another thread may store to the other half"),
-        (lambda: stores(_as_vector), UnsupportedDtype, "is accessed by vectors.*T.vectorized"),
-        (
-            lambda: with_tiles(lambda tile, held, sums: T.cumsum(tile, dim=1)),
-            UnsupportedDtype,
-            "scan: tile.*elements of 4 bits.*copy it to a tile of float16",
-        ),
-        (
-            lambda: with_tiles(lambda tile, held, sums: T.reduce_max(held, sums[0:32, 0:1], dim=1)),
-            UnsupportedDtype,
-            "reduce: held.*elements of 4 bits",
-        ),
-    ],
-)
-def test_what_is_refused(program, error, message):
-    with pytest.raises(error, match=f"(?s){message}"):
-        tvmtile.compile(program())

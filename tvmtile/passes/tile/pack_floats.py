@@ -28,7 +28,7 @@ from tvmtile.ir.rewriting import (
 )
 from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.scopes import is_shared
-from tvmtile.ir.spans import location_of
+from tvmtile.ir.spans import first_location, location_of
 from tvmtile.target import gpu
 
 _BYTE = "uint8"
@@ -251,13 +251,13 @@ class _Pack(ScopedRewriter):
         if not all(_is_even_in(index, var) for var in others):
             self._refuse_store(store.buffer, store.indices, store)
 
-    def _refuse_store(self, buffer: ir.Var, indices: Sequence[ir.Expr], node: ir.Node) -> None:
+    def _refuse_store(self, buffer: ir.Var, indices: Sequence[ir.Expr], node: tirx.Stmt) -> None:
         place = ", ".join(map(str, indices))
         raise InvalidOperand(
             f"{buffer.name}[{place}] {FLOAT4}: another thread may store to the other half of its byte",
             help="store rows in a loop `for j in T.Parallel(n)` to [..., first + j], whose first "
             "element is known to be even, or copy a tile",
-            location=location_of(node),
+            location=first_location(node),
         )
 
     def _refuse_vector(self, node: ir.TensorLoad | tirx.BufferStore) -> None:
