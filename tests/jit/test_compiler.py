@@ -7,13 +7,13 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import (
-    MissingDependency,
-    TileWarning,
-)
+from tvmtile.errors import MissingDependency, TileWarning
+
+SM_80 = {"kind": "cuda", "arch": "sm_80"}
+AARCH64 = {"kind": "llvm", "mtriple": "aarch64-linux-gnu"}
 
 
-def scale(n, factor):
+def scale(n, factor=2):
     @T.prim_func
     def scale(A: T.Tensor((n,), "float32"), B: T.Tensor((n,), "float32")):
         with T.Kernel(1):
@@ -23,46 +23,31 @@ def scale(n, factor):
     return scale
 
 
-def test_several_programs_in_the_order_they_are_given():
+def fill(A: T.Tensor((4,), "int32"), value):
+    with T.Kernel(1):
+        for i in range(4):
+            A[i] = value
+
+
+def test_several_programs_and_specialisations_in_the_order_they_are_given():
     kernels = tvmtile.par_compile([scale(4, i) for i in range(5)], out_idx=-1, num_workers=3)
     a = torch.randn(4)
-    for factor, kernel in enumerate(kernels):
-        torch.testing.assert_close(kernel(a), a * factor)
-
-
-def test_several_specialisations_of_a_lazy_kernel():
-    @tvmtile.jit(out_idx=[-1])
-    def factory(n, factor=2):
-        return scale(n, factor)
-
-    first, second = factory.par_compile([(4,), {"n": 6, "factor": 3}])
-    torch.testing.assert_close(first(torch.ones(4)), torch.full((4,), 2.0))
-    torch.testing.assert_close(second(torch.ones(6)), torch.full((6,), 3.0))
-
-
-def test_several_specialisations_of_an_eager_kernel():
-    @tvmtile.jit
-    def fill(A: T.Tensor((4,), "int32"), value):
-        with T.Kernel(1):
-            for i in range(4):
-                A[i] = value
-
+    torch.testing.assert_close([kernel(a) for kernel in kernels], [a * i for i in range(5)])
+    lazy = tvmtile.jit(scale, out_idx=[-1]).par_compile([(4,), {"n": 6, "factor": 3}])
+    for kernel, n, factor in zip(lazy, (4, 6), (2, 3), strict=True):
+        assert kernel(torch.ones(n)).tolist() == [factor] * n
     a = torch.zeros(4, dtype=torch.int32)
-    for value, kernel in zip((5, 6), fill.par_compile([(a, 5), {"A": a, "value": 6}]), strict=True):
+    eager = tvmtile.jit(fill).par_compile([(a, 5), {"A": a, "value": 6}])
+    for value, kernel in zip((5, 6), eager, strict=True):
         kernel(a)
         assert a.tolist() == [value] * 4
 
 
 def test_what_can_not_be_compiled_is_left_out_on_demand():
     with pytest.warns(TileWarning, match="a program was left out: "):
-        kernels = tvmtile.par_compile([scale(4, 1), "no program"], ignore_error=True)
-    assert kernels[0] is not None
+        kernels = tvmtile.par_compile([scale(4), "no program"], ignore_error=True)
+    assert isinstance(kernels[0], tvmtile.JITKernel)  # TileLang's name
     assert kernels[1] is None
-
-
-def test_tilelangs_name_of_a_kernel():
-    assert tvmtile.JITKernel is tvmtile.Kernel
-    assert isinstance(tvmtile.compile(scale(4, 1)), tvmtile.JITKernel)
 
 
 @pytest.mark.parametrize(
@@ -72,28 +57,24 @@ def test_tilelangs_name_of_a_kernel():
         ("llvm", None, "tvm_ffi"),
         (None, "auto", "tvm_ffi"),
         ("llvm", "tvm_ffi", "tvm_ffi"),
-        ({"kind": "cuda", "arch": "sm_80"}, "nvrtc", "tvm_ffi"),
-        ({"kind": "cuda", "arch": "sm_80"}, "emulator", "emulator"),
+        (SM_80, "nvrtc", "tvm_ffi"),
+        (SM_80, "cython", "tvm_ffi"),
+        (SM_80, "emulator", "emulator"),
         ("metal", "emulator", "emulator"),
     ],
 )
 def test_the_execution_backend_is_the_one_that_calls(target, asked, given, monkeypatch):
     monkeypatch.setattr("tvmtile.jit.following.best_target", lambda: "llvm")
     monkeypatch.delenv("TVMTILE_TARGET", raising=False)
-    kernel = tvmtile.compile(scale(8, 3.0), target=target, execution_backend=asked)
+    kernel = tvmtile.compile(scale(8), target=target, execution_backend=asked)
     assert kernel.execution_backend == given
 
 
 @pytest.mark.parametrize(
-    "target",
-    [
-        {"kind": "llvm", "mtriple": "aarch64-linux-gnu"},
-        {"kind": "cuda", "arch": "sm_80", "host": {"kind": "llvm", "mtriple": "aarch64-linux-gnu"}},
-        {"kind": "llvm", "mtriple": "riscv64-linux-gnu"},
-    ],
+    "target", [AARCH64, {**SM_80, "host": AARCH64}, {**AARCH64, "mtriple": "riscv64-linux-gnu"}]
 )
 def test_a_program_for_another_machine_is_compiled_and_exported(target, tmp_path):
-    kernel = tvmtile.compile(scale(8, 3.0), target=target)
+    kernel = tvmtile.compile(scale(8), target=target)
     triple = target.get("host", target)["mtriple"]
     assert f'target triple = "{triple}"' in kernel.get_kernel_source(kernel_only=False)
     assert f'target triple = "{triple}"' in kernel.get_host_source()
@@ -109,12 +90,21 @@ def test_a_program_for_another_machine_is_compiled_and_exported(target, tmp_path
     assert "export_library" in caught.value.help
 
 
-def test_options_of_tilelang_that_change_nothing():
-    options = {"target_host": None, "verbose": True, "execution_backend": None}
-    with pytest.warns(TileWarning, match=r"tvmtile\.jit: (verbose|debug_root_path) has no effect"):
-        kernel = tvmtile.jit(scale, target="llvm", debug_root_path="x", **options)(4, 2.0)
-    assert kernel.target.kind.name == "llvm"
-    with pytest.warns(
-        TileWarning, match=r"tvmtile\.compile: verbose has no effect: kernel\.lowering"
+def test_parameters_are_described_in_python_terms():
+    n = T.dynamic("n")
+
+    @T.prim_func
+    def kernel(
+        A: T.Tensor((n, 8), "float16"), C: T.Tensor((4,), T.uint8), scale: T.float32, p: T.ptr
     ):
-        assert tvmtile.compile(scale(4, 2.0), target="llvm", **options).target == kernel.target
+        with T.Kernel(1):
+            for i in T.Parallel(4):
+                C[i] = T.cast(T.cast(A[i, 0], "float32") * scale, T.uint8)
+
+    rows, results, factor, pointer = tvmtile.compile(kernel).params
+    assert (rows.name, str(rows.shape[0]), rows.shape[1], rows.dtype) == ("A", "n", 8, T.float16)
+    assert type(rows.shape[1]) is int
+    assert not rows.is_scalar()
+    assert (results.shape, results.torch_dtype()) == ([4], torch.uint8)
+    assert factor.is_scalar()
+    assert (factor.dtype, pointer.dtype) == ("float32", "handle")

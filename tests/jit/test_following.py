@@ -23,23 +23,18 @@ def double(A: T.Tensor((8,), "float32"), B: T.Tensor((8,), "float32")):
             B[i] = A[i] * 2
 
 
-@tvmtile.jit(out_idx=-1)
-def lazy():
-    return double
-
-
-class OnDevice(torch.Tensor):
+class OnMps(torch.Tensor):
     """A tensor on the CPU that says it is elsewhere."""
 
-    where = "mps"
-
-    @property
-    def device(self):
-        return torch.device(self.where)
+    device = torch.device("mps")
 
 
-class OnCuda(OnDevice):
-    where = "cuda:1"
+class OnCuda(torch.Tensor):
+    device = torch.device("cuda:1")
+
+
+a = torch.zeros(8)
+CUDA, MPS = a.as_subclass(OnCuda), a.as_subclass(OnMps)
 
 
 @pytest.fixture(autouse=True)
@@ -54,37 +49,42 @@ def apple_gpu(monkeypatch):
         monkeypatch.setattr(module, "best_target", lambda: "metal")
 
 
-def test_the_target_of_tensors():
-    a = torch.zeros(8)
-    assert target_of([3, a, 2.0]) == "llvm"
-    assert target_of([a, a.as_subclass(OnCuda)]) == "cuda"
-    assert target_of([a.as_subclass(OnDevice), a]) == "metal"
-    assert target_of([np.zeros(8)]) == "llvm"
-    assert target_of([tvm.runtime.tensor(np.zeros(8))]) == "llvm"
-    assert target_of([a.to("meta")]) == "llvm"
-    assert target_of([3]) is None
+@pytest.mark.parametrize(
+    ("tensors", "target"),
+    [
+        ([3, a, 2.0], "llvm"),
+        ([a, CUDA], "cuda"),
+        ([MPS, a], "metal"),
+        ([np.zeros(8)], "llvm"),
+        ([tvm.runtime.tensor(np.zeros(8))], "llvm"),
+        ([a.to("meta")], "llvm"),
+        ([3], None),
+    ],
+)
+def test_the_target_of_tensors(tensors, target):
+    assert target_of(tensors) == target
 
 
-def test_the_best_target_of_a_machine(monkeypatch):
-    monkeypatch.setattr(following, "has_gpu", lambda: False)
+@pytest.mark.parametrize(
+    ("nvidia", "platform", "target"),
+    [(False, "linux", "llvm"), (False, "darwin", "metal"), (True, "darwin", "cuda")],
+)
+def test_the_best_target_of_a_machine(nvidia, platform, target, monkeypatch):
+    monkeypatch.setattr(following, "has_gpu", lambda: nvidia)
     monkeypatch.setattr(following, "mps_is_available", lambda: True)
-    monkeypatch.setattr("sys.platform", "linux")
-    assert best_target() == "llvm"
-    monkeypatch.setattr("sys.platform", "darwin")
-    assert best_target() == "metal"
-    monkeypatch.setattr(following, "has_gpu", lambda: True)
-    assert best_target() == "cuda"
+    monkeypatch.setattr("sys.platform", platform)
+    assert best_target() == target
 
 
-def test_where_there_is_a_cpu_only_a_kernel_is_built_at_once():
-    if best_target() != "llvm":
-        pytest.skip("this machine has a GPU")
+def test_where_there_is_a_cpu_only_a_kernel_is_built_at_once(monkeypatch):
+    for module in (compiler, following):
+        monkeypatch.setattr(module, "best_target", lambda: "llvm")
     assert type(tvmtile.compile(double)) is tvmtile.Kernel
 
 
 @pytest.mark.filterwarnings("ignore:this machine has no Apple GPU")
 def test_a_kernel_is_built_once_for_each_kind_of_device(apple_gpu, monkeypatch):
-    kernel = lazy()
+    kernel = tvmtile.jit(lambda: double, out_idx=-1)()
     assert isinstance(kernel, FollowingKernel)
     assert "#include <metal_stdlib>" in kernel.get_kernel_source()
     assert kernel.target.kind.name == "metal"
@@ -111,12 +111,10 @@ def test_the_first_gpu_among_the_tensors_decides_in_every_call():
         return lambda *_: kind
 
     kernel = FollowingKernel(double, (), compile_for)
-    a = torch.zeros(8)
-    cuda, mps = a.as_subclass(OnCuda), a.as_subclass(OnDevice)
     for _ in range(2):
         assert kernel(a, a) == "llvm"
-        assert kernel(cuda, a) == kernel(a, cuda) == kernel(3, cuda) == "cuda"
-        assert kernel(mps, mps) == "metal"
+        assert kernel(CUDA, a) == kernel(a, CUDA) == kernel(3, CUDA) == "cuda"
+        assert kernel(MPS, MPS) == "metal"
     assert built == ["llvm", "cuda", "metal"]
 
 
@@ -138,8 +136,6 @@ def test_the_environment_names_the_target(monkeypatch, apple_gpu):
     with pytest.raises(UnknownTarget, match="there is no target 'cudda'"):
         tvmtile.compile(double)
 
-
-def test_an_eager_kernel_is_told_by_the_environment_too(monkeypatch):
     @tvmtile.jit
     def fill(A: T.Tensor((32,), "float32")):
         with T.Kernel(1):
@@ -147,5 +143,4 @@ def test_an_eager_kernel_is_told_by_the_environment_too(monkeypatch):
 
     monkeypatch.setenv("TVMTILE_TARGET", "metal")
     with pytest.warns(TileWarning, match="runs in the emulator"):
-        kernel = fill.compile(torch.zeros(32))
-    assert kernel.target.kind.name == "metal"
+        assert fill.compile(torch.zeros(32)).target.kind.name == "metal"

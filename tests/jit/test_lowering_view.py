@@ -36,7 +36,9 @@ def test_text_has_each_pass_and_its_changes(kernel):
     assert "\x1b[" not in text
 
 
-def test_a_terminal_gets_colours(kernel, monkeypatch, capsys):
+def test_a_terminal_gets_colours_and_a_file_none(kernel, monkeypatch, capsys):
+    kernel.show_lowering()
+    assert "\x1b[" not in capsys.readouterr().out
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     kernel.show_lowering("tvmtile.")
     shown = capsys.readouterr().out
@@ -45,11 +47,6 @@ def test_a_terminal_gets_colours(kernel, monkeypatch, capsys):
     names = re.findall(r"\x1b\[1m(.*?)\x1b\[0m", shown)
     assert "tvmtile.Legalize" in names
     assert all("tvmtile." in name for name in names)
-
-
-def test_a_file_gets_none(kernel, capsys):
-    kernel.show_lowering()
-    assert "\x1b[" not in capsys.readouterr().out
 
 
 def test_a_notebook_gets_what_it_can_fold(kernel, monkeypatch):
