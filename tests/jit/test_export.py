@@ -43,17 +43,19 @@ def library(tmp_path_factory: Any) -> Path:
     return kernel.export_library(tmp_path_factory.mktemp("export") / "spread.so")
 
 
-def on_the_runtime_alone(code: str, *arguments: object) -> str:
-    """What a process prints that has no compiler, and in which each warning is an error."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", WITHOUT_TORCH + code, *map(str, arguments)],
-        env={**os.environ, "TVM_USE_RUNTIME_LIB": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture(scope="module")
+def printing(tmp_path_factory: Any) -> Path:
+    """A library with what kernels call."""
+
+    @T.prim_func
+    def shown(X: T.Tensor((4,), "float32")):
+        with T.Kernel(1):
+            tile = T.alloc_shared((4,), "float32")
+            T.copy(X, tile)
+            T.print(tile, msg="X")
+
+    path = tmp_path_factory.mktemp("export") / "shown.so"
+    return tvmtile.compile(shown, target="llvm").export_library(path)
 
 
 def test_called_as_the_kernel_was(library):
@@ -76,9 +78,7 @@ def test_called_as_the_kernel_was(library):
         kernel(x.astype("float64"), 2.0)
 
 
-@pytest.mark.full
-def test_on_the_runtime_alone(library):
-    code = """
+ALONE = """
 import sys
 import numpy as np
 import tvmtile
@@ -87,27 +87,25 @@ print(tvmtile.load(sys.argv[1])(x, 2.0).sum())
 import tvm
 assert tvm.base._RUNTIME_ONLY
 print(*sorted(name for name in sys.modules if name.startswith("tvmtile")))
+tvmtile.load(sys.argv[2])(x[0, :4])
 """
-    total, modules = on_the_runtime_alone(code, library).splitlines()
-    assert float(total) == expected(np.arange(16, dtype=np.float32).reshape(2, 8), 2.0).sum()
-    assert modules.split() == ["tvmtile", "tvmtile._plugin", "tvmtile.errors", "tvmtile.library"]
 
 
 @pytest.mark.full
-def test_what_kernels_call_is_on_the_runtime_alone_too(tmp_path):
-    @T.prim_func
-    def shown(X: T.Tensor((4,), "float32")):
-        with T.Kernel(1):
-            tile = T.alloc_shared((4,), "float32")
-            T.copy(X, tile)
-            T.print(tile, msg="X")
-
-    path = tvmtile.compile(shown, target="llvm").export_library(tmp_path / "shown.so")
-    code = """
-import sys, numpy as np, tvmtile
-tvmtile.load(sys.argv[1])(np.arange(4, dtype=np.float32))
-"""
-    assert "[0. 1. 2. 3.]" in on_the_runtime_alone(code, path)
+def test_on_the_runtime_alone(library, printing):
+    """In a process that has no compiler, and in which each warning is an error."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", WITHOUT_TORCH + ALONE, library, printing],
+        env={**os.environ, "TVM_USE_RUNTIME_LIB": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    total, modules, *shown = done.stdout.splitlines()
+    assert float(total) == expected(np.arange(16, dtype=np.float32).reshape(2, 8), 2.0).sum()
+    assert modules.split() == ["tvmtile", "tvmtile._plugin", "tvmtile.errors", "tvmtile.library"]
+    assert "[0. 1. 2. 3.]" in "".join(shown)
 
 
 def test_several_results_and_none(tmp_path):
@@ -121,13 +119,12 @@ def test_several_results_and_none(tmp_path):
                 Z[i] = X[i + 2]
 
     x = np.arange(4, dtype=np.float32)
-    path = tvmtile.compile(halves, target="llvm", out_idx=[1, 2]).export_library(tmp_path / "a.so")
-    first, second = tvmtile.load(path)(x)
-    np.testing.assert_array_equal(np.concatenate([first, second]), x)
-    path = tvmtile.compile(halves, target="llvm").export_library(tmp_path / "b.so")
-    first, second = np.zeros(2, np.float32), np.zeros(2, np.float32)
-    assert tvmtile.load(path)(x, first, second) is None
-    np.testing.assert_array_equal(np.concatenate([first, second]), x)
+    given = np.zeros(2, np.float32), np.zeros(2, np.float32)
+    for name, options, tensors in (("a.so", {"out_idx": [1, 2]}, ()), ("b.so", {}, given)):
+        kernel = tvmtile.compile(halves, target="llvm", **options)
+        results = tvmtile.load(kernel.export_library(tmp_path / name))(x, *tensors)
+        assert (results is None) == bool(tensors)
+        np.testing.assert_array_equal(np.concatenate(results or given), x)
 
 
 def test_for_another_cpu(tmp_path):
@@ -146,13 +143,11 @@ def test_for_another_cpu(tmp_path):
     assert not (tmp_path / "spread.so").exists()
 
 
-@pytest.mark.parametrize("triple", ["wasm32-unknown-unknown", "wasm64-unknown-unknown"])
-def test_there_is_no_webassembly(triple):
-    target = {"kind": "llvm", "mtriple": triple}
-    with pytest.raises(UnknownTarget, match=f"can't be lowered for {triple[:6]}"):
-        tvmtile.compile(spread, target=target)
-    with pytest.raises(UnknownTarget, match=f"can't be lowered for {triple[:6]}"):
-        tvm.compile(spread, tvm.target.Target(target))
+def test_there_is_no_webassembly_for_tvm_either():
+    """For tvmtile.compile: tests/messages/calls.txt."""
+    target = tvm.target.Target({"kind": "llvm", "mtriple": "wasm32-unknown-unknown"})
+    with pytest.raises(UnknownTarget, match="can't be lowered for wasm32"):
+        tvm.compile(spread, target)
 
 
 def test_the_target_c_is_machine_code(tmp_path):
@@ -180,9 +175,11 @@ def test_what_takes_more_than_the_runtime(tmp_path):
 
 
 def test_what_is_no_exported_kernel(tmp_path):
-    with pytest.raises(InvalidValue, match="there is no file"):
-        tvmtile.load(tmp_path / "absent.so")
     path = tmp_path / "plain.so"
     tvmtile.compile(spread, target="llvm").module.export_library(str(path))
-    with pytest.raises(InvalidValue, match="holds no kernel that kernel.export_library wrote"):
-        tvmtile.load(path)
+    for file, message in (
+        (tmp_path / "absent.so", "there is no file"),
+        (path, "holds no kernel that kernel.export_library wrote"),
+    ):
+        with pytest.raises(InvalidValue, match=message):
+            tvmtile.load(file)

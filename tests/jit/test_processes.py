@@ -7,7 +7,6 @@ import io
 import pickle
 import subprocess
 import sys
-import textwrap
 
 import pytest
 import torch
@@ -65,38 +64,43 @@ class Data(torch.utils.data.Dataset):
 assert is_right()
 """
 
-WAYS = {
-    "os.fork": "assert in_child(is_right)",
-    "a fork of a fork": "assert in_child(lambda: is_right() and in_child(is_right))",
-    "a kernel compiled in the child": """
-        def compiled_there():
-            again = tvmtile.compile(double, out_idx=-1, target="llvm")
-            return torch.equal(again(x), 2 * x)
+FORKS = """
+# a fork, and a fork of a fork
+assert in_child(lambda: is_right() and in_child(is_right))
+assert is_right()
 
-        assert in_child(compiled_there)
-        """,
-    "a thread of the child": """
-        def in_thread():
-            results = []
-            thread = threading.Thread(target=lambda: results.append(is_right()))
-            thread.start()
-            thread.join()
-            return results == [True] and is_right()
+# a kernel compiled in the child
+def compiled_there():
+    again = tvmtile.compile(double, out_idx=-1, target="llvm")
+    return torch.equal(again(x), 2 * x)
 
-        assert in_child(in_thread)
-        """,
-    "a pool": """
-        with multiprocessing.get_context("fork").Pool(2) as pool:
-            assert pool.map(is_right, range(4)) == [True] * 4
-        """,
-    "the workers of a data loader": """
-        loader = torch.utils.data.DataLoader(
-            Data(), num_workers=2, batch_size=None, multiprocessing_context="fork"
-        )
-        for index, item in enumerate(loader):
-            assert torch.equal(item, 2 * x * index)
-        """,
-}
+assert in_child(compiled_there)
+assert is_right()
+
+# a thread of the child
+def in_thread():
+    results = []
+    thread = threading.Thread(target=lambda: results.append(is_right()))
+    thread.start()
+    thread.join()
+    return results == [True] and is_right()
+
+assert in_child(in_thread)
+assert is_right()
+
+# a pool
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    assert pool.map(is_right, range(4)) == [True] * 4
+assert is_right()
+
+# the workers of a data loader
+loader = torch.utils.data.DataLoader(
+    Data(), num_workers=2, batch_size=None, multiprocessing_context="fork"
+)
+for index, item in enumerate(loader):
+    assert torch.equal(item, 2 * x * index)
+assert is_right()
+"""
 
 
 def run(path, program):
@@ -111,8 +115,7 @@ def run(path, program):
 @pytest.mark.full
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
 def test_a_kernel_that_has_run_runs_in_forked_processes(tmp_path):
-    ways = [f"# {name}\n{textwrap.dedent(way)}\nassert is_right()\n" for name, way in WAYS.items()]
-    run(tmp_path / "forks.py", PROGRAM + "\n".join(ways))
+    run(tmp_path / "forks.py", PROGRAM + FORKS)
 
 
 @T.prim_func
@@ -145,12 +148,11 @@ def lazy(factor):
 
 
 METAL = {"target": "metal", "execution_backend": "emulator"}
-COMPILED = {
-    "llvm": {"target": "llvm"},
-    "the target as TVM has it": {"target": tvm.target.Target("llvm")},
-    "metal": METAL,
-    "options": {**METAL, "pass_configs": {tvmtile.PassConfigKey.TL_DISABLE_WARP_SPECIALIZED: True}},
-}
+COMPILED = [
+    {"target": "llvm"},
+    {"target": tvm.target.Target("llvm")},
+    {**METAL, "pass_configs": {tvmtile.PassConfigKey.TL_DISABLE_WARP_SPECIALIZED: True}},
+]
 
 
 def pickled(value):
@@ -167,7 +169,7 @@ def saved(value):
 @pytest.mark.parametrize("options", COMPILED)
 @pytest.mark.parametrize("travelled", [pickled, saved])
 def test_a_kernel_travels_as_its_program_and_its_options(options, travelled):
-    kernel = tvmtile.compile(scale, out_idx=-1, **COMPILED[options])
+    kernel = tvmtile.compile(scale, out_idx=-1, **options)
     other = travelled(kernel)
     assert other is not kernel
     assert str(other.target) == str(kernel.target)
@@ -182,11 +184,13 @@ def test_a_kernel_for_another_machine_travels():
     assert pickled(kernel).get_kernel_source() == kernel.get_kernel_source()
 
 
-def test_a_copy_of_a_kernel_is_the_kernel():
+def test_a_copy_of_a_kernel_is_the_kernel_and_functions_travel_by_name():
     kernel = tvmtile.compile(scale, target="llvm")
     for value in (kernel, eager, lazy):
         assert copy.copy(value) is value
         assert copy.deepcopy([value]) == [value]
+    assert pickled(eager) is eager
+    assert pickled(lazy) is lazy
 
 
 class Module(torch.nn.Module):
@@ -223,11 +227,6 @@ a = torch.randn(8)
 assert torch.equal(kernel(a, 2.0), a * 2)
 """,
     )
-
-
-def test_functions_travel_by_name():
-    assert pickled(eager) is eager
-    assert pickled(lazy) is lazy
 
 
 def test_a_function_without_a_name_says_what_to_do():
