@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
 import subprocess
@@ -79,61 +80,41 @@ def test_a_child_with_another_environment_is_not_used(monkeypatch):
     assert in_child(os.getenv, "TVMTILE_TEST", timeout=60).value == "two"
 
 
-def test_the_callers_script_is_not_run_again(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(
-        textwrap.dedent("""
-        import os
-        from tvmtile.autotuner.children import in_child
+def printed(source, at=None):
+    """What a program prints that uses children; it runs from a file, or from its text."""
+    source = (
+        "import os\nfrom tvmtile.autotuner.children import in_child\n"
+        "def in_one(function):\n    return in_child(function, timeout=60).value\n"
+    ) + textwrap.dedent(source)
+    command = ["-c", source] if at is None else [at]
+    if at is not None:
+        at.write_text(source)
+    command = [sys.executable, *command]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=300
+    ).stdout.splitlines()
 
-        print("the script")
-        print(in_child(os.getppid, timeout=60).value == os.getpid())
-        """)
-    )
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, check=True, timeout=300
-    )
-    assert done.stdout.splitlines() == ["the script", "True"]
+
+def test_the_callers_script_is_not_run_again(tmp_path):
+    program = "print('the script')\nprint(in_one(os.getppid) == os.getpid())"
+    assert printed(program, tmp_path / "script.py") == ["the script", "True"]
 
 
 def test_a_child_ends_with_its_parent():
-    source = textwrap.dedent("""
-        import os
-        from tvmtile.autotuner.children import in_child
-
-        print(in_child(os.getpid, timeout=60).value, flush=True)
-        os._exit(0)
-        """)
-    done = subprocess.run(
-        [sys.executable, "-c", source], capture_output=True, text=True, check=True, timeout=300
-    )
-    pid = int(done.stdout)
-    for _ in range(100):
-        if not is_running(pid):
-            return
-        time.sleep(0.1)
-    pytest.fail("it is still there")
-
-
-def is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    (pid,) = printed("print(in_one(os.getpid), flush=True)\nos._exit(0)")
+    with contextlib.suppress(ProcessLookupError):
+        for _ in range(100):
+            os.kill(int(pid), 0)
+            time.sleep(0.1)
+        pytest.fail("it is still there")
 
 
 def test_a_fork_has_children_of_its_own():
-    source = textwrap.dedent("""
-        import os
-        from tvmtile.autotuner.children import in_child
-
-        first = in_child(os.getpid, timeout=60).value
+    printed("""
+        first = in_one(os.getpid)
         child = os.fork()
         if child == 0:
-            other = in_child(os.getpid, timeout=60).value
-            os._exit(0 if other not in (None, first) else 1)
+            os._exit(0 if in_one(os.getpid) not in (None, first) else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert in_child(os.getpid, timeout=60).value == first
+        assert in_one(os.getpid) == first
         """)
-    subprocess.run([sys.executable, "-c", source], check=True, timeout=300)

@@ -7,8 +7,7 @@ import os
 import pytest
 import torch
 
-import tvmtile.language as T
-from tvmtile.autotuner import AutoTuner
+from tests.autotuner.kernels import QUICK, tuner
 from tvmtile.cache import current_store
 
 pytestmark = pytest.mark.full  # other processes compile
@@ -27,27 +26,14 @@ def client():
         yield client
 
 
-def double(way):
-    @T.prim_func
-    def double(A: T.Tensor((64,), "float32"), B: T.Tensor((64,), "float32")):
-        with T.Kernel(1, threads=32):
-            if way == "refused":
-                T.copy(A[0:3], B[0:4])
-            for i in T.Parallel(64):
-                B[i] = A[i] * (3 if way == "wrong" else 2)
-
-    return double
-
-
 def test_two_workers_of_dask_compile(client, tmp_path, monkeypatch):
     """The workers keep what they compile elsewhere: it comes back by itself."""
     client.run(os.environ.update, TVMTILE_CACHE_DIR=str(tmp_path / "theirs"))
     monkeypatch.setenv("TVMTILE_CACHE_DIR", str(tmp_path / "ours"))
     monkeypatch.setattr("tvmtile.jit.artifacts.current_store", current_store)
-    tuner = AutoTuner.from_kernel(double, {"way": ["right", "wrong", "refused", "also right"]})
-    tuner.set_compile_args(out_idx=-1, target="llvm")
-    tuner.set_profile_args(ref_prog=lambda A: A * 2)
-    result = tuner.run(warmup=1, rep=3, executor=client.get_executor(pure=False))
+    ways = {"way": ["right", "wrong", "refused", "also right"]}
+    tuned = tuner(ways, ref_prog=lambda A: A * 2)
+    result = tuned.run(executor=client.get_executor(pure=False), **QUICK)
     statuses = [trial.status for trial in result.trials]
     assert statuses == ["ok", "wrong result", "not compiled", "ok"]
     x = torch.randn(64)

@@ -9,19 +9,10 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
+from tests.autotuner.kernels import QUICK
 from tvmtile.autotuner import set_autotune_inputs
 
-pytestmark = pytest.mark.full  # other processes compile
-
-QUICK = {"warmup": 1, "rep": 3}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def own_cache(tmp_path_factory):
-    """Processes that run other tests have theirs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TVMTILE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield
+pytestmark = pytest.mark.usefixtures("in_this_process")
 
 
 @pytest.fixture
@@ -62,6 +53,8 @@ def test_a_lazy_kernel_is_tuned_once_for_its_values(measured):
     assert measured() == 2
     assert len(scale.result(64, 2.0).trials) == 2
     assert scale.compile(64, 2.0) is kernel
+    assert scale.__name__ == "scale"
+    assert isinstance(scale.jit_impl, tvmtile.jit.JitFunction)
 
 
 def test_other_values_of_some_parameters_are_compiled_but_not_tuned(measured):
@@ -136,8 +129,3 @@ def test_a_dynamic_extent_is_tuned_with_given_inputs(measured):
         kernel = scale(T.symbolic("m"), 4.0)
     assert measured() == 2
     assert torch.equal(kernel(a), 4 * a)
-
-
-def test_it_looks_like_the_function():
-    assert scale.__name__ == "scale"
-    assert isinstance(scale.jit_impl, tvmtile.jit.JitFunction)

@@ -33,26 +33,14 @@ def with_default(factor):
     return function
 
 
+TENSORS = [torch.ones(2, 3), torch.ones(3, 2), torch.ones(3, 2).T, torch.ones(2, 3).half()]
+ARRAYS = [np.ones((4,)), np.ones((8,))[::2]]
+CODE = [scaled(2), scaled(3), lambda x: x + 1, lambda x: x + 2, lambda x: lambda y: x + y + 1]
+BOUND = [with_default(2), with_default(3), *(functools.partial(math.pow, n) for n in (2, 3))]
 VALUES = [
     *(None, True, 1, 1.0, "1", [1], [[1]], [1, 2], {"a": 1}, {"b": 1}, Policy.ROW, Policy.COLUMN),
-    *(
-        T.float16,
-        "float32",
-        tirx.Var("m", "int32"),
-        tirx.Var("n", "int32"),
-        math.sin,
-        math.cos,
-        len,
-    ),
-    *(torch.ones(2, 3), torch.ones(3, 2), torch.ones(3, 2).T, torch.ones(2, 3).half()),
-    *(np.ones((4,)), np.ones((8,))[::2], torch.relu),
-    *(scaled(2), scaled(3), lambda x: x + 1, lambda x: x + 2, lambda x: lambda y: x + y + 1),
-    *(
-        with_default(2),
-        with_default(3),
-        functools.partial(math.pow, 2),
-        functools.partial(math.pow, 3),
-    ),
+    *(T.float16, "float32", tirx.Var("m", "int32"), tirx.Var("n", "int32"), math.sin, math.cos),
+    *(len, torch.relu, *TENSORS, *ARRAYS, *CODE, *BOUND),
 ]
 
 

@@ -48,8 +48,10 @@ OTHERS = {
 }
 
 
-def test_each_has_its_own_name():
+def test_each_has_its_own_name(monkeypatch):
     keys = {"none": key(), **{name: key(**other) for name, other in OTHERS.items()}}
+    monkeypatch.setenv("TVM_NUM_THREADS", "1")
+    keys["a CPU of other threads"] = key()
     for one, other in itertools.combinations(keys, 2):
         assert keys[one] != keys[other], (one, other)
 
@@ -60,31 +62,21 @@ def test_the_same_has_the_same_name():
     assert key(values=[torch.ones(4)]) == key(values=[torch.zeros(4)])
 
 
-def test_what_nobody_can_tell_has_no_name():
+def test_what_nobody_can_tell_has_no_name(monkeypatch):
     assert key(configs=({"a": object()},)) is None
     assert key(supply_prog=object()) is None
-
-
-def test_without_a_cache_there_is_no_name(monkeypatch):
     monkeypatch.setenv("TVMTILE_DISABLE_CACHE", "1")
     assert key() is None
 
 
-def test_a_cpu_is_known_by_its_threads(monkeypatch):
-    monkeypatch.setenv("TVM_NUM_THREADS", "1")
-    before = key()
-    monkeypatch.setenv("TVM_NUM_THREADS", "3")
-    assert key() != before
-
-
 def test_what_is_kept_comes_back(monkeypatch, tmp_path):
     monkeypatch.setenv("TVMTILE_CACHE_DIR", str(tmp_path))
-    configs = [{"a": 1}, {"a": 2}, {"a": 3}]
     trials = [
-        Trial(0, configs[0], "ok", 1.25),
-        Trial(1, configs[1], "died", None, "its process was ended by SIGSEGV"),
-        Trial(2, configs[2], "stopped early", 7.0),
+        Trial(0, {"a": 1}, "ok", 1.25),
+        Trial(1, {"a": 2}, "died", None, "its process was ended by SIGSEGV"),
+        Trial(2, {"a": 3}, "stopped early", 7.0),
     ]
+    configs = [trial.config for trial in trials]
     assert kept("f" * 64, configs) is None
     keep("f" * 64, trials, 2.5)
     assert kept("f" * 64, configs) == (trials, 2.5)

@@ -10,30 +10,15 @@ import pytest
 import torch
 
 import tvmtile
-import tvmtile.language as T
+from tests.autotuner.kernels import QUICK, tuner
 from tests.children import WITHOUT_TORCH
-from tvmtile.autotuner import AutoTuner
 from tvmtile.autotuner.result import AutotuneResult
 from tvmtile.errors import InvalidValue
 
-pytestmark = pytest.mark.full  # other processes compile
 
-
-def double(block):
-    @T.prim_func
-    def double(A: T.Tensor((64,), "float32"), B: T.Tensor((64,), "float32")):
-        with T.Kernel(64 // block, threads=32) as bx:
-            for i in T.Parallel(block):
-                B[bx * block + i] = A[bx * block + i] * 2
-
-    return double
-
-
-@pytest.fixture(scope="module")
-def result():
-    tuner = AutoTuner.from_kernel(double, {"block": [16, 32]})
-    tuner.set_compile_args(out_idx=-1, target="llvm")
-    return tuner.set_profile_args(ref_prog=lambda A: A * 2).run(warmup=1, rep=2)
+@pytest.fixture
+def result(in_this_process):
+    return tuner({"again": [1, 2]}, ref_prog=lambda A: A * 2).run(**QUICK)
 
 
 def test_a_saved_result_is_loaded(result, tmp_path):
@@ -43,13 +28,17 @@ def test_a_saved_result_is_loaded(result, tmp_path):
     assert list(path.parent.iterdir()) == [path]
     loaded = AutotuneResult.load_from_disk(path)
     x = torch.randn(64)
-    assert torch.equal(loaded.kernel(x), 2 * x)
+    for kernel in (loaded.kernel, pickle.loads(pickle.dumps(result.kernel))):
+        assert torch.equal(kernel(x), 2 * x)
+        assert str(kernel.target) == str(result.kernel.target)
+    assert AutotuneResult.load_from_disk(tmp_path / "nothing") is None
     assert loaded.config == loaded.kernel.config == result.config
     assert (loaded.latency, loaded.ref_latency) == (result.latency, result.ref_latency)
     assert loaded.trials == result.trials
     assert loaded.libcode == result.libcode
 
 
+@pytest.mark.full
 def test_another_process_loads_it(result, tmp_path):
     result.save_to_disk(tmp_path / "double.tuned")
     script = (
@@ -63,17 +52,6 @@ def test_another_process_loads_it(result, tmp_path):
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert float(done.stdout) == 42
-
-
-def test_a_tuned_kernel_can_be_pickled(result):
-    kernel = pickle.loads(pickle.dumps(result.kernel))
-    x = torch.randn(64)
-    assert torch.equal(kernel(x), 2 * x)
-    assert str(kernel.target) == str(result.kernel.target)
-
-
-def test_what_there_is_not(tmp_path):
-    assert AutotuneResult.load_from_disk(tmp_path / "nothing") is None
 
 
 class Malice:

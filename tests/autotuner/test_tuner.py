@@ -3,70 +3,35 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
+import tvm
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.autotuner import AutoTuner, set_autotune_inputs
-from tvmtile.cache import cache_directory
+from tests.autotuner.kernels import QUICK, double, tuner
+from tvmtile.autotuner import AutoTuner, compilation, set_autotune_inputs
 from tvmtile.errors import ArgumentError, InvalidOperand, InvalidValue, TuningFailed
 
-pytestmark = pytest.mark.full  # other processes compile
-
-QUICK = {"warmup": 1, "rep": 3}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def own_cache(tmp_path_factory):
-    """Processes that run other tests have theirs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TVMTILE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield
+in_children = pytest.mark.full  # they take seconds to start
+pytestmark = pytest.mark.usefixtures("no_times")
 
 
-@pytest.fixture(autouse=True)
-def no_times(own_cache):
-    """Nothing is known from another test."""
-    shutil.rmtree(cache_directory() / "tuned", ignore_errors=True)
+@pytest.mark.usefixtures("in_this_process")
+def test_a_kernel_is_tuned():
+    profile = {"ref_prog": lambda A: A * 2}
+    result = tuner([{"again": 2000}, {"again": 1}, {"way": "wrong"}], **profile).run(**QUICK)
+    assert result.config == {"again": 1}
+    assert [trial.status for trial in result.trials] == ["ok", "ok", "wrong result"]
+    assert result.trials[0].latency > result.trials[1].latency == result.latency
+    x = torch.randn(64)
+    assert torch.equal(result.kernel(x), 2 * x)
 
 
-def doubling(n=64, slow=1):
-    """Doubles a vector, in ways that a tuner may meet."""
-
-    def double(way="right", again=slow):
-        @T.prim_func
-        def double(A: T.Tensor((n,), "float32"), B: T.Tensor((n,), "float32")):
-            with T.Kernel(1, threads=32):
-                if way == "aborts":
-                    T.evaluate(T.call_extern("int32", "abort"))
-                if way == "hangs":
-                    T.evaluate(T.call_extern("int32", "pause"))
-                if way == "refused":
-                    T.copy(A[0:3], B[0:4])
-                if way == "endless to compile":
-                    for j in T.unroll(1000000):
-                        B[j % n] = A[(j * j) % n] + T.exp(A[j % n])
-                for _ in T.serial(again):
-                    for i in T.Parallel(n):
-                        B[i] = T.cos(A[i])
-                for i in T.Parallel(n):
-                    B[i] = A[i] * (3 if way == "wrong" else 2)
-
-        return double
-
-    return double
-
-
-def tuner(configs, kernel=None, **profile):
-    tuner = AutoTuner.from_kernel(kernel=kernel or doubling(), configs=configs)
-    return tuner.set_compile_args(out_idx=[-1], target="llvm").set_profile_args(**profile)
-
-
+@in_children
 def test_what_can_not_be_used_is_reported_and_left_out(caplog):
     caplog.set_level(logging.INFO, "tvmtile.autotuner")
     ways = ["wrong", "aborts", "refused", "right"]
@@ -89,6 +54,7 @@ def test_what_can_not_be_used_is_reported_and_left_out(caplog):
     assert measured.startswith("4/4 way=right: ")
 
 
+@in_children
 def test_what_takes_too_long_is_ended():
     with pytest.raises(TuningFailed) as caught:
         tuner({"way": ["hangs", "endless to compile"]}).run(timeout=4, **QUICK)
@@ -96,12 +62,12 @@ def test_what_takes_too_long_is_ended():
     assert "  way=endless to compile: timed out: not done after 4 s" in str(caught.value)
 
 
+@in_children
 def test_the_best_is_the_quickest_and_all_are_in_the_table():
     configs = [{"again": 2000}, {"again": 1}, {"way": "refused"}]
     result = tuner(configs, ref_prog=lambda A: A * 2).run(use_pipeline=True, **QUICK)
-    assert result.config == {"again": 1}
+    assert result.config == result.kernel.config == {"again": 1}
     assert result.latency == result.kernel.latency == result.trials[1].latency
-    assert result.kernel.config == {"again": 1}
     assert result.ref_latency == result.kernel.ref_latency > 0
     assert result.func.script() == result.kernel.prim_func.script()
     assert "define" in result.libcode
@@ -111,22 +77,46 @@ def test_the_best_is_the_quickest_and_all_are_in_the_table():
     assert [row["again"] for row in rows[:2]] == [1, 2000]
     assert rows[0]["latency"] < rows[1]["latency"]
     assert rows[2]["status"] == "not compiled"
+    pytest.importorskip("matplotlib")
+    configurations, reference = result.plot().get_lines()
+    assert len(configurations.get_xdata()) == 2
+    assert list(configurations.get_ydata()) == sorted(configurations.get_ydata())
+    assert len(reference.get_ydata()) == 2
 
 
+MADE = []
+
+
+def supply(params):
+    MADE.append(len(params))
+    return [torch.ones(64)]
+
+
+@in_children
 def test_the_times_are_kept_on_disk(caplog):
-    configs = {"again": [1, 2]}
-    first = tuner(configs).run(**QUICK)
+    first = tuner({"again": [1, 2]}, supply_prog=supply).run(**QUICK)
     assert not first.is_from_cache
     caplog.set_level(logging.INFO, "tvmtile.autotuner")
-    second = tuner(configs).run(**QUICK)
+    second = tuner({"again": [1, 2]}, supply_prog=supply).run(**QUICK)
     assert second.is_from_cache
     assert not caplog.records  # nothing was measured
+    assert MADE == [1]  # nor inputs made
     assert [str(trial) for trial in second.trials] == [str(trial) for trial in first.trials]
     assert second.config == first.config == second.kernel.config
     x = torch.randn(64)
     assert torch.equal(second.kernel(x), 2 * x)
 
 
+@in_children
+def test_without_a_cache_the_best_is_compiled_again(monkeypatch):
+    monkeypatch.setenv("TVMTILE_DISABLE_CACHE", "1")
+    first, second = (tuner({"again": [1]}).run(**QUICK) for _ in range(2))
+    assert not first.is_from_cache
+    assert not second.is_from_cache
+    assert torch.equal(second.kernel(torch.ones(64)), torch.full((64,), 2.0))
+
+
+@in_children
 def test_where_nothing_can_be_used_the_error_says_why():
     with pytest.raises(TuningFailed, match="double: no configuration can be used") as caught:
         tuner([{"way": "refused"}] * 12).run(**QUICK)
@@ -134,6 +124,7 @@ def test_where_nothing_can_be_used_the_error_says_why():
     assert "  and 2 more" in str(caught.value)
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_a_slow_one_is_stopped_early():
     configs = [{"again": 1}, {"again": 3000}]
     result = tuner(configs).run(warmup=1, rep=300, early_stop=True, early_stop_factor=5.0)
@@ -144,109 +135,89 @@ def test_a_slow_one_is_stopped_early():
         tuner(configs).run(early_stop=True, early_stop_factor=0.5)
 
 
+@in_children
 def test_options_of_passes_may_differ():
     configs = [
         {"again": 1, "pass_configs": {"tirx.disable_vectorize": flag}} for flag in (True, False)
     ]
     result = tuner(configs).run(**QUICK)
     assert [trial.status for trial in result.trials] == ["ok", "ok"]
-    other = AutoTuner.from_kernel(doubling(), configs[:1]).set_compile_args(-1, "llvm").run(**QUICK)
-    assert "<4 x float>" not in other.kernel.get_kernel_source()
-    assert "x float>" in tuner(configs[1:]).run(**QUICK).kernel.get_kernel_source()
+    plain, vectors = (tuner([each]).run(**QUICK).kernel.get_kernel_source() for each in configs)
+    assert "<4 x float>" not in plain
+    assert "x float>" in vectors
 
 
-def test_an_executor_compiles():
-    submitted = []
+class Executor(ThreadPoolExecutor):
+    """Notes what it is given; may lose it."""
 
-    class Noting(ThreadPoolExecutor):
-        def submit(self, function, *args):
-            submitted.append(function.__name__)
-            return super().submit(function, *args)
+    is_losing = False
 
-    with Noting(1) as executor:
+    def submit(self, function, *args):
+        self.submitted = [*getattr(self, "submitted", []), function.__name__]
+        return super().submit(self.lose if self.is_losing else function, *args)
+
+    def lose(self, *args):
+        raise ConnectionError("the worker is gone")
+
+
+@in_children
+def test_an_executor_compiles_or_loses_a_task():
+    with Executor(1) as executor:
         result = tuner({"again": [1, 2]}).run(executor=executor, **QUICK)
-        assert submitted == ["compile_in_child"] * 2
+        assert executor.submitted == ["compile_in_child"] * 2
         executor.submit(print)  # it is open still
-    assert [trial.status for trial in result.trials] == ["ok", "ok"]
+        assert [trial.status for trial in result.trials] == ["ok", "ok"]
+        executor.is_losing = True
+        with pytest.raises(TuningFailed, match="ConnectionError: the worker is"):
+            tuner({"again": [3]}).run(executor=executor, **QUICK)
 
 
-def test_an_executor_that_loses_a_task():
-    class Losing(ThreadPoolExecutor):
-        def submit(self, function, *args):
-            return super().submit(self.lose if args[0].func.params[0].name == "A" else function)
+@tvm.instrument.pass_instrument
+class Seeing:
+    def __init__(self):
+        self.seen = []
 
-        def lose(self):
-            raise ConnectionError("the worker is gone")
-
-    with Losing(1) as executor, pytest.raises(TuningFailed, match="ConnectionError: the worker is"):
-        tuner({"again": [1]}).run(executor=executor, **QUICK)
+    def run_before_pass(self, mod, info):
+        self.seen.append(str(info.name))
 
 
+@in_children
 def test_the_caller_may_compile_with_code_of_his_own():
     """Another process does not have it: an instrument, a lowering."""
-    import tvm
-
-    seen = []
-
-    @tvm.instrument.pass_instrument
-    class Seeing:
-        def run_before_pass(self, mod, info):
-            seen.append(str(info.name))
-
-    with tvm.transform.PassContext(instruments=[Seeing()]):
+    seeing = Seeing()
+    with tvm.transform.PassContext(instruments=[seeing]):
         result = tuner({"again": [1, 2]}).run(**QUICK)
     assert [trial.status for trial in result.trials] == ["ok", "ok"]
-    assert seen.count("tvmtile.Legalize") == 3  # two, and the best one again: nothing is kept
+    assert seeing.seen.count("tvmtile.Legalize") == 3  # two, and the best again: nothing is kept
 
 
-def adding(n=64):
-    def add(block=32):
-        @T.prim_func
-        def add(A: T.Tensor((n,), "float32"), s: T.float32):
-            with T.Kernel(T.ceildiv(n, block), threads=32) as bx:
-                for i in T.Parallel(block):
-                    A[bx * block + i] += s
-
-        return add
+def adding(block=32):
+    @T.prim_func
+    def add(A: T.Tensor((64,), "float32"), s: T.float32):
+        with T.Kernel(T.ceildiv(64, block), threads=32) as bx:
+            for i in T.Parallel(block):
+                A[bx * block + i] += s
 
     return add
 
 
+@in_children
 def test_inputs_are_given_and_stay_as_they_are():
     a = torch.zeros(64)
-    tuned = AutoTuner.from_kernel(adding(), {"block": [32, 64]}).set_compile_args(target="llvm")
+    tuned = AutoTuner.from_kernel(adding, {"block": [32, 64]}).set_compile_args(target="llvm")
     with set_autotune_inputs(a, 1.0):
         result = tuned.run(**QUICK)
     assert [trial.status for trial in result.trials] == ["ok", "ok"]
     assert not a.any()
     result.kernel(a, 2.0)
     assert torch.equal(a, torch.full((64,), 2.0))
-
-
-def test_inputs_that_can_not_be_made_up_are_asked_for():
-    tuned = AutoTuner.from_kernel(adding(), {"block": [32]}).set_compile_args(target="llvm")
-    with pytest.raises(ArgumentError, match="s is a scalar") as caught:
-        tuned.run(**QUICK)
-    assert "`with set_autotune_inputs(...)` around the call" in str(caught.value)
-
-
-def test_each_configuration_gets_the_inputs_as_they_were():
-    """One that writes its inputs does not spoil them for the next one's check."""
-
-    def increment(add=1):
-        @T.prim_func
-        def increment(A: T.Tensor((64,), "float32"), B: T.Tensor((64,), "float32")):
-            with T.Kernel(1, threads=32):
-                for i in T.Parallel(64):
-                    B[i] = A[i] * 2
-                    A[i] += add
-
-        return increment
-
-    result = tuner({"add": [1, 2]}, increment, ref_prog=lambda A: A * 2).run(**QUICK)
+    # One that writes its inputs does not spoil them for the next one's check.
+    configs = {"way": ["writes A"], "again": [1, 2]}
+    result = tuner(configs, ref_prog=lambda A: A * 2).run(**QUICK)
     assert [trial.status for trial in result.trials] == ["ok", "ok"]
 
 
+@in_children
 def test_a_supplier_sees_the_parameters_and_a_check_of_ones_own_the_results():
     seen = []
 
@@ -266,52 +237,20 @@ def test_a_supplier_sees_the_parameters_and_a_check_of_ones_own_the_results():
     assert tuner({"way": ["wrong"]}, skip_check=True, **profile).run(**QUICK).latency > 0
 
 
-def test_a_function_that_makes_no_kernel_is_an_error():
+def test_what_can_not_be_tuned():
+    tuned = AutoTuner.from_kernel(adding, {"block": [32]}).set_compile_args(target="llvm")
+    with pytest.raises(ArgumentError, match="s is a scalar") as caught:
+        tuned.run(**QUICK)
+    assert "`with set_autotune_inputs(...)` around the call" in str(caught.value)
     with pytest.raises(TuningFailed, match="returned a int, not a kernel"):
         AutoTuner.from_kernel(lambda x: x, {"x": [1]}).run()
-
-
-def test_without_a_cache_the_best_is_compiled_again(monkeypatch):
-    monkeypatch.setenv("TVMTILE_DISABLE_CACHE", "1")
-    first, second = (tuner({"again": [1]}).run(**QUICK) for _ in range(2))
-    assert not first.is_from_cache
-    assert not second.is_from_cache
-    assert torch.equal(second.kernel(torch.ones(64)), torch.full((64,), 2.0))
-
-
-def test_only_a_jit_kernel_is_decorated():
     with pytest.raises(InvalidOperand, match="is for @tvmtile.jit kernels, not for a function"):
-        tvmtile.autotune(configs=[{}])(lambda: None)
+        tvmtile.autotune(configs=[{}])(double)
 
 
-def test_the_times_are_drawn():
-    pytest.importorskip("matplotlib")
-    result = tuner([{"again": 1}, {"again": 2}, {"way": "refused"}], ref_prog=lambda A: A * 2)
-    axes = result.run(**QUICK).plot()
-    configurations, reference = axes.get_lines()
-    assert len(configurations.get_xdata()) == 2
-    assert list(configurations.get_ydata()) == sorted(configurations.get_ydata())
-    assert len(reference.get_ydata()) == 2
-
-
+@in_children
 def test_what_other_compilers_made_is_not_measured(monkeypatch):
-    from tvmtile.autotuner import compilation
-
     ours = compilation.versions()
     monkeypatch.setattr(compilation, "versions", lambda: (ours[0], "edited", *ours[2:]))
     with pytest.raises(TuningFailed, match="compiled it has another source of tvmtile"):
         tuner({"again": [1]}).run(**QUICK)
-
-
-MADE = []
-
-
-def test_where_the_times_are_known_no_inputs_are_made():
-    def supply(params):
-        MADE.append(len(params))
-        return [torch.ones(64)]
-
-    assert not tuner({"again": [1]}, supply_prog=supply).run(**QUICK).is_from_cache
-    assert MADE == [1]
-    assert tuner({"again": [1]}, supply_prog=supply).run(**QUICK).is_from_cache
-    assert MADE == [1]
