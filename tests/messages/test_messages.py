@@ -71,9 +71,9 @@ def test_program_is_right_for_other_targets(row, tmp_path):
 def test_message(row, tmp_path, pytestconfig):
     for at, target in enumerate(row.targets()):
         file = tmp_path / f"{target}.py"
-        file.write_text(row.program(target))
+        expected = re.sub("^> ?", "", row.message, flags=re.MULTILINE).rstrip("\n")
+        file.write_text(row.program(target, checked=not expected))
         shown = run(file)
-        expected = re.sub("^> ", "", row.message, flags=re.MULTILINE).rstrip("\n")
         wrong = not re.fullmatch(pattern(expected), shown.text)
         golden = pytestconfig.getoption("update_golden") and not row.shares
         if at == 0 and wrong and shown.text and golden:
