@@ -49,7 +49,7 @@ _HINTS = (
     "warpgroup_wait",
 )
 """What changes how fast a program is, or waits for copies, which are done where they begin."""
-_OF_THREADS = ("get_thread_binding", "get_warp_idx", "ws")
+_OF_THREADS = ("get_thread_binding", "get_warp_idx", "thread_return", "ws")
 """What names threads."""
 _IGNORED = (
     "annotations",
@@ -95,6 +95,7 @@ class Interpreter(Expressions):
         self._in_parallel = False
         self._threads: tuple[int, ...] = ()  # of a kernel that names them, in its own code
         self._ended = np.zeros(1, bool)  # lanes that have left the loop at hand
+        self._returned = np.zeros(1, bool)  # threads that have ended
         self.tensors: dict[str, Buffer] = {}
         for arg in self._functions["main"].args.args:
             self._bind_argument(arg, arguments[arg.arg])
@@ -160,6 +161,9 @@ class Interpreter(Expressions):
             case ast.AugAssign(target=target, op=op, value=value):
                 if not (isinstance(op, ast.Add) and self._accumulated(target, "add", value)):
                     self._put(target, self.value(ast.BinOp(_as_load(target), op, value)))
+            case ast.Expr(value=ast.Call(func=ast.Attribute(attr="thread_return"))):
+                self._returned |= self.lanes.runs
+                self.lanes = Lanes(np.zeros_like(self.lanes.runs), self.lanes.maybe)
             case ast.Expr(value=ast.Call() as call):
                 self._perform(call)
             case ast.While():
@@ -203,6 +207,7 @@ class Interpreter(Expressions):
         given = next(ast.literal_eval(k.value) for k in call.keywords if k.arg == "threads")
         self._threads = given if isinstance(given, tuple) else (given,)
         self.lanes, self._in_parallel = Lanes.all_of(int(np.prod(self._threads))), True
+        self._returned = ~self.lanes.runs
         yield
         self.lanes, self._in_parallel, self._threads = Lanes.all_of(1), False, ()
 
@@ -322,10 +327,13 @@ class Interpreter(Expressions):
         outer, self._ended = self._ended, np.zeros(self.lanes.runs.shape, bool)
         yield
         self._ended = outer
+        if self._threads:
+            self.lanes = Lanes(self.lanes.runs & ~self._returned, self.lanes.maybe)
 
     def _repeated(self, node: ast.For | ast.While, lanes: np.ndarray, indices: list[Value]) -> bool:
         """One more iteration in those lanes that have not left the loop, if there are any."""
         runs = self.lanes.runs & lanes & ~self._ended
+        runs = runs & ~self._returned if self._threads else runs
         if runs.any():
             self._iteration(node, indices, Lanes(runs, self.lanes.maybe))
         return bool(runs.any())

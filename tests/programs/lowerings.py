@@ -263,3 +263,83 @@ def copy_to_rows_of_a_stride_of_the_call(
         s = T.alloc_shared((4, 32), "float32")
         T.copy(A[0, bx * 32], s)
         T.copy(s, B[0, bx * 32])
+
+
+@T.macro
+def _finish(C, i):
+    C[i] = 1
+    T.thread_return()
+
+
+@program(
+    tags={"exits"},
+    parameters={
+        "form": ["some", "all of a block", "branches", "serial", "unroll", "never what follows"]
+    },
+    examples=[{"form": form} for form in ("some", "all of a block", "branches", "serial")]
+    + [{"form": "unroll"}, {"form": "never what follows"}],
+    inputs={"A": lambda rng, shape: rng.integers(0, 14, shape)},
+    fast=["metal"],
+)
+def threads_that_return(A: T.Tensor((64, 6), "int32"), C: T.Tensor((64,), "int32")):
+    """They skip what follows, in branches and loops."""
+    with T.Kernel(2, threads=32) as bx:
+        i = bx * 32 + T.get_thread_binding()
+        if form == "some":
+            if i >= 40:
+                T.thread_return()
+            own = T.alloc_local((2,), "int32")
+            own[0] = A[i, 0]
+            if own[0] % 3 == 0:
+                C[i] = -1
+                T.thread_return()
+            elif own[0] % 3 == 1:
+                own[0] += 1
+            C[i] = own[0]
+        elif form == "all of a block":
+            if bx >= 1:
+                T.thread_return()
+            tile = T.alloc_shared((32,), "int32")
+            T.copy(A[0:32, 1], tile)
+            for j in T.Parallel(32):
+                C[bx * 32 + j] = tile[j] * 2
+        elif form == "branches":
+            if A[i, 0] > 5:
+                if A[i, 0] % 2 == 0:
+                    if A[i, 0] % 4 == 0:
+                        T.thread_return()
+                    C[i] += 1
+                C[i] += 10
+            C[i] += 100
+        elif form == "never what follows":
+            _finish(C, i)
+            C[i] = 2
+        else:
+            for j in getattr(T, form)(2):
+                for k in getattr(T, form)(3):
+                    if A[i, j * 3 + k] % 5 == 0:
+                        T.thread_return()
+                    C[i] += A[i, j * 3 + k]
+                C[i] += 100
+            C[i] += 1000
+
+
+@program(
+    tags={"exits"},
+    parameters={"leave": ["continue", "break"]},
+    examples=[{}, {"leave": "break"}],
+    fast=["metal"],
+)
+def loops_of_one_iteration_that_are_left(C: T.Tensor((3,), "int32")):
+    """TVM replaces such a loop by its body."""
+    with T.Kernel(3, threads=32) as bx:
+        if leave == "continue":
+            for q in range(1):
+                if bx == 1:
+                    continue
+                C[bx] = q + 5
+        else:
+            for q in range(bx, bx + 1):
+                if bx == 1:
+                    break
+                C[bx] = q - bx + 5

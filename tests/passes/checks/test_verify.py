@@ -1,6 +1,7 @@
 """The verifier finds violations that are planted, and nothing in programs that are right."""
 
 import itertools
+import textwrap
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import tvmtile.language as L
 from tvmtile import passes
 from tvmtile.errors import VerifyError
 from tvmtile.ir.passes import Property, contract_of, prim_func_pass
+from tvmtile.ir.rewriting import replace_loop
 from tvmtile.passes.checks import verify
 from tvmtile.passes.checks.verify import INVARIANTS, Verify, violations
 from tvmtile.pipeline import LOWERING
@@ -21,172 +23,107 @@ from tvmtile.pipeline import LOWERING
 ALL = tuple(str(step.info.name) for steps in LOWERING.values() for step in steps)
 
 
+HEAD = """
 @T.prim_func
-def whole_buffer(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
+def main(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
     for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-        T.tile.copy(A, C)
+"""
+TILE = 'tile = T.alloc_buffer((8,), "float32", scope="shared.dyn")\n'
+WHOLE_BUFFER = "T.tile.copy(A, C)"
+THREAD_LOOP = 'for tx in T.thread_binding(8, thread="threadIdx.x"):\n    A[tx] = T.float32(0)'
+PARALLEL = """for i in T.parallel(8):
+    A[i] = T.float32(0)
+    for j in T.parallel(8):
+        A[j] = T.float32(0)"""
+BEYOND_TENSOR = "A[8] = T.float32(0)"
+SHARED_TILE = TILE + "A[0] = tile[0]"
+VIOLATIONS = [
+    (WHOLE_BUFFER, "Legalize", "the operand A[8] float32 of copy is not a region"),
+    (WHOLE_BUFFER, "LowerTileOp", "the tile operator copy is left"),
+    (WHOLE_BUFFER, "LowerElementOp", "the operator copy is left"),
+    (THREAD_LOOP, "SerializeThreads", "the loop over 'tx' is bound to threadIdx.x"),
+    ('T.evaluate(T.tvm_storage_sync("shared"))', "SerializeThreads", "there is a barrier"),
+    (PARALLEL, None, "the parallel loop over 'j' stands inside another one"),
+    (PARALLEL, "LowerParallelOnCpu", "the loop over 'i' is parallel"),
+    (BEYOND_TENSOR, "GuardGlobalAccess", "A[8] float32 lies outside A[8] float32"),
+    (f"{TILE}for i in range(8):\n    A[i] = tile[i + 8]", None, "tile[i + 8] float32 lies outside"),
+    (f"{TILE}for i in range(8):\n    tile[i - 8] = A[i]", None, "tile[i - 8] float32 lies outside"),
+    (f"{TILE}T.tile.copy(A[0:8], tile[4:12])", None, "tile[4:12] float32 lies outside tile[8]"),
+    (
+        f"{TILE}pairs = T.decl_buffer((4, 2), data=tile.data, scope='shared.dyn')\nA[0] = pairs[4, 0]",
+        None,
+        "pairs[4, 0] float32 lies outside pairs[4, 2] float32",
+    ),
+    (
+        f"{TILE}tile[T.Ramp(6, 1, 4)] = T.Broadcast(T.float32(0), 4)",
+        None,
+        "lies outside tile[8] float32",
+    ),
+    (SHARED_TILE, "PlaceMemoryOnCpu", "tile[8] float32 has the scope 'shared.dyn'"),
+    (
+        "for i in T.unroll(8):\n    if A[i] > T.float32(0):\n        break",
+        "PlanUnrolling",
+        "the loop over 'i' is left, and is not serial",
+    ),
+    (SHARED_TILE, "LaunchBlocksOnCpu", "the loop over 'bx' is bound to a block"),
+]
 
 
-@T.prim_func
-def thread_loop(A: T.Buffer((8,), "float32")):
-    for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-        for tx in T.thread_binding(8, thread="threadIdx.x"):
-            A[tx] = T.float32(0)
+def program(body):
+    """A kernel with some statements."""
+    return tvm.script.from_source(HEAD + textwrap.indent(body, " " * 8), {"T": T})
 
 
-@T.prim_func
-def barrier(A: T.Buffer((8,), "float32")):
-    for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-        T.evaluate(T.tvm_storage_sync("shared"))
-
-
-@T.prim_func
-def parallel_in_parallel(A: T.Buffer((8, 8), "float32")):
-    for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-        for i in T.parallel(8):
-            A[i, 0] = T.float32(0)
-            for j in T.parallel(8):
-                A[i, j] = T.float32(0)
-
-
-@T.prim_func
-def beyond_tensor(A: T.Buffer((8,), "float32")):
-    for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-        A[8] = T.float32(0)
-
-
-@T.prim_func
-def beyond_tile(A: T.Buffer((8,), "float32")):
-    for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-        tile = T.alloc_buffer((8,), "float32", scope="shared.dyn")
-        for i in range(8):
-            A[i] = tile[i + 8]
-
-
-@T.prim_func
-def before_tile(A: T.Buffer((8,), "float32")):
-    for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-        tile = T.alloc_buffer((8,), "float32", scope="shared.dyn")
-        for i in range(8):
-            tile[i - 8] = A[i]
-
-
-@T.prim_func
-def region_beyond_tile(A: T.Buffer((8,), "float32")):
-    for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-        tile = T.alloc_buffer((8,), "float32", scope="shared.dyn")
-        T.tile.copy(A[0:8], tile[4:12])
-
-
-@T.prim_func
-def beyond_view_of_tile(A: T.Buffer((8,), "float32")):
-    for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-        tile = T.alloc_buffer((8,), "float32", scope="shared.dyn")
-        pairs = T.decl_buffer((4, 2), "float32", data=tile.data, scope="shared.dyn")
-        A[0] = pairs[4, 0]
-
-
-@T.prim_func
-def beyond_view_of_tensor(A: T.Buffer((8,), "float32")):
-    pairs = T.decl_buffer((4, 2), "float32", data=A.data)
-    for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-        tile = T.alloc_buffer((4, 4), "float32", scope="shared.dyn")
-        T.tile.copy(pairs[0:4, 0:4], tile[0:4, 0:4])
-
-
-@T.prim_func
-def vector_beyond_tile(A: T.Buffer((8,), "float32")):
-    for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-        tile = T.alloc_buffer((8,), "float32", scope="shared.dyn")
-        tile[T.Ramp(6, 1, 4)] = T.Broadcast(T.float32(0), 4)
-
-
-@T.prim_func
-def shared_tile(A: T.Buffer((8,), "float32")):
-    for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-        tile = T.alloc_buffer((8,), "float32", scope="shared.dyn")
-        A[0] = tile[0]
-
-
-@T.prim_func
-def loop_exit(A: T.Buffer((8,), "float32")):
-    for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-        for i in T.unroll(8):
-            if A[i] > T.float32(0):
-                break
-
-
-@pytest.mark.parametrize(
-    ("program", "after", "expected"),
-    [
-        (whole_buffer, "tvmtile.Legalize", "the operand A[8] float32 of copy is not a region"),
-        (whole_buffer, "tvmtile.LowerTileOp", "the tile operator copy is left"),
-        (whole_buffer, "tvmtile.LowerElementOp", "the operator copy is left"),
-        (thread_loop, "tvmtile.SerializeThreads", "the loop over 'tx' is bound to threadIdx.x"),
-        (barrier, "tvmtile.SerializeThreads", "there is a barrier"),
-        (parallel_in_parallel, None, "the parallel loop over 'j' stands inside another one"),
-        (parallel_in_parallel, "tvmtile.LowerParallelOnCpu", "the loop over 'i' is parallel"),
-        (beyond_tensor, "tvmtile.GuardGlobalAccess", "A[8] float32 lies outside A[8] float32"),
-        (beyond_tile, None, "tile[i + 8] float32 lies outside tile[8] float32"),
-        (before_tile, None, "tile[i - 8] float32 lies outside tile[8] float32"),
-        (region_beyond_tile, None, "tile[4:12] float32 lies outside tile[8] float32"),
-        (beyond_view_of_tile, None, "pairs[4, 0] float32 lies outside pairs[4, 2] float32"),
-        (vector_beyond_tile, None, "lies outside tile[8] float32"),
-        (shared_tile, "tvmtile.PlaceMemoryOnCpu", "tile[8] float32 has the scope 'shared.dyn'"),
-        (loop_exit, "tvmtile.PlanUnrolling", "the loop over 'i' is left, and is not serial"),
-        (shared_tile, "tvmtile.LaunchBlocksOnCpu", "the loop over 'bx' is bound to a block"),
-    ],
-)
-def test_a_planted_violation_is_found(program, after, expected):
-    found = violations(program, [after] if after else [])
+@pytest.mark.parametrize(("body", "after", "expected"), VIOLATIONS)
+def test_a_planted_violation_is_found(body, after, expected):
+    found = violations(program(body), [f"tvmtile.{after}"] if after else [])
     assert any(expected in problem for problem in found), found
 
 
 def test_a_view_of_a_tensor_is_one_until_accesses_are_guarded():
-    assert not violations(beyond_view_of_tensor, [])
-    assert violations(beyond_view_of_tensor, ["tvmtile.GuardGlobalAccess"])
+    beyond_view = tvm.script.from_source(
+        HEAD.replace(
+            "    for", '    pairs = T.decl_buffer((4, 2), "float32", data=A.data)\n    for'
+        )
+        + '        tile = T.alloc_buffer((4, 4), "float32", scope="shared.dyn")\n'
+        + "        T.tile.copy(pairs[0:4, 0:4], tile[0:4, 0:4])",
+        {"T": T},
+    )
+    assert not violations(beyond_view, [])
+    assert violations(beyond_view, ["tvmtile.GuardGlobalAccess"])
 
 
 def test_a_variable_without_a_definition_is_found():
-    stray = tirx.Var("stray", "int32")
-    loop = beyond_tensor.body
-    A = beyond_tensor.params[0]
-    body = tirx.BufferStore(A, tirx.const(0, "float32"), [stray])
-    broken = tirx.For(loop.loop_var, 0, 1, loop.kind, body, loop.thread_binding, loop.annotations)
-    assert "a variable is used outside of its definition, or defined twice" in violations(
-        beyond_tensor.with_body(broken), []
-    )
+    func = program(BEYOND_TENSOR)
+    stray = tirx.BufferStore(func.params[0], tirx.const(0, "float32"), [tirx.Var("i", "int32")])
+    broken = func.with_body(replace_loop(func.body, body=stray))
+    message = "a variable is used outside of its definition, or defined twice"
+    assert message in violations(broken, [])
 
 
 @pytest.mark.parametrize(
-    ("program", "after"),
+    ("body", "after"),
     [
-        (thread_loop, "tvmtile.SerializeThreads"),
-        (whole_buffer, "tvmtile.LowerTileOp"),
-        (beyond_tensor, "tvmtile.GuardGlobalAccess"),
-        (shared_tile, "tvmtile.PlaceMemoryOnCpu"),
+        (THREAD_LOOP, "tvmtile.SerializeThreads"),
+        (WHOLE_BUFFER, "tvmtile.LowerTileOp"),
+        (BEYOND_TENSOR, "tvmtile.GuardGlobalAccess"),
+        (SHARED_TILE, "tvmtile.PlaceMemoryOnCpu"),
     ],
 )
-def test_before_its_pass_an_invariant_need_not_hold(program, after):
+def test_before_its_pass_an_invariant_need_not_hold(body, after):
     earlier = [name for name in ALL[: ALL.index(after)] if name != "tvmtile.Legalize"]
-    assert violations(program, earlier) == []
+    assert violations(program(body), earlier) == []
 
 
 def test_guarded_and_unreachable_accesses_are_right():
-    @T.prim_func
-    def program(A: T.Buffer((8,), "float32"), n: T.int32):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for i in range(8):
-                if i + 8 < 8:
-                    A[i + 8] = T.float32(0)
-                else:
-                    A[i] = T.if_then_else(i >= 8, A[i + 8], T.float32(0))
-                if n > 0:
-                    A[i + n] = T.float32(0)
-            for i in range(0):
-                A[i + 8] = T.float32(0)
-
-    assert violations(program, ["tvmtile.GuardGlobalAccess"]) == []
+    body = """for i in range(8):
+    if i + 8 < 8:
+        A[i + 8] = T.float32(0)
+    else:
+        A[i] = T.if_then_else(i >= 8, A[i + 8], T.float32(0))
+for i in range(0):
+    A[i + 8] = T.float32(0)"""
+    assert violations(program(body), ["tvmtile.GuardGlobalAccess"]) == []
 
 
 @pytest.mark.full
@@ -222,11 +159,11 @@ def ForgetfulSerializeThreads(func):  # takes the name of a pass, and does nothi
     "PlaceMemoryOnCpu", requires=(Property.NO_TILE_OPERATORS,), establishes=(Property.HOST_MEMORY,)
 )
 def UndoingPlaceMemory(_):
-    return whole_buffer
+    return program(WHOLE_BUFFER)
 
 
 def test_the_verifier_checks_a_pass_that_runs_alone():
-    module = ir.IRModule({"main": thread_loop})
+    module = ir.IRModule({"main": program(THREAD_LOOP)})
     with pytest.raises(
         VerifyError, match=r"after tvmtile.SerializeThreads, main breaks(.|\n)*'tx'"
     ):
@@ -238,13 +175,13 @@ def test_within_a_lowering_earlier_invariants_still_hold(monkeypatch):
     place = next(i for i, step in enumerate(steps) if step.info.name == "tvmtile.PlaceMemoryOnCpu")
     monkeypatch.setitem(LOWERING, "llvm", (*steps[:place], UndoingPlaceMemory))
     with pytest.raises(VerifyError, match="the tile operator copy is left"):
-        passes.LowerTilePrograms("llvm")(ir.IRModule({"main": whole_buffer}))
+        passes.LowerTilePrograms("llvm")(ir.IRModule({"main": program(WHOLE_BUFFER)}))
 
 
 def test_within_a_lowering_what_is_as_it_was_is_not_checked_again(monkeypatch):
     looked_at = []
     monkeypatch.setattr(verify, "ALWAYS", (lambda func: looked_at.append(func) or iter(()),))
-    passes.LowerTilePrograms("llvm")(ir.IRModule({"main": whole_buffer}))
+    passes.LowerTilePrograms("llvm")(ir.IRModule({"main": program(WHOLE_BUFFER)}))
     assert 2 < len(looked_at) < len(LOWERING["llvm"]) / 2
     for before, after in itertools.pairwise(looked_at):
         assert not tvm_ffi.structural_equal(before, after)
@@ -255,12 +192,12 @@ def test_functions_that_are_no_tile_programs_are_not_checked():
     def plain(A: T.Buffer((8,), "float32")):
         A[9] = T.float32(0)
 
-    module = ir.IRModule({"plain": plain, "main": whole_buffer})
+    module = ir.IRModule({"plain": plain, "main": program(WHOLE_BUFFER)})
     passes.LowerTilePrograms("llvm")(module)
 
 
 def test_the_verify_pass_reads_a_module():
-    module = ir.IRModule({"main": whole_buffer})
+    module = ir.IRModule({"main": program(WHOLE_BUFFER)})
     tvm.ir.assert_structural_equal(Verify()(module), module)
     with pytest.raises(VerifyError, match="is not a region"):
         Verify("tvmtile.Legalize")(module)
