@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import tvmtile.language as T
 from tests.programs import program
 
 LOADS = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
 STORES = "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group"
-HOPPER = ["sm_90a", "sm_100a"]
-EVERYWHERE = ["llvm", "metal", "sm_80", "sm_89", "sm_90a", "sm_100a", "gpu"]
+
+by_hand = partial(program, targets=["sm_90a", "sm_100a"])
+hopper = partial(program, targets=["llvm", "sm_90a", "gpu"])
 
 
-@program(
-    tags={"copy", "tma"},
+@by_hand(
     parameters={
         "dtype": ["float16", "bfloat16", "float32", "float64", "int8", "int32", "float8_e4m3fn"],
         "shape": [(50, 80, 32, 32), (100, 320, 64, 320), (64, 128, 16, 128), (70, 40, 32, 16)],
@@ -22,7 +24,6 @@ EVERYWHERE = ["llvm", "metal", "sm_80", "sm_89", "sm_90a", "sm_100a", "gpu"]
         {"shape": (100, 320, 64, 320)},  # rows longer than a box lie in panels
     ],
     where=lambda p: p.shape[3] <= 32 or p.dtype == "float16",
-    targets=HOPPER,
     expects={"sm_90a": [LOADS]},
     fast=["sm_90a"],
 )
@@ -38,7 +39,7 @@ def bulk_load_by_hand(A: dtype[shape[0], shape[1]], C: dtype[shape[0], shape[1]]
         T.copy(t, C[y * rows, x * columns])
 
 
-@program(tags={"copy", "tma"}, targets=HOPPER, fast=["sm_90a"])
+@by_hand(fast=["sm_90a"])
 def bulk_load_of_boxes_of_other_axes(
     A: float16[2, 3, 24, 4, 64],
     B: float32[8, 8, 32],
@@ -62,7 +63,7 @@ def bulk_load_of_boxes_of_other_axes(
                 T.copy(u, E[y * 2, 0, 0])
 
 
-@program(tags={"copy", "tma"}, sizes=[{"n": 100}, {"n": 32}, {"n": 1}, {"n": 0}], targets=HOPPER)
+@by_hand(sizes=[{"n": 100}, {"n": 32}, {"n": 1}, {"n": 0}])
 def bulk_load_of_rows_counted_at_run_time(A: float16[n, 64], C: float16[n, 64]):
     with T.Kernel(T.ceildiv(n, 32), threads=128) as x:
         t = T.alloc_shared((32, 64), "float16")
@@ -73,8 +74,8 @@ def bulk_load_of_rows_counted_at_run_time(A: float16[n, 64], C: float16[n, 64]):
         T.copy(t, C[x * 32, 0])
 
 
-@program(
-    tags={"copy", "tma", "gemm", "pipelined"},
+@by_hand(
+    tags={"pipelined"},
     parameters={
         "stages": [3, 1, 2, 4],
         "repeated": [1, 3],
@@ -87,8 +88,7 @@ def bulk_load_of_rows_counted_at_run_time(A: float16[n, 64], C: float16[n, 64]):
         {"stages": 4, "repeated": 3},
         {"guarded": True, "stages": 2},
     ],
-    inputs={"S": lambda rng, shape: [1, 0, 1, 0, 0]},
-    targets=HOPPER,
+    inputs={"S": [1, 0, 1, 0, 0]},
     expects=lambda p: {
         "sm_90a": [LOADS, "wgmma.mma_async", *([] if p.roles else ["not setmaxnreg"])]
     },
@@ -113,10 +113,9 @@ def bulk_loads_of_a_product(
         T.copy(c, C[by * 64, bx * 64], impl="elements")
 
 
-@program(
-    tags={"copy", "tma", "pipelined"},
+@by_hand(
+    tags={"pipelined"},
     inputs={"S": lambda rng, shape: rng.integers(0, 2, shape)},
-    targets=HOPPER,
     expects={"sm_90a": ["mbarrier", "not iterations"]},
     fast=["sm_90a"],
 )
@@ -134,11 +133,9 @@ def bulk_loads_of_a_loop_in_a_branch(A: float32[128, 64], S: int32[4], C: float3
         T.copy(total, C[bx, :])
 
 
-@program(
-    tags={"copy", "tma"},
+@by_hand(
     parameters={"times": [3, 1], "fills": [False, True]},
     examples=[{}, {"times": 1}, {"times": 1, "fills": True}],
-    targets=HOPPER,
     expects=lambda p: {
         "sm_90a": [("" if p.fills or p.times > 1 else "not ") + "fence.proxy.async"]
     },
@@ -153,8 +150,7 @@ def bulk_load_by_itself(A: float16[64, 64], C: float16[64, 64]):
             T.copy(t, C, impl="elements")
 
 
-@program(
-    tags={"copy", "tma"},
+@by_hand(
     parameters={
         "dtype": ["float16", "float32", "int32"],
         "explicit": [True, False],
@@ -168,17 +164,13 @@ def bulk_load_by_itself(A: float16[64, 64], C: float16[64, 64]):
         {"shape": (100, 320, 64, 320)},
     ],
     where=lambda p: p.shape[3] <= 32 or (p.dtype == "float16" and p.steps == 1),
-    targets=HOPPER,
     expects={"sm_90a": [STORES, "fence.proxy.async.shared::cta"]},
     fast=["sm_90a"],
 )
-def bulk_stores(A: dtype[shape[0], shape[1]], C: dtype[shape[0], shape[1]]):
+def bulk_stores(A: dtype[M, N], C: dtype[M, N]):
     """Ragged tiles that are written in shared memory, one after the other."""
-    rows, columns = shape[2], shape[3]
-    with T.Kernel(T.ceildiv(shape[1], columns), T.ceildiv(shape[0], rows * steps), threads=128) as (
-        x,
-        y,
-    ):
+    M, N, rows, columns = shape
+    with T.Kernel(T.ceildiv(N, columns), T.ceildiv(M, rows * steps), threads=128) as (x, y):
         t = T.alloc_shared((rows, columns), dtype)
         for k in T.serial(steps):
             row = (y * steps + k) * rows
@@ -191,9 +183,7 @@ def bulk_stores(A: dtype[shape[0], shape[1]], C: dtype[shape[0], shape[1]]):
                 T.copy(t, C[row, x * columns], impl="tma")
 
 
-@program(
-    tags={"copy", "tma"},
-    targets=HOPPER,
+@by_hand(
     expects={"sm_90a": ["cp.async.bulk.wait_group 0;"]},  # the tensor is written, too
     fast=["sm_90a"],
 )
@@ -208,7 +198,7 @@ def bulk_stores_of_which_two_are_under_way(A: float16[6, 32, 64], C: float16[6, 
 
 
 @program(
-    tags={"copy", "tma", "gemm", "pipelined"},
+    tags={"pipelined"},
     parameters={
         "out": ["float16", "float32", "bfloat16"],
         "block": [
@@ -234,7 +224,6 @@ def bulk_stores_of_which_two_are_under_way(A: float16[6, 32, 64], C: float16[6, 
     ],
     where=lambda p: p.block[1] > 8 or p.rest[1] == 0,
     expects={"sm_90a": [STORES]},
-    targets=EVERYWHERE,
     fast=["sm_90a"],
 )  # fmt: skip
 def bulk_stores_of_sums(A: float16[M, 48], B: float16[48, N], C: out[M, N]):
@@ -254,8 +243,7 @@ def bulk_stores_of_sums(A: float16[M, 48], B: float16[48, N], C: out[M, N]):
         T.copy(c, C[by * rows, bx * columns])
 
 
-@program(
-    tags={"copy", "tma", "gemm"},
+@hopper(
     parameters={
         "dtypes": [
             ("float16", "float32", "float16"),
@@ -272,7 +260,6 @@ def bulk_stores_of_sums(A: float16[M, 48], B: float16[48, N], C: out[M, N]):
         {"dtypes": ("int8", "int32", "int32"), "shape": (64, 96)},
     ],
     where=lambda p: p.dtypes[0] != "int8" or p.shape == (64, 96),
-    targets=["llvm", "sm_90a", "gpu"],
     expects={"sm_90a": ["cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group"]},
 )
 def bulk_stores_of_one_instruction(
@@ -289,11 +276,9 @@ def bulk_stores_of_one_instruction(
         T.copy(c, C[0 : shape[0], head, 0 : shape[1]])
 
 
-@program(
-    tags={"copy", "tma", "gemm"},
+@hopper(
     parameters={"step": [64, 0, 128]},
-    examples=[{}, {"step": 0}, {"step": 128}],
-    targets=["llvm", "sm_90a", "gpu"],
+    examples="step",
     expects={"sm_90a": [STORES]},
     fast=["sm_90a"],
 )
@@ -314,12 +299,11 @@ def bulk_stores_that_a_loop_moves(
             T.copy(c, C[n * step, 0])
 
 
-@program(
-    tags={"copy", "tma", "gemm", "pipelined"},
+@hopper(
+    tags={"pipelined"},
     parameters={"blocks": [1, 4, 2], "threads": [128, 256], "columns": [88, 152]},
     examples=[{}, {"blocks": 2, "threads": 256, "columns": 152}],
     where=lambda p: p.threads == 128 or p.blocks == 2,
-    targets=["llvm", "sm_90a", "gpu"],
     expects={"sm_90a": [STORES, "C_staged", "not C_staged_1"]},
 )
 def bulk_stores_of_parts_of_a_tile(
@@ -334,22 +318,18 @@ def bulk_stores_of_parts_of_a_tile(
             first = T.alloc_fragment((rows, 64), "float32")
             second = T.alloc_fragment((rows, 64), "float32")
             third = T.alloc_fragment((rows, 64), "float32")
-            T.clear(first)
-            T.clear(second)
-            T.clear(third)
+            for part in (first, second, third):
+                T.clear(part)
             for k in T.Pipelined(2, num_stages=2):
                 T.copy(A[by * 3 * rows, k * 32], a)
                 T.copy(B[k * 32, bx * 64], b)
-                T.gemm(a[0:rows, :], b, first)
-                T.gemm(a[rows : 2 * rows, :], b, second)
-                T.gemm(a[2 * rows : 3 * rows, :], b, third)
-            T.copy(first, C[by * 3 * rows, bx * 64])
-            T.copy(second, C[by * 3 * rows + rows, bx * 64])
-            T.copy(third, C[by * 3 * rows + 2 * rows, bx * 64])
+                for part, row in ((first, 0), (second, rows), (third, 2 * rows)):
+                    T.gemm(a[row : row + rows, :], b, part)
+            for part, row in ((first, 0), (second, rows), (third, 2 * rows)):
+                T.copy(part, C[by * 3 * rows + row, bx * 64])
 
 
-@program(
-    tags={"atomic", "tma", "gemm"},
+@hopper(
     parameters={
         "shape": [(64, 64, 128), (100, 72, 64), (128, 128, 64), (128, 96, 64)],
         "block": [(64, 64, 128), (64, 128, 256), (128, 96, 256)],
@@ -360,7 +340,6 @@ def bulk_stores_of_parts_of_a_tile(
         {"shape": (128, 128, 64), "block": (64, 128, 256)},  # two warpgroups share columns
         {"shape": (128, 96, 64), "block": (128, 96, 256)},
     ],
-    targets=["llvm", "sm_90a", "gpu"],
     expects={"sm_90a": [".add.tile.bulk_group"]},
     fast=["sm_90a"],
 )
@@ -382,11 +361,9 @@ def bulk_additions_of_parts_of_a_product(
             T.atomic_add(C[by * rows, bx * columns], c)
 
 
-@program(
-    tags={"atomic", "tma"},
+@hopper(
     parameters={"then": ["fragment", "ones", "read"]},
-    examples=[{}, {"then": "ones"}, {"then": "read"}],
-    targets=["llvm", "sm_90a", "gpu"],
+    examples="then",
     expects=lambda p: {
         "sm_90a": [("" if p.then == "fragment" else "not ") + ".add.tile.bulk_group"]
     },
@@ -406,13 +383,11 @@ def bulk_additions_and_other_uses_of_the_tensor(A: float32[64, 64], C: float32[6
             T.copy(a, A)
 
 
-@program(
-    tags={"copy", "atomic", "tma"},
+@hopper(
     parameters={"assumes": [True, False], "row": [0, -64, -15, 56, 64]},
     examples=[{"row": 56}, *({"row": row, "assumes": False} for row in (-15, -64, 0, 64))],
     where=lambda p: p.row >= 0 or not p.assumes,
     inputs={"at": lambda rng, shape: row},
-    targets=["llvm", "sm_90a", "gpu"],
     expects=lambda p: {"sm_90a": [("" if p.assumes else "not ") + "cp_async_bulk"]},
 )
 def bulk_stores_in_front_of_a_tensor(O: float32[64, 64], P: float32[64, 64], at: T.int32):
@@ -431,10 +406,8 @@ def bulk_stores_in_front_of_a_tensor(O: float32[64, 64], P: float32[64, 64], at:
         T.copy(sums, P[at, 0])
 
 
-@program(
-    tags={"copy", "tma", "gemm"},
+@hopper(
     sizes=[{"m": 64, "n": 64}, {"m": 300, "n": 132}, {"m": 40, "n": 4}],
-    targets=["llvm", "sm_90a", "gpu"],
     expects={"sm_90a": ["cp_async_bulk_tensor"]},
 )
 def bulk_stores_of_persistent_blocks(A: bfloat16[m, 32], O: float32[m, n]):
@@ -451,7 +424,6 @@ def bulk_stores_of_persistent_blocks(A: bfloat16[m, 32], O: float32[m, n]):
 
 
 @program(
-    tags={"copy", "gemm"},
     parameters={
         "dtypes": [("float32", "float32"), ("float16", "float16"), ("float32", "float16")],
         "extents": [(40, 72), (64, 64)],
@@ -489,7 +461,6 @@ def stores_of_accumulators(
 
 
 @program(
-    tags={"copy", "gemm"},
     parameters={"columns": [8, 24, 32], "threads": [128, 64], "dtype": ["float16", "bfloat16"]},
     examples=[{}, {"columns": 24}, {"columns": 32, "threads": 64, "dtype": "bfloat16"}],
 )

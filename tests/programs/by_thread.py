@@ -6,7 +6,7 @@ import tvmtile.language as T
 from tests.programs import program
 
 
-@program(tags={"threads"})
+@program()
 def threads_of_three_axes(A: int32[3, 2, 4, 5]):
     with T.Kernel(3, threads=(5, 4, 2)) as bx:
         tx = T.get_thread_binding(0)
@@ -15,7 +15,7 @@ def threads_of_three_axes(A: int32[3, 2, 4, 5]):
         A[bx, tz, ty, tx] += 1 + tx + 10 * ty + 100 * tz
 
 
-@program(tags={"threads"}, fast=["metal"])
+@program(fast=["metal"])
 def threads_with_arrays_of_their_own(A: float32[64, 2, 3], B: int32[64, 6], C: float32[3, 64]):
     """They live across barriers, also by another name, and begin anew in a loop."""
     with T.Kernel(2, threads=32) as bx:
@@ -40,7 +40,7 @@ def threads_with_arrays_of_their_own(A: float32[64, 2, 3], B: int32[64, 6], C: f
             T.sync_threads()
 
 
-@program(tags={"threads"})
+@program()
 def threads_that_add_by_a_tree(A: float32[4, 128], C: float32[4]):
     with T.Kernel(4, threads=128) as bx:
         tx = T.get_thread_binding()
@@ -57,9 +57,8 @@ def threads_that_add_by_a_tree(A: float32[4, 128], C: float32[4]):
 
 
 @program(
-    tags={"threads"},
     parameters={"count": [5, 0, 1]},
-    examples=[{}, {"count": 0}, {"count": 1}],
+    examples="count",
     inputs={"n": lambda rng, shape: count},
     fast=["metal"],
 )
@@ -83,7 +82,7 @@ def threads_whose_barriers_are_understood(A: int32[32], B: int32[32], C: int32[4
             C[i, tx] = rows[i, 31 - tx]
 
 
-@program(tags={"threads"}, fast=["metal"])
+@program(fast=["metal"])
 def threads_with_values_of_all(A: float32[32], B: int32[1], C: float32[32], D: int32[32, 6]):
     """A name keeps what memory held; what is the same for all threads is done once."""
     with T.Kernel(1, threads=32):
@@ -104,7 +103,7 @@ def threads_with_values_of_all(A: float32[32], B: int32[1], C: float32[32], D: i
         D[tx, 5] = B[0]
 
 
-@program(tags={"threads"})
+@program()
 def threads_that_branch(A: float32[32], C: float32[32], D: int32[2, 32]):
     """A condition is that of before the branch, whatever the branch overwrites."""
     with T.Kernel(1, threads=32):
@@ -131,10 +130,9 @@ def threads_that_branch(A: float32[32], C: float32[32], D: int32[2, 32]):
 
 
 @program(
-    tags={"threads"},
     parameters={"at_once": [True, False]},
-    examples=[{}, {"at_once": False}],
-    inputs={"A": lambda rng, shape: np.arange(0, 32, 2), "n": lambda rng, shape: 3},
+    examples="at_once",
+    inputs={"A": lambda rng, shape: np.arange(0, 32, 2), "n": 3},
     targets=lambda p: ["llvm"] if p.at_once else ["llvm", "metal", "sm_80", "gpu"],
 )
 def threads_whose_loops_differ(A: int32[16], C: int32[16, 4], n: T.int32):
@@ -172,7 +170,7 @@ def threads_whose_loops_differ(A: int32[16], C: int32[16, 4], n: T.int32):
         C[tx, 3] = shared[tx]
 
 
-@program(tags={"threads"}, fast=["metal"])
+@program(fast=["metal"])
 def threads_beside_tile_operators(A: float32[40, 32], C: float32[40, 32]):
     with T.Kernel(2, threads=32) as bx:
         tx = T.get_thread_binding()
@@ -190,7 +188,7 @@ def threads_beside_tile_operators(A: float32[40, 32], C: float32[40, 32]):
                 C[bx * 24 + i, tx] = shared[23 - i, 31 - tx]
 
 
-@program(tags={"threads"}, fast=["metal"])
+@program(fast=["metal"])
 def threads_of_a_branch_that_share_work(
     P: float32[4], X: float32[4, 64], C: float32[64], D: float32[64]
 ):
@@ -219,7 +217,7 @@ def threads_of_a_branch_that_share_work(
                 D[32 + i] = total[0]
 
 
-@program(tags={"threads"}, parameters={"low": [0, 32, 64]}, examples=[{"low": 32}, {}, {"low": 64}])
+@program(parameters={"low": [0, 32, 64]}, examples=[{"low": 32}, {}, {"low": 64}])
 def threads_that_come_to_a_tile_operator(A: float32[8], C: float32[8]):
     with T.Kernel(1, threads=64):
         warp = T.get_thread_binding() - low
@@ -227,11 +225,7 @@ def threads_that_come_to_a_tile_operator(A: float32[8], C: float32[8]):
             T.copy(A, C)
 
 
-@program(
-    tags={"threads", "atomic"},
-    inputs={"A": lambda rng, shape: rng.integers(0, 8, shape)},
-    fast=["metal"],
-)
+@program(inputs={"A": lambda rng, shape: rng.integers(0, 8, shape)}, fast=["metal"])
 def threads_with_atomics(A: int32[4, 64], B: int32[3], C: int32[4, 8], D: int32[4, 64]):
     """Each thread adds once, work of the block is shared; what is added is read before it changes."""
     with T.Kernel(4, threads=(16, 4)) as bx:
@@ -258,7 +252,7 @@ def threads_with_atomics(A: int32[4, 64], B: int32[3], C: int32[4, 8], D: int32[
         D[bx, tx] = total[tx]
 
 
-@program(tags={"threads"}, targets=["llvm", "sm_80", "sm_90a", "gpu"], fast=["sm_80"])
+@program(targets=["llvm", "sm_80", "sm_90a", "gpu"], fast=["sm_80"])
 def threads_of_which_some_wait(A: int32[64]):
     with T.Kernel(1, threads=64):
         tx = T.get_thread_binding()

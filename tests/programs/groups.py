@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import tvmtile.language as T
 from tests.programs import program
 
-BARRIERS = ["llvm", "sm_80", "sm_90a", "gpu"]
-"""Where a group of several warps has barriers of its own."""
+# Where a group of several warps has barriers of its own.
+groups = partial(program, targets=["llvm", "sm_80", "sm_90a", "gpu"])
 
 
 @program(
-    tags={"groups"},
     parameters={"threads": [(0, 128, 256), (32, 128, 192), (0, 96, 128)]},
-    examples=[{}, {"threads": (32, 128, 192)}, {"threads": (0, 96, 128)}],
+    examples="threads",
     fast=["metal", "sm_80"],
 )
 def groups_that_do_different_things(A: float32[64, 48], B: float32[64, 48], C: float32[64, 48]):
@@ -34,12 +35,7 @@ def groups_that_do_different_things(A: float32[64, 48], B: float32[64, 48], C: f
             C[0, 0] = 7
 
 
-@program(
-    tags={"groups", "atomic"},
-    sizes=[{"n": 77}, {"n": 5}],
-    inputs={"C": lambda rng, shape: np.zeros(shape)},
-    fast=["metal"],
-)
+@program(sizes=[{"n": 77}, {"n": 5}], inputs={"C": 0}, fast=["metal"])
 def atomics_of_groups(A: int32[n], C: int32[2]):
     with T.Kernel(1, threads=128):
         if T.get_warp_idx() == 2:
@@ -51,7 +47,7 @@ def atomics_of_groups(A: int32[n], C: int32[2]):
                     T.atomic_add(C[1], 1)
 
 
-@program(tags={"groups", "reduce"}, fast=["metal"])
+@program(fast=["metal"])
 def reductions_within_a_warp(A: float32[16, 64], C: float32[2, 16]):
     with T.Kernel(1, threads=64):
         tile = T.alloc_fragment((16, 64), "float32")
@@ -68,7 +64,7 @@ def reductions_within_a_warp(A: float32[16, 64], C: float32[2, 16]):
             T.copy(most, C[1, :])
 
 
-@program(tags={"groups"}, inputs={"A": lambda rng, shape: np.arange(64)}, fast=["metal"])
+@program(inputs={"A": lambda rng, shape: np.arange(64)}, fast=["metal"])
 def stores_in_branches_of_any_threads(A: int32[64], C: int32[6]):
     """What is the same for all threads that come is done by one of them, which does come."""
     with T.Kernel(1, threads=64):
@@ -87,7 +83,7 @@ def stores_in_branches_of_any_threads(A: int32[64], C: int32[6]):
             C[5] = 6
 
 
-@program(tags={"groups", "gemm"}, targets=BARRIERS, fast=["sm_80"])
+@groups(fast=["sm_80"])
 def product_beside_sums(A: float16[64, 64], B: float16[64, 64], C: float32[64, 64], D: float32[64]):
     """mma.sync by 4 warps of 8, from shared tiles; the others transpose and reduce."""
     with T.Kernel(1, threads=256):
@@ -123,7 +119,7 @@ def _half_of_a_product(A, B, C, row):
     T.copy(acc, C[row, 0])
 
 
-@program(tags={"groups", "gemm", "pipelined"}, targets=BARRIERS, fast=["sm_80"])
+@groups(tags={"pipelined"}, fast=["sm_80"])
 def pipelined_products_of_two_groups(A: float16[64, 128], B: float16[128, 64], C: float32[64, 64]):
     """Each group pipelines copies of its own, asynchronously on CUDA."""
     with T.Kernel(1, threads=192):
@@ -133,7 +129,7 @@ def pipelined_products_of_two_groups(A: float16[64, 128], B: float16[128, 64], C
             _half_of_a_product(A, B, C, 32)
 
 
-@program(tags={"groups", "reduce"}, targets=BARRIERS, fast=["sm_80"])
+@groups(fast=["sm_80"])
 def scans_and_sums_of_several_warps(A: int32[8, 256], C: int32[2, 8, 256]):
     with T.Kernel(1, threads=288):
         tile = T.alloc_shared((8, 256), "int32")
@@ -151,12 +147,7 @@ def scans_and_sums_of_several_warps(A: int32[8, 256], C: int32[2, 8, 256]):
             T.copy(most, C[1, 0, :])
 
 
-@program(
-    tags={"groups"},
-    targets=BARRIERS,
-    inputs={"C": lambda rng, shape: np.zeros(shape)},
-    fast=["sm_80"],
-)
+@groups(inputs={"C": 0}, fast=["sm_80"])
 def groups_that_hand_over(
     A: float32[4, 256], C: float32[4, 128], D: float32[4, 256], E: float32[4]
 ):
@@ -184,7 +175,7 @@ def groups_that_hand_over(
                     D[k, i] = mine[255 - i]
 
 
-@program(tags={"groups"}, targets=BARRIERS, fast=["sm_80"])
+@groups(fast=["sm_80"])
 def threads_of_a_group_exchange_elements(A: int32[64], C: int32[3, 64]):
     """Code written by thread index gets barriers in a region too, or names them."""
     with T.Kernel(1, threads=128):
@@ -202,12 +193,10 @@ def threads_of_a_group_exchange_elements(A: int32[64], C: int32[3, 64]):
             C[2, tx] = shared[63 - tx]
 
 
-@program(
-    tags={"groups"},
+@groups(
     parameters={"steps": [(0, 9), (3, 9), (4, 2)]},
-    examples=[{}, {"steps": (3, 9)}, {"steps": (4, 2)}],
+    examples="steps",
     inputs={"Steps": lambda rng, shape: steps},
-    targets=BARRIERS,
     fast=["sm_80"],
 )
 def group_that_counts_by_itself(A: float32[64], Steps: int32[2], C: float32[64], D: int32[2]):
@@ -234,7 +223,7 @@ def group_that_counts_by_itself(A: float32[64], Steps: int32[2], C: float32[64],
                 D[1] = 7
 
 
-@program(tags={"groups"}, fast=["metal"])
+@program(fast=["metal"])
 def warp_that_waits_for_itself(A: float32[8, 32], C: float32[32]):
     with T.Kernel(1, threads=96):
         tile = T.alloc_shared((8, 32), "float32")
@@ -252,7 +241,7 @@ def warp_that_waits_for_itself(A: float32[8, 32], C: float32[32]):
             T.copy(total, C)
 
 
-@program(tags={"groups"}, targets=["sm_80", "sm_90a", "gpu"], fast=["sm_80"])
+@program(targets=["sm_80", "sm_90a", "gpu"], fast=["sm_80"])
 def groups_that_meet_at_a_barrier(A: float32[128], C: float32[128]):
     """Two of three."""
     with T.Kernel(1, threads=384):
@@ -270,7 +259,7 @@ def groups_that_meet_at_a_barrier(A: float32[128], C: float32[128]):
                 C[i] = tile[127 - i]
 
 
-@program(tags={"groups", "gemm", "tma"}, targets=["sm_90a", "gpu"], fast=["sm_90a"])
+@program(targets=["sm_90a", "gpu"], fast=["sm_90a"])
 def group_that_copies_for_another_one(A: float16[64, 256], B: float16[256, 64], C: float32[64, 64]):
     """TileLang's way to specialise warpgroups: two buffers and four mbarriers."""
     with T.Kernel(1, threads=256):
@@ -295,13 +284,7 @@ def group_that_copies_for_another_one(A: float16[64, 256], B: float16[256, 64], 
             T.copy(acc, C)
 
 
-@program(
-    tags={"groups", "gemm"},
-    parameters={"stages": [0, 1, 2, 3]},
-    examples=[{}, {"stages": 1}, {"stages": 2}, {"stages": 3}],
-    targets=BARRIERS,
-    fast=["sm_90a"],
-)
+@groups(parameters={"stages": [0, 1, 2, 3]}, examples="stages", fast=["sm_90a"])
 def warpgroups_that_multiply_one_tile(
     A: float16[64, 256], B: float16[256, 128], C: float32[64, 128]
 ):
@@ -328,12 +311,7 @@ def warpgroups_that_multiply_one_tile(
             T.copy(e, C[0, 64])
 
 
-@program(
-    tags={"groups", "gemm"},
-    targets=BARRIERS,
-    expects={"sm_90a": ["wgmma.mma_async"], "sm_80": ["not wgmma"]},
-    fast=["sm_90a"],
-)
+@groups(expects={"sm_90a": ["wgmma.mma_async"], "sm_80": ["not wgmma"]}, fast=["sm_90a"])
 def warpgroups_that_multiply_together(A: float16[128, 64], B: float16[64, 64], C: float32[128, 64]):
     """The rows of one product are shared by the second and the third warpgroup."""
     with T.Kernel(1, threads=384):

@@ -326,46 +326,6 @@ def pipeline_of_rows(
 
 
 @pipelined(
-    parameters={"stages": [2, 3, 0, 4], "causal": [False, True]},
-    examples=[{}, {"causal": True, "stages": 3}],
-)
-def pipeline_of_attention(
-    Q: float32[24, 16], K: float32[40, 16], V: float32[40, 16], O: float32[24, 16]
-):
-    with T.Kernel(T.ceildiv(24, 16), threads=32) as bx:
-        q = T.alloc_shared((16, 16), "float32")
-        k, v = T.alloc_shared((16, 16), "float32"), T.alloc_shared((16, 16), "float32")
-        scores = T.alloc_fragment((16, 16), "float32")
-        out = T.alloc_fragment((16, 16), "float32")
-        best, before = T.alloc_fragment((16,), "float32"), T.alloc_fragment((16,), "float32")
-        here, total = T.alloc_fragment((16,), "float32"), T.alloc_fragment((16,), "float32")
-        T.copy(Q[bx * 16, 0], q)
-        T.clear(out)
-        T.clear(total)
-        T.fill(best, -1e30)
-        for step in T.Pipelined(T.min(bx + 1, 3) if causal else 3, num_stages=stages):
-            T.copy(K[step * 16, 0], k)
-            T.gemm(q, k, scores, transpose_B=True, clear_accum=True)
-            for i, j in T.Parallel(16, 16):
-                seen = (not causal or bx * 16 + i >= step * 16 + j) and (step * 16 + j < 40)
-                scores[i, j] = T.if_then_else(seen, scores[i, j], -1e30)
-            T.copy(best, before)
-            T.reduce_max(scores, best, dim=1, clear=False)
-            for i, j in T.Parallel(16, 16):
-                scores[i, j] = T.exp(scores[i, j] - best[i])
-            T.reduce_sum(scores, here, dim=1)
-            for i in T.Parallel(16):
-                total[i] = total[i] * T.exp(before[i] - best[i]) + here[i]
-            for i, j in T.Parallel(16, 16):
-                out[i, j] *= T.exp(before[i] - best[i])
-            T.copy(V[step * 16, 0], v)
-            T.gemm(scores, v, out)
-        for i, j in T.Parallel(16, 16):
-            out[i, j] /= total[i]
-        T.copy(out, O[bx * 16, 0])
-
-
-@pipelined(
     parameters={
         "form": ["places that a sum decides", "places that a copy decides", "atomics", "views"],
         "stages": STAGES,
@@ -433,27 +393,6 @@ def pipeline_of_a_ragged_vector(A: float16[1237], C: float32[512]):
 
 
 @pipelined(parameters={"stages": STAGES})
-def pipeline_of_a_conversion_by_the_consumer(
-    A: float32[16, 64], B: uint8[16, 32], C: float32[16, 16]
-):
-    with T.Kernel(1, threads=32):
-        a, b = T.alloc_shared((16, 16), "float32"), T.alloc_shared((16, 16), "float32")
-        packed = T.alloc_shared((16, 8), "uint8")
-        own = T.alloc_fragment((16, 8), "uint8")
-        total = T.alloc_fragment((16, 16), "float32")
-        T.clear(total)
-        for k in T.Pipelined(4, num_stages=stages):
-            T.copy(A[0, k * 16], a)
-            T.copy(B[0, k * 8], packed)
-            T.copy(packed, own)
-            for i, j in T.Parallel(16, 16):
-                bits = T.cast(own[i, j // 2], "int32") >> (j % 2 * 4) & 15
-                b[i, j] = T.cast(bits, "float32")
-            T.gemm(a, b, total, transpose_B=True)
-        T.copy(total, C)
-
-
-@pipelined(parameters={"stages": STAGES})
 def pipeline_of_axes_of_operators(A: float32[5, 8, 16], C: float32[5, 16, 8]):
     """They count from the tile's own, and take one of its versions."""
     with T.Kernel(1, threads=32):
@@ -484,12 +423,3 @@ def pipeline_of_as_many_as_a_block_has_memory_for(A: float32[4 * block], C: floa
         for k in T.Pipelined(4, num_stages=4):
             T.copy(A[k * block], tile)
             T.copy(tile, C[k * block])
-
-
-@pipelined(parameters={"stages": STAGES})
-def pipeline_of_columns_of_an_image(A: float32[1, 6, 6, 8], C: float32[9, 16, 8]):
-    with T.Kernel(1, threads=32):
-        tile = T.alloc_shared((16, 8), "float32")
-        for k in T.Pipelined(9, num_stages=stages):
-            T.im2col(A, tile, 0, k, 3, 1, 1, 0)
-            T.copy(tile, C[k, :, :])
