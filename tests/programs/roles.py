@@ -21,7 +21,7 @@ roles = partial(program, targets=["llvm", "sm_80", "sm_90a", "gpu"])
 
 def _one(reason):
     """The loop has one role, for a reason."""
-    return {"sm_90a": ["one role", reason, "not setmaxnreg"]}
+    return {"sm_90a": ["Pipelined of k: one role", reason, "not setmaxnreg"]}
 
 
 # The tiles of an iteration are copied and multiplied.
@@ -253,172 +253,113 @@ def roles_dynamic_trips_and_starts(
         T.copy(c, C[bx, 0, 0])
 
 
-@roles(sizes=[{"n": 5}, {"n": 1}, {"n": 3}], expects=TWO)
-def roles_trips_of_the_call(
-    A: float16[N, n * N], B: float16[n * N, N], end: int32[1], C: float32[N, N]
-):
-    """A loop that may end before it begins, and one with the same tiles behind it."""
-    with T.Kernel(1, threads=128):
-        a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
-        c = T.alloc_fragment((N, N), "float32")
-        T.clear(c)
-        for k in T.Pipelined(end[0] - 8, num_stages=2):
-            _multiplied(A, B, a, b, c, k)
-        for k in T.Pipelined(n, num_stages=2):
-            _multiplied(A, B, a, b, c, k)
-        T.copy(c, C)
-
-
-AROUND = {
-    "in a branch": [1, 0, 2, 0, 0],
-    "a loop around is left": [0, 1, 0, 2, 0],  # between a copy and the loop, and behind the loop
-    "sums begin with a tensor": 0,
-    "products around": 0,
+# The blocks of each, and what `numbers` holds.
+LOOPS = {
+    "in a branch": (3, [1, 0, 2]),
+    "in a loop that is left": (1, [0, 1, 0, 2, 0]),
+    "of the call's trips, behind one": (1, [3]),  # which ends before it begins
+    "of sums that begin with a tensor": (1, []),
+    "of two products, behind one": (1, []),
+    "of rows of a group": (5, [0, 1, 3]),  # a variable that is stored several times
+    "of a list": (2, [2, -1, 3, 0, 1, 3, -1, -1, 1, 0, 2, 4]),
+    "of a list in shared memory": (1, [2, 0, 3, 1, 1, 3, 2, 0]),
+    "of a list that both use": (1, [2, 0, 3, 1, 1, 3, 2, 0]),
 }
 
 
 @roles(
-    parameters={"form": list(AROUND)},
+    parameters={"form": list(LOOPS), "stages": [2, 3]},
     examples="form",
-    inputs={"flags": lambda rng, shape: AROUND[form]},
-    expects=TWO,
+    sizes=lambda p: [{"n": n} for n in (5, 1, 3)] if "call" in p.form else [{}, {}],
+    inputs={"numbers": lambda rng, shape: (LOOPS[form][1] + [0] * 12)[:12]},
+    expects=lambda p: SKIPPED if p.form == "of a list" else TWO,
 )
-def roles_around_the_loop(
-    A: float16[5, N, 3 * N],
-    B: float16[5, 3 * N, N],
+def roles_loop(
+    A: float16[5 * N, (n if "call" in form else 4) * N],
+    B: float16[(n if "call" in form else 8) * N, N],
     start: float32[N, N],
     bias: float32[N],
-    flags: int32[5],
+    numbers: int32[12],
     C: float32[5, N, N],
 ):
-    """Both roles leave a loop; threads clear a scratch tile; a tile that stays is multiplied too."""
-    with T.Kernel(3 if form == "in a branch" else 1, threads=128) as bx:
+    """Iterations of a list are left out by an entry, by its place in it, or for a whole block."""
+    with T.Kernel(LOOPS[form][0], threads=128) as bx:
         a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
         first, turned = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float32")
-        row = T.alloc_shared((N,), "float32")
+        row, places = T.alloc_shared((N,), "float32"), T.alloc_shared((12,), "int32")
         c = T.alloc_fragment((N, N), "float32")
-        if form == "a loop around is left":
+        if form == "of sums that begin with a tensor":
+            T.copy(bias, row)
+            T.clear(turned)
+            T.copy(start, c)
+        elif form == "of two products, behind one":
+            T.copy(A[N, 0], first)
+            T.gemm(first, first, c, clear_accum=True)
+        else:
             T.clear(c)
+        if form == "in a branch":
+            if numbers[bx] > 0:
+                for k in T.Pipelined(3, num_stages=stages):
+                    _multiplied(A, B, a, b, c, k)
+        elif form == "in a loop that is left":  # between a copy and the loop, and behind the loop
             for turn in T.serial(5):
-                T.copy(A[turn, 0, 0], a)
-                if flags[turn] == 1:
+                T.copy(A[turn * N, 0], a)
+                if numbers[turn] == 1:
                     continue
-                for k in T.Pipelined(3, num_stages=2):
-                    T.copy(B[turn, k * N, 0], b)
+                for k in T.Pipelined(3, num_stages=stages):
+                    T.copy(B[(turn + k) * N, 0], b)
                     T.gemm(a, b, c)
-                if flags[turn] == 2:
+                if numbers[turn] == 2:
                     T.copy(c, C[4, 0, 0])
                     break
                 T.copy(c, C[turn, 0, 0])
-        elif form == "in a branch":
-            T.clear(c)
-            if flags[bx] > 0:
-                for k in T.Pipelined(3, num_stages=2):
-                    T.copy(A[0, 0, k * N], a)
-                    T.copy(B[0, k * N, 0], b)
-                    T.gemm(a, b, c)
-            T.copy(c, C[bx, 0, 0])
-        else:
-            if form == "products around":
-                T.copy(A[1, 0, 0], first)
-                T.gemm(first, first, c, clear_accum=True)
-            else:
-                T.copy(bias, row)
-                T.clear(turned)
-                T.copy(start, c)
-            for k in T.Pipelined(3, num_stages=2):
-                T.copy(A[0, 0, k * N], a)
-                T.copy(B[0, k * N, 0], b)
-                T.gemm(a, b, c)
-                if form == "products around":
-                    T.gemm(first, b, c)
-            if form == "products around":
-                T.copy(c, C[0, 0, 0])
-            else:
-                for i, j in T.Parallel(N, N):
-                    turned[j, i] += T.max(c[i, j] + row[j], 0)
-                T.copy(turned, C[0, 0, 0])
-
-
-PLACES = {
-    "of a list": (2, SKIPPED),
-    "of a group": (5, TWO),  # a variable that is stored several times
-    "by way of shared memory": (1, TWO),
-    "used by both": (1, TWO),
-    "computed by consumers": (1, _one("the copies depend on row, which only consumers know")),
-}
-
-
-@roles(
-    parameters={"form": list(PLACES), "stages": [2, 3]},
-    examples="form",
-    inputs={
-        "places": lambda rng, shape: (
-            [[0, 1, 3, 0, 0, 0, 0, 0], [0] * 8]
-            if form == "of a group"
-            else [[2, 0, 3, 1, 1, 3, 2, 0], [0] * 8]
-            if form != "of a list"
-            else [[2, -1, 3, 0, 1, 0, 0, 3], [-1, -1, 1, 0, 2, 0, 0, 4]]
-        )
-    },
-    expects=lambda p: PLACES[p.form][1],
-)
-def roles_places_of_operands(
-    A: float16[5 * N, 4 * N], B: float16[3, 4 * N, N], places: int32[2, 8], C: float32[5, N, N]
-):
-    """Of a list whose entry, or place in it, leaves an iteration out; computed; in shared memory."""
-    with T.Kernel(PLACES[form][0], threads=128) as bx:
-        place = T.alloc_shared((8,), "int32")
-        a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
-        c = T.alloc_fragment((N, N), "float32")
-        if form == "of a list":
-            T.clear(c)
-            first = places[bx, 0]
-            for k in T.Pipelined(5, num_stages=stages):
-                entry = places[bx, k]
-                last = places[bx, 7]
-                if entry >= 0 and k < last:
-                    at = entry * N
-                    other = at + first * 0
-                    T.copy(A[0, other], a)
-                    T.copy(B[0, at, 0], b)
-                    T.gemm(a, b, c)
-                    _grown(c, entry + k)
-            _grown(c, first)
-        elif form == "of a group":
+        elif form == "of rows of a group":
             group = T.alloc_var("int32", 0)
             for i in T.serial(3):
-                group = T.if_then_else(bx >= places[0, i], i, group)
-            row = (bx - places[0, group]) * N + places[0, group] * N
-            T.clear(c)
+                group = T.if_then_else(bx >= numbers[i], i, group)
+            at = (bx - numbers[group]) * N + numbers[group] * N
             for k in T.Pipelined(2, num_stages=stages):
-                T.copy(A[row : row + N, k * N : (k + 1) * N], a)
-                T.copy(B[group, k * N : (k + 1) * N, 0:N], b)
+                T.copy(A[at : at + N, k * N : (k + 1) * N], a)
+                T.copy(B[(group * 2 + k) * N : (group * 2 + k + 1) * N, 0:N], b)
                 T.gemm(a, b, c)
-        elif form == "computed by consumers":
-            T.annotate_warp_specialize()
-            row = T.alloc_shared((1,), "int32")
-            row[0] = 1
-            T.clear(c)
-            for turn in T.serial(3):
-                for k in T.Pipelined(2, num_stages=stages):
-                    T.copy(A[row[0] * N, 0], a)
-                    T.copy(B[0, 0, 0], b)
+        elif form == "of a list":
+            begin = numbers[bx * 6]
+            for k in T.Pipelined(5, num_stages=stages):
+                entry = numbers[bx * 6 + k]
+                last = numbers[bx * 6 + 5]
+                if entry >= 0 and k < last:
+                    at = entry * N
+                    other = at + begin * 0
+                    T.copy(A[0, other], a)
+                    T.copy(B[at, 0], b)
                     T.gemm(a, b, c)
-                row[0] = row[0] ^ 3
-        else:
+                    _grown(c, entry + k)
+            _grown(c, begin)
+        elif "of a list" in form:
             count = T.alloc_var("int32")
-            T.copy(places[0, 0], place)
-            count = places[0, 0] + 3
-            T.clear(c)
+            T.copy(numbers, places)
+            count = numbers[0] + 3
             for k in T.Pipelined(count, num_stages=stages):
-                T.copy(A[place[k] * N, 0], a)
-                T.copy(B[0, 0, 0], b)
+                T.copy(A[places[k] * N, 0], a)
+                T.copy(B[0, 0], b)
                 T.gemm(a, b, c)
-            if form == "used by both":
+            if form == "of a list that both use":
                 for i, j in T.Parallel(N, N):
-                    c[i, j] += place[i % 8]
-        T.copy(c, C[bx, 0, 0])
+                    c[i, j] += places[i % 8]
+        else:
+            if "call" in form:
+                for k in T.Pipelined(numbers[0] - 8, num_stages=stages):
+                    _multiplied(A, B, a, b, c, k)
+            for k in T.Pipelined(n if "call" in form else 3, num_stages=stages):
+                _multiplied(A, B, a, b, c, k)
+                if form == "of two products, behind one":
+                    T.gemm(first, b, c)
+        if form == "of sums that begin with a tensor":
+            for i, j in T.Parallel(N, N):
+                turned[j, i] += T.max(c[i, j] + row[j], 0)
+            T.copy(turned, C[0, 0, 0])
+        elif form != "in a loop that is left":
+            T.copy(c, C[bx, 0, 0])
 
 
 @T.macro
@@ -903,39 +844,57 @@ def roles_rows_of_few_bytes(A: float16[4 * columns], C: float32[columns]):
 
 # Loops with one role --------------------------------------------------------------------------------
 
-PRODUCTS = {
-    "copies behind the product": "it depends on the statement in line",
+# A tensor map that begins there is an illegal instruction on an H200.
+UNALIGNED = _one("float16 may not begin at a multiple of 16 bytes")
+USED = _one("a is used outside of the loop too")  # and its copies would not wait for consumers
+ONE = {
+    "copies behind the product": _one("it depends on the statement in line"),
     # Threads copy what tensor maps don't describe, while tiles come that they could.
-    "rows that begin anywhere": "rows of rows[2, 250] float32 may not begin at multiples of 16",
+    "rows begin anywhere": _one("rows of rows[2, 250] float32 may not begin at multiples of 16"),
     # As parts of stream-K's tiles follow each other.
-    "in a while": "the loop is inside of a statement that only consumers do",
-    "a loop around is left": "the copies depend on c, which only consumers know",
-    "no tensor map's layout": "the layout of a[64, 64] float16 is none that a tensor map describes",
-    # Copies of the producer would not wait for what consumers do there.
-    "used before": "a is used outside of the loop too",
-    "used behind": "a is used outside of the loop too",
+    "in a while": _one("the loop is inside of a statement that only consumers do"),
+    "in a loop that is left": _one("the copies depend on c, which only consumers know"),
+    "rows that consumers compute": _one("the copies depend on place, which only consumers know"),
+    "a layout": _one("the layout of a[64, 64] float16 is none that a tensor map describes"),
+    "used before": USED,
+    "used behind": USED,
+    "column 8": TWO,
+    "column -16": TWO,
+    "column 1": UNALIGNED,
+    "column -3": UNALIGNED,
+    # One by a tensor map and one by threads that gather arrive differently on one mbarrier.
+    "filled by different threads": _one("loops fill a by different threads"),
+    "unused fragment": _one("nothing copies from global memory into a shared tile"),
+    "no tensor map asked for": _one("is no copy that can go on by itself"),
 }
+BY_ITSELF = ["copies behind the product", "rows begin anywhere", "in a while"]
 
 
 @roles(
-    parameters={"form": list(PRODUCTS)},
+    parameters={"form": list(ONE)},
     examples="form",
-    inputs={"lengths": [1, 3, 4]},
-    expects=lambda p: _one(PRODUCTS[p.form]),
+    inputs={
+        "numbers": lambda rng, shape: (
+            [1, 3, 4] + [0] * 61 if form == "in a while" else rng.integers(-1, 66, shape)
+        )
+    },
+    expects=lambda p: ONE[p.form],
 )
-def one_role_of_products(
-    A: float16[N, 6 * N],
+def one_role(
+    A: ("float32" if form in ("unused fragment", "no tensor map asked for") else "float16")[
+        4 * N, 6 * N
+    ],
     B: float16[6 * N, N],
     rows: float32[2, 250],
-    lengths: int32[3],
+    numbers: int32[N],
     C: float32[3, N, N],
 ):
-    with T.Kernel(2 if form == "rows that begin anywhere" else 1, threads=128) as bx:
-        if "used" in form or "layout" in form:
+    with T.Kernel(2 if form == "rows begin anywhere" else 1, threads=128) as bx:
+        if form not in (*BY_ITSELF, "in a loop that is left"):
             T.annotate_warp_specialize()
         a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
         row, total = T.alloc_shared((N,), "float32"), T.alloc_shared((N, N), "float32")
-        c = T.alloc_fragment((N, N), "float32")
+        unused, c = T.alloc_fragment((N, N), "float16"), T.alloc_fragment((N, N), "float32")
         T.clear(c)
         if form == "copies behind the product":
             T.copy(B[4 * N, 0], b)
@@ -943,7 +902,7 @@ def one_role_of_products(
             for k in T.Pipelined(4, num_stages=2):
                 T.gemm(a, b, c)
                 T.copy(A[0, k * N], a)
-        elif form == "rows that begin anywhere":
+        elif form == "rows begin anywhere":
             for k in T.Pipelined(4, num_stages=2):
                 T.copy(rows[bx, k * N], row)
                 _multiplied(A, B, a, b, c, k)
@@ -952,22 +911,31 @@ def one_role_of_products(
         elif form == "in a while":
             first, part = T.alloc_var("int32", 0), T.alloc_var("int32", 0)
             while first < 6:
-                last = T.min(first + lengths[part], 6)
+                last = T.min(first + numbers[part], 6)
                 T.clear(c)
                 for k in T.Pipelined(last - first, num_stages=2):
                     _multiplied(A, B, a, b, c, first + k)
                 T.copy(c, C[part, 0, 0])
                 first = last
                 part += 1
-        elif form == "a loop around is left":
+        elif form == "in a loop that is left":
             for turn in T.serial(4):
                 for k in T.Pipelined(3, num_stages=2):
                     _multiplied(A, B, a, b, c, k)
                 T.copy(c, total)
                 if total[0, 0] + turn * 1000 > 500:
                     break
-        else:
-            if form == "no tensor map's layout":
+        elif form == "rows that consumers compute":
+            place = T.alloc_shared((1,), "int32")
+            place[0] = 1
+            for turn in T.serial(3):
+                for k in T.Pipelined(2, num_stages=2):
+                    T.copy(A[place[0] * N, 0], a)
+                    T.copy(B[0, 0], b)
+                    T.gemm(a, b, c)
+                place[0] = place[0] ^ 3
+        elif form in ("a layout", "used before", "used behind"):
+            if form == "a layout":
                 T.annotate_layout({a: T.Layout((N, N), lambda i, j: j * N + i)})
             if form == "used before":
                 T.clear(a)
@@ -976,54 +944,22 @@ def one_role_of_products(
             if form == "used behind":
                 T.copy(c, a)
                 T.copy(a, c)
+        else:
+            for k in T.Pipelined(4, num_stages=2):
+                if form == "unused fragment":
+                    T.copy(A[0, k * N], unused)
+                    _grown(c, k)
+                elif form == "no tensor map asked for":
+                    T.copy(A[0, k * N], a, disable_tma=True)
+                    T.gemm(a, a, c)
+                else:
+                    T.copy(A[0, k * N + (int(form[7:]) if "column" in form else 0)], a)
+                    for i, j in T.Parallel(N, N):
+                        c[i, j] += a[i, j]
+            if form == "filled by different threads":
+                for k in T.Pipelined(2, num_stages=2):
+                    T.gather_rows(A, a, numbers, k * N)
+                    for i, j in T.Parallel(N, N):
+                        c[i, j] += a[i, j]
         if form != "in a while":
             T.copy(c, C[bx, 0, 0])
-
-
-# A tensor map that begins there is an illegal instruction on an H200.
-UNALIGNED = _one("float16 may not begin at a multiple of 16 bytes")
-SUMS = {
-    "column 8": TWO,
-    "column -16": TWO,
-    "column 1": UNALIGNED,
-    "column -3": UNALIGNED,
-    # One by a tensor map and one by threads that gather arrive differently on one mbarrier.
-    "filled by different threads": _one("loops fill a by different threads"),
-    "a fragment that nobody uses": _one("nothing copies from global memory into a shared tile"),
-    "no tensor map is asked for": _one("is no copy that can go on by itself"),
-}
-
-
-@roles(
-    parameters={"form": list(SUMS)},
-    examples="form",
-    inputs={"rows": lambda rng, shape: rng.integers(-1, 66, shape)},
-    expects=lambda p: SUMS[p.form],
-)
-def one_role_of_sums(
-    A: ("float32" if "map" in form or "fragment" in form else "float16")[N, 4 * N],
-    rows: int32[N],
-    C: float32[N, N],
-):
-    with T.Kernel(1, threads=128):
-        T.annotate_warp_specialize()
-        a, unused = T.alloc_shared((N, N), "float16"), T.alloc_fragment((N, N), "float16")
-        c = T.alloc_fragment((N, N), "float32")
-        T.clear(c)
-        for k in T.Pipelined(4, num_stages=2):
-            if form == "a fragment that nobody uses":
-                T.copy(A[0, k * N], unused)
-                _grown(c, k)
-            elif form == "no tensor map is asked for":
-                T.copy(A[0, k * N], a, disable_tma=True)
-                T.gemm(a, a, c)
-            else:
-                T.copy(A[0, k * N + (int(form[7:]) if "column" in form else 0)], a)
-                for i, j in T.Parallel(N, N):
-                    c[i, j] += a[i, j]
-        if form == "filled by different threads":
-            for k in T.Pipelined(2, num_stages=2):
-                T.gather_rows(A, a, rows, k * N)
-                for i, j in T.Parallel(N, N):
-                    c[i, j] += a[i, j]
-        T.copy(c, C)
