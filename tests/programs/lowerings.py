@@ -343,3 +343,57 @@ def loops_of_one_iteration_that_are_left(C: T.Tensor((3,), "int32")):
                 if bx == 1:
                     break
                 C[bx] = q - bx + 5
+
+
+@program(
+    tags={"roles", "pipelined", "gemm"},
+    parameters={"uses": ["nothing", "consumer", "end", "before", "view", "writes", "tile"]},
+    examples=[
+        *({"uses": uses} for uses in ("nothing", "consumer", "end", "before", "view")),
+        *({"uses": uses} for uses in ("writes", "tile")),
+    ],
+    targets=["llvm", "sm_80", "sm_90a"],
+    expects=lambda p: {
+        "sm_90a": {
+            "nothing": [": two roles, computing producer", "own_ptr["],
+            "tile": ["w is computed from v, which a copy brings: threads that multiply do that"],
+        }.get(p.uses, [": two roles\n    "])
+    },
+)
+def roles_fragment_on_the_way(
+    A: T.Tensor((64, 256), "float16"),
+    W: T.Tensor((64, 256), "float32"),
+    V: T.Tensor((64, 256), "int8"),
+    C: T.Tensor((64, 64), "float32"),
+):
+    """Threads of the producer double weights, unless something else touches their fragment."""
+    with T.Kernel(1, threads=128):
+        T.annotate_warp_specialize()
+        a, w = T.alloc_shared((64, 64), "float16"), T.alloc_shared((64, 64), "float16")
+        v = T.alloc_shared((64, 64), "int8")
+        own, c = T.alloc_fragment((64, 64), "float32"), T.alloc_fragment((64, 64), "float32")
+        T.clear(c)
+        if uses == "before":
+            T.clear(own)
+        if uses == "view":
+            T.fill(T.reshape(w, (4096,)), 0)
+        for k in T.Pipelined(4, num_stages=2):
+            T.copy(A[0, k * 64], a)
+            if uses == "tile":
+                T.copy(V[0, k * 64], v)
+                for i, j in T.Parallel(64, 64):
+                    w[i, j] = v[i, j] * 2
+            else:
+                T.copy(W[0, k * 64], own)
+                for i, j in T.Parallel(64, 64):
+                    w[i, j] = own[i, j] * 2
+            T.gemm(a, w, c, transpose_B=True)
+            if uses == "consumer":
+                for i, j in T.Parallel(64, 64):
+                    c[i, j] += own[i, j]
+            if uses == "writes":
+                T.copy(own, W[0, k * 64])
+        if uses == "end":
+            for i, j in T.Parallel(64, 64):
+                c[i, j] = c[i, j] * 0 + own[i, j]
+        T.copy(c, C)

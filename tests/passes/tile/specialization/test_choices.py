@@ -367,87 +367,25 @@ def test_threads_that_compute_have_registers_for_what_they_load(block, registers
     assert registers in (None, [many, few])
 
 
-# What threads of the producer compute ----------------------------------------------------------
-
-
-def weights(*, uses="nothing", before=False, view=False, writes=False, moved=False):
-    """Weights that threads double; who touches the fragment, or what they are, besides."""
+@pytest.mark.parametrize("scale", [1, 2])
+def test_a_tile_that_depends_on_the_thread_is_no_producers(scale):
+    """Threads of the producer have other numbers."""
 
     @T.prim_func
-    def main(
-        A: T.Tensor((N, 4 * N), "float16"),
-        W: T.Tensor((N, 4 * N), "float32"),
-        V: T.Tensor((N, 4 * N), "int8"),
-        C: T.Tensor((N, N), "float32"),
-    ):
+    def main(A: T.Tensor((2 * N, 4 * N), "float16"), C: T.Tensor((N, N), "float32")):
         with T.Kernel(1, threads=128):
             T.annotate_warp_specialize()
             tx = T.get_thread_binding()
-            a, w = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
-            v = T.alloc_shared((N, N), "int8")
-            own = T.alloc_fragment((N, N), "float32")
+            a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
             c = T.alloc_fragment((N, N), "float32")
             T.clear(c)
-            if before:
-                T.clear(own)
-            if view:
-                T.fill(T.reshape(w, (N * N,)), 0)
             for k in T.Pipelined(4, num_stages=2):
                 T.copy(A[0, k * N], a)
-                if uses == "tile":
-                    T.copy(V[0, k * N], v)
-                    for i, j in T.Parallel(N, N):
-                        w[i, j] = v[i, j] * 2
-                elif uses == "thread":
-                    for i, j in T.Parallel(N, N):
-                        w[i, j] = A[i * (tx // 128 + 1), k * N + j] * (1 if moved else 2)
-                else:
-                    T.copy(W[0, k * N], own)
-                    for i, j in T.Parallel(N, N):
-                        w[i, j] = own[i, j] * 2
-                T.gemm(a, w, c, transpose_B=True)
-                if uses == "consumer":
-                    for i, j in T.Parallel(N, N):
-                        c[i, j] += own[i, j]
-                if writes:
-                    T.copy(own, W[0, k * N])
-            T.copy(own if uses == "end" else c, C)
+                for i, j in T.Parallel(N, N):
+                    b[i, j] = A[i * (tx // 128 + 1), k * N + j] * scale
+                T.gemm(a, b, c, transpose_B=True)
+            T.copy(c, C)
 
-    return main
-
-
-@pytest.mark.full(but=1)
-@pytest.mark.parametrize(
-    ("options", "computes"),
-    [
-        ({}, True),
-        ({"uses": "consumer"}, False),
-        ({"uses": "end"}, False),
-        ({"before": True}, False),
-        ({"view": True}, False),
-        ({"writes": True}, False),
-    ],
-    ids=str,
-)
-def test_a_fragment_on_the_way_is_touched_by_nothing_else(options, computes):
-    """Else consumers compute the tile, as they did."""
-    kernel = compiled(weights(**options))
-    assert choice_of_loop(kernel).chosen == "two roles" + computes * ", computing producer"
-    if computes:  # its registers are known where its group is not the first
-        assert re.search(r"own_ptr\[\d+\]", kernel.get_kernel_source())
-        assert not re.search(r"own_ptr\[[^\]]*threadIdx", kernel.get_kernel_source())
-
-
-def test_a_tile_computed_from_one_that_comes_is_the_consumers():
-    loop = choice_of_loop(compiled(weights(uses="tile")))
-    assert loop.chosen == "two roles"
-    reason = dict(loop.declined)["computing producer"]
-    assert reason == "w is computed from v, which a copy brings: threads that multiply do that"
-
-
-@pytest.mark.parametrize("moved", [False, True])
-def test_a_tile_that_depends_on_the_thread_is_no_producers(moved):
-    """Threads of the producer have other numbers."""
     with pytest.warns(TileWarning, match="asks which thread does it"):
-        loop = choice_of_loop(compiled(weights(uses="thread", moved=moved)))
+        loop = choice_of_loop(compiled(main))
     assert loop.chosen == "one role"
