@@ -19,6 +19,7 @@ from tests.fuzz.expressions import Expressions
 from tests.fuzz.memory import Buffer, Lanes, Owners, View
 from tests.fuzz.operators import OPERATORS, Access, neutral, reduce, scan, updated
 from tests.fuzz.values import Invalid, Value, literal
+from tests.fuzz.warps import EXCHANGES, exchanged
 
 __all__ = ["Interpreter"]
 
@@ -49,7 +50,7 @@ _HINTS = (
     "warpgroup_wait",
 )
 """What changes how fast a program is, or waits for copies, which are done where they begin."""
-_OF_THREADS = ("get_thread_binding", "get_warp_idx", "thread_return", "ws")
+_OF_THREADS = ("get_thread_binding", "thread_return", "ws", *EXCHANGES)
 """What names threads."""
 _IGNORED = (
     "annotations",
@@ -601,9 +602,8 @@ class Interpreter(Expressions):
         access.update(place.like(source), access.read(source), kind)
 
     def _call(self, function: str, args: list[ast.expr]) -> Value:
-        if function == "get_warp_idx":
-            numbers = self.thread(0).data // 32
-            return Value(numbers, np.zeros(numbers.shape), "int32")
+        if self._threads and function in EXCHANGES:
+            return exchanged(function, [self.value(arg) for arg in args], self.lanes.runs)
         if function.startswith("atomic_"):
             return self._before(function.removeprefix("atomic_"), *args)
         return super()._call(function, args)

@@ -64,37 +64,6 @@ def test_tiles_are_visited_in_order(target, m, n, width, column_major):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("target", list(TARGETS))
-def test_a_product_by_blocks_that_persist(target):
-    M, N, K = 96, 80, 64
-
-    @T.prim_func
-    def matmul(
-        A: T.Tensor((M, K), "float16"),
-        B: T.Tensor((K, N), "float16"),
-        C: T.Tensor((M, N), "float32"),
-    ):
-        with T.Kernel(3, threads=128) as block:
-            a, b = T.alloc_shared((32, 32), "float16"), T.alloc_shared((32, 32), "float16")
-            c = T.alloc_fragment((32, 32), "float32")
-            tiles = T.PersistentTileScheduler(T.ceildiv(M, 32), T.ceildiv(N, 32), swizzle_size=2)
-            tiles.init(block)
-            while tiles.valid():
-                by, bx = tiles.m_idx, tiles.n_idx
-                T.clear(c)
-                for k in T.Pipelined(K // 32, num_stages=2):
-                    T.copy(A[by * 32, k * 32], a)
-                    T.copy(B[k * 32, bx * 32], b)
-                    T.gemm(a, b, c)
-                T.copy(c, C[by * 32, bx * 32])
-                tiles.next_tile()
-
-    a, b, c = torch.randn(M, K).half(), torch.randn(K, N).half(), torch.zeros(M, N)
-    tvmtile.compile(matmul, **TARGETS[target])(a, b, c)
-    torch.testing.assert_close(c, a.float() @ b.float(), rtol=1e-3, atol=1e-3)
-
-
-@pytest.mark.full
 def test_blocks_of_a_cluster_visit_neighbours():
     @T.prim_func
     def kernel(who: T.Tensor((6, 5), "int32")):

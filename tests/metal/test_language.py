@@ -1,4 +1,4 @@
-"""What the catalogue can't say on Metal: threads, votes, functions by name, kernels of one name."""
+"""What the catalogue can't say on Metal: threads, functions by name, kernels of one name."""
 
 from __future__ import annotations
 
@@ -56,80 +56,6 @@ def test_functions_of_metal_by_name(compiled):
     a, c = torch.randn(64), torch.zeros(64)
     compiled(main)(a, c)
     torch.testing.assert_close(c, 2 * a + 1)
-
-
-@pytest.mark.full(but=1)
-def test_lanes_and_votes(compiled):
-    """Places, shuffles, reductions of a warp, votes of a warp and of the block."""
-
-    @T.prim_func
-    def main(A: T.Tensor((64,), "int32"), C: T.Tensor((9, 64), "int32")):
-        with T.Kernel(1, threads=64):
-            tx = T.get_thread_binding()
-            value = A[tx]
-            C[0, tx] = T.get_lane_idx() + 100 * T.get_warp_idx()
-            C[1, tx] = T.shfl_xor(value, 3)
-            C[2, tx] = T.shfl_down(value, 1)
-            C[3, tx] = T.shfl_sync(value, 5)
-            C[4, tx] = T.warp_reduce_sum(value)
-            C[5, tx] = T.warp_reduce_max(value)
-            C[6, tx] = T.syncthreads_count(value > 0)
-            C[7, tx] = T.any_sync(value > 90) + 2 * T.all_sync(value < 100)
-            C[8, tx] = T.syncthreads_or(value == 1000)
-
-    a, c = torch.randint(-100, 100, (64,), dtype=torch.int32), torch.zeros(9, 64, dtype=torch.int32)
-    compiled(main)(a, c)
-    lanes, warps = torch.arange(64) % 32, a.reshape(2, 32)
-
-    def everywhere(of_warp):
-        return of_warp.reshape(2, 1).expand(2, 32).reshape(64).tolist()
-
-    below = torch.where(lanes < 31, torch.arange(64) + 1, torch.arange(64)).clamp(max=63)
-    expected = [
-        (lanes + 100 * (torch.arange(64) // 32)).tolist(),
-        a[torch.arange(64) ^ 3].tolist(),
-        a[below].tolist(),
-        everywhere(warps[:, 5]),
-        everywhere(warps.sum(1)),
-        everywhere(warps.amax(1)),
-        [int((a > 0).sum())] * 64,
-        everywhere((warps > 90).any(1).int() + 2 * (warps < 100).all(1).int()),
-        [0] * 64,
-    ]
-    # The value that a lane gets from beyond its warp is its own, or nobody's.
-    inside = [n for n in range(64) if n % 32 < 31]
-    for row, (got, wanted) in enumerate(zip(c.tolist(), expected, strict=True)):
-        places = inside if row == 2 else range(64)
-        assert [got[n] for n in places] == [wanted[n] for n in places], row
-
-
-@pytest.mark.full
-def test_shuffles_in_groups_and_at_their_edges(compiled):
-    """As on the CPU: Metal itself shuffles whole simdgroups, by lanes that exist."""
-
-    @T.prim_func
-    def main(A: T.Tensor((64,), "int32"), C: T.Tensor((8, 64), "int32")):
-        with T.Kernel(1, threads=64):
-            tx = T.get_thread_binding()
-            value = A[tx]
-            C[0, tx] = T.shfl_up(value, 3, 8)
-            C[1, tx] = T.shfl_down(value, 2, 16)
-            C[2, tx] = T.shfl_sync(value, 5, 4)
-            C[3, tx] = T.shfl_xor(value, 2, 4)
-            C[4, tx] = T.shfl_up(value, 3)
-            C[5, tx] = T.shfl_down(value, 3)
-            C[6, tx] = T.shfl_sync(value, tx)
-            C[7, tx] = T.shfl_sync(value, tx % 8 + 1, 8)
-
-    a, results = torch.randint(-100, 100, (64,), dtype=torch.int32), []
-    for compile_program in (compiled, tvmtile.compile):
-        out = torch.zeros(8, 64, dtype=torch.int32)
-        compile_program(main)(a, out)
-        results.append(out)
-    assert torch.equal(*results)
-    places = torch.arange(64)
-    assert torch.equal(results[0][0], a[torch.where(places % 8 < 3, places, places - 3)])
-    assert torch.equal(results[0][7], a[places // 8 * 8 + (places + 1) % 8])
 
 
 def test_a_view_of_vectors_has_an_element_for_each_lane():
