@@ -153,9 +153,10 @@ class Effects:
     ----------
     written : set of Var
         The buffers that are written, as the program names them, but for the arrays of a thread.
+    exchanged : frozenset of Var
+        The device memory that is used in two ways, of reads, writes and atomic updates.
     device_memory : frozenset of Var
-        The device memory that is used in two ways, of reads, writes and atomic updates, or written
-        in two places.
+        That, and what is written in two places.
     stored_by_iterations : frozenset of Var
         Other device memory, that a loop stores to whose iterations have an order.
     """
@@ -174,7 +175,8 @@ class Effects:
         self._present: dict[int, tuple[tirx.Stmt, bool]] = {}
         uses = [use for part in _parts(body) for use in self._uses_in(part)]
         self.written = {use.buffer for use in uses if use.writes}
-        self.device_memory = self._device_memory(uses)
+        self.exchanged = self._exchanged(uses)
+        self.device_memory = self.exchanged | self._stored_in_two_places(uses)
         self.stored_by_iterations = self._stored_by_iterations(uses) - self.device_memory
 
     @cached_property
@@ -203,8 +205,7 @@ class Effects:
         """Tell whether only one place gives a name its value."""
         return self._bound[name] == 1
 
-    def _device_memory(self, uses: list[Use]) -> frozenset[ir.Var]:
-        """The device memory that two statements of a thread may access in an order that matters."""
+    def _exchanged(self, uses: list[Use]) -> frozenset[ir.Var]:
         read, written, updated = (
             {self.root(use.buffer) for use in uses if _is_of_kind(use)}
             for _is_of_kind in (
@@ -214,10 +215,11 @@ class Effects:
             )
         )
         in_two_ways = (read & written) | (written & updated) | (read & updated)
+        return frozenset(filter(is_global, in_two_ways))
+
+    def _stored_in_two_places(self, uses: list[Use]) -> frozenset[ir.Var]:
         stores = Counter(self.root(use.buffer) for use in uses if use.writes and not use.is_atomic)
-        in_two_places = {root for root, count in stores.items() if count > 1}
-        ordered = in_two_ways | in_two_places
-        return frozenset(root for root in ordered if is_global(root))
+        return frozenset(root for root, count in stores.items() if count > 1 and is_global(root))
 
     def _stored_by_iterations(self, uses: list[Use]) -> frozenset[ir.Var]:
         """The device memory that a loop stores to whose iterations have an order.

@@ -12,6 +12,7 @@ from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.analysis.effects import Effects, ordered_by
 from tvmtile.codegen.metal_barriers import device_barrier
 from tvmtile.errors import SourceLocation
+from tvmtile.ir.annotations import EXCHANGES_TENSORS
 from tvmtile.ir.asynchronous import issued, kind_of, signal, wait
 from tvmtile.ir.barriers import sync
 from tvmtile.ir.kernels import Launch, bound_target, with_kernels, with_launch_body, with_statements
@@ -66,6 +67,9 @@ def InsertBarriers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     does what one block writes and another reads. Tensors that are different parameters are taken to be
     different memory. Threads that write an element by the same statement, once, write the same value.
 
+    Where threads may read what others write to a tensor, the function says so: its pointers must not be
+    `__restrict__`, by which NVIDIA's compiler would keep an element in a register across a barrier.
+
     An arrival at the mbarrier of another block is a fence of the GPU only where threads write what
     other blocks read.
 
@@ -83,6 +87,7 @@ def InsertBarriers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     is_for_metal = target is not None and target.kind.name == "metal"
     capability = gpu(target)
     count = CUDA_NAMED_BARRIERS if capability is None else capability.named_barriers
+    exchanged: set[ir.Var] = set()
 
     def order(kernel: tirx.For) -> tirx.For:
         launch = Launch(kernel)
@@ -90,6 +95,7 @@ def InsertBarriers(func: tirx.PrimFunc) -> tirx.PrimFunc:
         named = NamedBarriers(launch.body, count, launch)
         kernel = with_launch_body(kernel, with_own_barriers(launch.body, named))
         effects = Effects(Launch(kernel).body, ordered_by(kernel))
+        exchanged.update(effects.exchanged)
         known: dict[frozenset[ir.Var], Footprints] = {}
 
         def footprints(uniform: set[ir.Var]) -> Footprints:
@@ -107,7 +113,8 @@ def InsertBarriers(func: tirx.PrimFunc) -> tirx.PrimFunc:
             kernel = _with_barriers(kernel, builder, group, named, is_for_metal=is_for_metal)
         return with_launch_body(kernel, without_groups(Launch(kernel).body)) if groups else kernel
 
-    return with_kernels(func, order)
+    func = with_kernels(func, order)
+    return func.with_attr(EXCHANGES_TENSORS, True) if exchanged else func
 
 
 def _within_block(call: ir.Call) -> ir.Expr:

@@ -9,7 +9,12 @@ from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import nodes_in
-from tvmtile.ir.annotations import COOPERATIVE_LAUNCH, MAY_ALIAS, OVERLAPPED_LAUNCH
+from tvmtile.ir.annotations import (
+    COOPERATIVE_LAUNCH,
+    EXCHANGES_TENSORS,
+    MAY_ALIAS,
+    OVERLAPPED_LAUNCH,
+)
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import contains
@@ -28,7 +33,8 @@ def SetKernelAttributes(mod: ir.IRModule, _: PassContext) -> ir.IRModule:
     loses the promise that nobody else writes what it reads, with which NVIDIA's compiler would read
     through a cache that does not see those writes. The parameters that have values keep their order, in
     which these follow the arguments. Kernels of a function whose tensors may share memory lose the
-    promise that they do not.
+    promise that they do not, and so do those whose threads exchange elements of a tensor: with it, a
+    load behind a barrier would be one in front of it.
     A thread of a CUDA kernel may have the registers that loads in flight need, of which NVIDIA's
     compiler would save some for more blocks at once, where these would gain nothing.
     """
@@ -36,7 +42,7 @@ def SetKernelAttributes(mod: ir.IRModule, _: PassContext) -> ir.IRModule:
     aliasing = {
         name
         for func in mod.functions.values()
-        if func.attrs is not None and MAY_ALIAS in func.attrs
+        if func.attrs is not None and (MAY_ALIAS in func.attrs or EXCHANGES_TENSORS in func.attrs)
         for name in _kernels_called(func)
     }
     for name, func in mod.functions.items():
