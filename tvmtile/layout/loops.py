@@ -8,7 +8,7 @@ and A[j].
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from tvm.sym import Analyzer
 
 from tvmtile.analysis.accesses import Access
 from tvmtile.analysis.nests import Nest
-from tvmtile.ir.rewriting import defined_in, mentions, variables_of
+from tvmtile.ir.rewriting import defined_in, variables_of
 from tvmtile.ir.types import Index
 from tvmtile.layout.fragment import (
     REGISTER,
@@ -148,7 +148,8 @@ class LoopLayout:
         threads = [d.stride for digits in axes for d in digits if d.is_thread]
         if len(threads) != len(set(threads)):
             return None
-        return compact_registers(FragmentLayout(self.threads, tuple(axes)))
+        layout = compact_registers(FragmentLayout(self.threads, tuple(axes)))
+        return None if access.writes and not self._writes_all_copies(layout) else layout
 
     def reaches(self, nest: Nest, access: Access, layout: FragmentLayout) -> bool:
         """Tell whether each thread holds the elements that its iterations touch.
@@ -165,15 +166,16 @@ class LoopLayout:
             # Any thread may read what all threads hold.
             if access.writes or any(digit.is_thread for digit in held):
                 return False
-        return not access.writes or not self._is_spread_beyond(access)
+        return not access.writes or self._writes_all_copies(layout)
 
-    def _is_spread_beyond(self, access: Access) -> bool:
-        """Tell whether several threads run different iterations for one element."""
-        return any(
-            digit.is_thread and not any(mentions(index, variable) for index in access.indices)
-            for variable, axis in self.axes.items()
-            for digit in axis.digits
-        )
+    def _writes_all_copies(self, layout: FragmentLayout) -> bool:
+        """Tell whether the threads that run an iteration are all that hold what it writes.
+
+        They are fewer where a digit of the thread's number tells iterations apart and not elements:
+        in `b[14 + i] = a[i]` with one iteration and `a` spread over threads, one of them runs it.
+        """
+        run = (digit for axis in self.axes.values() for digit in axis.digits)
+        return _threads_told_apart(run) == _threads_told_apart(layout.digits)
 
     def _digits_of(self, nest: Nest, index: ir.Expr, extent: int) -> list[Digit] | None:
         """The digits of an index, from those of the loop variables in it."""
@@ -206,6 +208,10 @@ def _widest_move(nest: Nest) -> int:
         a.buffer.ty for a in nest.accesses if not a.buffer.ty.storage_scope.startswith("local")
     ]
     return min((widest_vector(int(DataType(str(ty.dtype)).bits)) for ty in memory), default=4)
+
+
+def _threads_told_apart(digits: Iterable[Digit]) -> int:
+    return math.prod(digit.extent for digit in digits if digit.is_thread)
 
 
 def _fits(held: Digit, run: Digit, writes: bool) -> bool:
