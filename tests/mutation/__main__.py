@@ -73,7 +73,7 @@ def _run(
     baseline = Baseline()
     if options.baseline and options.baseline.exists():
         kept = json.loads(options.baseline.read_text(encoding="utf-8"))
-        baseline = Baseline(set(kept["broken"]), kept["durations"])
+        baseline = Baseline(set(kept["broken"]), kept["durations"], kept.get("reach", {}))
     hunt = Hunt(trees, settings, baseline)
     if not options.near and not baseline.durations:
         hunt.measure()

@@ -44,6 +44,15 @@ class Baseline:
     """Tests that fail without one: they show nothing."""
     durations: dict[str, float] = field(default_factory=dict)
     """Seconds of a test function, all of its parameters together, in the order of the files."""
+    reach: dict[str, list[str] | None] = field(default_factory=dict)
+    """The test functions that execute a mutant's lines; all of them where it is unknown."""
+
+    def durations_of(self, mutant: str) -> dict[str, float]:
+        """Seconds of the functions that can find a mutant."""
+        if (reach := self.reach.get(mutant)) is None:
+            return self.durations
+        names = set(reach)
+        return {name: took for name, took in self.durations.items() if name in names}
 
 
 @dataclass
@@ -112,8 +121,9 @@ class Hunt:
         cases = [_Case(self, mutant) for mutant in mutants]
         jobs = [(case, case.near()) for case in cases]
         if not self.settings.near_only:
-            shards = list(_shards(self.baseline.durations, _SHARD))
-            jobs += [(case, shard) for case in cases for shard in shards]
+            for case in cases:
+                functions = self.baseline.durations_of(case.verdict.name)
+                jobs += [(case, shard) for shard in _shards(functions, _SHARD)]
         for case, _ in jobs:
             case.jobs += 1
         with ThreadPoolExecutor(self.settings.jobs) as pool:
