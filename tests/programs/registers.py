@@ -116,6 +116,7 @@ def registers_of_regions_that_are_copied(A: float32[12, 32], C: float32[12, 48])
 
 @registers(
     parameters={"first": [4, 0, 14, 15], "second": [14, 4, 0], "count": [1, 2]},
+    examples=[{}, {"first": 0, "count": 1}],  # a thread of eight wrote what all hold
     where=lambda p: p.first + p.count <= 16,
 )
 def registers_of_single_elements_that_are_copied(A: float32[16], B: float32[16]):
