@@ -397,3 +397,103 @@ def roles_fragment_on_the_way(
             for i, j in T.Parallel(64, 64):
                 c[i, j] = c[i, j] * 0 + own[i, j]
         T.copy(c, C)
+
+
+@program(
+    tags={"pipelined"},
+    parameters={"by_hand": [False, True]},
+    examples=[{}, {"by_hand": True}],
+    targets=["llvm", "sm_80"],
+    expects={"sm_80": ["wait_group_7();"]},
+)
+def more_stages_than_copies_can_be_waited_for(
+    A: T.Tensor((32, 32), "float32"), C: T.Tensor((32, 32), "float32")
+):
+    with T.Kernel(1, threads=32):
+        tile = T.alloc_shared((32,), "float32")
+        if by_hand:
+            for k in T.Pipelined(32, order=[0, 1], stage=[0, 12]):
+                T.copy(A[k, :], tile)
+                T.copy(tile, C[k, :])
+        else:
+            for k in T.Pipelined(32, num_stages=256):
+                T.copy(A[k, :], tile)
+                T.copy(tile, C[k, :])
+
+
+@program(
+    tags={"vectors"},
+    parameters={
+        "moved": [
+            ("int8", 16, "uint4"),
+            ("float16", 8, "uint4"),
+            ("float32", 4, "float4"),
+            ("float32", 8, "C"),
+        ]
+    },
+    expects=lambda p: {"metal": [f"*(device {p.moved[2]}*)" if p.moved[2] != "C" else "tile"]},
+    targets=["llvm", "metal", "sm_80"],
+)
+def vectors_of_a_thread(
+    A: T.Tensor((2, 64 * moved[1]), moved[0]), C: T.Tensor((2, 64 * moved[1]), moved[0])
+):
+    """Of any dtype, and any number of lanes."""
+    lanes = moved[1]
+    with T.Kernel(1, threads=32):
+        tile = T.alloc_shared((64 * lanes,), moved[0])
+        own = T.alloc_local((lanes,), moved[0])
+        thread = T.get_thread_binding()
+        for k in T.serial(2):
+            for i in T.serial(2):
+                for v in T.vectorized(lanes):
+                    own[v] = A[k, (i * 32 + thread) * lanes + v]
+                for v in T.vectorized(lanes):
+                    tile[(i * 32 + thread) * lanes + v] = own[v]
+            for i in T.Parallel(64 * lanes):
+                C[k, i] = tile[64 * lanes - 1 - i]
+
+
+@program(
+    tags={"blocks that stay", "roles", "pipelined", "gemm", "gather"},
+    targets=["llvm", "sm_90a"],
+    inputs={"places": lambda rng, shape: rng.integers(-1, 96, shape)},
+    expects={"sm_90a": ["rows_held"]},
+)
+def gathered_rows_of_blocks_that_stay(
+    A: T.Tensor((96, 128), "float16"),
+    B: T.Tensor((64, 128), "float16"),
+    places: T.Tensor((640,), "int32"),
+    C: T.Tensor((640, 64), "float32"),
+):
+    """Who copies waits for the indices in front of the loop, and holds them."""
+    with T.Kernel(5, threads=256) as block:
+        T.annotate_persistent()
+        rows = T.alloc_shared((128,), "int32")
+        a, b = T.alloc_shared((128, 32), "float16"), T.alloc_shared((64, 32), "float16")
+        c = T.alloc_fragment((128, 64), "float32")
+        T.copy(places[block * 128], rows)
+        T.clear(c)
+        for k in T.Pipelined(4, num_stages=2):
+            T.gather_rows(A, a, rows, k * 32)
+            T.copy(B[0, k * 32], b)
+            T.gemm(a, b, c, transpose_B=True)
+        T.copy(c, C[block * 128, 0])
+
+
+@program(
+    tags={"dynamic"},
+    parameters={"extent": [(4, 0), (1, 1), (3, -2), (2, 6), (-1, 20)]},
+    sizes=[{"n": 2}, {"n": 5}],
+    examples=[{}, {"extent": (3, -2)}, {"extent": (-1, 20)}],
+    targets=["llvm", "metal", "sm_80"],
+)
+def linear_extents(
+    A: T.Tensor((extent[0] * n + extent[1],), "int64"),
+    B: T.Tensor((n * 2 + 3,), "int32"),
+):
+    """They tell what their variable is."""
+    with T.Kernel(1, threads=32):
+        for i in T.Parallel(extent[0] * n + extent[1]):
+            A[i] = n
+        for i in T.Parallel(n):
+            B[n + i] = n * 7

@@ -1,51 +1,13 @@
-"""DistributeParallel: vectors that the user writes, and how long the source is."""
+"""DistributeParallel: how long the source is."""
 
 from __future__ import annotations
 
 import pytest
-import torch
 
 import tvmtile
 import tvmtile.language as T
 from tests.fuzz.run import compiled
 from tests.programs import catalogue
-
-
-@pytest.mark.full(but=1)
-@pytest.mark.parametrize(
-    ("dtype", "lanes", "vector"),
-    [
-        ("int8", 16, "uint4"),
-        ("float16", 8, "uint4"),
-        ("float32", 8, None),
-        ("float32", 4, "float4"),
-    ],
-)
-def test_vectors_of_the_user_have_any_dtype_and_any_number_of_lanes(dtype, lanes, vector):
-    count = 64 * lanes
-
-    @T.prim_func
-    def main(A: T.Tensor((2, count), dtype), C: T.Tensor((2, count), dtype)):
-        with T.Kernel(1, threads=32):
-            tile = T.alloc_shared((count,), dtype)
-            own = T.alloc_local((lanes,), dtype)
-            thread = T.get_thread_binding()
-            for k in T.serial(2):
-                for i in T.serial(2):
-                    for v in T.vectorized(lanes):
-                        own[v] = A[k, (i * 32 + thread) * lanes + v]
-                    for v in T.vectorized(lanes):
-                        tile[(i * 32 + thread) * lanes + v] = own[v]
-                for i in T.Parallel(count):
-                    C[k, i] = tile[count - 1 - i]
-
-    kernel = tvmtile.compile(main, target="metal", execution_backend="emulator")
-    if vector is not None:
-        assert f"*(device {vector}*)" in kernel.get_kernel_source()
-    A = torch.randint(-100, 100, (2, count)).to(getattr(torch, dtype))
-    C = torch.empty_like(A)
-    kernel(A, C)
-    assert torch.equal(A.flip(1), C)
 
 
 def test_conditions_on_the_outer_loops_are_looked_at_outside_of_the_inner_ones(tmp_path):

@@ -5,17 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
-import torch
 import tvm
 from tvm.script import from_source
 
-import tvmtile
-import tvmtile.language as T
-from tests.metal.programs import assert_close, random
 from tvmtile.passes import HoldIndices
-from tvmtile.target import capabilities
 
-HOPPER = {"kind": "cuda", "arch": "sm_90a"}
 KERNEL = """
 @T.prim_func
 def main(A: T.Buffer((64, 64), "int8")):
@@ -71,48 +65,3 @@ def test_what_other_threads_write():
     assert held(*own) == []  # the whole block writes the indices
     others = ["else:", '    with T.attr(32, "tvmtile.group", 32):', "        rows[tx] = 0"]
     assert held(*own, *others) == []
-
-
-def gathered(tiles):
-    """Rows of A by indices, times B, in blocks that stay."""
-
-    @T.prim_func
-    def main(
-        A: T.Tensor((96, 128), "float16"),
-        B: T.Tensor((64, 128), "float16"),
-        places: T.Tensor((tiles * 128,), "int32"),
-        C: T.Tensor((tiles * 128, 64), "float32"),
-    ):
-        with T.Kernel(tiles, threads=256) as block:
-            T.annotate_persistent()
-            rows = T.alloc_shared((128,), "int32")
-            a = T.alloc_shared((128, 32), "float16")
-            b = T.alloc_shared((64, 32), "float16")
-            c = T.alloc_fragment((128, 64), "float32")
-            T.copy(places[block * 128], rows)
-            T.clear(c)
-            for k in T.Pipelined(4, num_stages=2):
-                T.gather_rows(A, a, rows, k * 32)
-                T.copy(B[0, k * 32], b)
-                T.gemm(a, b, c, transpose_B=True)
-            T.copy(c, C[block * 128, 0])
-
-    return main
-
-
-@pytest.mark.full
-def test_gathered_rows_of_blocks_that_stay(monkeypatch):
-    monkeypatch.setitem(capabilities._MULTIPROCESSORS, 90, 2)
-    kernel = tvmtile.compile(gathered(5), target=HOPPER, execution_backend="emulator")
-    source = kernel.get_kernel_source()
-    assert "rows_held" in source
-    *_, loop = re.split(r"for \(int k_?\d* = 0", source)
-    assert "bar_sync" not in loop  # who copies waits for the indices in front of the loop
-    a, b = random(96, 128, dtype="float16"), random(64, 128, dtype="float16")
-    places = torch.randint(-1, 96, (5 * 128,), dtype=torch.int32)
-    read = torch.where((places >= 0)[:, None], a.double()[places.clamp(0).long()], 0.0)
-    for seed in range(2):
-        kernel.adapter.seed = seed
-        result = torch.full((5 * 128, 64), float("nan"))
-        kernel(a, b, places, result)
-        assert_close(result, read @ b.double().T)

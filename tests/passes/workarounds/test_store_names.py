@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-import tvm
 from tvm import ir, tirx
 from tvm.script import tirx as S
 
@@ -42,15 +41,6 @@ def program(value):
 
 def stored(value):
     return StoreNamesOnCpu(program(value))["main"].body
-
-
-def test_few_names_stay():
-    value = chain(4, 4, A[1])
-    tvm.ir.assert_structural_equal(StoreNamesOnCpu(program(value)), program(value))
-
-
-def test_many_names_are_stored():
-    assert not contains(stored(chain(9, 4, A[1])), tirx.Let)
 
 
 def test_what_is_computed_under_a_condition_stays_there():
@@ -97,27 +87,3 @@ def test_a_chain_of_conversions_takes_time_in_proportion(length):
     tvmtile.compile(main, target="llvm")(given, result)
     assert processor_time() - start < 10
     assert torch.equal(result, expected)
-
-
-def test_choices_in_a_value_count():
-    choices = A[1]
-    for i in range(2, 8):
-        choices = tirx.if_then_else(A[i] > 0, choices, A[i])
-    few = chain(4, 4, A[1])
-    assert contains(stored(few), tirx.Let)
-    assert not contains(stored(chain(4, 4, choices)), tirx.Let)
-
-
-def test_a_name_of_a_statement_is_stored_if_it_is_used_often():
-    @S.prim_func
-    def bound(A: S.Buffer((8,), "float32")):
-        for bx in S.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            x: S.let[S.float32] = A[1]
-            A[0] = x + x + x + x
-
-    def named(bind):
-        return tirx.Bind(bind.var, chain(5, 4, bind.value))
-
-    body = mapped(bound.body, (tirx.Bind, named))
-    after = StoreNamesOnCpu(ir.IRModule({"main": bound.with_body(body)}))["main"].body
-    assert not contains(after, tirx.Let)
