@@ -40,9 +40,6 @@ def test_the_cache(cache, capsys):
     main(["cache", "clear"])
     main(["cache", "list"])
     assert capsys.readouterr().out == f"0 entries, 0.0 MB in {cache}\n"
-
-
-def test_what_there_is_not(capsys):
     with pytest.raises(SystemExit):
         main(["cache", "burn"])
     assert "invalid choice: 'burn'" in capsys.readouterr().err

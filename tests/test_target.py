@@ -12,33 +12,32 @@ import tvmtile
 from tvmtile.errors import UnknownTarget
 from tvmtile.target import gpu, host_target, resolve, target_kinds
 
-
-@pytest.mark.parametrize("name", ["metal", "mps"])
-def test_the_names_of_apple_gpus(name):
-    target = resolve(name)
-    assert target.kind.name == "metal"
-    assert int(target.attrs["thread_warp_size"]) == 32
-    assert int(target.attrs["max_num_threads"]) == 1024
+METAL4 = {"kind": "metal", "keys": ["metal4", "metal", "gpu"]}
 
 
 @pytest.mark.parametrize(
-    ("written", "expected"),
+    ("written", "has_matmul2d"),
     [
         ("metal", False),
+        ("mps", False),
+        ({"kind": "metal"}, False),
+        (Target("metal"), False),
         ("metal4", True),
-        ({"kind": "metal", "keys": ["metal4", "metal", "gpu"]}, True),
-        (Target({"kind": "metal", "keys": ["metal4", "metal", "gpu"]}, host="llvm"), True),
+        (METAL4, True),
+        (Target(METAL4, host="llvm"), True),
     ],
     ids=str,
 )
-def test_a_key_says_that_a_gpu_runs_metal_4(written, expected):
-    assert gpu(resolve(written)).has_matmul2d is expected
-    assert gpu(resolve(written)).shared_memory == 32 * 1024
-
-
-@pytest.mark.parametrize("written", ["metal", {"kind": "metal"}, Target("metal")], ids=str)
-def test_a_gpu_without_a_host_gets_this_machine(written):
-    assert str(resolve(written).host) == str(host_target())
+def test_apple_gpus_and_their_host_which_is_this_machine(written, has_matmul2d):
+    target = resolve(written)
+    assert target.kind.name == "metal"
+    if isinstance(written, str):
+        assert int(target.attrs["thread_warp_size"]) == 32
+        assert int(target.attrs["max_num_threads"]) == 1024
+    assert gpu(target).has_matmul2d is has_matmul2d
+    assert gpu(target).shared_memory == 32 * 1024
+    if getattr(written, "host", None) is None:
+        assert str(target.host) == str(host_target())
 
 
 def test_a_host_and_attributes_that_are_given_stay():
@@ -50,9 +49,6 @@ def test_a_host_and_attributes_that_are_given_stay():
 @pytest.mark.parametrize("name", [None, "cpu", "llvm", "auto"])
 def test_the_names_of_this_machine(name):
     assert resolve(name) == host_target()
-
-
-def test_what_tile_programs_can_not_be_lowered_for():
     assert target_kinds() == ("llvm", "metal", "cuda")
 
 

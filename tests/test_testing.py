@@ -7,36 +7,37 @@ import torch
 
 from tvmtile.testing import set_random_seed, torch_assert_close
 
-
-def test_close_tensors_pass_and_a_share_of_others_is_allowed():
-    a = torch.arange(1000.0)
-    b = a.clone()
-    b[7] += 5
-    assert torch_assert_close(a, b, max_mismatched_ratio=0.001)
-    with pytest.raises(
-        AssertionError, match=r"differ in 1 of 1000 .* first at \[7\]: 7.0 and 12.0"
-    ):
-        torch_assert_close(a, b, max_mismatched_ratio=0)
+A = torch.arange(1000.0)
+B = torch.where(A == 7, 12.0, A)
+NAN = torch.tensor([float("nan"), 1.0])
+ZEROS = torch.zeros(3)
+FLOAT8 = torch.tensor([1.0, -2.0]).to(torch.float8_e4m3fn)
 
 
-def test_nan_equals_nan_unless_told_otherwise():
-    a = torch.tensor([float("nan"), 1.0])
-    assert torch_assert_close(a, a.clone())
-    with pytest.raises(AssertionError, match="differ in 1 of 2"):
-        torch_assert_close(a, a.clone(), equal_nan=False)
-
-
-def test_shape_and_dtype_must_be_equal():
-    with pytest.raises(AssertionError, match=r"\[3\].*\[4\]"):
-        torch_assert_close(torch.zeros(3), torch.zeros(4))
-    with pytest.raises(AssertionError, match=r"float32 and float16"):
-        torch_assert_close(torch.zeros(3), torch.zeros(3).half())
-    assert torch_assert_close(torch.zeros(3), torch.zeros(3).half(), check_dtype=False)
-
-
-def test_float8_is_compared_by_value():
-    a = torch.tensor([1.0, -2.0]).to(torch.float8_e4m3fn)
-    assert torch_assert_close(a, a.clone())
+@pytest.mark.parametrize(
+    ("a", "b", "options", "message"),
+    [
+        (A, B, {"max_mismatched_ratio": 0.001}, None),
+        (
+            A,
+            B,
+            {"max_mismatched_ratio": 0},
+            r"differ in 1 of 1000 .* first at \[7\]: 7.0 and 12.0",
+        ),
+        (NAN, NAN.clone(), {}, None),
+        (NAN, NAN.clone(), {"equal_nan": False}, "differ in 1 of 2"),
+        (ZEROS, torch.zeros(4), {}, r"\[3\].*\[4\]"),
+        (ZEROS, ZEROS.half(), {}, "float32 and float16"),
+        (ZEROS, ZEROS.half(), {"check_dtype": False}, None),
+        (FLOAT8, FLOAT8.clone(), {}, None),
+    ],
+)
+def test_tensors_are_compared(a, b, options, message):
+    if message is None:
+        assert torch_assert_close(a, b, **options)
+    else:
+        with pytest.raises(AssertionError, match=message):
+            torch_assert_close(a, b, **options)
 
 
 def test_the_seed_fixes_random_tensors():

@@ -16,42 +16,34 @@ from tvmtile.errors import InvalidValue, TileWarning
 from tvmtile.transform import ALWAYS_SO, EFFECTS, PassContext, warn_without_effect
 
 
-def test_a_key_is_its_text():
-    assert PassConfigKey.TL_DISABLE_TMA_LOWER == "tl.disable_tma_lower"
-    assert PassConfigKey["TIR_DISABLE_VECTORIZE"].value == "tirx.disable_vectorize"
+@T.prim_func
+def program(A: T.Tensor((64,), "float32")):
+    with T.Kernel(1, threads=64):
+        for i in T.Parallel(64):
+            A[i] = T.exp(A[i])
 
 
 def test_options_of_tilelang_change_nothing_and_options_of_tvm_reach_it():
-    @T.prim_func
-    def main(A: T.Tensor((4,), "float32")):
-        with T.Kernel(1) as _:
-            for i in T.Parallel(4):
-                A[i] = A[i] + 1
-
+    assert PassConfigKey.TL_DISABLE_TMA_LOWER == "tl.disable_tma_lower"
+    assert PassConfigKey["TIR_DISABLE_VECTORIZE"].value == "tirx.disable_vectorize"
     options = {
         PassConfigKey.TL_SIMPLIFY_ENABLE_LET_INLINE: True,
         "tl.disable_warp_specialized": True,
         PassConfigKey.TIR_DISABLE_VECTORIZE: True,
     }
-    kernel = tvmtile.compile(main, pass_configs=options)
-    a = torch.zeros(4)
-    kernel(a)
-    assert a.tolist() == [1, 1, 1, 1]
+    a = torch.zeros(64)
+    tvmtile.compile(program, pass_configs=options)(a)
+    assert a.tolist() == [1] * 64
 
 
 def test_options_that_ask_for_what_is_not_done_say_so():
-    @T.prim_func
-    def main(A: T.Tensor((4,), "float32")):
-        with T.Kernel(1) as _:
-            A[0] = 1
-
     with pytest.warns(
         TileWarning, match="tl.pass_profile=True has no effect: kernel.lowering holds"
     ):
-        tvmtile.compile(main, pass_configs={PassConfigKey.TL_PASS_PROFILE: True})
+        tvmtile.compile(program, pass_configs={PassConfigKey.TL_PASS_PROFILE: True})
     with pytest.warns(TileWarning, match="tl.device_compile_flags=.* has no effect"):
-        tvmtile.compile(main, compile_flags=["-O3"])
-    tvmtile.compile(main, pass_configs={PassConfigKey.TL_PASS_PROFILE: False})
+        tvmtile.compile(program, compile_flags=["-O3"])
+    tvmtile.compile(program, pass_configs={PassConfigKey.TL_PASS_PROFILE: False})
 
 
 ACT = {key for keys in EFFECTS.values() for key in keys}
@@ -72,14 +64,8 @@ def test_each_option_of_tilelang_acts_or_is_so_anyway_or_says_that_it_has_no_eff
 
 
 def test_options_of_tvm_take_tilelangs_too():
-    @T.prim_func
-    def main(A: T.Tensor((64,), "float32")):
-        with T.Kernel(1, threads=64) as _:
-            for i in T.Parallel(64):
-                A[i] = T.exp(A[i])
-
     def calls():
-        kernel = tvmtile.compile(main, target={"kind": "cuda", "arch": "sm_80"})
+        kernel = tvmtile.compile(program, target={"kind": "cuda", "arch": "sm_80"})
         return re.findall(r"\b_*expf\(", kernel.get_kernel_source())
 
     options = {PassConfigKey.TL_ENABLE_FAST_MATH: True, "tirx.disable_vectorize": True}
@@ -96,4 +82,4 @@ def test_options_of_tvm_take_tilelangs_too():
         PassContext(config={"tl.disable_wgmma": True}),
         pytest.warns(TileWarning, match="tl.disable_wgmma=True has no effect"),
     ):
-        tvmtile.compile(main, target="llvm")
+        tvmtile.compile(program, target="llvm")

@@ -32,10 +32,7 @@ WORK = Work(
 )
 def test_what_limits_the_blocks_of_a_core(limit, work):
     assert blocks_per_core(work, H200) == limit
-
-
-def test_what_does_not_fit_takes_for_ever():
-    assert seconds(replace(WORK, registers=256), H200) == math.inf
+    assert (seconds(work, H200) == math.inf) == (limit == 0)
 
 
 def test_another_wave_takes_as_long_again():
