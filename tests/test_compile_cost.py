@@ -29,12 +29,8 @@ TARGETS = {
 }
 
 STATEMENTS = (
-    tirx.BufferStore,
-    tirx.Evaluate,
-    tirx.IfThenElse,
-    tirx.For,
-    tirx.Bind,
-    tirx.AllocBuffer,
+    *(tirx.BufferStore, tirx.Evaluate, tirx.IfThenElse),
+    *(tirx.For, tirx.Bind, tirx.AllocBuffer),
 )
 
 
@@ -75,15 +71,10 @@ def attention(n, in_halves):
 
     A step then copies its tile from one of two places, and masks by one of three rules, or by none.
     """
-    blocks = n // 64 // (2 if in_halves else 1)
+    blocks, tensor = n // 64 // (2 if in_halves else 1), T.Tensor((n, 64), "float16")
 
     @T.prim_func
-    def main(
-        Q: T.Tensor((n, 64), "float16"),
-        K: T.Tensor((n, 64), "float16"),
-        V: T.Tensor((n, 64), "float16"),
-        O: T.Tensor((n, 64), "float16"),
-    ):
+    def main(Q: tensor, K: tensor, V: tensor, O: tensor):
         with T.Kernel(n // 64, threads=128) as block:
             q = T.alloc_shared((64, 64), "float16")
             k = T.alloc_shared((64, 64), "float16")
@@ -91,10 +82,7 @@ def attention(n, in_halves):
             scores = T.alloc_fragment((64, 64), "float32")
             weights = T.alloc_fragment((64, 64), "float16")
             result = T.alloc_fragment((64, 64), "float32")
-            highest = T.alloc_fragment((64,), "float32")
-            before = T.alloc_fragment((64,), "float32")
-            total = T.alloc_fragment((64,), "float32")
-            share = T.alloc_fragment((64,), "float32")
+            highest, before, total, share = (T.alloc_fragment((64,), "float32") for _ in range(4))
             T.copy(Q[block * 64, 0], q)
             T.clear(result)
             T.clear(total)

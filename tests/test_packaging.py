@@ -15,6 +15,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import tvmtile
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -121,52 +123,42 @@ def test_entry_point_is_declared_and_installed():
     assert [e.value for e in installed] == ["tvmtile._plugin:register"]
 
 
-@pytest.mark.full
-def test_import_tvm_calls_the_hook_without_a_warning():
-    source = f"{STRICT}\nimport tvm\nprint('tvmtile._plugin' in sys.modules)"
-    assert run_python(source) == "True"
+IMPORTS = {
+    "import tvm calls the hook": (STRICT, "import tvm; print('tvmtile._plugin' in sys.modules)"),
+    "registering twice": (
+        ISOLATED_TVM,
+        "register = hook.load(); register(); register(); print(True)",
+    ),
+    "importing never asks for torch": (
+        ISOLATED_TVM,
+        "import tvmtile, tvmtile.language; hook.load()(); print(NoTorch.asked == [])",
+    ),
+    **{
+        f"{first} first": (STRICT, f"import {first}, tvm, tvmtile, tvmtile.language; print(True)")
+        for first in ("tvm", "tvmtile", "tvmtile.language", "tvmtile._plugin")
+    },
+}
 
 
 @pytest.mark.full
-def test_registering_twice_changes_nothing():
-    source = f"{ISOLATED_TVM}\nregister = hook.load()\nregister()\nregister()\nprint('twice')"
-    assert run_python(source) == "twice"
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("first", ["tvm", "tvmtile", "tvmtile.language", "tvmtile._plugin"])
-def test_any_import_order_works(first):
-    source = f"{STRICT}\nimport {first}\nimport tvm, tvmtile, tvmtile.language\nprint('imported')"
-    assert run_python(source) == "imported"
+@pytest.mark.parametrize("what", IMPORTS)
+def test_imports(what):
+    assert run_python("\n".join(IMPORTS[what])) == "True"
 
 
 # --- what importing costs
 
 
 @pytest.mark.full
-def test_importing_never_asks_for_torch():
-    source = (
-        f"{ISOLATED_TVM}\nimport tvmtile, tvmtile.language\nhook.load()()\n"
-        "print(json.dumps(NoTorch.asked))"
-    )
-    assert json.loads(run_python(source)) == []
-
-
-@pytest.mark.full
-def test_import_tvmtile_is_within_its_budget():
-    best = best_seconds("import tvmtile, tvmtile.language", IMPORT_BUDGET)
-    assert best <= IMPORT_BUDGET * NOISE, (
-        f"import tvmtile takes {best * 1e3:.0f} ms over import tvm; "
-        f"{IMPORT_BUDGET * 1e3:.0f} ms are allowed (see `python -X importtime`)"
-    )
-
-
-@pytest.mark.full
-def test_autoload_hook_is_within_its_budget():
-    best = best_seconds("hook.load()()", HOOK_BUDGET)
-    assert best <= HOOK_BUDGET * NOISE, (
-        f"the hook adds {best * 1e3:.0f} ms to import tvm; "
-        f"{HOOK_BUDGET * 1e3:.0f} ms are allowed (see `python -X importtime`)"
+@pytest.mark.parametrize(
+    ("statements", "budget"),
+    [("import tvmtile, tvmtile.language", IMPORT_BUDGET), ("hook.load()()", HOOK_BUDGET)],
+)
+def test_what_import_tvm_is_followed_by_is_within_its_budget(statements, budget):
+    best = best_seconds(statements, budget)
+    assert best <= budget * NOISE, (
+        f"{statements} takes {best * 1e3:.0f} ms over import tvm; "
+        f"{budget * 1e3:.0f} ms are allowed (see `python -X importtime`)"
     )
 
 
@@ -174,9 +166,8 @@ def test_autoload_hook_is_within_its_budget():
 
 
 def test_version_is_the_installed_one():
-    import tvmtile
-
     assert tvmtile.__version__ == importlib.metadata.version("tvmtile")
+    assert (ROOT / "tvmtile" / "py.typed").is_file()
 
 
 @pytest.mark.nightly
@@ -250,17 +241,13 @@ PRIVATE = re.compile(
 
 
 def test_no_private_path_or_index_in_the_repository():
-    found = []
-    for path in tracked_files():
-        if path == Path(__file__).resolve():
-            continue
-        try:
-            text = path.read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            continue
-        for number, line in enumerate(text.splitlines(), 1):
-            if PRIVATE.search(line):
-                found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()}")
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in tracked_files()
+        if path != Path(__file__).resolve()
+        for number, line in enumerate(path.read_text(errors="ignore").splitlines(), 1)
+        if PRIVATE.search(line)
+    ]
     assert not found, "\n".join(found)
 
 
@@ -269,10 +256,6 @@ def test_private_pattern_finds_what_it_should():
         assert PRIVATE.search(line), line
     for line in ("https://example.org/home/x", "docs/work/x", "/usr/bin/env bash", "a/root/b"):
         assert not PRIVATE.search(line), line
-
-
-def test_package_is_marked_as_typed():
-    assert (ROOT / "tvmtile" / "py.typed").is_file()
 
 
 @pytest.fixture(scope="module")
@@ -342,8 +325,6 @@ def test_sdist_is_complete(built):
 
 
 def test_completion_offers_the_public_names():
-    import tvmtile
-
     offered = dir(tvmtile)
     assert {"compile", "jit", "autotune", "Kernel", "language"} <= set(offered)
     assert not [name for name in offered if name.startswith("_") and name != "__version__"]

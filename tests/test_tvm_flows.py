@@ -61,11 +61,11 @@ def expected(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.asarray(moved / moved.sum(1, keepdims=True) - positive)
 
 
-def check_on_cpu(executable: Any) -> None:
+def result_on_cpu(executable: Any) -> tuple[Any, Any]:
+    """What a module computes, and what it should."""
     x = np.random.default_rng(0).standard_normal((ROWS, COLUMNS), dtype=np.float32)
     machine = relax.VirtualMachine(executable, tvm.cpu())
-    result = machine["main"](tvm.runtime.tensor(x)).numpy()
-    np.testing.assert_allclose(result, expected(x), rtol=1e-5, atol=1e-6)
+    return machine["main"](tvm.runtime.tensor(x)).numpy(), expected(x)
 
 
 def device_source(executable: Any) -> str:
@@ -80,10 +80,33 @@ def body_of(name: str, source: str) -> str:
     return match[1]
 
 
+def built() -> Any:
+    """The model, the program in which a block builder adds."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", R.Tensor((ROWS, COLUMNS), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            positive = builder.emit(relax.op.nn.relu(x))
+            moved = builder.emit(relax.op.add(positive, relax.const(1.0)))
+            program = builder.add_func(Model["normalize"], "normalize")
+            result = R.Tensor((ROWS, COLUMNS), "float32")
+            normal = builder.emit(relax.call_tir(program, [moved], result))
+            result = builder.emit_output(relax.op.subtract(normal, positive))
+        builder.emit_func_output(result)
+    return builder.finalize()
+
+
 @pytest.mark.parametrize("pipeline", PIPELINES)
-@pytest.mark.parametrize("target", ["llvm", {"kind": "llvm", "mcpu": "x86-64-v3"}])
-def test_relax_on_a_cpu(target, pipeline):
-    check_on_cpu(tvm.compile(Model, Target(target), tir_pipeline=pipeline))
+@pytest.mark.parametrize(
+    ("model", "target"),
+    [(Model, "llvm"), (Model, {"kind": "llvm", "mcpu": "x86-64-v3"}), (built(), "llvm")],
+    ids=["llvm", "x86-64-v3", "by a block builder"],
+)
+def test_relax_on_a_cpu(model, target, pipeline):
+    executable = tvm.compile(model, Target(target), tir_pipeline=pipeline)
+    np.testing.assert_allclose(*result_on_cpu(executable), rtol=1e-5, atol=1e-6)
+    assert is_tile_program(model["normalize"])  # it is not changed
+    assert "sblock" not in model["normalize"].script()
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
@@ -98,22 +121,6 @@ def test_relax_on_a_gpu(target, pipeline):
     # What the emulator ran is what the module has; of Metal, arrays are aligned when it is loaded.
     alone = body_of("normalize_kernel", kernel.get_kernel_source()).replace("alignas(16) ", "")
     assert body_of("normalize_kernel", device_source(executable)) == alone
-
-
-def test_relax_with_a_program_that_a_block_builder_adds():
-    builder = relax.BlockBuilder()
-    x = relax.Var("x", R.Tensor((ROWS, COLUMNS), "float32"))
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            positive = builder.emit(relax.op.nn.relu(x))
-            moved = builder.emit(relax.op.add(positive, relax.const(1.0)))
-            program = builder.add_func(Model["normalize"], "normalize")
-            normal = builder.emit(
-                relax.call_tir(program, [moved], R.Tensor((ROWS, COLUMNS), "float32"))
-            )
-            result = builder.emit_output(relax.op.subtract(normal, positive))
-        builder.emit_func_output(result)
-    check_on_cpu(tvm.compile(builder.finalize(), "llvm"))
 
 
 @pytest.mark.parametrize("target", ["llvm", SM90A, "metal"], ids=["llvm", "sm_90a", "metal"])
@@ -174,12 +181,6 @@ def test_functions_that_metaschedule_tuned_beside_a_tile_program(pipeline):
 def test_dictionaries_as_targets_of_tirx_build():
     built = tvm.tirx.build(Model["normalize"], target=SM90A)
     assert "normalize_kernel" in built.imports[0].inspect_source()
-
-
-def test_the_module_is_not_changed():
-    tvm.compile(Model, "llvm")
-    assert is_tile_program(Model["normalize"])
-    assert "sblock" not in Model["normalize"].script()
 
 
 @TVMScript.prim_func(s_tir=True)
