@@ -79,9 +79,7 @@ dist: venv ## the wheel and the sdist, to dist, as the last tag's version, check
 # What depends on the Python that reads a kernel: its source, its code object, pickles, messages, commands and
 # the pages. What a kernel then computes is TVM's and the same: one is run on each target.
 PYTHONS_TESTS := $(addprefix tests/, \
-  frontend/test_conditions.py frontend/test_kernel.py frontend/test_module.py \
-  frontend/test_parameters.py frontend/test_round_trip.py frontend/test_tracing.py \
-  frontend/test_variables.py frontend/test_while.py frontend/test_carried_names.py messages \
+  frontend/test_kernel.py frontend/test_module.py frontend/test_source.py frontend/test_traced.py messages \
   jit/test_arguments.py jit/test_artifacts.py jit/test_compiler.py jit/test_decorator.py \
   jit/test_lowering_view.py jit/test_processes.py jit/test_torch_operators.py cache \
   autotuner/test_child.py autotuner/test_configurations.py autotuner/test_decorator.py \

@@ -311,7 +311,7 @@ def test_what_runs_with_each_python_is_there():
     command = ["make", "--dry-run", "pythons", "PYTHONS=python3"]
     dry = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     named = re.findall(r"tests/[^\s:]+", dry)
-    assert "tests/frontend/test_tracing.py" in named
+    assert "tests/frontend/test_traced.py" in named
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
