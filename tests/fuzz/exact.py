@@ -196,8 +196,12 @@ class ExactInterpreter:
 
     def _write(self, node: ast.expr, value: np.ndarray) -> None:
         name = _name(node)
-        found = converted(value, self._dtypes[name])
-        self._held[name] = np.broadcast_to(found, self._held[name].shape)
+        found, held = converted(value, self._dtypes[name]), self._held[name]
+        match node:
+            case ast.Subscript(slice=ast.Tuple(elts=[ast.Constant(value=row), *_])):
+                held[row] = found  # one of several results in one tensor
+            case _:
+                self._held[name] = np.broadcast_to(found, held.shape)
 
     def value(self, node: ast.expr) -> np.ndarray:
         """What an expression is in each iteration."""
@@ -217,7 +221,7 @@ class ExactInterpreter:
                 return _computed(_BINARY[type(op)], a, b)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return _computed(operator.neg, self.value(operand))
-            case ast.UnaryOp(op=ast.Not(), operand=operand):
+            case ast.UnaryOp(op=ast.Not() | ast.Invert(), operand=operand):
                 return ~self.value(operand)
             case ast.BoolOp(op=op, values=[left, right]):
                 join = np.logical_and if isinstance(op, ast.And) else np.logical_or
@@ -261,6 +265,9 @@ class ExactInterpreter:
         if function == "abs":  # the smallest integer has none
             found = self.value(args[0])
             return np.abs(found) if found.dtype.kind in "iu" else _computed(np.abs, found)
+        if function == "popcount":
+            found = self.value(args[0])
+            return np.bitwise_count(found.view(f"u{found.itemsize}")).astype(found.dtype)
         if function in ("truncdiv", "truncmod"):
             a, b = self._pair(*args)
             if np.any(b == 0):

@@ -14,12 +14,7 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
-from tests.codegen.test_metal_numbers import (
-    FLOAT8,
-    FUNCTIONS,
-    conversions_of_8_bits,
-    converted,
-)
+from tests.codegen.test_narrow_floats import FLOAT8
 from tests.fuzz.run import loaded
 from tests.gpu.machine import EMULATED, HAS_GPU, by_way_of_gpu, on_gpu
 from tests.programs import catalogue
@@ -27,25 +22,6 @@ from tests.tileop.test_import_source import program as imported_functions
 from tvmtile.errors import CudaEmulationError
 
 ROOT = Path(__file__).parents[2]
-EXACT = {
-    "acos": (T.acos, torch.acos),
-    "asinh": (T.asinh, torch.asinh),
-    "atanh": (T.atanh, torch.atanh),
-    "ceil": (T.ceil, torch.ceil),
-    "cos": (T.cos, torch.cos),
-    "cosh": (T.cosh, torch.cosh),
-    "exp": (T.exp, torch.exp),
-    "exp2": (T.exp2, torch.exp2),
-    "floor": (T.floor, torch.floor),
-    "log": (T.log, torch.log),
-    "log10": (T.log10, torch.log10),
-    "log2": (T.log2, torch.log2),
-    "round": (T.round, torch.round),
-    "sin": (T.sin, torch.sin),
-    "sinh": (T.sinh, torch.sinh),
-    "sqrt": (T.sqrt, torch.sqrt),
-    "trunc": (T.trunc, torch.trunc),
-}
 FAST = {
     "cos": (T.__dict__["__cos"], torch.cos),
     "exp": (T.__dict__["__exp"], torch.exp),
@@ -62,32 +38,6 @@ def source(program, arch="sm_80"):
 
 
 # Functions ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
-def test_functions(dtype):
-    """One kernel computes them all."""
-    functions = {**FUNCTIONS, **EXACT}
-    names = [n for n in functions if not (dtype == "bfloat16" and n == "exp10")]
-
-    @T.prim_func
-    def main(A: T.Tensor((64,), dtype), C: T.Tensor((len(names), 64), dtype)):
-        with T.Kernel(1, threads=32):
-            for i in T.Parallel(64):
-                for row, name in enumerate(names):
-                    C[row, i] = functions[name][0](A[i] + 1 if name == "acosh" else A[i])
-
-    kind = getattr(torch, dtype)
-    a, c = (torch.arange(1, 65) / 66).to(kind), torch.zeros(len(names), 64, dtype=kind)
-    by_way_of_gpu(main)(a, c)
-    tolerance = {"float64": 1e-13, "float32": 3e-6, "float16": 2e-3, "bfloat16": 2e-2}[dtype]
-    for row, name in enumerate(names):
-        x = (a + 1).double() - 1 if name == "acosh" else a.double()
-        expected = functions[name][1](x)
-        torch.testing.assert_close(
-            c[row].double(), expected, rtol=tolerance, atol=tolerance, msg=name
-        )
 
 
 @pytest.mark.full
@@ -123,40 +73,6 @@ def test_fast_functions(name):
     a, c = torch.linspace(0.1, 3, 64), torch.zeros(64)
     by_way_of_gpu(main)(a, c)
     torch.testing.assert_close(c.double(), exact(a.double()), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.full
-def test_functions_of_two_values_and_special_ones():
-    @T.prim_func
-    def main(
-        A: T.Tensor((32,), "float32"),
-        B: T.Tensor((32,), "float32"),
-        C: T.Tensor((6, 32), "float32"),
-    ):
-        with T.Kernel(1, threads=32):
-            for i in T.Parallel(32):
-                C[0, i] = T.atan2(A[i], B[i])
-                C[1, i] = T.hypot(A[i], B[i])
-                C[2, i] = T.copysign(A[i], B[i])
-                C[3, i] = T.pow(T.abs(A[i]), B[i])
-                C[4, i] = T.fmod(A[i], B[i])
-                C[5, i] = T.if_then_else(T.isnan(B[i]), 1.0, 0.0)
-
-    a, b, c = torch.randn(32), torch.randn(32), torch.zeros(6, 32)
-    b[0] = math.nan
-    by_way_of_gpu(main)(a, b, c)
-    x, y = a.double(), b.double()
-    expected = [
-        torch.atan2(x, y),
-        torch.hypot(x, y),
-        torch.copysign(x, y),
-        x.abs() ** y,
-        torch.fmod(x, y),
-        y.isnan().double(),
-    ]
-    torch.testing.assert_close(
-        c.double(), torch.stack(expected), rtol=1e-5, atol=2e-6, equal_nan=True
-    )
 
 
 # Floats of 8 bits --------------------------------------------------------------------------------
@@ -203,18 +119,6 @@ def test_negated_integers_are_hidden_from_ptxas(dtype, tmp_path):
     """Four of Y, one of the tile; each in the text, and the function itself."""
     program = loaded(catalogue()["extremes_of_negated_integers"].case(dtype=dtype), tmp_path).main
     assert source(program, "sm_90a").count("tvmtile_negate(") >= 6
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("dtype", FLOAT8)
-def test_floats_of_8_bits(dtype):
-    """All codes decode bit by bit; floats near to codes and half-way between encode as on the CPU."""
-    program, codes, near = conversions_of_8_bits(dtype)
-    expected, got = (converted(c(program), codes, near) for c in (tvmtile.compile, by_way_of_gpu))
-    # There are several codes of NaN.
-    is_number = ~expected.float().isnan()
-    assert torch.equal(got.float().isnan(), ~is_number)
-    assert torch.equal(got.view(torch.uint8)[is_number], expected.view(torch.uint8)[is_number])
 
 
 @pytest.mark.full

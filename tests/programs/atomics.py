@@ -149,3 +149,20 @@ def atomic_counters(
         T.atomic_add(D, bx)
         T.atomic_add(E, 1)
         T.atomic_add(F[0], 1)
+
+
+@program(
+    tags={"atomic"},
+    parameters={"dtype": ["int8", "uint16", "float16", "bfloat16"]},
+    examples="dtype",
+    inputs={"A": lambda rng, shape: rng.integers(0, 3, shape)},
+    fast=["metal"],
+)
+def atomic_updates_of_parts_of_words(A: T.Tensor((64,), dtype), C: T.Tensor((4,), dtype)):
+    """The word around an element lies in the shared array, which needs the alignment of a word."""
+    with T.Kernel(1, threads=64):
+        sums = T.alloc_shared((4,), dtype)
+        T.clear(sums)
+        for i in T.Parallel(64):
+            T.atomic_add(sums[i % 4], A[i])
+        T.copy(sums, C)

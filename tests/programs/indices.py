@@ -281,3 +281,78 @@ def names_of_choices_and_quotients(
             for i in T.Parallel(8):
                 power = T.exp(T.min(T.float32(3), T.float32(2)))
                 E[i] = T.if_then_else(T.cast(power, "int32") > 1, power, power * 2)
+
+
+@program(tags={"indices"})
+def names_that_are_keywords_of_metal(
+    device: T.Tensor((40,), "float32"), constant: T.Tensor((40,), "float32"), operator: T.float32
+):
+    with T.Kernel(1, threads=32) as thread:
+        new = T.alloc_fragment((40,), "float32")
+        threadgroup = T.alloc_shared((40,), "float32")
+        T.copy(device, threadgroup)
+        for half in T.Parallel(40):
+            this = threadgroup[39 - half] * 2
+            new[half] = this + operator
+        T.copy(new, constant)
+
+
+@program(tags={"indices"}, inputs={"uint2": lambda rng, shape: np.arange(64)}, fast=["metal"])
+def names_that_types_and_functions_of_metal_have(
+    uint2: T.Tensor((64,), "int8"),
+    select: T.Tensor((64,), "int8"),
+    sqrt: T.Tensor((64,), "float32"),
+    exp: T.float32,
+):
+    """What the generated code says with them would mean the variables."""
+    with T.Kernel(1, threads=32) as max:
+        uint4 = T.alloc_shared((64,), "int8")
+        float2 = T.alloc_fragment((64,), "int8")
+        T.copy(uint2, uint4)
+        for as_type in T.Parallel(64):
+            min = T.cast(uint4[as_type], "int32") + max
+            float2[as_type] = T.cast(T.min(min, 100), "int8") // T.int8(3)
+            sqrt[as_type] = T.exp(exp)
+        T.copy(float2, select)
+
+
+@program(
+    tags={"indices"},
+    inputs={"A": lambda rng, shape: rng.integers(-16, 17, shape) / 4},
+    targets=["llvm"],
+)
+def indices_that_wrap_where_a_strided_one_does(
+    A: T.Tensor((5, 32), "float32"), B: T.Tensor((5, 32), "float32")
+):
+    """LLVM 22 read a whole group of strided elements, and so on behind the row, with AVX-512."""
+    with T.Kernel(1, threads=32):
+        a = T.alloc_shared((5, 32), "float32")
+        T.copy(A, a)
+        for i, j in T.Parallel(5, 32):
+            B[i, j] = T.if_then_else(
+                a[(i + 1) % 5, (j * 3) % 32] <= 3, a[i, j], a[i, (j * 3 + 1) % 32]
+            )
+
+
+@program(
+    tags={"indices"},
+    inputs={
+        "A": lambda rng, shape: rng.integers(-4, 5, shape),
+        "B": lambda rng, shape: rng.integers(0, 8, shape),
+    },
+    targets=["llvm"],
+)
+def indices_whose_remainder_is_not_lost(
+    A: T.Tensor((64, 48), "float32"), B: T.Tensor((34, 64), "uint8"), C: T.Tensor((34, 64), "int32")
+):
+    """LLVM 22 read behind the row at its third level, for CPUs with AVX-512."""
+    with T.Kernel(2, 1, threads=32) as (bx, by):
+        tile = T.alloc_shared((32, 16), "int8")
+        sums = T.alloc_fragment((64, 32), "int8")
+        for k in T.Pipelined(3, num_stages=2):
+            T.copy(A[bx, k], tile)
+        for i, j in T.Parallel(64, 32):
+            sums[i, j] = T.cast(
+                T.cast(B[i, bx], "int32") + T.cast(tile[i % 32, j * 5 % 16], "int32"), "int8"
+            )
+        T.copy(sums, C[by, bx * 32])

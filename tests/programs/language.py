@@ -49,14 +49,21 @@ def numbers_as_conditions(A: dtype[8], N: int32[8], R: int32[5, 8]):
 
 @program(
     tags={"threads"},
-    parameters={"threads": [64, 48, 128, 256], "width": [32, 4, 8, 16]},
-    examples=[{}, {"threads": 48, "width": 4}],
+    parameters={
+        "threads": [64, 48, 128, 256],
+        "width": [32, 4, 8, 16],
+        "dtype": ["float32", "int64", "uint64", "float16", "bfloat16", "bool"],
+    },
+    examples=[
+        *({"dtype": d} for d in ("float32", "int64", "uint64", "float16", "bfloat16", "bool")),
+        {"threads": 48, "width": 4},
+    ],
     where=lambda p: p.threads % 32 == 0,
     targets=lambda p: ["llvm", *([] if p.threads == 48 else ["metal", "sm_80", "sm_90a", "gpu"])],
     fast=["metal", "sm_90a"],
 )
 def threads_that_shuffle(
-    A: float32[threads], V: int32[threads], C: float32[9, threads], D: int32[threads]
+    A: dtype[threads], V: int32[threads], C: dtype[9, threads], D: int32[threads]
 ):
     """Beyond the group is the lane's own value; each shuffle has those before."""
     with T.Kernel(1, threads=threads):

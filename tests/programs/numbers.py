@@ -14,24 +14,34 @@ LIMITED = [
 FUNCTIONS = (
     *((0, "erf"), (1, "log1p"), (2, "sin"), (3, "sinh"), (4, "tan"), (5, "tanh"), (6, "abs")),
     *((7, "cos"), (8, "cosh"), (9, "exp10"), (10, "floor"), (11, "sigmoid"), (12, "exp")),
-    *((13, "acos"), (14, "rsqrt"), (15, "log2")),
+    *((13, "acos"), (14, "rsqrt"), (15, "log2"), (16, "log"), (17, "log10"), (18, "sqrt")),
+    *((19, "exp2"), (20, "asin"), (21, "atan"), (22, "asinh"), (23, "atanh"), (24, "acosh")),
+    *((25, "ceil"), (26, "trunc"), (27, "round"), (28, "nearbyint")),
 )
-OF_TWO = ((16, "pow"), (17, "fmod"))
+OF_TWO = (
+    (29, "pow"),
+    (30, "fmod"),
+    (31, "atan2"),
+    (32, "hypot"),
+    (33, "copysign"),
+    (34, "nextafter"),
+)
+OF_POSITIVE = ("rsqrt", "log", "log2", "log10", "sqrt")
 
 
 @program(
     tags={"numbers"},
-    parameters={"dtype": FLOATS},
-    examples=[{}, {"dtype": "float16"}, {"dtype": "bfloat16"}],
+    parameters={"dtype": [*FLOATS, "float64"]},
+    examples="dtype",
     inputs={
         "A": lambda rng, shape: np.concatenate([np.logspace(-4, 0, 64), -np.logspace(-4, 0, 64)]),
         "B": lambda rng, shape: rng.uniform(-2, 2, shape),
     },
-    targets=["llvm", "metal", "sm_80", "gpu"],
+    targets=lambda p: ["llvm", "sm_80", "gpu", *(["metal"] if p.dtype != "float64" else [])],
     fast=["metal"],
 )
 def functions(
-    A: T.Tensor((128,), dtype), B: T.Tensor((128,), dtype), C: T.Tensor((18, 256), dtype)
+    A: T.Tensor((128,), dtype), B: T.Tensor((128,), dtype), C: T.Tensor((36, 256), dtype)
 ):
     """In a loop over T.vectorized, alone and in T.Parallel; nothing is lost of small arguments."""
     with T.Kernel(1, threads=32):
@@ -39,15 +49,21 @@ def functions(
         for row, function in FUNCTIONS:
             for i in T.Parallel(32):
                 for v in T.vectorized(4):
-                    if function in ("rsqrt", "log2"):
+                    if function in OF_POSITIVE:
                         C[row, i * 4 + v] = getattr(T, function)(T.max(A[i * 4 + v], 0.125))
+                    elif function == "acosh":
+                        C[row, i * 4 + v] = T.acosh(T.max(B[i * 4 + v], 1))
+                    elif function == "atanh":
+                        C[row, i * 4 + v] = T.atanh(T.clamp(A[i * 4 + v], -0.75, 0.75))
                     else:
                         C[row, i * 4 + v] = getattr(T, function)(A[i * 4 + v])
             for v in T.vectorized(4):
-                if function in ("rsqrt", "log2", "log1p"):
+                if function in (*OF_POSITIVE, "log1p"):
                     C[row, 128 + thread * 4 + v] = getattr(T, function)(T.abs(B[thread * 4 + v]))
-                elif function == "acos":
-                    C[row, 128 + thread * 4 + v] = T.acos(B[thread * 4 + v] * 0.25)
+                elif function == "acosh":
+                    C[row, 128 + thread * 4 + v] = T.acosh(T.max(B[thread * 4 + v], 1))
+                elif function in ("acos", "asin", "atanh"):
+                    C[row, 128 + thread * 4 + v] = getattr(T, function)(B[thread * 4 + v] * 0.25)
                 else:
                     C[row, 128 + thread * 4 + v] = getattr(T, function)(B[thread * 4 + v])
         for row, function in OF_TWO:
@@ -57,6 +73,9 @@ def functions(
                     C[row, i * 4 + v] = getattr(T, function)(x, A[i * 4 + v])
             for v in T.vectorized(4):
                 C[row, 128 + thread * 4 + v] = getattr(T, function)(B[thread * 4 + v], 2.0)
+        for i in T.Parallel(128):
+            C[35, i] = T.ldexp(A[i], T.int32(3))
+            C[35, 128 + i] = T.ldexp(B[i], T.int32(-1))
 
 
 @program(
@@ -153,7 +172,7 @@ def floats_that_are_extreme(
         for i, j in T.Parallel(16, 32):
             C[i, j] = ((X[i, j] + Z[i, j]) - X[i, j]) - Z[i, j]
             D[i, j] = X[i, j] - (Z[i, j] + X[i, j])
-            E[i, j] = X[i, j] - X[i, j]
+            E[i, j] = T.if_then_else(T.isnan(X[i, j]), Z[i, j], X[i, j] - X[i, j])
             F[i, j] = T.max(X[i, j], Z[i, j])
             G[i, j] = T.min(X[i, j], Z[i, j])
             H[i, j] = T.max(1.0, T.max(X[i, j], -1.0))
@@ -271,3 +290,94 @@ def wide_numbers(
         C[2] = low == 0xFFFFFFFF
         C[3] = (M[1] ^ 0xFFFFFFFFFF) | 0x10
         C[4] = (0x1200000000 >> T.cast(32 + N[0] * 0, "int64")) & 0xFF
+
+
+INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
+
+
+@program(
+    tags={"numbers", "integers"},
+    parameters={"dtype": INTEGERS},
+    examples="dtype",
+    inputs="extreme",
+    targets=["llvm", "metal", "sm_80", "gpu"],
+    fast=["metal"],
+)
+def operators_of_integers(
+    A: T.Tensor((64, 8), dtype), B: T.Tensor((64, 8), dtype), C: T.Tensor((21, 64, 8), dtype)
+):
+    """They wrap around, but those of 32 bits and more that have a sign."""
+    half = 17 if dtype == "int32" else 33 if dtype == "int64" else 0
+    with T.Kernel(1, threads=32):
+        for i, j in T.Parallel(64, 8):
+            a = A[i, j] >> half
+            b = B[i, j] >> half
+            divisor = T.if_then_else(b > 3, b & 7 | 1, ~(b & 7 | 1))
+            C[0, i, j] = a + b
+            C[1, i, j] = a - b
+            C[2, i, j] = a * b
+            C[3, i, j] = T.max(a + b, b)
+            C[4, i, j] = T.min(a - b, b)
+            C[5, i, j] = T.if_then_else(a > b, a + b, b)
+            C[6, i, j] = T.Select(a > b, a + b, b)
+            C[7, i, j] = T.clamp(a, 1, b)
+            C[8, i, j] = T.cast(a + b > a - b, dtype)
+            C[9, i, j] = T.cast((a > b and a < b + b) or not b > a, dtype)
+            C[10, i, j] = a // divisor
+            C[11, i, j] = a % divisor
+            C[12, i, j] = T.truncdiv(a, divisor)
+            C[13, i, j] = T.truncmod(a, divisor)
+            C[14, i, j] = (a + b) // divisor
+            C[15, i, j] = T.max(a & b, a ^ b) | 1
+            C[16, i, j] = T.min(~a, b)
+            C[17, i, j] = T.max(a << (b & 1), b)
+            C[18, i, j] = (a + b) >> (b & 1)
+            C[19, i, j] = T.max(T.abs(a), b)
+            C[20, i, j] = T.popcount(a & b) + b
+
+
+TO_AND_FROM = [*INTEGERS, *FLOATS, "bool"]
+
+
+@program(
+    tags={"numbers"},
+    parameters={"dtype": TO_AND_FROM},
+    examples="dtype",
+    inputs={"A": lambda rng, shape: np.arange(64) % (2 if dtype == "bool" else 50)},
+    targets=["llvm", "metal", "sm_80", "gpu"],
+    fast=["metal"],
+)
+def conversions(A: T.Tensor((64,), dtype), C: T.Tensor((12, 64), "float32")):
+    with T.Kernel(1, threads=32):
+        for i in T.Parallel(64):
+            for row in (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11):
+                C[row, i] = T.cast(T.cast(A[i], TO_AND_FROM[row]), "float32")
+
+
+@program(
+    tags={"numbers"},
+    inputs={"C": lambda rng, shape: [1]},
+    targets=["llvm", "metal", "sm_80"],
+    fast=["metal"],
+)
+def constants_that_fewer_digits_would_change(
+    A: T.Tensor((6,), "float32"), B: T.Tensor((2,), "bfloat16"), C: T.Tensor((1,), "int32")
+):
+    with T.Kernel(1, threads=32):
+        for i, value in (
+            *((0, 16777216.0), (1, 0.1), (2, 1.0000001), (3, -math.inf)),
+            *((4, 1e-42), (5, 3.4028234663852886e38)),
+        ):
+            A[i] = T.float32(value)
+        B[0] = T.bfloat16(1e30)
+        B[1] = T.if_then_else(C[0] > 0, T.bfloat16(2e30), T.bfloat16(-math.inf))
+        C[0] = T.min(C[0], -(2**31))
+
+
+@program(tags={"numbers"}, inputs={"A": lambda rng, shape: np.arange(32)}, fast=["metal"])
+def bits_of_a_narrow_integer_that_was_computed(
+    A: T.Tensor((32,), "uint8"), C: T.Tensor((32,), "int8")
+):
+    with T.Kernel(1, threads=32):
+        for i in T.Parallel(32):
+            C[i] = T.reinterpret((A[i] & T.uint8(15)) << T.uint8(4), "int8") >> T.int8(4)

@@ -25,10 +25,11 @@ DTYPES = [
     ("int8", "float32"),
     ("uint8", "uint8"),
     ("int64", "int64"),
+    ("uint64", "uint64"),
     ("bool", "int32"),
     ("bool", "bool"),
 ]
-PAIRS = list(zip(KINDS[:5] * 2 + ["sum"] * 3 + ["bitor"], DTYPES[1:], strict=True))
+PAIRS = list(zip(KINDS[:5] * 2 + ["sum"] * 4 + ["bitor"], DTYPES[1:], strict=True))
 SHAPES = [
     ((5, 77), 1, (5,)),
     ((37, 21), 0, (21,)),
@@ -90,7 +91,7 @@ def _small(rng, shape, dtype, kind):
     if dtype.startswith("float") or dtype == "bfloat16":
         numbers = rng.standard_normal(shape)
         return numbers if sign is None else sign * (1 + np.abs(numbers))
-    if dtype in ("uint8", "bool"):
+    if dtype in ("uint8", "uint64", "bool"):
         return rng.integers(0, 2, shape)
     return rng.integers(-1, 2, shape) if sign is None else sign * rng.integers(1, 100, shape)
 

@@ -14,6 +14,7 @@ DTYPES = [
     ("int8", "int32"),
     ("uint8", "uint8"),
     ("int64", "int64"),
+    ("uint64", "uint64"),
     ("bool", "int32"),
     ("float64", "float64"),
 ]
@@ -64,7 +65,7 @@ def _small(rng, shape, dtype, kind):
     if dtype.startswith("float") or dtype == "bfloat16":
         numbers = rng.standard_normal(shape)
         return numbers if sign is None else sign * (1 + np.abs(numbers))
-    if dtype in ("uint8", "bool"):
+    if dtype in ("uint8", "uint64", "bool"):
         return rng.integers(0, 2, shape)
     return rng.integers(-1, 2, shape) if sign is None else sign * rng.integers(1, 100, shape)
 

@@ -7,6 +7,7 @@ once. Where a kernel asks for a fast function, CUDA's approximation takes the pl
 from __future__ import annotations
 
 from tvm import DataType, ir, tirx
+from tvm.tirx.script import builder as T
 
 from tvmtile.codegen.cuda import FAST_TANH, value
 from tvmtile.codegen.float_functions import NAMES, OTHER_NAMES, Rule, calling, scaling
@@ -37,11 +38,23 @@ def _fast_tanh(call: ir.Call) -> ir.Expr:
     return tirx.Cast(result, value("float32", FAST_TANH, tirx.Cast("float32", operand)))
 
 
+def _popcount(call: ir.Call) -> ir.Expr:
+    """CUDA counts the bits of 32 and 64 without a sign."""
+    (operand,) = call.args
+    dtype = DataType(str(operand.ty.dtype))
+    lanes = "" if dtype.lanes == 1 else f"x{dtype.lanes}"
+    bits, function = (64, "__popcll") if dtype.bits == 64 else (32, "__popc")
+    own = tirx.Cast(f"uint{dtype.bits}{lanes}", operand)
+    wide = tirx.Cast(f"uint{bits}{lanes}", own)
+    return tirx.Cast(str(call.ty.dtype), T.call_pure_extern(f"int32{lanes}", function, wide))
+
+
 def _rules() -> dict[str, Rule]:
     names = {name: name for name in (*NAMES, *_OWN_NAMES)} | OTHER_NAMES
     rules = {name: calling({"float32": f"{own}f", "float64": own}) for name, own in names.items()}
     rules |= {name: _or_fast(name, rules[name]) for name in APPROXIMATIONS}
     rules["ldexp"] = scaling({"float32": "ldexpf", "float64": "ldexp"})
+    rules["popcount"] = _popcount
     return rules
 
 

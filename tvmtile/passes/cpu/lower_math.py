@@ -14,9 +14,12 @@ from tvmtile.ir.passes import prim_func_pass
 
 _FLOAT32 = {"tirx.exp": exp_float32, "tirx.exp2": exp2_float32, "tirx.tanh": tanh_float32}
 _NARROW = ("float16", "bfloat16")
-# In the C library, and TVM has no rule for them or none for float16.
-_IN_LIBRARY = {"tirx.fmod": {"float32": "fmodf", "float64": "fmod"}}
-_FUNCTIONS = {f"tirx.{name}" for name in (*NAMES, "erf", "hypot", "log1p", "tanh")}
+# In the C library; TVM has no rule for them, or one that loses small arguments.
+_IN_LIBRARY = {
+    f"tirx.{name}": {"float32": f"{name}f", "float64": name}
+    for name in ("acosh", "asinh", "atanh", "fmod", "tanh")
+}
+_FUNCTIONS = {f"tirx.{name}" for name in (*NAMES, "erf", "hypot", "ldexp", "log1p", "tanh")}
 
 
 @prim_func_pass("LowerMathOnCpu")
@@ -25,7 +28,8 @@ def LowerMathOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     As calls of the C library they would keep LLVM from vectorising the loop around them. Functions of
     narrower floats are computed in float32 and rounded once; the C library has none of them. `fmod`,
-    for which TVM has no rule, is a call of that library. The rest is left to TVM.
+    for which TVM has no rule, is a call of that library. So are `acosh`, `asinh`, `atanh`, and `tanh`
+    of float64, whose rules lose small arguments. The rest is left to TVM.
     """
     return with_body(func, mapped(func.body, (ir.Call, _lower)))
 
@@ -37,7 +41,10 @@ def _lower(call: ir.Call) -> ir.Expr:
     dtype = str(call.ty.dtype)
     if dtype not in _NARROW:
         return _computed(call, name, dtype)
-    wide = [tirx.Cast("float32", arg) for arg in call.args]
+    wide = [
+        tirx.Cast("float32", arg) if str(arg.ty.dtype) == dtype else arg  # ldexp takes an integer
+        for arg in call.args
+    ]
     widened = ir.Call(call.op, wide, attrs=call.attrs, span=call.span, ret_ty="float32")
     return tirx.Cast(dtype, _computed(widened, name, "float32"))
 
