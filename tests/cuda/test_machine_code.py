@@ -91,30 +91,6 @@ def test_registers_suffice(name, arch):
     assert not is_slow or name == "gemm bfloat16, ragged", "products of wgmma wait for each other"
 
 
-INSTRUCTIONS = {
-    "gemm float16 128x128x32, 4 warps": [
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32",
-        "ldmatrix.sync.aligned.m8n8.x4.shared.b16",
-        "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16",
-    ],
-    "gemm bfloat16, ragged": ["mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"],
-    "gemm tf32": ["mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32"],
-    "gemm int8": ["mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32"],
-    "attention d 64": [
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32",
-        "ldmatrix.sync.aligned.m8n8.x4.shared.b16",
-    ],
-    "softmax of 8192": [r"__shfl_xor_sync|shfl.sync.bfly"],
-}
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", INSTRUCTIONS)
-def test_instructions_that_must_be_there(name):
-    for instruction in INSTRUCTIONS[name]:
-        assert re.search(instruction, source_of(name)), instruction
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("arch", [a for a in ARCHITECTURES[1:] if a != HOPPER])
 @pytest.mark.parametrize("name", ["gemm float16 128x128x32, 4 warps", "attention d 128"])

@@ -50,13 +50,6 @@ __device__ void load_sums(unsigned (&r)[8], unsigned from) {
                : "r"(from));
 }
 __device__ void wait_for_sums() { asm volatile("tcgen05.wait::ld.sync.aligned;" : : : "memory"); }
-__device__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.aligned;" : : : "memory"); }
-__device__ void cluster_wait() { asm volatile("barrier.cluster.wait.aligned;" : : : "memory"); }
-__device__ unsigned rank() {
-  unsigned r;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
-  return r;
-}
 // In the even block of the pair, which has the bit of the address that the other one's are apart by.
 __device__ unsigned leaders(void* p) { return at(p) & (kBlocks == 2 ? 0xfeffffffu : ~0u); }
 

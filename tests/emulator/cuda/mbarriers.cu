@@ -1,4 +1,4 @@
-// What the kernels beside this file do with mbarriers; their tests put it before them.
+// What the kernels beside this file do with mbarriers and clusters; their tests put it before them.
 __device__ unsigned at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
 __device__ void init(void* barrier, unsigned count) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" : : "r"(at(barrier)), "r"(count) : "memory");
@@ -18,3 +18,10 @@ __device__ void wait(void* barrier, unsigned parity) {
       "DONE:\n"
       "}\n" : : "r"(at(barrier)), "r"(parity) : "memory");
 }
+__device__ unsigned rank() {
+  unsigned r;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+  return r;
+}
+__device__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.aligned;" : : : "memory"); }
+__device__ void cluster_wait() { asm volatile("barrier.cluster.wait.aligned;" : : : "memory"); }

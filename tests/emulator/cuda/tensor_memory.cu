@@ -1,5 +1,4 @@
 // Single instructions of tensor memory: what lies in shared memory is multiplied, or stored, and loaded back.
-__device__ unsigned at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
 __device__ void alloc(void* to) {
   asm volatile("tcgen05.alloc.cta_group::1.sync.aligned.b32 [%0], 512;" : : "l"(to) : "memory");
 }
@@ -18,16 +17,11 @@ __device__ unsigned load(unsigned from) {
   asm volatile("tcgen05.ld.sync.aligned.32x32b.x1.b32 {%0}, [%1];" : "=r"(word) : "r"(from));
   return word;
 }
-__device__ void init(void* barrier) {
-  asm volatile("mbarrier.init.shared.b64 [%0], 1;" : : "r"(at(barrier)) : "memory");
-  asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
-}
 __device__ void commit_and_wait(void* barrier) {
   if (threadIdx.x == 0) {
     asm volatile("tcgen05.commit.cta_group::1.mbarrier::arrive::one.b64 [%0];" : : "l"(barrier) : "memory");
   }
-  asm volatile("{\n.reg .pred P1;\nLAB_WAIT:\nmbarrier.try_wait.parity.shared::cta.b64 P1, [%0], %1;\n"
-               "@P1 bra DONE;\nbra LAB_WAIT;\nDONE:\n}\n" : : "r"(at(barrier)), "r"(0) : "memory");
+  wait(barrier, 0);
   fence_after();
 }
 __device__ void meet() {
@@ -61,7 +55,10 @@ extern "C" __global__ void multiply(const unsigned char* bytes, unsigned* out, i
                                     unsigned b_step, unsigned a_group, unsigned b_group, int mode, int adds, int a_column) {
   __shared__ alignas(1024) unsigned char tile[32768];
   __shared__ alignas(8) unsigned long long done;
-  if (threadIdx.x == 0) init(&done);
+  if (threadIdx.x == 0) {
+    init(&done, 1);
+    asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
+  }
   for (int i = threadIdx.x; i < 32768; i += 128) tile[i] = bytes[i];
   asm volatile("fence.proxy.async.shared::cta;" : : : "memory");
   with_tensor_memory(out, 128, true, [&](unsigned base, unsigned own) {

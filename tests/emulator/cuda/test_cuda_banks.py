@@ -5,29 +5,18 @@ import pytest
 
 from tvmtile.emulator.cuda import compile_cuda
 
-# Each is written once without a conflict, by its own index, and read by what stands here.
+# Each is written once without a conflict, by its own index, and read by an index: the moves of a warp
+# for that, and how many of them come of conflicts.
 READS = {
-    "own_words": ("float", "t"),
-    "one_word": ("float", "0"),
-    "every_second_word": ("float", "2 * t % 256"),
-    "a_column_of_32": ("float", "32 * t % 1024"),
-    "a_padded_column": ("float", "33 * t % 1024"),
-    "halves_of_words": ("__half", "t"),
-    "own_vectors": ("float4", "t"),
-    "vectors_two_apart": ("float4", "2 * t % 64"),
-    "own_pairs": ("float2", "t"),
-}
-# Moves of a warp for its read, and how many of them come of conflicts.
-EXPECTED = {
-    "own_words": (1, 0),
-    "one_word": (1, 0),
-    "every_second_word": (2, 1),
-    "a_column_of_32": (32, 31),
-    "a_padded_column": (1, 0),
-    "halves_of_words": (1, 0),
-    "own_vectors": (4, 0),
-    "vectors_two_apart": (8, 4),
-    "own_pairs": (2, 0),
+    "own_words": ("float", "t", 1, 0),
+    "one_word": ("float", "0", 1, 0),
+    "every_second_word": ("float", "2 * t % 256", 2, 1),
+    "a_column_of_32": ("float", "32 * t % 1024", 32, 31),
+    "a_padded_column": ("float", "33 * t % 1024", 1, 0),
+    "halves_of_words": ("__half", "t", 1, 0),
+    "own_vectors": ("float4", "t", 4, 0),
+    "vectors_two_apart": ("float4", "2 * t % 64", 8, 4),
+    "own_pairs": ("float2", "t", 2, 0),
 }
 KERNEL = """
 extern "C" __global__ void {name}(const {dtype}* in, {dtype}* out) {{
@@ -43,18 +32,17 @@ BYTES = {"float": 4, "__half": 2, "float4": 16, "float2": 8}
 def module():
     kernels = [
         KERNEL.format(name=name, dtype=dtype, index=index, size=1024 if dtype == "float" else 64)
-        for name, (dtype, index) in READS.items()
+        for name, (dtype, index, *_) in READS.items()
     ]
     return compile_cuda("#include <cuda_fp16.h>\n" + "\n".join(kernels))
 
 
 @pytest.mark.parametrize("name", READS)
 def test_lanes_that_need_one_bank_wait_for_each_other(name):
-    dtype, _ = READS[name]
+    dtype, _, moves, conflicts = READS[name]
     a, out = (np.zeros(count * BYTES[dtype], np.uint8) for count in (1, 192))
     counted = module().kernel(name)(a, out, grid=2, block=32, count_conflicts=True)
     writes = (1024 if dtype == "float" else 64) // 32 * max(1, BYTES[dtype] // 4)
-    moves, conflicts = EXPECTED[name]
     assert counted.bank_conflicts == 2 * 3 * conflicts  # blocks and turns
     assert counted.bank_moves == 2 * (writes + 3 * moves)
 

@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 import torch
 
-from tests.emulator.cuda.test_cuda_hopper import with_mbarriers
+from tests.emulator.cuda.sources import with_mbarriers
 from tvmtile.emulator.cuda import compile_cuda, tensor_map
 from tvmtile.errors import CudaEmulationError
 from tvmtile.jit.cuda.nvrtc import compile_source

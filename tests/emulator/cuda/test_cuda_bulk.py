@@ -7,23 +7,15 @@ import functools
 import numpy as np
 import pytest
 
+from tests.emulator.cuda.sources import MBARRIERS
 from tvmtile.emulator.cuda import compile_cuda, tensor_map
 from tvmtile.errors import CudaEmulationError
 
 SOURCE = """
-__device__ unsigned at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
 __device__ void begin(void* mbarrier, unsigned bytes) {
-  asm volatile("mbarrier.init.shared.b64 [%0], %1;" : : "r"(at(mbarrier)), "r"(1) : "memory");
+  init(mbarrier, 1);
   asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
-  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;"
-               : : "r"(at(mbarrier)), "r"(bytes) : "memory");
-}
-__device__ void wait(void* mbarrier) {
-  asm volatile(
-      "{\\n.reg .pred P1;\\nLAB_WAIT:\\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 P1, [%0], %1;\\n"
-      "@P1 bra DONE;\\nbra LAB_WAIT;\\nDONE:\\n}\\n"
-      : : "r"(at(mbarrier)), "r"(0) : "memory");
+  expect(mbarrier, bytes);
 }
 __device__ void end() {
   asm volatile("cp.async.bulk.commit_group;" : : : "memory");
@@ -68,7 +60,7 @@ extern "C" __global__ void rows(const __grid_constant__ CUtensorMap from,
       "[%0], [%1, {%2, %3, %4, %5, %6}], [%7];"
       : : "r"(at(tile)), "l"(&from), "r"(0), "r"(places[0]), "r"(places[1]), "r"(places[2]),
           "r"(places[3]), "r"(at(&full)) : "memory");
-  wait(&full);
+  wait(&full, 0);
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile::scatter4.bulk_group "
                "[%0, {%1, %2, %3, %4, %5}], [%6];"
                : : "l"(&to), "r"(0), "r"(places[4]), "r"(places[5]), "r"(places[6]), "r"(places[7]),
@@ -84,7 +76,7 @@ extern "C" __global__ void bytes(const int* from, int* to, int without) {
   begin(&full, 128);
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                : : "r"(at(tile)), "l"(from), "r"(128), "r"(at(&full)) : "memory");
-  if (without != 1) wait(&full);
+  if (without != 1) wait(&full, 0);
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
                : : "l"(to), "r"(at(tile)), "r"(without == 2 ? 120 : 128) : "memory");
   end();
@@ -119,7 +111,7 @@ extern "C" __global__ void BOUNDS roles(int* out) {
 
 @functools.cache
 def module(arch="sm_100a"):
-    return compile_cuda(SOURCE, arch=arch)
+    return compile_cuda(MBARRIERS + SOURCE, arch=arch)
 
 
 def reduced(seed=0, late=0, dtype=np.float32):

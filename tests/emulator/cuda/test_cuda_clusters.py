@@ -7,25 +7,18 @@ import functools
 import numpy as np
 import pytest
 
+from tests.emulator.cuda.sources import MBARRIERS
 from tvmtile.emulator.cuda import compile_cuda, tensor_map
 from tvmtile.errors import ArgumentError, CudaEmulationError
 
 EXCHANGE = """
-__device__ unsigned rank() {
-  unsigned r;
-  asm volatile("mov.u32 %0, %cluster_ctarank;" : "=r"(r));
-  return r;
-}
-__device__ void arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" : : : "memory"); }
-__device__ void wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" : : : "memory"); }
-
 extern "C" __global__ void exchange(int* between, int* out, int returns) {
   const int at = blockIdx.x * 64 + threadIdx.x;
   const bool first = rank() == 0;
   between[at] = at;
   if (returns && first) return;
-  arrive();
-  wait();
+  cluster_arrive();
+  cluster_wait();
   out[at] = between[(blockIdx.x ^ 1) * 64 + 63 - threadIdx.x] * 2 + rank();
 }
 """
@@ -33,7 +26,7 @@ extern "C" __global__ void exchange(int* between, int* out, int returns) {
 
 @functools.cache
 def compiled(source):
-    return compile_cuda(source)
+    return compile_cuda(MBARRIERS + source)
 
 
 def exchanged(returns=0, cluster=2):
@@ -94,17 +87,9 @@ def test_a_block_knows_where_it_is_in_its_cluster():
 
 
 MULTICAST = """
-__device__ unsigned at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
 __device__ void sync() {
-  asm volatile("barrier.cluster.arrive.release.aligned;" : : : "memory");
-  asm volatile("barrier.cluster.wait.acquire.aligned;" : : : "memory");
-}
-__device__ void wait(void* barrier, unsigned parity) {
-  asm volatile(
-      "{\\n.reg .pred P1;\\nLAB_WAIT:\\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 P1, [%0], %1;\\n"
-      "@P1 bra DONE;\\nbra LAB_WAIT;\\nDONE:\\n}\\n"
-      : : "r"(at(barrier)), "r"(parity) : "memory");
+  cluster_arrive();
+  cluster_wait();
 }
 
 // The first block of a cluster loads each tile for all; the others say when they have read it.
@@ -112,21 +97,19 @@ extern "C" __global__ void shared_tiles(const __grid_constant__ CUtensorMap A, f
                                         int without) {
   __shared__ alignas(128) float tile[32];
   __shared__ alignas(8) unsigned long long full, empty;
-  unsigned rank, blocks, remote;
-  asm volatile("mov.u32 %0, %cluster_ctarank;" : "=r"(rank));
-  asm volatile("mov.u32 %0, %cluster_nctarank;" : "=r"(blocks));
+  unsigned blocks, remote;
+  asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks));
   if (threadIdx.x == 0) {
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" : : "r"(at(&full)), "r"(1) : "memory");
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" : : "r"(at(&empty)), "r"(blocks) : "memory");
+    init(&full, 1);
+    init(&empty, blocks);
     asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
   }
   if (without != 1) sync();
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(at(&empty)), "r"(0));
   for (int k = 0; k < tiles; ++k) {
     if (threadIdx.x == 0) {
-      asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;"
-                   : : "r"(at(&full)), "r"(128) : "memory");
-      if (rank == 0) {
+      expect(&full, 128);
+      if (rank() == 0) {
         if (k > 0 && without != 2) wait(&empty, (k - 1) % 2);
         asm volatile(
             "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
@@ -137,7 +120,7 @@ extern "C" __global__ void shared_tiles(const __grid_constant__ CUtensorMap A, f
     }
     __syncwarp();
     wait(&full, k % 2);
-    out[(blockIdx.x * tiles + k) * 32 + threadIdx.x] = tile[threadIdx.x] + rank;
+    out[(blockIdx.x * tiles + k) * 32 + threadIdx.x] = tile[threadIdx.x] + rank();
     if (without != 4) asm volatile("fence.proxy.async.shared::cta;" : : : "memory");
     __syncwarp();
     if (threadIdx.x == 0) {
@@ -188,48 +171,40 @@ def test_what_is_missing_between_blocks_is_found(without, kind, text):
 
 
 SENT = """
-__device__ unsigned at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
 extern "C" __global__ void sent(unsigned* out, int bytes, int without) {
   __shared__ alignas(16) unsigned got[4];
   __shared__ alignas(8) unsigned long long arrived;
-  unsigned rank, there, mbarrier;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  unsigned there, mbarrier;
   if (threadIdx.x == 0) {
-    asm volatile("mbarrier.init.shared.b64 [%0], 1;" : : "r"(at(&arrived)));
+    init(&arrived, 1);
     asm volatile("fence.mbarrier_init.release.cluster;");
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;"
-                 : : "r"(at(&arrived)), "r"(bytes));
+    expect(&arrived, bytes);
   }
-  asm volatile("barrier.cluster.arrive.aligned;");
-  asm volatile("barrier.cluster.wait.aligned;");
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at(got)), "r"(rank ^ 1));
+  cluster_arrive();
+  cluster_wait();
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at(got)), "r"(rank() ^ 1));
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
-               : "=r"(mbarrier) : "r"(at(&arrived)), "r"(rank ^ 1));
+               : "=r"(mbarrier) : "r"(at(&arrived)), "r"(rank() ^ 1));
   if (threadIdx.x == 0) {
     asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];"
-                 : : "r"(there), "r"(100 + rank), "r"(mbarrier) : "memory");
+                 : : "r"(there), "r"(100 + rank()), "r"(mbarrier) : "memory");
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];"
-                 : : "r"(there + 8), "r"(7 + rank), "r"(8u), "r"(mbarrier) : "memory");
+                 : : "r"(there + 8), "r"(7 + rank()), "r"(8u), "r"(mbarrier) : "memory");
   }
-  if (without != 1) {
-    asm volatile("{\\n.reg .pred P1;\\nLAB_WAIT:\\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 P1, [%0], %1;\\n"
-                 "@P1 bra DONE;\\nbra LAB_WAIT;\\nDONE:\\n}\\n"
-                 : : "r"(at(&arrived)), "r"(0) : "memory");
-  }
+  if (without != 1) wait(&arrived, 0);
   if (threadIdx.x == 0) {
     out[blockIdx.x * 3] = got[0];
     out[blockIdx.x * 3 + 1] = got[2];
     out[blockIdx.x * 3 + 2] = got[3];
   }
-  asm volatile("barrier.cluster.arrive.aligned;");
-  asm volatile("barrier.cluster.wait.aligned;");
+  cluster_arrive();
+  cluster_wait();
 }
 """
 
 
 def test_values_are_sent_to_another_block():
-    kernel = compile_cuda(SENT).kernel("sent")
+    kernel = compiled(SENT).kernel("sent")
     for seed in range(3):
         out = np.zeros(6, np.uint32)
         kernel(out, 12, 0, grid=2, block=32, cluster=2, seed=seed)

@@ -6,11 +6,11 @@ with one of its numbers off, the emulator objects.
 
 import struct
 from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
 
+from tests.emulator.cuda.sources import with_mbarriers
 from tvmtile.emulator.cuda import compile_cuda, tensor_map
 from tvmtile.errors import ArgumentError, CudaEmulationError
 from tvmtile.instructions.wgmma import ROWS, Wgmma, sum_map
@@ -57,12 +57,6 @@ def wgmma():
         '    "%32, %33, p, 1, 1, 0, 0; }"\n'
         f'    : {outputs} : "l"(a), "l"(b), "r"(adds));\n}}'
     )
-
-
-def with_mbarriers(name):
-    """A kernel beside this file, with what it does with mbarriers before it."""
-    files = (Path(__file__).parent / each for each in ("mbarriers.cu", name))
-    return "".join(file.read_text(encoding="utf-8") for file in files)
 
 
 @cache

@@ -2,12 +2,12 @@
 
 import itertools
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 from tvm.backend.cuda.ptx.table import TABLE
 
+from tests.emulator.cuda.sources import with_mbarriers
 from tvmtile.emulator.cuda import compile_cuda
 from tvmtile.emulator.cuda.instructions import ROWS
 from tvmtile.errors import CudaEmulationError
@@ -59,7 +59,7 @@ CHOSEN = [(name, count, packs) for name in TRANSFERS for count in (1, 2) for pac
 
 @cache
 def module():
-    source = (Path(__file__).parent / "tensor_memory.cu").read_text(encoding="utf-8")
+    source = with_mbarriers("tensor_memory.cu")
     cases = "\n".join(
         f'  if (form == {i}) asm volatile("{{ .reg .pred p; setp.ne.b32 p, %4, 0; {text} }}"'
         f' : : "r"(to), "l"(a), "l"(b), "r"(what), "r"(adds), '
@@ -278,7 +278,7 @@ def test_what_tvm_emits_for_blackwell_is_in_the_table():
 
 @cache
 def mistakes():
-    source = (Path(__file__).parent / "tensor_memory.cu").read_text(encoding="utf-8")
+    source = with_mbarriers("tensor_memory.cu")
     bodies = "\n".join(f"  if (which == {i}) {{ {body} }}" for i, body in enumerate(MISTAKES))
     for name, text in ASM.items():
         bodies = bodies.replace(name, text)

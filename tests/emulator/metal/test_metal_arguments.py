@@ -6,6 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+import tvm
+from tvm.script import tirx as T
 
 from tvmtile.emulator.machine import compiler, toolchain
 from tvmtile.emulator.metal import compile_msl
@@ -195,14 +197,37 @@ def test_without_the_cache_modules_last_as_long_as_the_process(monkeypatch, tmp_
 
 
 def test_constants_of_the_program_are_made_before_any_launch():
-    source = """
-    #include <metal_stdlib>
-    using namespace metal;
+    source = (
+        HEADER
+        + """
     constant float4 table[2] = {float4(1, 2, 3, 4), float4(5.0)};
     kernel void pick(device float* out [[buffer(0)]], uint i [[thread_position_in_grid]]) {
       out[i] = table[i % 2].y;
     }
     """
+    )
     out = np.zeros(4, np.float32)
     compile_msl(source).kernel("pick")(out, grid=1, threads=4)
     assert out.tolist() == [2, 5, 2, 5]
+
+
+def test_scalars_in_the_struct_that_tvm_makes():
+    @T.prim_func
+    def axpy(a: T.handle, b: T.handle, n: T.int32, alpha: T.float32):
+        A = T.match_buffer(a, (n,), "float32")
+        B = T.match_buffer(b, (n,), "float32")
+        for i in T.thread_binding((n + 63) // 64, "blockIdx.x"):
+            for j in T.thread_binding(64, "threadIdx.x"):
+                if i * 64 + j < n:
+                    B[i * 64 + j] = A[i * 64 + j] * alpha + T.exp(A[i * 64 + j])
+
+    built = tvm.tirx.build(axpy, target="metal").imports[0].inspect_source("metal")
+    module = compile_msl(built)
+    kernel = module.kernel(*module.kernel_names)
+    n, alpha = 150, 2.5
+    values = {"n": n, "alpha": alpha}
+    x, out = np.linspace(-2, 2, n, dtype=np.float32), np.zeros(n, np.float32)
+    scalars = [values[field.name] for field in kernel.signature.argument_struct]
+    kernel(x, out, *scalars, grid=3, threads=64)
+    wide = x.astype(np.float64)
+    np.testing.assert_allclose(out, wide * alpha + np.exp(wide), rtol=1e-5, atol=1e-6)

@@ -9,9 +9,13 @@ struct Shape {
   int M, N, K;
 };
 
-template <typename T, bool TransposeA, bool TransposeB>
-void gemm_tile(device const T* A, device const T* B, device T* C, constant Shape& shape,
-               threadgroup T* As, threadgroup T* Bs, uint2 group, uint index, uint simdgroup) {
+kernel void gemm(device const half* A [[buffer(0)]], device const half* B [[buffer(1)]],
+                 device half* C [[buffer(2)]], constant Shape& shape [[buffer(3)]],
+                 uint2 group [[threadgroup_position_in_grid]],
+                 uint index [[thread_index_in_threadgroup]],
+                 uint simdgroup [[simdgroup_index_in_threadgroup]]) {
+  threadgroup half As[BM * BK];
+  threadgroup half Bs[BK * BN];
   const int M = shape.M, N = shape.N, K = shape.K;
   const int row0 = group.y * BM, column0 = group.x * BN;
   simdgroup_matrix<float, 8, 8> sum[4][4];
@@ -21,29 +25,18 @@ void gemm_tile(device const T* A, device const T* B, device T* C, constant Shape
   for (int k0 = 0; k0 < K; k0 += BK) {
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (int e = index; e < BM * BK; e += 128) {
-      const int m = TransposeA ? e % BM : e / BK, k = TransposeA ? e / BM : e % BK;
-      const bool inside = row0 + m < M && k0 + k < K;
-      As[e] = inside ? A[TransposeA ? (k0 + k) * M + row0 + m : (row0 + m) * K + k0 + k] : T(0);
+      const int m = row0 + e / BK, k = k0 + e % BK;
+      As[e] = m < M && k < K ? A[m * K + k] : half(0);
     }
     for (int e = index; e < BK * BN; e += 128) {
-      const int k = TransposeB ? e % BK : e / BN, n = TransposeB ? e / BK : e % BN;
-      const bool inside = k0 + k < K && column0 + n < N;
-      Bs[e] = inside ? B[TransposeB ? (column0 + n) * K + k0 + k : (k0 + k) * N + column0 + n]
-                     : T(0);
+      const int k = k0 + e / BN, n = column0 + e % BN;
+      Bs[e] = k < K && n < N ? B[k * N + n] : half(0);
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (int k = 0; k < BK; k += 8) {
-      simdgroup_matrix<T, 8, 8> a[4], b[4];
-      for (int i = 0; i < 4; ++i) {
-        const int m = row + i * 8;
-        simdgroup_load(a[i], As + (TransposeA ? k * BM + m : m * BK + k), TransposeA ? BM : BK, 0,
-                       TransposeA);
-      }
-      for (int j = 0; j < 4; ++j) {
-        const int n = column + j * 8;
-        simdgroup_load(b[j], Bs + (TransposeB ? n * BK + k : k * BN + n), TransposeB ? BK : BN, 0,
-                       TransposeB);
-      }
+      simdgroup_matrix<half, 8, 8> a[4], b[4];
+      for (int i = 0; i < 4; ++i) simdgroup_load(a[i], As + (row + i * 8) * BK + k, BK);
+      for (int j = 0; j < 4; ++j) simdgroup_load(b[j], Bs + k * BN + column + j * 8, BN);
       for (int i = 0; i < 4; ++i)
         for (int j = 0; j < 4; ++j) simdgroup_multiply_accumulate(sum[i][j], a[i], b[j], sum[i][j]);
     }
@@ -56,5 +49,5 @@ void gemm_tile(device const T* A, device const T* B, device T* C, constant Shape
     for (int j = 0; j < 4; ++j)
       for (int e = 0; e < 2; ++e)
         if (r + i * 8 < M && c + j * 8 + e < N)
-          C[(r + i * 8) * N + c + j * 8 + e] = T(sum[i][j].thread_elements()[e]);
+          C[(r + i * 8) * N + c + j * 8 + e] = half(sum[i][j].thread_elements()[e]);
 }
