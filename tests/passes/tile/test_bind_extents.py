@@ -83,17 +83,3 @@ def test_one_variable_tells_the_next():
     tvmtile.compile(fill)(a, b)
     assert a[:4].eq(0).all()
     assert a[4:].eq(3).all()
-
-
-def test_a_result_of_an_extent_in_an_expression():
-    n = T.dynamic("n")
-
-    @T.prim_func
-    def double(A: T.Tensor((n * 2,), "int32"), B: T.Tensor((n * 4,), "int32")):
-        with T.Kernel(1):
-            for i in range(n * 4):
-                B[i] = A[i // 2]
-
-    a = torch.arange(6, dtype=torch.int32)
-    result = tvmtile.compile(double, out_idx=-1)(a)
-    torch.testing.assert_close(result, a.repeat_interleave(2))
