@@ -43,6 +43,7 @@ _HINTS = (
     "tma_store_wait",
     "barrier_arrive",
     "barrier_wait",
+    "cp_async_barrier_noinc",
     "wait_wgmma",
     "warpgroup_arrive",
     "warpgroup_commit_batch",
@@ -497,9 +498,12 @@ class Interpreter(Expressions):
             return
         assert isinstance(call.func, ast.Attribute)
         name = call.func.attr
-        options = {str(k.arg): _constant(k.value) for k in call.keywords if k.arg not in _IGNORED}
         if name in _HINTS:
             return
+        if name == "ptx_cp_async":
+            self._copy_elements(call)
+            return
+        options = {str(k.arg): _constant(k.value) for k in call.keywords if k.arg not in _IGNORED}
         if self._threads and self._is_of_threads(call):
             for lane in np.flatnonzero(self.lanes.runs):
                 with self._as_thread(lane):
@@ -558,6 +562,15 @@ class Interpreter(Expressions):
             reduce(access, regions[0], regions[1], meaning, **options)
         else:
             scan(access, regions[0], regions[1] if regions[1:] else None, meaning, **options)
+
+    def _copy_elements(self, call: ast.Call) -> None:
+        """Elements from one address on to those from another, zeros where a predicate is false."""
+        target, source = (node.args[0] for node in call.args[:2])  # type: ignore[attr-defined]
+        for number in range(self.integer(call.args[2])):
+            value: ast.expr = _further(source, number)
+            for keyword in call.keywords:  # the predicate
+                value = ast.IfExp(keyword.value, value, ast.Constant(0))
+            self._store(_further(target, number), self.value(value))
 
     def _expand(self, call: ast.Call) -> None:
         """A macro is traced in place where it is called."""
@@ -651,6 +664,13 @@ class Interpreter(Expressions):
         if not isinstance(rows, ast.List):
             return access.read(self.region(rows))
         return literal(np.array([self.integer(row) for row in rows.elts]), "int32")
+
+
+def _further(element: ast.Subscript, number: int) -> ast.Subscript:
+    """The element so many further along the last axis."""
+    *indices, last = Expressions._indices(element)
+    moved = ast.BinOp(last, ast.Add(), ast.Constant(number))
+    return ast.Subscript(element.value, ast.Tuple([*indices, moved]))
 
 
 def _is_ws(call: ast.Call) -> bool:

@@ -176,6 +176,7 @@ class Entry:
             "import numpy as np",
             "",
             "import tvmtile.language as T",
+            "import tvmtile.layout as layouts",
             "",
             f"SIZES = {sizes}",
             *(f'{extent} = T.dynamic("{extent}")' for extent in sizes[0]),

@@ -1,4 +1,7 @@
-"""wgmma: what it computes, where it is chosen, what it declines, and what ptxas makes of it."""
+"""wgmma: its table, what it declines, how its tiles lie, what waits for it, what ptxas makes of it.
+
+What it computes is tested by programs of the catalogue: `gemm_by_wgmma` and others.
+"""
 
 import itertools
 import re
@@ -11,10 +14,11 @@ from tvm_ffi import structural_walk
 
 import tvmtile
 import tvmtile.language as T
-from tests.metal.programs import assert_close, flash_attention, gemm, operands, random
-from tvmtile import layout as layouts
+from tests.fuzz.run import loaded
+from tests.metal.programs import assert_close, flash_attention, gemm, operands
+from tests.programs import catalogue
 from tvmtile import pipeline
-from tvmtile.errors import CudaEmulationError, NoLowering
+from tvmtile.errors import CudaEmulationError
 from tvmtile.instructions.mma import lane_map
 from tvmtile.instructions.wgmma import FAMILIES, ROWS, WARPGROUP, sum_map
 from tvmtile.ir.scopes import is_shared
@@ -22,12 +26,6 @@ from tvmtile.layout.shared import panel_of
 from tvmtile.passes import InjectPipeline, PlanPipeline, SwizzleShared
 
 HOPPER = {"kind": "cuda", "arch": "sm_90a"}
-BOTH = list(itertools.product((False, True), repeat=2))
-Square, FullRow, FullCol = (
-    T.GemmWarpPolicy.Square,
-    T.GemmWarpPolicy.FullRow,
-    T.GemmWarpPolicy.FullCol,
-)
 
 
 # The table ---------------------------------------------------------------------------------------
@@ -52,50 +50,34 @@ def test_an_instruction_has_as_many_columns_as_divide_what_there_is():
     assert [integers.largest(n).n for n in (8, 40, 48, 72, 256)] == [8, 8, 48, 24, 256]
 
 
-# What it computes --------------------------------------------------------------------------------
-
-
-def check(program, tensors, expected, precision=""):
-    """Run a program with `wgmma` in the emulator, and compare."""
-    kernel = tvmtile.compile(program, target=HOPPER, execution_backend="emulator")
-    assert "wgmma.mma_async" in kernel.get_kernel_source()
-    assert "mma.sync" not in kernel.get_kernel_source()
-    kernel(*tensors)
-    assert_close(tensors[-1], expected, precision)
-
-
 # Where it is chosen ------------------------------------------------------------------------------
 
 
 def product(
-    *,
     shape=(64, 64, 64),
-    threads=128,
-    annotate=None,
-    view=False,
-    impl=None,
+    dtype="float16",
     sums="float32",
-    **kinds,
+    threads=128,
+    transpose_b=False,
+    view=False,
 ):
     m, n, k = shape
-    dtype = kinds.get("dtype", "float16")
-    transpose_b = kinds.get("transpose_b", False)
-    b_shape = (n, k) if transpose_b else (k, n)
 
     @T.prim_func
-    def main(A: T.Tensor((m, k), dtype), B: T.Tensor(b_shape, dtype), C: T.Tensor((m, n), sums)):
+    def main(
+        A: T.Tensor((m, k), dtype),
+        B: T.Tensor((n, k) if transpose_b else (k, n), dtype),
+        C: T.Tensor((m, n), sums),
+    ):
         with T.Kernel(1, threads=threads):
-            a = T.alloc_shared((m, k), dtype)
-            b = T.alloc_shared(b_shape, dtype)
+            a, b = T.alloc_shared(A.shape, dtype), T.alloc_shared(B.shape, dtype)
             c = T.alloc_fragment((m, n), sums)
-            if annotate is not None:
-                T.annotate_layout({a: annotate(a)})
             T.copy(A, a)
             T.copy(B, b)
             if view:
                 flat = T.reshape(a, (m * k,))
                 flat[0] = flat[0]
-            T.gemm(a, b, c, transpose_B=transpose_b, clear_accum=True, impl=impl)
+            T.gemm(a, b, c, transpose_B=transpose_b, clear_accum=True)
             T.copy(c, C)
 
     return main
@@ -109,198 +91,20 @@ def choice(program, target=HOPPER):
 
 
 @pytest.mark.full
-def test_hopper_takes_wgmma():
-    assert choice(product()) == ("wgmma", {})
-    assert choice(product(annotate=layouts.make_swizzled_layout)) == ("wgmma", {})
-    assert choice(product(impl="mma"))[0] == "mma"
-
-
-def by_function(width, *, line=None):
-    """The swizzle of 16-bit elements as a function, which says nothing of where it comes from.
-
-    The number of a line of 128 bytes is that of a piece of 16 bytes to be exchanged; another `line` is
-    a swizzle that the hardware does not know.
-    """
-    pieces, panel = width // 16, width // 2
-
-    def layout(tile):
-        rows, columns = (int(extent) for extent in tile.ty.shape)
-
-        def place(i, j):
-            plain = j // panel * (rows * panel) + i * panel + j % panel
-            return plain ^ ((plain // (line or 64)) % pieces * 8)
-
-        return layouts.Layout((rows, columns), place)
-
-    return layout
-
-
-def by_numbers(make):
-    return lambda tile: make(*(int(extent) for extent in tile.ty.shape), 16)
-
-
-SWIZZLES = {
-    "make full": layouts.make_full_bank_swizzled_layout,
-    "make half": layouts.make_half_bank_swizzled_layout,
-    "make quarter": layouts.make_quarter_bank_swizzled_layout,
-    "numbers full": by_numbers(layouts.make_full_bank_swizzled_layout),
-    "numbers quarter": by_numbers(layouts.make_quarter_bank_swizzled_layout),
-    "function full": by_function(128),
-    "function half": by_function(64),
-}
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", SWIZZLES)
-def test_swizzles_by_hand_that_the_hardware_knows(name):
-    """Whatever they were made by; tiles have copies, which tensor maps fill where they can."""
-    a, b = SWIZZLES[name], SWIZZLES[name]
-    for transposes, roles in zip(BOTH, (None, False, None, False), strict=True):
-        program = annotated(a, b, transposes, roles=roles)
-        assert choice(program)[0] == "wgmma"
-        x, y, expected = operands(64, 128, 192, "float16", transposes)
-        check(program, (x, y, torch.empty(64, 128)), expected)
-
-
-@pytest.mark.full
-def test_a_panel_is_no_wider_than_where_instructions_begin():
-    """Each warpgroup has 96 columns: the second begins in the middle of a panel of 128 bytes."""
-
-    def b_in(layout):
-        return annotated(layout, layout, (False, False), n=192, threads=256, policy=FullCol)
-
-    assert choice(b_in(layouts.make_half_bank_swizzled_layout))[0] == "wgmma"
-    chosen, declined = choice(b_in(layouts.make_full_bank_swizzled_layout))
-    assert (chosen, declined["wgmma"]) == ("mma", "the layout of b is fixed by hand")
-
-
-def gathered(count, shift=0, *, groups=False):
-    """A product of rows that threads copy by pieces of `count` elements, which begin at `shift`."""
-    steps, pieces, first = 3, 64 // count, 128 if groups else 0
-
-    @T.macro
-    def copy_rows(A, Rows, a, k, tx):
-        for p in T.serial(64 * pieces // 128):
-            row, piece = (p * 128 + tx - first) // pieces, (tx - first) % pieces
-            T.ptx_cp_async(
-                T.access_ptr(a[k % 2, row, piece * count + shift], "w", count),
-                T.access_ptr(A[Rows[row], k * 64 + piece * count], "r", count),
-                count,
-            )
-
-    @T.prim_func
-    def main(
-        A: T.Tensor((256, 200), "float16"),
-        Rows: T.Tensor((64,), "int32"),
-        B: T.Tensor((192, 128), "float16"),
-        C: T.Tensor((64, 128), "float32"),
-    ):
-        with T.Kernel(1, threads=first + 128):
-            a = T.alloc_shared((2, 64, 128 if shift else 64), "float16")
-            b = T.alloc_shared((64, 128), "float16")
-            c = T.alloc_fragment((64, 128), "float32")
-            full, empty = T.alloc_barrier([128] * 2), T.alloc_barrier([128] * 2)
-            tx = T.get_thread_binding()
-            if not groups:
-                T.clear(c)
-                for k in T.serial(steps):
-                    copy_rows(A, Rows, a, k, tx)
-                    T.ptx_commit_group()
-                    T.copy(B[k * 64, 0], b)
-                    T.ptx_wait_group(0)
-                    T.sync_threads()
-                    T.gemm(a[k % 2, 0:64, 0:64], b, c)
-                T.copy(c, C)
-            elif tx >= 128:
-                for k in T.serial(steps):
-                    T.barrier_wait(empty[k % 2], k // 2 % 2 ^ 1)
-                    copy_rows(A, Rows, a, k, tx)
-                    T.cp_async_barrier_noinc(full[k % 2])
-            else:
-                T.clear(c)
-                for k in T.serial(steps):
-                    T.copy(B[k * 64, 0], b)
-                    T.barrier_wait(full[k % 2], k // 2 % 2)
-                    T.gemm(a[k % 2, 0:64, 0:64], b, c)
-                    T.barrier_arrive(empty[k % 2])
-                T.copy(c, C)
-
-    return main
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(("count", "groups"), [(8, False), (8, True), (4, False), (2, True)])
-def test_tiles_that_threads_copy_by_pieces_are_swizzled(count, groups):
-    """A piece of 16 bytes, or a part of one, lies in one place: its address is no view of the tile."""
-    program = gathered(count, groups=groups)
-    assert choice(program)[0] == "wgmma"
-    a, b = random(256, 200, dtype="float16"), random(192, 128, dtype="float16")
-    rows = torch.randint(0, 256, (64,), dtype=torch.int32)
-    expected = a.double()[rows.long(), :192] @ b.double()
-    kernel = tvmtile.compile(program, target=HOPPER, execution_backend="emulator")
-    for seed in range(4):
-        kernel.adapter.seed = seed
-        c = torch.empty(64, 128)
-        kernel(a, rows, b, c)
-        assert_close(c, expected)
-
-
-@pytest.mark.full
-def test_pieces_that_begin_anywhere_keep_rows_plain():
-    chosen, declined = choice(gathered(8, 4))
-    assert chosen == "mma"
-    assert declined["wgmma"] == "a is seen through a view, or its address is taken"
-
-
-def annotated(of_a, of_b, transposes, *, roles=None, n=128, threads=128, policy=Square):
-    """A product whose tiles have layouts by hand."""
-    transpose_a, transpose_b = transposes
-    a_shape, b_shape = (64, 64), (n, 64) if transpose_b else (64, n)
-
-    @T.prim_func
-    def main(
-        A: T.Tensor((192, 64) if transpose_a else (64, 192), "float16"),
-        B: T.Tensor((n, 192) if transpose_b else (192, n), "float16"),
-        C: T.Tensor((64, n), "float32"),
-    ):
-        with T.Kernel(1, threads=threads):
-            a = T.alloc_shared(a_shape, "float16")
-            b = T.alloc_shared(b_shape, "float16")
-            c = T.alloc_fragment((64, n), "float32")
-            T.annotate_layout({a: of_a(a), b: of_b(b)})
-            if roles is not None:
-                T.annotate_warp_specialize(roles)
-            T.clear(c)
-            for k in T.Pipelined(3, num_stages=2):
-                T.copy(A[k * 64, 0] if transpose_a else A[0, k * 64], a)
-                T.copy(B[0, k * 64] if transpose_b else B[k * 64, 0], b)
-                T.gemm(a, b, c, transpose_A=transpose_a, transpose_B=transpose_b, policy=policy)
-            T.copy(c, C)
-
-    return main
-
-
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("program", "reason"),
     [
         (product(threads=96), "96 threads are not whole warpgroups of 128"),
-        (product(shape=(32, 64, 64)), "an accumulator of [32, 64] does not consist of 64x8"),
-        (product(shape=(64, 64, 64), threads=384), "3 warpgroups (384 threads) can't share"),
+        (product((32, 64, 64)), "an accumulator of [32, 64] does not consist of 64x8"),
+        (product(threads=384), "3 warpgroups (384 threads) can't share"),
         (product(sums="float16"), "wgmma has float32 sums, c[0:64, 0:64] float16 does not hold"),
         (product(dtype="float32"), "rows of b[0:64, 0:64] float32 do not run along K, as wgmma"),
+        (product((64, 64, 48), "int8", "int32", 128, True), "K = 48 is not a multiple of 32"),
         (
-            product(dtype="int8", sums="int32", shape=(64, 64, 48), transpose_b=True),
-            "K = 48 is not a multiple of 32",
-        ),
-        (
-            product(shape=(64, 24, 64)),
+            product((64, 24, 64)),
             "instructions would not begin at multiples of 32 bytes in rows of b",
         ),
         (product(view=True), "a is seen through a view, or its address is taken"),
-        (product(annotate=layouts.make_linear_layout), "the layout of a is fixed by hand"),
-        (product(annotate=by_function(128, line=128)), "the layout of a is fixed by hand"),
-        (product(annotate=by_function(64, line=32)), "the layout of a is fixed by hand"),
     ],
 )
 def test_what_does_not_fit_is_declined_with_a_reason(program, reason):
@@ -309,18 +113,19 @@ def test_what_does_not_fit_is_declined_with_a_reason(program, reason):
     assert declined["wgmma"].startswith(reason)
 
 
+def test_pieces_that_begin_anywhere_keep_rows_plain(tmp_path):
+    """Of 16 bytes; no GPU could copy them, so nothing runs."""
+    case = catalogue()["gemm_of_rows_that_threads_copy"].case(COUNT=8, SHIFT=4)
+    chosen, declined = choice(loaded(case, tmp_path).main)
+    assert chosen == "mma"
+    assert declined["wgmma"] == "a is seen through a view, or its address is taken"
+
+
 @pytest.mark.full(but=1)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100a"])
-def test_other_architectures_have_no_wgmma(arch):
-    target = {"kind": "cuda", "arch": arch}
-    assert choice(product(), target) == ("mma", {})  # nothing in the kernel could change that
-    with pytest.raises(NoLowering, match=f"wgmma: CUDA {arch} has no wgmma"):
-        tvmtile.compile(product(impl="wgmma"), target=target)
-
-
-def test_who_asks_for_it_is_told_why_it_does_not_fit():
-    with pytest.raises(NoLowering, match=r"wgmma: a is seen through a view"):
-        tvmtile.compile(product(view=True, impl="wgmma"), target=HOPPER)
+def test_other_architectures_say_nothing_of_wgmma(arch):
+    """Nothing in the kernel could change that."""
+    assert choice(product(), {"kind": "cuda", "arch": arch}) == ("mma", {})
 
 
 @pytest.mark.full
@@ -354,18 +159,6 @@ def found_in(program, last, types, note):
     raise AssertionError(f"{last.info.name} is no pass of the pipeline")
 
 
-def tiles(program):
-    """The shared tiles by name, as SwizzleShared leaves them."""
-    found = {}
-
-    def note(node):
-        if is_shared(node.buffer):
-            found[node.buffer.name] = node.buffer
-
-    found_in(program, SwizzleShared, tirx.AllocBuffer, note)
-    return found
-
-
 @pytest.mark.parametrize(
     ("shape", "transpose_b", "threads", "panels"),
     [
@@ -381,11 +174,11 @@ def test_tiles_have_the_widest_panels_in_which_instructions_can_start(
     shape, transpose_b, threads, panels
 ):
     program = product(shape=shape, transpose_b=transpose_b, threads=threads)
-    found = tiles(program)
-    assert tuple(panel_of(found[name].ty.layout, "float16") for name in "ab") == panels
-    assert tuple(int(found[name].ty.data_alignment) for name in "ab") == tuple(
-        8 * panel for panel in panels
-    )
+    found = []
+    found_in(program, SwizzleShared, tirx.AllocBuffer, lambda node: found.append(node.buffer))
+    tiles = sorted((each for each in found if is_shared(each)), key=lambda tile: tile.name)
+    assert tuple(panel_of(tile.ty.layout, "float16") for tile in tiles) == panels
+    assert [int(tile.ty.data_alignment) for tile in tiles] == [8 * panel for panel in panels]
 
 
 # When it is waited for ---------------------------------------------------------------------------
@@ -553,7 +346,7 @@ SERIALIZED = re.compile(r"C75\d\d")
             block_N=64,
             threads=256,
             stages=2,
-            policy=FullRow,
+            policy=T.GemmWarpPolicy.FullRow,
             dtype="float16",
         ),
     ],
