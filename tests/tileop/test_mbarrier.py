@@ -1,16 +1,24 @@
-"""mbarriers: what they order gets no other barrier, what they do not order does."""
+"""mbarriers: what they order gets no other barrier, what they do not order does.
+
+`tiles_that_mbarriers_hand_over` has halves of a block that wait for each other alone.
+"""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 import torch
 
 import tvmtile
 import tvmtile.language as T
+from tests.fuzz.run import loaded
+from tests.programs import catalogue
 from tvmtile.errors import DataRace
 
 SM90 = {"kind": "cuda", "arch": "sm_90a"}
-STEPS, N = 5, 64
+N = 64
+FULL, EMPTY = "full[k % 2]", "empty[k % 2]"
 
 
 def emulated(program):
@@ -21,54 +29,43 @@ def body_of(kernel):
     return kernel.get_kernel_source().rpartition("__global__")[2]
 
 
-def barriers(kernel):
-    return body_of(kernel).count("__syncthreads")
+@pytest.fixture
+def handed_over(tmp_path):
+    """The program of the catalogue with another statement in the place of one."""
+
+    def kernel(copied, before, after):
+        case = catalogue()["tiles_that_mbarriers_hand_over"].case(copied=copied)
+        assert before in case.source
+        program = replace(case, source=case.source.replace(before, after))
+        return emulated(loaded(program, tmp_path).main)
+
+    return kernel
 
 
-def handed_over(*, waits=True, arrives=True, stages=2):
-    """One half of the threads writes tiles, the other one reads them, reversed."""
-
-    @T.prim_func
-    def main(A: T.Tensor((STEPS, N), "float32"), C: T.Tensor((STEPS, N), "float32")):
-        with T.Kernel(1, threads=2 * N):
-            tile = T.alloc_shared((stages, N), "float32")
-            full = T.alloc_barrier([N] * stages)
-            empty = T.alloc_barrier([N] * stages)
-            tx = T.get_thread_binding()
-            for k in T.serial(STEPS):
-                if tx < N:
-                    T.barrier_wait(empty[k % stages], (k // stages) % 2 ^ 1)
-                    tile[k % stages, tx] = A[k, tx]
-                    T.barrier_arrive(full[k % stages])
-                else:
-                    if waits:
-                        T.mbarrier_wait_parity(full[k % stages], (k // stages) % 2)
-                    C[k, tx - N] = tile[k % stages, 2 * N - 1 - tx]
-                    if arrives:
-                        T.mbarrier_arrive(empty[k % stages])
-
-    return main
+@pytest.mark.parametrize(
+    ("copied", "before", "after", "message"),
+    [
+        (
+            False,
+            f"T.mbarrier_wait_parity({FULL}, k // 2 % 2)",
+            "pass",
+            "no barrier can stand between",
+        ),
+        (
+            True,
+            f"T.cp_async_barrier_noinc({FULL})",
+            f"T.barrier_arrive({FULL})",
+            "before the asynchronous copy into them is waited for",
+        ),
+    ],
+)
+def test_what_no_mbarrier_orders_is_a_race(handed_over, copied, before, after, message):
+    with pytest.raises(DataRace, match=message):
+        handed_over(copied, before, after)
 
 
-@pytest.mark.full(but=1)
-@pytest.mark.parametrize("stages", [1, 2, 3])
-def test_halves_of_a_block_wait_for_each_other_alone(stages):
-    kernel = emulated(handed_over(stages=stages))
-    assert barriers(kernel) == 1  # behind the initialisation
-    a, c = torch.randn(STEPS, N), torch.zeros(STEPS, N)
-    for seed in range(3):
-        kernel.adapter.seed = seed
-        kernel(a, c.zero_())
-        assert torch.equal(c, a.flip(1))
-
-
-def test_what_no_mbarrier_orders_is_a_race():
-    with pytest.raises(DataRace, match=r"no barrier can stand between"):
-        emulated(handed_over(waits=False))
-
-
-def test_what_no_mbarrier_orders_gets_a_barrier_where_all_threads_come():
-    body = body_of(emulated(handed_over(arrives=False)))
+def test_what_no_mbarrier_orders_gets_a_barrier_where_all_threads_come(handed_over):
+    body = body_of(handed_over(False, f"T.barrier_arrive({EMPTY})", "pass"))
     assert body.count("__syncthreads") == 1
     assert body.index("for (int k") < body.index("__syncthreads")
 
@@ -174,7 +171,7 @@ def test_those_who_wait_hand_on_what_they_know():
                 C[tx - 64] = tile[95 - tx]
 
     kernel = emulated(main)
-    assert barriers(kernel) == 1
+    assert body_of(kernel).count("__syncthreads") == 1
     a, c = torch.randn(32), torch.zeros(32)
     kernel(a, c)
     assert torch.equal(c, a.flip(0))
