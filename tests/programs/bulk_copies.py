@@ -10,7 +10,7 @@ from tests.programs import program
 LOADS = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
 STORES = "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group"
 
-by_hand = partial(program, targets=["sm_90a", "sm_100a"])
+by_hand = partial(program, targets=["sm_90a", "sm_100a", "gpu"])
 hopper = partial(program, targets=["llvm", "sm_90a", "gpu"])
 
 
@@ -91,6 +91,12 @@ def bulk_load_of_rows_counted_at_run_time(A: float16[n, 64], C: float16[n, 64]):
     inputs={"S": [1, 0, 1, 0, 0]},
     expects=lambda p: {
         "sm_90a": [LOADS, "wgmma.mma_async", *([] if p.roles else ["not setmaxnreg"])]
+    },
+    # A barrier for each iteration, and a copy for each operand.
+    counts=lambda p: {
+        "sm_90a": "block_barriers == 4 * (1 + 5) and bulk_copies == 4 * 5 * 2 and async_copies == 0"
+        if (p.stages, p.repeated, p.guarded, p.roles) == (3, 1, False, False)
+        else "True"
     },
     fast=["sm_90a"],
 )

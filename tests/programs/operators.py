@@ -307,6 +307,7 @@ def copies_of_threads_in_groups(A: T.Tensor((6, 512), dtype), C: T.Tensor((6, 51
         {"copied": False, "stages": 3},
     ],
     targets=["sm_90a", "sm_100a", "gpu"],
+    expects={"sm_90a": ["mbarrier.try_wait"]},
     counts={"sm_90a": "block_barriers == 1"},  # behind the initialisation
     fast=["sm_90a"],
 )
@@ -508,3 +509,48 @@ def gemm_of_tiles_with_layouts(
                 T.copy(B[k * 64, 0], b)
             T.gemm(a, b, c, transpose_A, transpose_B, T.GemmWarpPolicy.FullCol)
         T.copy(c, C)
+
+
+@program(
+    tags={"copy", "tma", "layout"},
+    parameters={
+        # Panels of 128, 64 and 32 bytes, of which each is a copy.
+        "tile": [
+            ("full_bank_swizzled", 128, 2),
+            ("half_bank_swizzled", 32, 1),
+            ("half_bank_swizzled", 64, 2),
+            ("quarter_bank_swizzled", 16, 1),
+            ("linear", 64, 1),
+        ],
+        "count": [128, 1],
+    },
+    examples=[
+        {},
+        {"tile": ("half_bank_swizzled", 32, 1), "count": 1},
+        {"tile": ("half_bank_swizzled", 64, 2)},
+        {"tile": ("quarter_bank_swizzled", 16, 1), "count": 1},
+        {"tile": ("linear", 64, 1), "count": 1},
+    ],
+    targets=["sm_90a", "sm_100a", "gpu"],
+    expects={"sm_90a": ["cp.async.bulk.tensor"]},
+    counts=lambda p: {"sm_90a": f"bulk_copies == 2 * 2 * {p.tile[2]}"},
+    fast=["sm_90a"],
+)
+def bulk_copies_of_swizzled_tiles(
+    A: T.Tensor((32, tile[1]), "float16"), C: T.Tensor((32, tile[1]), "float16")
+):
+    """`count` threads arrive at an mbarrier; the tile is changed before it is stored."""
+    with T.Kernel(2, threads=128) as x:
+        t = T.alloc_shared((16, tile[1]), "float16")
+        T.annotate_layout({t: getattr(layouts, f"make_{tile[0]}_layout")(t)})
+        arrived = T.alloc_barrier(count)
+        T.tma_copy(A[x * 16, 0], t, barrier=arrived)
+        if count == 128:
+            T.mbarrier_arrive(arrived)
+        elif T.get_thread_binding() == 0:
+            T.mbarrier_arrive(arrived)
+        T.mbarrier_wait_parity(arrived, 0)
+        for i, j in T.Parallel(16, tile[1]):
+            t[i, j] = t[i, j] * 2
+        T.tma_copy(t, C[x * 16, 0])
+        T.tma_store_wait()

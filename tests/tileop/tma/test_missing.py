@@ -7,7 +7,9 @@ import re
 import pytest
 import torch
 
-from tests.tileop.tma.test_tma_copy import emulated, pipelined, stored
+from tests.fuzz.run import loaded
+from tests.programs import catalogue
+from tests.tileop.tma.test_tma_copy import emulated
 from tvmtile.errors import CudaEmulationError
 
 NEEDED = re.compile(
@@ -20,26 +22,26 @@ NEEDED = re.compile(
 def product():
     a, b = torch.randn(100, 160).half(), torch.randn(160, 72).half()
     args = (a, b, torch.ones(5, dtype=torch.int32), torch.zeros(100, 72))
-    return pipelined(3), args, (a.double() @ b.double()).float()
+    return "bulk_loads_of_a_product", args, (a.double() @ b.double()).float()
 
 
 def store():
-    a = torch.randn(96, 32).half()
-    return stored((96, 32), (32, 32), "float16", True, steps=3), (a, torch.zeros_like(a)), a * 2
+    a = torch.randn(150, 80).half()
+    return "bulk_stores", (a, torch.zeros_like(a)), a * 2
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("make", "count"), [(product, 9), (store, 5)])
-def test_every_step_is_missed(make, count):
-    program, args, expected = make()
-    kernel = emulated(program)
+@pytest.mark.parametrize(("make", "steps", "count"), [(product, {}, 9), (store, {"steps": 3}, 5)])
+def test_every_step_is_missed(make, steps, count, tmp_path):
+    name, args, expected = make()
+    kernel = emulated(loaded(catalogue()[name].case(**steps), tmp_path).main)
     for seed in range(20):  # right as it is
         check(kernel, seed, args, expected)
     ((symbol, source),) = kernel.adapter.sources.items()
     head, kernel_mark, body = source.rpartition("__global__")
-    steps = list(NEEDED.finditer(body))
-    assert len(steps) == count
-    for step in steps:
+    needed = list(NEEDED.finditer(body))
+    assert len(needed) == count
+    for step in needed:
         broken = body[: step.start()] + body[step.end() :]
         kernel.adapter.sources[symbol] = f"{head}{kernel_mark}{broken}"
         kernel.adapter.seconds = 5.0
