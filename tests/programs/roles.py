@@ -14,7 +14,8 @@ N = 64
 TWO = {"sm_90a": [": two roles"]}
 SKIPPED = {"sm_90a": [", skipped iterations"]}
 COMPUTING = {"sm_90a": [", computing producer"]}
-CONVERTED = ("float32", "float16", "float16")
+HALVES, BFLOATS = ("float16",) * 3, ("bfloat16",) * 3
+CONVERTED, BYTES = ("float32", "float16", "float16"), ("float32", "int8", "float16")
 
 roles = partial(program, targets=["llvm", "sm_80", "sm_90a", "gpu"])
 
@@ -40,12 +41,7 @@ def _grown(c, number):
 
 @roles(
     parameters={
-        "dtypes": [
-            ("float16", "float16", "float16"),
-            ("bfloat16", "bfloat16", "bfloat16"),
-            CONVERTED,
-            ("float32", "int8", "float16"),
-        ],
+        "dtypes": [HALVES, BFLOATS, CONVERTED, BYTES],
         "block": [(64, 64, 64), (64, 64, 48), (64, 64, 80), (64, 256, 32), (64, 128, 64)],
         "warpgroups": [1, 2],
         "steps": [5, 1, 3],
@@ -59,15 +55,14 @@ def _grown(c, number):
         {"steps": 1, "stages": 3},
         {"stages": 1},
         {"block": (64, 128, 64), "warpgroups": 2, "stages": 3},
-        {"block": (64, 256, 32), "dtypes": ("bfloat16", "bfloat16", "bfloat16")},
-        {"block": (64, 64, 48)},
-        {"block": (64, 64, 80)},
+        {"block": (64, 256, 32), "dtypes": BFLOATS},
+        *({"block": (64, 64, rows)} for rows in (48, 80)),
         {"block": (64, 256, 256), "steps": 3, "stages": 3},  # of which a block has room for one
-        {"dtypes": CONVERTED, "stages": 3},
-        {"dtypes": CONVERTED, "steps": 1},
-        {"dtypes": CONVERTED, "rest": (40, 8, -24)},
-        {"dtypes": CONVERTED, "warpgroups": 2},
-        {"dtypes": ("float32", "int8", "float16"), "steps": 3},
+        *(
+            {"dtypes": CONVERTED, **other}
+            for other in ({"stages": 3}, {"steps": 1}, {"rest": (40, 8, -24)}, {"warpgroups": 2})
+        ),
+        {"dtypes": BYTES, "steps": 3},
         {"registers": "stay", "warpgroups": 2},
     ],
     where=lambda p: p.block[2] == 256 or p.block[1] * p.block[2] * p.stages <= 64 * 512,
@@ -121,10 +116,7 @@ MASKED = {
         {},
         {"steps": 4, "stages": 1},
         {"steps": 1, "stages": 3},
-        {"stages": 2, "form": "by a bound too"},
-        {"stages": 2, "form": "something beside"},
-        {"stages": 2, "form": "two branches"},
-        {"stages": 2, "form": "in a branch"},
+        *({"stages": 2, "form": form} for form in MASKED if form not in ("all", "moved rows")),
         {"stages": 3, "form": "moved rows"},
         *(
             {"steps": 4, "stages": 2, "dtype": "float32", "form": form}
@@ -780,17 +772,12 @@ def roles_tiles_beside_one_that_is_converted(
 
 # Tiles around a loop --------------------------------------------------------------------------------
 
+USES = ["none", "written", "read before", "read behind", "tensor written", "from memory"]
+
 
 @roles(
-    parameters={
-        "use": ["none", "written", "read before", "read behind", "tensor written", "from memory"],
-        "rows": [64, 8],
-    },
-    examples=[
-        *({"use": use} for use in ("none", "written", "read before")),
-        *({"use": use} for use in ("read behind", "tensor written", "from memory")),
-        {"rows": 8},
-    ],
+    parameters={"use": USES, "rows": [64, 8]},
+    examples=[*({"use": use} for use in USES), {"rows": 8}],
     inputs={"place": 0},
     expects=lambda p: {
         "sm_90a": [": two roles", ": tma_copy of a: tma" if p.use == "none" else ": copy of a: "]
