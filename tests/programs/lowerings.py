@@ -57,10 +57,7 @@ def product_that_a_tensor_takes(
     targets=["llvm", "metal", "sm_80"],
 )
 def product_whose_tensor_or_tile_has_another_name(
-    A: T.Tensor((32, 32), "float32"),
-    B: T.Tensor((32, 32), "float32"),
-    O: T.Tensor((1024,), "float32"),
-    C: T.Tensor((32, 32), "float32"),
+    A: float32[32, 32], B: float32[32, 32], O: float32[1024], C: float32[32, 32]
 ):
     """Old values, or sums, are read by it in front of the last copy."""
     if of == "tensor" and outside:
@@ -81,11 +78,11 @@ def product_whose_tensor_or_tile_has_another_name(
 
 @program(tags={"gemm"}, targets=["llvm"], expects={"llvm": ["%left", "not %sums"]})
 def product_of_a_tile_that_is_used_otherwise(
-    A: T.Tensor((32, 32), "float32"),
-    B: T.Tensor((32, 32), "float32"),
-    copied: T.Tensor((1, 32, 32), "float32"),
-    summed: T.Tensor((1, 32), "float32"),
-    C: T.Tensor((1, 32, 32), "float32"),
+    A: float32[32, 32],
+    B: float32[32, 32],
+    copied: float32[1, 32, 32],
+    summed: float32[1, 32],
+    C: float32[1, 32, 32],
 ):
     with T.Kernel(1):
         left = T.alloc_shared((32, 32), "float32")
@@ -107,10 +104,7 @@ def product_of_a_tile_that_is_used_otherwise(
     examples=[{"last": 1}, {"cleared": "and copied", "last": 1}, {"cleared": "before"}],
 )
 def product_in_a_loop_that_is_left(
-    A: T.Tensor((32, 64), "float32"),
-    B: T.Tensor((64, 32), "float32"),
-    stops: T.Tensor((2,), "int32"),
-    C: T.Tensor((32, 32), "float32"),
+    A: float32[32, 64], B: float32[64, 32], stops: int32[2], C: float32[32, 32]
 ):
     """With cleared sums, or with sums that are written nowhere."""
     with T.Kernel(1, threads=64):
@@ -152,10 +146,7 @@ def product_in_a_loop_that_is_left(
     targets=["llvm", "metal", "sm_80"],
 )
 def product_that_begins_its_sums(
-    A: T.Tensor((32, 64), "float32"),
-    B: T.Tensor((64, 32), "float32"),
-    O: T.Tensor((1024,), "float32"),
-    C: T.Tensor((32, 32), "float16"),
+    A: float32[32, 64], B: float32[64, 32], O: float32[1024], C: float16[32, 32]
 ):
     """The first product of a loop does a clear, but for what others do with the sums before it."""
     with T.Kernel(1, threads=64):
@@ -192,11 +183,11 @@ def product_that_begins_its_sums(
     targets=["llvm", "metal", "sm_80"],
 )
 def nests_with_serial_loops(
-    A: T.Tensor((shape[0], shape[2]), "float32"),
-    B: T.Tensor((shape[2], shape[1]), "float32"),
-    X: T.Tensor((6, 40), "float32"),
-    C: T.Tensor((shape[0], shape[1]), "float32"),
-    Y: T.Tensor((3, 40), "float32"),
+    A: float32[shape[0], shape[2]],
+    B: float32[shape[2], shape[1]],
+    X: float32[6, 40],
+    C: float32[shape[0], shape[1]],
+    Y: float32[3, 40],
 ):
     """A product by hand, windows, neighbours, rows, and a triangle."""
     with T.Kernel(1, threads=32):
@@ -231,9 +222,7 @@ def nests_with_serial_loops(
     targets=["llvm", "metal"],
     expects={"llvm": ["main_block_0", "main_block_1"]},
 )
-def kernels_of_a_dynamic_grid(
-    A: T.Tensor((n, 48), "float32"), C: T.Tensor((n, 48), "float32"), factor: T.float32
-):
+def kernels_of_a_dynamic_grid(A: float32[n, 48], C: float32[n, 48], factor: T.float32):
     """One block and several call one function: through views, and a tile too large for the stack."""
     flat = T.view(C, (n * 48,))
     with T.Kernel(T.ceildiv(n, 64), threads=64) as bx:
@@ -256,7 +245,7 @@ def kernels_of_a_dynamic_grid(
     targets=["llvm", "metal", "sm_80"],
 )
 def copy_to_rows_of_a_stride_of_the_call(
-    A: T.Tensor((4, n), "float32"), B: T.StridedTensor((4, n), (stride, 1), "float32")
+    A: float32[4, n], B: T.StridedTensor((4, n), (stride, 1), "float32")
 ):
     """It stands in no expression of the block, only in the tensor's declaration."""
     with T.Kernel(T.ceildiv(n, 32), threads=32) as bx:
@@ -281,7 +270,7 @@ def _finish(C, i):
     inputs={"A": lambda rng, shape: rng.integers(0, 14, shape)},
     fast=["metal"],
 )
-def threads_that_return(A: T.Tensor((64, 6), "int32"), C: T.Tensor((64,), "int32")):
+def threads_that_return(A: int32[64, 6], C: int32[64]):
     """They skip what follows, in branches and loops."""
     with T.Kernel(2, threads=32) as bx:
         i = bx * 32 + T.get_thread_binding()
@@ -330,7 +319,7 @@ def threads_that_return(A: T.Tensor((64, 6), "int32"), C: T.Tensor((64,), "int32
     examples=[{}, {"leave": "break"}],
     fast=["metal"],
 )
-def loops_of_one_iteration_that_are_left(C: T.Tensor((3,), "int32")):
+def loops_of_one_iteration_that_are_left(C: int32[3]):
     """TVM replaces such a loop by its body."""
     with T.Kernel(3, threads=32) as bx:
         if leave == "continue":
@@ -361,10 +350,7 @@ def loops_of_one_iteration_that_are_left(C: T.Tensor((3,), "int32")):
     },
 )
 def roles_fragment_on_the_way(
-    A: T.Tensor((64, 256), "float16"),
-    W: T.Tensor((64, 256), "float32"),
-    V: T.Tensor((64, 256), "int8"),
-    C: T.Tensor((64, 64), "float32"),
+    A: float16[64, 256], W: float32[64, 256], V: int8[64, 256], C: float32[64, 64]
 ):
     """Threads of the producer double weights, unless something else touches their fragment."""
     with T.Kernel(1, threads=128):
@@ -406,9 +392,7 @@ def roles_fragment_on_the_way(
     targets=["llvm", "sm_80"],
     expects={"sm_80": ["wait_group_7();"]},
 )
-def more_stages_than_copies_can_be_waited_for(
-    A: T.Tensor((32, 32), "float32"), C: T.Tensor((32, 32), "float32")
-):
+def more_stages_than_copies_can_be_waited_for(A: float32[32, 32], C: float32[32, 32]):
     with T.Kernel(1, threads=32):
         tile = T.alloc_shared((32,), "float32")
         if by_hand:
@@ -460,10 +444,7 @@ def vectors_of_a_thread(
     expects={"sm_90a": ["rows_held"]},
 )
 def gathered_rows_of_blocks_that_stay(
-    A: T.Tensor((96, 128), "float16"),
-    B: T.Tensor((64, 128), "float16"),
-    places: T.Tensor((640,), "int32"),
-    C: T.Tensor((640, 64), "float32"),
+    A: float16[96, 128], B: float16[64, 128], places: int32[640], C: float32[640, 64]
 ):
     """Who copies waits for the indices in front of the loop, and holds them."""
     with T.Kernel(5, threads=256) as block:
@@ -487,10 +468,7 @@ def gathered_rows_of_blocks_that_stay(
     examples=[{}, {"extent": (3, -2)}, {"extent": (-1, 20)}],
     targets=["llvm", "metal", "sm_80"],
 )
-def linear_extents(
-    A: T.Tensor((extent[0] * n + extent[1],), "int64"),
-    B: T.Tensor((n * 2 + 3,), "int32"),
-):
+def linear_extents(A: int64[extent[0] * n + extent[1]], B: int32[n * 2 + 3]):
     """They tell what their variable is."""
     with T.Kernel(1, threads=32):
         for i in T.Parallel(extent[0] * n + extent[1]):
