@@ -7,75 +7,25 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
-import tvmtile
-import tvmtile.language as T
-from tests.metal.programs import flash_attention
+from tests.fuzz.run import compiled
+from tests.programs import catalogue
 
 ROOT = Path(__file__).resolve().parents[2]
 ADDRESSES = re.compile(r'(?<=!\{!")0x[0-9a-f]+(?=")')
 """TVM names the nodes of LLVM's alias analysis by the addresses of its variables."""
-TARGETS = (
-    {"target": "llvm"},
-    {"target": "metal", "execution_backend": "emulator"},
-    {"target": {"kind": "cuda", "arch": "sm_90a"}},
-)
-
-
-def with_names_and_totals():
-    @T.prim_func
-    def program(
-        A: T.Tensor((128, 64), "float16"),
-        starts: T.Tensor((4,), "int32"),
-        C: T.Tensor((4, 64), "float32"),
-        D: T.Tensor((4, 64), "float32"),
-    ):
-        with T.Kernel(4, threads=64) as bx:
-            x = T.alloc_shared((16, 64), "float16")
-            y = T.alloc_shared((16, 64), "float16")
-            largest = T.alloc_reducer((64,), "float32", "max")
-            total = T.alloc_fragment((64,), "float32")
-            first = T.alloc_var("int32")
-            first = starts[bx]
-            T.reducer_init(largest)
-            T.clear(total)
-            for k in T.Pipelined(4, num_stages=2):
-                row = (first + k) * 16
-                T.copy(A[row, 0], x)
-                T.copy(A[k * 16, 0], y)
-                for i, j in T.Parallel(16, 64):
-                    T.reducer_update(largest[j], x[i, j] - y[i, j])
-                for i, j in T.Parallel(16, 64):
-                    total[j] += T.cast(x[i, j] * y[i, j], "float32")
-            T.finalize_reducer(largest)
-            T.copy(largest, C[bx, :])
-            T.copy(total, D[bx, :])
-
-    return program
 
 
 def print_sources():
-    programs = (
-        flash_attention(
-            1,
-            1,
-            64,
-            32,
-            True,
-            block_M=32,
-            block_N=32,
-            threads=64,
-            stages=2,
-            policy=T.GemmWarpPolicy.FullRow,
-            dtype="float16",
-        ),
-        with_names_and_totals(),
-    )
-    for program in programs:
-        for options in TARGETS:
-            print(tvmtile.compile(program, **options).get_kernel_source())
+    """Of attention: pipelined loops, names, and totals of rows."""
+    with TemporaryDirectory() as directory:
+        for entry in catalogue().values():
+            for target in ("llvm", "metal", "sm_90a") if "attention" in entry.tags else ():
+                for case in entry.cases(target, "fast")[:1]:
+                    print(compiled(case, target, Path(directory)).get_kernel_source())
 
 
 def sources(seed):
