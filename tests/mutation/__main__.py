@@ -1,12 +1,15 @@
 """`python -m tests.mutation`: plant mistakes in copies of the tree, and say which the tests find.
 
-    python -m tests.mutation --near                        # the nearest tests of each: minutes
+    python -m tests.mutation --known-only --tier full      # what once found each: minutes
     python -m tests.mutation --tier fast --jobs 8
     python -m tests.mutation --only tma_box_of_whole_row --tests "-k copy"
     python -m tests.mutation --tree ../old --jobs 64 --seconds 540 --json found.json
     python -m tests.mutation --tree ../old --jobs 64 --resume found.json --json found.json
     python -m tests.mutation --paths tests/fuzz --tier full --json fuzz.json
     python -m tests.mutation --table old.json fast.json    # of reports: the table in tests/README.md
+
+After `pytest --cov=tvmtile --cov-context=test`, `--coverage .coverage` leaves out the tests that do not
+execute a mutant's lines.
 
 A test that fails without a mutant shows nothing and is left out. The exit status is 1 if a mutant was
 not found.
@@ -28,10 +31,13 @@ from pathlib import Path
 
 from tests.mutation.hunt import Baseline, Hunt, Settings, Verdict
 from tests.mutation.mutants import Mutant, all_mutants
+from tests.mutation.reach import reach
 from tests.mutation.table import table
 from tests.mutation.trees import Trees
 
 _ROOT = Path(__file__).resolve().parents[2]
+_FOUND = Path(__file__).with_name("found.json")
+"""What finds which mutant: it must stay so."""
 
 
 def main() -> int:
@@ -66,16 +72,17 @@ def _run(
         jobs=options.jobs,
         timeout=options.timeout,
         end=end,
-        near_only=options.near,
-        near_files=options.near_files,
+        known_only=options.known_only,
         known={verdict.name: verdict.by for verdict in _decided(options.known)},
     )
     baseline = Baseline()
     if options.baseline and options.baseline.exists():
         kept = json.loads(options.baseline.read_text(encoding="utf-8"))
-        baseline = Baseline(set(kept["broken"]), kept["durations"], kept.get("reach", {}))
+        baseline = Baseline(set(kept["broken"]), kept["durations"])
+    if options.coverage:
+        baseline.reach = reach(options.coverage, options.tree.resolve(), wanted.values())
     hunt = Hunt(trees, settings, baseline)
-    if not options.near and not baseline.durations:
+    if not options.known_only and not baseline.durations:
         hunt.measure()
         seconds = sum(baseline.durations.values())
         print(
@@ -148,8 +155,6 @@ def _options() -> argparse.Namespace:
     add = parser.add_argument
     add("--only", default="", help="names of mutants, with commas")
     add("--tier", default="fast", choices=("fast", "full", "nightly"))
-    add("--near", action="store_true", help="only the tests nearest to the file that is changed")
-    add("--near-files", type=int, default=6, help="how many of the nearest files run first")
     add("--paths", nargs="+", default=["tests"], help="where the tests are that take part")
     add("--tests", default="", metavar="ARGUMENTS", help="more arguments of pytest")
     add(
@@ -160,7 +165,9 @@ def _options() -> argparse.Namespace:
     add("--seconds", type=float, default=float("inf"), help="stop after them; the rest is open")
     add("--json", type=Path, help="where to write the report")
     add("--resume", type=Path, help="a report: what it decides is not run again")
-    add("--known", type=Path, help="a report: what found a mutant there runs first")
+    add("--known", type=Path, default=_FOUND, help="a report: what found a mutant there runs first")
+    add("--known-only", action="store_true", help="nothing else runs")
+    add("--coverage", type=Path, help="which lines each test executes")
     add("--baseline", type=Path, help="what the tests do without a mutant: read, or written")
     add("--directory", type=Path, help="for the copies, to keep what the emulators compiled")
     add("--table", nargs="+", help="reports, whose names are the columns of a table")

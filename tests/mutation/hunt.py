@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.mutation.mutants import Mutant
-from tests.mutation.near import Near, texts_of
 from tests.mutation.trees import Ran, Trees
 
 _UNKNOWN = 0.5
@@ -26,9 +25,7 @@ class Verdict:
 
     name: str
     result: str = "open"
-    """`found`, `not found`, `not near` where only the nearest tests ran, `no such text`, or `open`
-    where the time did not suffice.
-    """
+    """`found`, `not found`, `no such text`, or `open` where the time did not suffice."""
     by: str = ""
     """The test that finds it."""
     message: str = ""
@@ -44,15 +41,13 @@ class Baseline:
     """Tests that fail without one: they show nothing."""
     durations: dict[str, float] = field(default_factory=dict)
     """Seconds of a test function, all of its parameters together, in the order of the files."""
-    reach: dict[str, list[str] | None] = field(default_factory=dict)
-    """The test functions that execute a mutant's lines; all of them where it is unknown."""
+    reach: dict[str, set[str]] = field(default_factory=dict)
+    """The test functions that execute a mutant's lines; of one that is absent, all may."""
 
     def durations_of(self, mutant: str) -> dict[str, float]:
         """Seconds of the functions that can find a mutant."""
-        if (reach := self.reach.get(mutant)) is None:
-            return self.durations
-        names = set(reach)
-        return {name: took for name, took in self.durations.items() if name in names}
+        reach = self.reach.get(mutant, self.durations.keys())
+        return {name: took for name, took in self.durations.items() if name in reach}
 
 
 @dataclass
@@ -68,26 +63,19 @@ class Settings:
     """Seconds in which a test begins or ends; else it hangs."""
     end: float = float("inf")
     """When to stop, on the monotonic clock."""
-    near_only: bool = False
-    near_files: int = 6
-    """How many of the nearest test files run first."""
     known: Mapping[str, str] = field(default_factory=dict)
-    """Tests that once found mutants: their files run before the nearest."""
+    """Tests that once found mutants: they run first."""
+    known_only: bool = False
+    """No others run."""
 
 
 class Hunt:
-    """Runs the tests on mutants: for each those nearest to the file, then, in shards, the rest."""
+    """Runs tests on mutants: for each the one that once found it, then, in shards, all others."""
 
     def __init__(self, trees: Trees, settings: Settings, baseline: Baseline) -> None:
         self.trees = trees
         self.settings = settings
         self.baseline = baseline
-        tests = {
-            file: text
-            for file, text in texts_of(trees.clean, "tests/**/test_*.py").items()
-            if any(Path(file).is_relative_to(path) for path in settings.paths)
-        }
-        self.near = Near(tests, texts_of(trees.clean, "tvmtile/**/*.py"))
 
     def measure(self) -> None:
         """Run all tests without a mutant, once."""
@@ -119,8 +107,9 @@ class Hunt:
     def verdicts(self, mutants: Iterable[Mutant]) -> Iterator[Verdict]:
         """A verdict of each mutant, as it is known."""
         cases = [_Case(self, mutant) for mutant in mutants]
-        jobs = [(case, case.near()) for case in cases]
-        if not self.settings.near_only:
+        known = self.settings.known
+        jobs = [(case, [known[name]]) for case in cases if (name := case.verdict.name) in known]
+        if not self.settings.known_only:
             for case in cases:
                 functions = self.baseline.durations_of(case.verdict.name)
                 jobs += [(case, shard) for shard in _shards(functions, _SHARD)]
@@ -164,14 +153,6 @@ class _Case:
     def is_decided(self) -> bool:
         return self.verdict.result != "open"
 
-    def near(self) -> list[str]:
-        """The files that run first."""
-        hunt, settings = self._hunt, self._hunt.settings
-        found_by = settings.known.get(self._mutant.name, "").partition("::")[0]
-        first = [found_by] if found_by in hunt.near.tests else []
-        nearest = hunt.near.files(self._mutant.file, settings.near_files)
-        return list(dict.fromkeys([*first, *nearest]))
-
     def run(self, tests: list[str]) -> _Case | None:
         """Run tests on the mutant; itself, where this decides it or was the last that could."""
         if tests and not self.is_decided and time.monotonic() < self._hunt.settings.end:
@@ -183,7 +164,7 @@ class _Case:
         with self._lock:
             self.jobs -= 1
             if not self.jobs and time.monotonic() < self._hunt.settings.end:
-                self._decide("not near" if self._hunt.settings.near_only else "not found")
+                self._decide("not found")
             if self._yielded or not (self.is_decided or not self.jobs):
                 return None
             self._yielded = True

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.mutation.mutants import all_mutants
-from tests.mutation.near import Near
 
 _ROOT = Path(__file__).resolve().parents[2]
 _FOUND = Path(__file__).with_name("found.json")
@@ -24,32 +23,13 @@ def test_mutants_replace_text_that_is_in_their_file_once() -> None:
             ast.parse(changed, mutant.name)
 
 
-def test_mutants_of_a_file_run_first_the_tests_that_mirror_it() -> None:
-    tests = {
-        "tests/passes/gpu/test_insert_barriers.py": "",
-        "tests/jit/test_key.py": "from tvmtile.passes.gpu.insert_barriers import InsertBarriers",
-        "tests/ops/test_rows.py": "",
-        "tests/passes/test_lower.py": "",
-    }
-    sources = {
-        "tvmtile/passes/gpu/insert_barriers.py": "def InsertBarriers(func):",
-        "tvmtile/passes/lower.py": "from tvmtile.passes.gpu.insert_barriers import InsertBarriers",
-    }
-    found = Near(tests, sources).files("tvmtile/passes/gpu/insert_barriers.py")
-    assert found == [
-        "tests/passes/gpu/test_insert_barriers.py",
-        "tests/passes/test_lower.py",
-        "tests/jit/test_key.py",
-    ]
-
-
 @pytest.mark.nightly
 def test_mutants_that_were_found_still_are(tmp_path: Path) -> None:
     verdicts = json.loads(_FOUND.read_text(encoding="utf-8"))
     known = {item["name"] for item in verdicts if item["result"] == "found"} & all_mutants().keys()
     report = tmp_path / "report.json"
-    command = [sys.executable, "-m", "tests.mutation", "--tier", "full", "--near"]
-    command += ["--known", str(_FOUND), "--only", ",".join(sorted(known))]
+    command = [sys.executable, "-m", "tests.mutation", "--tier", "full", "--known-only"]
+    command += ["--only", ",".join(sorted(known))]
     command += ["--jobs", str(os.cpu_count()), "--json", str(report)]
     subprocess.run(command, cwd=_ROOT, check=False)
     verdicts = json.loads(report.read_text(encoding="utf-8"))
