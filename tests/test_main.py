@@ -9,17 +9,10 @@ import sys
 import pytest
 
 import tvmtile
-import tvmtile.language as T
+from tests.kernels import scaling
 from tvmtile.__main__ import main
 from tvmtile.cache import current_store
 from tvmtile.errors import ArgumentError, InvalidValue
-
-
-@T.prim_func
-def double(A: T.Tensor((64,), "float32")):
-    with T.Kernel(1, threads=64):
-        for i in T.Parallel(64):
-            A[i] = A[i] + A[i]
 
 
 @pytest.fixture
@@ -30,7 +23,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def test_the_cache(cache, capsys):
-    tvmtile.compile(double, target="llvm")
+    tvmtile.compile(scaling(name="double"), target="llvm")
     main(["cache", "path"])
     assert capsys.readouterr().out == f"{cache}\n"
     main(["cache"])

@@ -6,22 +6,12 @@ import itertools
 
 import torch
 
-import tvmtile.language as T
+from tests.kernels import scaling
 from tvmtile.autotuner.kept import keep, kept, key_of_tuning
 from tvmtile.autotuner.result import Trial
 from tvmtile.autotuner.settings import ProfileArgs
 from tvmtile.jit.request import Request
 from tvmtile.profiler import TensorSupplyType
-
-
-def scaling(n=64, factor=2):
-    @T.prim_func
-    def scale(A: T.Tensor((n,), "float32"), B: T.Tensor((n,), "float32")):
-        with T.Kernel(1, threads=32):
-            for i in T.Parallel(n):
-                B[i] = A[i] * factor
-
-    return scale
 
 
 def key(program=None, configs=({"a": 1},), values=(1,), calls=(1, 3), options=None, **profile):

@@ -7,6 +7,7 @@ import inspect
 import pytest
 
 import tvmtile.language as T
+from tests.metal.programs import gemm
 from tvmtile import carver
 from tvmtile.carver.recognition import template_of
 from tvmtile.errors import InvalidValue
@@ -15,25 +16,13 @@ H200 = carver.CUDA({"kind": "cuda", "arch": "sm_90a"})
 
 
 def matmul(block_M, block_N, block_K, num_stages=2, threads=128, enable_rasterization=False):
-    @T.prim_func
-    def matmul(
-        A: T.Tensor((512, 256), "float16"),
-        B: T.Tensor((256, 1024), "float16"),
-        C: T.Tensor((512, 1024), "float32"),
-    ):
-        with T.Kernel(1024 // block_N, 512 // block_M, threads=threads) as (bx, by):
-            a = T.alloc_shared((block_M, block_K), "float16")
-            b = T.alloc_shared((block_K, block_N), "float16")
-            c = T.alloc_fragment((block_M, block_N), "float32")
-            T.use_swizzle(10, enable=enable_rasterization)
-            T.clear(c)
-            for k in T.Pipelined(256 // block_K, num_stages=num_stages):
-                T.copy(A[by * block_M, k * block_K], a)
-                T.copy(B[k * block_K, bx * block_N], b)
-                T.gemm(a, b, c)
-            T.copy(c, C[by * block_M, bx * block_N])
-
-    return matmul
+    return gemm(
+        *(512, 1024, 256),
+        block=(block_M, block_N, block_K),
+        stages=num_stages,
+        threads=threads,
+        prologue=lambda: T.use_swizzle(10, enable=enable_rasterization),
+    )
 
 
 def attention(block_M, block_N, threads=128):

@@ -7,20 +7,11 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
+from tests.kernels import scaling
 from tvmtile.errors import MissingDependency, TileWarning
 
 SM_80 = {"kind": "cuda", "arch": "sm_80"}
 AARCH64 = {"kind": "llvm", "mtriple": "aarch64-linux-gnu"}
-
-
-def scale(n, factor=2):
-    @T.prim_func
-    def scale(A: T.Tensor((n,), "float32"), B: T.Tensor((n,), "float32")):
-        with T.Kernel(1):
-            for i in T.Parallel(n):
-                B[i] = A[i] * factor
-
-    return scale
 
 
 def fill(A: T.Tensor((4,), "int32"), value):
@@ -30,10 +21,12 @@ def fill(A: T.Tensor((4,), "int32"), value):
 
 
 def test_several_programs_and_specialisations_in_the_order_they_are_given():
-    kernels = tvmtile.par_compile([scale(4, i) for i in range(5)], out_idx=-1, num_workers=3)
+    kernels = tvmtile.par_compile([scaling(4, i) for i in range(5)], out_idx=-1, num_workers=3)
     a = torch.randn(4)
     torch.testing.assert_close([kernel(a) for kernel in kernels], [a * i for i in range(5)])
-    lazy = tvmtile.jit(scale, out_idx=[-1]).par_compile([(4,), {"n": 6, "factor": 3}])
+    lazy = tvmtile.jit(lambda n, factor=2: scaling(n, factor), out_idx=[-1]).par_compile(
+        [(4,), {"n": 6, "factor": 3}]
+    )
     for kernel, n, factor in zip(lazy, (4, 6), (2, 3), strict=True):
         assert kernel(torch.ones(n)).tolist() == [factor] * n
     a = torch.zeros(4, dtype=torch.int32)
@@ -45,7 +38,7 @@ def test_several_programs_and_specialisations_in_the_order_they_are_given():
 
 def test_what_can_not_be_compiled_is_left_out_on_demand():
     with pytest.warns(TileWarning, match="a program was left out: "):
-        kernels = tvmtile.par_compile([scale(4), "no program"], ignore_error=True)
+        kernels = tvmtile.par_compile([scaling(4), "no program"], ignore_error=True)
     assert isinstance(kernels[0], tvmtile.JITKernel)  # TileLang's name
     assert kernels[1] is None
 
@@ -66,7 +59,7 @@ def test_what_can_not_be_compiled_is_left_out_on_demand():
 def test_the_execution_backend_is_the_one_that_calls(target, asked, given, monkeypatch):
     monkeypatch.setattr("tvmtile.jit.following.best_target", lambda: "llvm")
     monkeypatch.delenv("TVMTILE_TARGET", raising=False)
-    kernel = tvmtile.compile(scale(8), target=target, execution_backend=asked)
+    kernel = tvmtile.compile(scaling(8), target=target, execution_backend=asked)
     assert kernel.execution_backend == given
 
 
@@ -74,7 +67,7 @@ def test_the_execution_backend_is_the_one_that_calls(target, asked, given, monke
     "target", [AARCH64, {**SM_80, "host": AARCH64}, {**AARCH64, "mtriple": "riscv64-linux-gnu"}]
 )
 def test_a_program_for_another_machine_is_compiled_and_exported(target, tmp_path):
-    kernel = tvmtile.compile(scale(8), target=target)
+    kernel = tvmtile.compile(scaling(8), target=target)
     triple = target.get("host", target)["mtriple"]
     assert f'target triple = "{triple}"' in kernel.get_kernel_source(kernel_only=False)
     assert f'target triple = "{triple}"' in kernel.get_host_source()

@@ -11,16 +11,12 @@ import tvm
 
 import tvmtile
 import tvmtile.language as T
+from tests.kernels import scaling
 from tvmtile.errors import InvalidOperand, TileWarning, UnknownTarget
 from tvmtile.jit import compiler, following
 from tvmtile.jit.following import FollowingKernel, best_target, chosen_target, target_of
 
-
-@T.prim_func
-def double(A: T.Tensor((8,), "float32"), B: T.Tensor((8,), "float32")):
-    with T.Kernel(1, threads=32):
-        for i in T.Parallel(8):
-            B[i] = A[i] * 2
+double = scaling(8)
 
 
 class OnMps(torch.Tensor):

@@ -8,23 +8,20 @@ from tvm import ir
 
 import tvmtile
 import tvmtile.language as T
+from tests.kernels import scaling
 from tvmtile.layout.fragment import Fragment
 from tvmtile.layout.swizzle import make_swizzled_layout
 
 CUDA = {"kind": "cuda", "arch": "sm_90a"}
 
 
-@T.prim_func
-def double(A: T.Tensor((128,), "float32")):
-    with T.Kernel(1, threads=128):
-        for i in T.Parallel(128):
-            A[i] = A[i] + A[i]
+double = scaling()
 
 
 def test_a_program_for_a_gpu_that_is_not_here():
     artifact = tvmtile.lower(double, target=CUDA, enable_device_compile=True)
     assert "__global__" in artifact.kernel_source
-    assert len(artifact.params) == 1
+    assert len(artifact.params) == 2
     assert isinstance(artifact.device_mod, ir.IRModule)
     assert artifact.rt_mod.imports
 

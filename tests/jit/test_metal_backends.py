@@ -417,18 +417,6 @@ def test_auto_takes_torch_where_there_is_an_apple_gpu_else_the_emulator(monkeypa
     assert isinstance(kernel.adapter, metal.MetalEmulatorAdapter)
 
 
-def test_programs_that_are_compiled_together_and_by_the_decorator():
-    options = {"target": "metal", "execution_backend": "emulator"}
-    one, other = tvmtile.par_compile([reversing(), reversing("float16")], **options)
-    by_decorator = tvmtile.jit(reversing, **options)
-    assert by_decorator("float16") is by_decorator("float16")
-    for kernel, dtype in ((one, "float32"), (other, "float16"), (by_decorator("int8"), "int8")):
-        a = torch.arange(64).to(getattr(torch, dtype))
-        b = torch.zeros_like(a)
-        kernel(a, b)
-        assert torch.equal(b, reversed_blocks(a))
-
-
 def test_a_profiler_compares_and_warns_that_it_measures_an_emulator():
     profiler = compiled(reversing(), out_idx=-1).get_profiler()
     profiler.assert_allclose(reversed_blocks, atol=0, rtol=0, max_mismatched_ratio=0)
@@ -466,24 +454,6 @@ def test_an_eager_kernel_is_compiled_for_where_its_tensors_are(monkeypatch):
     for given in (tensor, tensor.as_subclass(OnMps), tensor.numpy()):
         fill.compile(given, 3)
     assert targets == ["llvm", "metal", "llvm"]
-
-
-@pytest.mark.full(but=1)
-@of_both
-def test_an_eager_kernel_returns_what_it_makes(backend):
-    @tvmtile.jit(target="metal", execution_backend=backend)
-    def doubled(X):
-        M, N = T.dynamic("M"), T.const("N")
-        X: T.Tensor((M, N), "float16")
-        Y = T.empty((M, N), "float16")
-        with T.Kernel(T.ceildiv(M, 8), threads=64) as bx:
-            for i, j in T.Parallel(8, N):
-                Y[bx * 8 + i, j] = X[bx * 8 + i, j] * 2
-        return Y
-
-    for m in (3, 20):
-        x = torch.randn(m, 24).half()
-        assert torch.equal(doubled(x), x * 2)
 
 
 @of_both

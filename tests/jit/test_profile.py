@@ -9,6 +9,7 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
+from tests.metal.programs import gemm
 from tvmtile import carver
 from tvmtile.carver.counts import Counts
 from tvmtile.cuda_runtime import has_gpu
@@ -16,23 +17,8 @@ from tvmtile.cuda_runtime import has_gpu
 SM_80 = {"kind": "cuda", "arch": "sm_80"}
 
 
-def product(M=64, N=64, K=64, dtype="float16"):
-    @T.prim_func
-    def product(
-        A: T.Tensor((M, K), dtype), B: T.Tensor((K, N), dtype), C: T.Tensor((M, N), "float32")
-    ):
-        with T.Kernel(T.ceildiv(N, 32), T.ceildiv(M, 32), threads=128) as (bx, by):
-            a = T.alloc_shared((32, 32), dtype)
-            b = T.alloc_shared((32, 32), dtype)
-            c = T.alloc_fragment((32, 32), "float32")
-            T.clear(c)
-            for k in T.serial(T.ceildiv(K, 32)):
-                T.copy(A[by * 32, k * 32], a)
-                T.copy(B[k * 32, bx * 32], b)
-                T.gemm(a, b, c)
-            T.copy(c, C[by * 32, bx * 32])
-
-    return product
+def product(M=64):
+    return gemm(M, 64, 64, block=(32, 32, 32))
 
 
 def test_a_measured_kernel():
@@ -53,7 +39,7 @@ def test_a_measured_kernel():
     assert found.efficiency == found.arithmetic_ms / found.milliseconds
     assert found.resources == ()
     first, arithmetic, bandwidth, moved = repr(found).splitlines()
-    assert first.startswith("product on a CPU (limits of a typical one): ")
+    assert first.startswith("main on a CPU (limits of a typical one): ")
     assert arithmetic.startswith("  arithmetic   524.3 kFLOP, at least 0.0041 ms at 128 GFLOP/s, ")
     assert bandwidth.startswith("  bandwidth    32.77 kB, at least 0.00328 ms at 10 GB/s, ")
     assert moved == "  blocks move  49.15 kB"
@@ -91,7 +77,7 @@ def test_a_kernel_for_a_gpu_that_is_elsewhere_is_not_measured():
     )
     assert found.occupancy == (blocks * 128 / 2048,)
     assert f"{used.registers} registers, {used.spills} bytes of spills" in repr(found)
-    assert repr(found).startswith("product on A100: not measured")
+    assert repr(found).startswith("main on A100: not measured")
 
 
 @pytest.mark.full(but=1)

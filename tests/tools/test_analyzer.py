@@ -6,37 +6,19 @@ import pytest
 from tvm import ir
 
 import tvmtile.language as T
+from tests.metal.programs import gemm
 from tvmtile import carver
 from tvmtile.carver.counts import Counts, counts_of
 from tvmtile.errors import InvalidOperand, InvalidValue
 from tvmtile.tools import Analyzer
 
-
-def matmul(M=256, N=512, K=128, block=64, step=32):
-    @T.prim_func
-    def matmul(
-        A: T.Tensor((M, K), "float16"),
-        B: T.Tensor((N, K), "float16"),
-        C: T.Tensor((M, N), "float32"),
-    ):
-        with T.Kernel(N // block, M // block, threads=128) as (bx, by):
-            a = T.alloc_shared((block, step), "float16")
-            b = T.alloc_shared((block, step), "float16")
-            c = T.alloc_fragment((block, block), "float32")
-            T.clear(c)
-            for k in T.Pipelined(K // step, num_stages=2):
-                T.copy(A[by * block, k * step], a)
-                T.copy(B[bx * block : (bx + 1) * block, k * step : (k + 1) * step], b)
-                T.gemm(a, b, c, transpose_B=True)
-            T.copy(c, C[by * block, bx * block])
-
-    return matmul
+MATMUL = gemm(256, 512, 128, transposes=(False, True), stages=2)
 
 
 def test_a_product():
     blocks = (512 // 64) * (256 // 64)
     result = 256 * 512 * 4
-    assert counts_of(matmul()) == Counts(
+    assert counts_of(MATMUL) == Counts(
         {"float16": 2 * 256 * 512 * 128},
         blocks * 2 * 64 * 128 * 2 + result,
         (256 + 512) * 128 * 2 + result,
@@ -58,14 +40,14 @@ def test_single_elements():
 
 def test_what_a_device_takes_at_least():
     h200 = carver.CUDA({"kind": "cuda", "arch": "sm_90a"})
-    result = Analyzer.analysis(matmul(), h200)
+    result = Analyzer.analysis(MATMUL, h200)
     assert (result.total_flops, result.total_global_bytes) == (33554432, 1572864)
     assert result.expected_bandwidth_GBps == pytest.approx(h200.memory)
     assert result.expected_tflops == pytest.approx(33554432 / result.estimated_time / 1e12)
-    module = ir.IRModule({"main": matmul()})
+    module = ir.IRModule({"main": MATMUL})
     assert Analyzer.analysis(module, h200) == result
     with pytest.raises(InvalidOperand, match="takes one program"):
-        Analyzer.analysis(ir.IRModule({"a": matmul(), "b": matmul()}), h200)
+        Analyzer.analysis(ir.IRModule({"a": MATMUL, "b": MATMUL}), h200)
 
 
 def test_an_extent_that_is_not_known():
