@@ -71,16 +71,15 @@ __all__ = [
     "warnings_on_success",
 ]
 
-_PACKAGE_ROOT = str(Path(__file__).resolve().parent)
 # Frames of these files stand between a user's line and the place that raises. TVM's C++ frames
 # appear in tracebacks too, some of them without a file.
 _INTERNAL = (
-    _PACKAGE_ROOT,
+    f"{Path(__file__).resolve().parent}{os.sep}",  # a neighbour's name may begin with ours
     ast.__file__,
     contextlib.__file__,
     functools.__file__,
     threading.__file__,
-    str(Path(threading.__file__).with_name("concurrent")),
+    f"{Path(threading.__file__).with_name('concurrent')}{os.sep}",
     "<tvmtile",
     "<unknown>",
     "<frozen",

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import linecache
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from tvm import tirx
@@ -9,7 +13,7 @@ from tvm import tirx
 import tvmtile
 import tvmtile.language as T
 from tests.kernels import scaling
-from tvmtile.errors import ArgumentError
+from tvmtile.errors import ArgumentError, TileError
 
 VECTOR = T.Tensor((8,), "float32")
 MATRIX = T.Tensor((4, 8), "float32")
@@ -216,3 +220,39 @@ def test_source_of_the_kernel_that_was_compiled_last():
     x = torch.ones(1, 5)
     doubled(x)
     assert doubled.get_kernel_source() == doubled.get_kernel_source(x)
+
+
+def test_a_first_call_that_fails_leaves_no_program_for_the_next():
+    @tvmtile.jit
+    def factory(sizes):
+        return scaling(int(max(sizes)), 2.0)
+
+    with pytest.raises(ArgumentError):  # an array has no hash
+        factory(np.array([4]))
+    assert factory.get_tir((8,)).params[0].ty.shape[0] == 8
+
+
+def test_a_package_whose_name_begins_with_ours_is_the_users(monkeypatch):
+    """What changes among its globals is seen, and its errors point at its lines."""
+    text = """import tvmtile, tvmtile.language as T
+FACTOR = 2
+@tvmtile.jit
+def scale(A):
+    A: T.Tensor((4,), T.float32)
+    with T.Kernel(1):
+        for i in T.Parallel(4):
+            A[i] = A[i] * FACTOR
+            if FACTOR == 5: T.copy(A, 0)
+"""
+    path = f"{Path(tvmtile.__file__).parent}_kernels/scale.py"
+    monkeypatch.setitem(linecache.cache, path, (len(text), None, text.splitlines(True), path))
+    names = {"__name__": "tvmtile_kernels.scale"}
+    exec(compile(text, path, "exec"), names)
+    a = torch.ones(4)
+    names["scale"](a)
+    names["FACTOR"] = 3
+    names["scale"](a)
+    assert a.tolist() == [6.0] * 4
+    names["FACTOR"] = 5
+    with pytest.raises(TileError, match=r"_kernels/scale\.py:9"):
+        names["scale"](a)

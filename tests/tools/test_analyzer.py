@@ -11,6 +11,7 @@ from tvmtile import carver
 from tvmtile.carver.counts import Counts, counts_of
 from tvmtile.errors import InvalidOperand, InvalidValue
 from tvmtile.tools import Analyzer
+from tvmtile.tools.analyzer import AnalysisResult
 
 MATMUL = gemm(256, 512, 128, transposes=(False, True), stages=2)
 
@@ -86,3 +87,13 @@ def test_loops_that_depend_on_the_block():
     assert counts.products == {"float16": steps * 2 * 16**3}
     assert counts.global_bytes == steps * 16 * 16 * (2 + 2 + 4)
     assert counts.tensor_bytes == 64 * 16 * 2 + 64 * 64 * 4
+
+
+def test_a_program_that_moves_nothing_takes_no_time():
+    @T.prim_func
+    def empty(A: T.Tensor((4,), "float32")):
+        with T.Kernel(1, threads=32):
+            T.clear(T.alloc_shared((4,), "float32"))
+
+    h200 = carver.CUDA({"kind": "cuda", "arch": "sm_90a"})
+    assert Analyzer.analysis(empty, h200) == AnalysisResult(0, 0, 0.0, 0.0, 0.0)

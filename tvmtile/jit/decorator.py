@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pickle
 import sys
@@ -149,7 +150,6 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
         self._scope = scope
         self._descriptions: dict[Any, Any] = {}
         self._of_instances: dict[int, dict[str, Any]] = {}
-        self._returned: Any = None
         if self._style == EAGER:
             self._refuse_out_idx()
 
@@ -204,27 +204,23 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
     def _surroundings(self) -> Surroundings:
         return Surroundings(self.func)
 
-    def _is_eager(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        if self._style is None:
-            self._style = self._style_when_called(args, kwargs)
-        return self._style == EAGER
+    def _is_eager(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bool, Any]:
+        """Tell the style, and what the function returned where it was called to know.
 
-    def _style_when_called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """The kernel may be in a helper that the function calls.
-
-        What the function returned is kept for `_program`, so that it is not called again. It is not
-        called at all where its signature describes a tensor.
+        The kernel may be in a helper that the function calls. It is not called where its signature
+        describes a tensor.
         """
-        if any(isinstance(each, TensorSpec) for each in self._eager.annotations.values()):
+        if self._style is not None:
+            return self._style == EAGER, None
+        returned, style = None, EAGER
+        if not any(isinstance(each, TensorSpec) for each in self._eager.annotations.values()):
+            self._arguments.check(args, kwargs)
+            with contextlib.suppress(NestingError):  # of a statement of a kernel, outside one
+                returned, style = self.func(*args, **kwargs), LAZY
+        if style == EAGER:
             self._refuse_out_idx()
-            return EAGER
-        self._arguments.check(args, kwargs)
-        try:
-            self._returned = self.func(*args, **kwargs)
-        except NestingError:  # a statement of a kernel, outside one
-            self._refuse_out_idx()
-            return EAGER
-        return LAZY
+        self._style = style
+        return style == EAGER, returned
 
     def _refuse_out_idx(self) -> None:
         if self._out_idx is not None:
@@ -236,13 +232,15 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
 
     def tensors_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
         """What a kernel in the eager style is run on for these arguments; None in the lazy style."""
-        return self.specialisation(*args, **kwargs)[2] if self._is_eager(args, kwargs) else None
+        is_eager, _ = self._is_eager(args, kwargs)
+        return self.specialisation(*args, **kwargs)[2] if is_eager else None
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if is_traced():
             return untraced(self, args, kwargs)
-        if not self._is_eager(args, kwargs):
-            return self._lazy_kernel(args, kwargs)
+        is_eager, returned = self._is_eager(args, kwargs)
+        if not is_eager:
+            return self._lazy_kernel(args, kwargs, returned)
         kernel, tensors = self.prepared(*args, **kwargs)
         return kernel(*tensors)
 
@@ -252,8 +250,9 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
 
         In the eager style constants may be given by keyword in place of tensors.
         """
-        if not self._is_eager(args, kwargs):
-            return self._lazy_kernel(args, kwargs)
+        is_eager, returned = self._is_eager(args, kwargs)
+        if not is_eager:
+            return self._lazy_kernel(args, kwargs, returned)
         return self.prepared(*args, **kwargs)[0]
 
     @overload
@@ -298,8 +297,9 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
     @hide_internal_frames
     def get_tir(self, *args: Any, **kwargs: Any) -> tirx.PrimFunc:
         """The tile program for these arguments."""
-        if not self._is_eager(args, kwargs):
-            return self._program(args, kwargs)
+        is_eager, returned = self._is_eager(args, kwargs)
+        if not is_eager:
+            return self._program(args, kwargs, returned)
         return self.specialisation(*args, **kwargs)[1]()
 
     @hide_internal_frames
@@ -328,11 +328,11 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
             )
         return name
 
-    def _program(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tirx.PrimFunc:
+    def _program(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], returned: Any
+    ) -> tirx.PrimFunc:
         self._arguments.check(args, kwargs)
-        program, self._returned = self._returned, None
-        if program is None:
-            program = self.func(*args, **kwargs)
+        program = self.func(*args, **kwargs) if returned is None else returned
         if not isinstance(program, tirx.PrimFunc):
             raise SyntaxNotSupported(
                 f"{self.func.__name__} returned a {type(program).__name__}, not a kernel",
@@ -341,11 +341,11 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
             )
         return program
 
-    def _lazy_kernel(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Kernel:
+    def _lazy_kernel(self, args: tuple[Any, ...], kwargs: dict[str, Any], returned: Any) -> Kernel:
         key = hashable((args, tuple(sorted(kwargs.items())), self._surroundings.values()))
         kernel = self._kernels.get(key)
         if kernel is None:
-            program = self._program(args, kwargs)
+            program = self._program(args, kwargs, returned)
             kernel = compile_program(program, out_idx=self._out_idx, **self._options)
             self._kernels[key] = kernel
         return kernel

@@ -48,7 +48,6 @@ class Analyzer:
         time = max(
             counts.flops / (rate * device.matrix), counts.global_bytes / (device.memory * 1e9)
         )
-        return AnalysisResult(
-            counts.flops, counts.global_bytes, time, counts.flops / time / 1e12,
-            counts.global_bytes / time / 1e9,
-        )  # fmt: skip
+        rates = (each / time if time else 0.0 for each in (counts.flops, counts.global_bytes))
+        tflops, bandwidth = (each / scale for each, scale in zip(rates, (1e12, 1e9), strict=True))
+        return AnalysisResult(counts.flops, counts.global_bytes, time, tflops, bandwidth)
