@@ -8,12 +8,14 @@ import traceback
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tvm_ffi
 from tvm import tirx
 
 import tvmtile
 import tvmtile.language as T
+from tests.kernels import scaling
 from tvmtile import errors
 from tvmtile.errors import (
     MissingDependency,
@@ -160,15 +162,8 @@ def test_missing_torch_is_named_with_what_installs_it(use, purpose):
 
 @pytest.mark.usefixtures("no_torch")
 def test_kernels_run_without_torch():
-    import numpy as np
-
-    @T.prim_func
-    def kernel(A: T.Tensor((4,), "float32"), B: T.Tensor((4,), "float32")):
-        with T.Kernel(1):
-            T.copy(A, B)
-
-    a = np.arange(4, dtype="float32")
-    assert tvmtile.compile(kernel, out_idx=-1)(a).tolist() == a.tolist()
+    a = np.arange(64, dtype="float32")
+    assert tvmtile.compile(scaling(), out_idx=-1)(a).tolist() == (a * 2).tolist()
 
 
 def test_a_package_that_lacks_something_itself_is_not_missing(monkeypatch, tmp_path):

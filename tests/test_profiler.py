@@ -10,22 +10,11 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
+from tests.kernels import scaling
 from tvmtile.errors import ArgumentError, InvalidOperand
 from tvmtile.profiler import TensorSupplyType, do_bench
 
-
-@tvmtile.jit(out_idx=[-1])
-def doubled(shape, dtype="float32"):
-    @T.prim_func
-    def main(A: T.Tensor(shape, dtype), B: T.Tensor(shape, dtype)):
-        with T.Kernel(1) as _:
-            tile = T.alloc_shared((8,), dtype)
-            T.copy(A[0], tile)
-            for i in T.Parallel(8):
-                tile[i] = tile[i] + tile[i]
-            T.copy(tile, B[0])
-
-    return main
+doubled = tvmtile.jit(scaling, out_idx=[-1])
 
 
 @pytest.mark.parametrize(
@@ -42,13 +31,13 @@ def doubled(shape, dtype="float32"):
 )
 def test_inputs_hold_what_the_supply_says(supply, dtype, is_right):
     torch.manual_seed(0)
-    (a,) = doubled((4096,), dtype).get_profiler(supply).inputs()
+    (a,) = doubled(4096, dtype=dtype).get_profiler(supply).inputs()
     assert (a.shape, a.dtype) == ((4096,), getattr(torch, dtype))
     assert is_right(a)
 
 
 def test_a_right_kernel_passes_and_a_wrong_reference_fails():
-    profiler = doubled((8,)).get_profiler()
+    profiler = doubled(8).get_profiler()
     profiler.assert_allclose(lambda a: a * 2, rtol=0, atol=0, max_mismatched_ratio=0)
     profiler.assert_consistent(2)
     with pytest.raises(AssertionError, match="the kernel and the reference differ in 8 of 8"):
@@ -59,7 +48,7 @@ def test_a_right_kernel_passes_and_a_wrong_reference_fails():
 
 def test_a_check_of_the_users_gets_both_lists_of_results():
     seen = []
-    doubled((8,)).get_profiler().manual_assert_close(
+    doubled(8).get_profiler().manual_assert_close(
         lambda a: a * 2, manual_check_prog=lambda ours, theirs: seen.append((ours, theirs))
     )
     ((ours, theirs),) = seen
@@ -67,7 +56,7 @@ def test_a_check_of_the_users_gets_both_lists_of_results():
 
 
 def test_dynamic_extents_need_values():
-    profiler = doubled((T.dynamic("m"),)).get_profiler()
+    profiler = doubled(T.dynamic("m")).get_profiler()
     with pytest.raises(ArgumentError, match="the extent m of A is not known"):
         profiler.inputs()
     (a,) = profiler.inputs({"m": 5})
@@ -90,7 +79,7 @@ def test_do_bench_calls_as_often_as_it_is_told_and_measures_milliseconds():
 
 
 def test_one_call_with_inputs_of_the_profiler():
-    kernel = doubled((8,))
+    kernel = doubled(8)
     (a,), seen = kernel.get_profiler().inputs(), []
     assert kernel.run_once().shape == a.shape
     assert kernel.run_once(lambda *inputs: seen.append(inputs)) is None

@@ -24,9 +24,7 @@ def test_several_programs_and_specialisations_in_the_order_they_are_given():
     kernels = tvmtile.par_compile([scaling(4, i) for i in range(5)], out_idx=-1, num_workers=3)
     a = torch.randn(4)
     torch.testing.assert_close([kernel(a) for kernel in kernels], [a * i for i in range(5)])
-    lazy = tvmtile.jit(lambda n, factor=2: scaling(n, factor), out_idx=[-1]).par_compile(
-        [(4,), {"n": 6, "factor": 3}]
-    )
+    lazy = tvmtile.jit(scaling, out_idx=[-1]).par_compile([(4,), {"n": 6, "factor": 3}])
     for kernel, n, factor in zip(lazy, (4, 6), (2, 3), strict=True):
         assert kernel(torch.ones(n)).tolist() == [factor] * n
     a = torch.zeros(4, dtype=torch.int32)

@@ -16,6 +16,7 @@ from tvm import tirx
 
 import tvmtile
 import tvmtile.language as T
+from tests.kernels import scaling
 from tvmtile.errors import ArgumentError
 from tvmtile.ir.spans import location_of
 from tvmtile.jit.ir_data import from_data, to_data
@@ -138,13 +139,7 @@ def eager(A):
 
 @tvmtile.jit(out_idx=-1, target="llvm")
 def lazy(factor):
-    @T.prim_func
-    def main(A: T.Tensor((8,), "float32"), B: T.Tensor((8,), "float32")):
-        with T.Kernel(1, threads=32):
-            for i in T.Parallel(8):
-                B[i] = A[i] * factor
-
-    return main
+    return scaling(8, factor)
 
 
 METAL = {"target": "metal", "execution_backend": "emulator"}
