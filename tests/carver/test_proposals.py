@@ -11,6 +11,7 @@ from tests.metal.programs import gemm
 from tvmtile import carver
 from tvmtile.carver.recognition import template_of
 from tvmtile.errors import InvalidValue
+from tvmtile.ops import programs
 
 H200 = carver.CUDA({"kind": "cuda", "arch": "sm_90a"})
 
@@ -26,33 +27,9 @@ def matmul(block_M, block_N, block_K, num_stages=2, threads=128, enable_rasteriz
 
 
 def attention(block_M, block_N, threads=128):
-    shape = (2, 512, 4, 64)
-
-    @T.prim_func
-    def attention(
-        Q: T.Tensor(shape, "float16"),
-        K: T.Tensor(shape, "float16"),
-        V: T.Tensor(shape, "float16"),
-        O: T.Tensor(shape, "float16"),
-    ):
-        with T.Kernel(512 // block_M, 4, 2, threads=threads) as (bx, h, b):
-            q = T.alloc_shared((block_M, 64), "float16")
-            kv = T.alloc_shared((block_N, 64), "float16")
-            s = T.alloc_fragment((block_M, block_N), "float32")
-            p = T.alloc_fragment((block_M, block_N), "float16")
-            o = T.alloc_fragment((block_M, 64), "float32")
-            T.copy(Q[b, bx * block_M : (bx + 1) * block_M, h, :], q)
-            T.clear(o)
-            for j in T.Pipelined(512 // block_N, num_stages=1):
-                T.copy(K[b, j * block_N : (j + 1) * block_N, h, :], kv)
-                T.clear(s)
-                T.gemm(q, kv, s, transpose_B=True)
-                T.copy(s, p)
-                T.copy(V[b, j * block_N : (j + 1) * block_N, h, :], kv)
-                T.gemm(p, kv, o)
-            T.copy(o, O[b, bx * block_M : (bx + 1) * block_M, h, :])
-
-    return attention
+    blocks = {"block_M": block_M, "block_N": block_N, "threads": threads, "stages": 1}
+    options = {"target": "metal", "layout": "blhd", "configuration": blocks}
+    return programs.attention(2, 4, 512, 64, "float16", **options)
 
 
 def softmax(block, threads=128):

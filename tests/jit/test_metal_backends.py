@@ -19,7 +19,6 @@ from tvmtile.emulator.metal import module as msl_module
 from tvmtile.errors import (
     ArgumentError,
     InvalidOperand,
-    MetalEmulationError,
     NoLowering,
     TileWarning,
     UnsupportedDtype,
@@ -229,16 +228,6 @@ def test_scalars_between_others_arrive(dtype, backend):
     assert a.tolist() == [SCALARS[dtype]] * 7 + [0] * 25
 
 
-def test_the_packed_scalars_are_laid_out_as_the_struct():
-    kernel = compiled(scale)
-    source = kernel.get_kernel_source()
-    assert "struct main_kernel_args_t" not in source
-    assert "struct scale_kernel_args_t {\n  int n[2];\n  float s[2];\n};" in source
-    interface = kernel.adapter.kernels["scale_kernel"]
-    packed = metal.packed_scalars(interface, (7, 0.5))
-    assert packed == struct.pack("<ixxxxfxxxx", 7, 0.5)
-
-
 def test_a_scalar_that_metal_can_not_take():
     @T.prim_func
     def main(value: T.float64, A: T.Tensor((32,), "float32")):
@@ -342,18 +331,6 @@ def test_none_numbers_of_numpy_and_a_tensor_with_a_gradient():
     a, b = torch.randn(32, requires_grad=True), torch.zeros(32)
     compiled(main)(a, None, np.int32(3), b)
     assert torch.equal(b, a.detach() + 3)
-
-
-def test_a_mistake_of_the_kernel_reaches_the_caller_as_it_is():
-    @T.prim_func
-    def main(A: T.Tensor((32,), "float32")):
-        for _bx in T.thread_binding(1, thread="blockIdx.x"):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
-                A[tx // 2] = T.cast(tx, "float32")
-
-    with pytest.raises(MetalEmulationError, match="race") as caught:
-        compiled(main)(np.zeros(32, np.float32))
-    assert (caught.value.kind, caught.value.buffer, caught.value.index) == ("race", "A_ptr", 0)
 
 
 def test_what_a_call_did_is_counted_and_its_source_shown(capsys):
