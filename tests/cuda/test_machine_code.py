@@ -38,41 +38,41 @@ def softmax(columns, threads=128):
     return main
 
 
+def product(*block, dtypes=("float16", "float32", "float32"), extents=(512, 512, 512), **options):
+    options = {"stages": 3, **options}
+    return lambda: gemm(*extents, block=block, dtypes=dtypes, **options)
+
+
+def attention(dim):
+    options = {"block_M": 64, "block_N": 64, "stages": 2, **ATTENTION}
+    return lambda: flash_attention(1, 2, 512, dim, True, **options)
+
+
+FLOAT, INT, BRAIN = (
+    ("float32",) * 3,
+    ("int8", "int32", "int32"),
+    ("bfloat16", "float32", "bfloat16"),
+)
 WITHOUT_SPILLS = {
-    "gemm float16 128x128x32, 4 warps": lambda: gemm(512, 512, 512, block=(128, 128, 32), stages=3),
-    "gemm float16 128x256x32, 8 warps": lambda: gemm(
-        512, 512, 512, block=(128, 256, 32), stages=3, threads=256
-    ),
-    "gemm float16, both transposed": lambda: gemm(
-        512, 512, 512, block=(128, 128, 32), stages=3, transposes=(True, True)
-    ),
-    "gemm bfloat16, ragged": lambda: gemm(
-        500, 300, 333, block=(128, 128, 32), stages=3, dtypes=("bfloat16", "float32", "bfloat16")
-    ),
-    "gemm tf32": lambda: gemm(
-        512, 512, 512, block=(128, 128, 32), stages=2, dtypes=("float32", "float32", "float32")
-    ),
-    "gemm int8": lambda: gemm(
-        512, 512, 512, block=(128, 128, 64), stages=2, dtypes=("int8", "int32", "int32")
-    ),
-    "attention d 64": lambda: flash_attention(
-        1, 2, 512, 64, True, block_M=64, block_N=64, stages=2, **ATTENTION
-    ),
-    "attention d 128": lambda: flash_attention(
-        1, 2, 512, 128, True, block_M=64, block_N=64, stages=2, **ATTENTION
-    ),
+    "gemm float16 128x128x32, 4 warps": product(128, 128, 32),
+    "gemm float16 128x256x32, 8 warps": product(128, 256, 32, threads=256),
+    "gemm float16, both transposed": product(128, 128, 32, transposes=(True, True)),
+    "gemm bfloat16, ragged": product(128, 128, 32, extents=(500, 300, 333), dtypes=BRAIN),
+    "gemm tf32": product(128, 128, 32, stages=2, dtypes=FLOAT),
+    "gemm int8": product(128, 128, 64, stages=2, dtypes=INT),
+    "attention d 64": attention(64),
+    "attention d 128": attention(128),
     "softmax of 8192": lambda: softmax(8192, threads=256),
 }
 
 
 HOPPER = "sm_90a"
-WITH_INSTRUCTIONS_OF_ITS_OWN = (HOPPER,)
 
 
 @cache
 def source_of(name, arch=ARCHITECTURES[0]):
     """The CUDA source, the same for all architectures but those with instructions of their own."""
-    if arch not in WITH_INSTRUCTIONS_OF_ITS_OWN:
+    if arch != HOPPER:
         arch = ARCHITECTURES[0]
     target = {"kind": "cuda", "arch": arch}
     return tvmtile.compile(WITHOUT_SPILLS[name](), target=target).get_kernel_source()

@@ -30,7 +30,11 @@ from tvmtile.emulator.metal import compile_msl
 from tvmtile.errors import CudaCompileError, CudaEmulationError, EmulationError
 
 FOLDER = Path(__file__).parent / "mistakes"
-METAL = "#include <metal_stdlib>\nusing namespace metal;\n"
+METAL = """
+#include <metal_stdlib>
+#include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>
+using namespace metal;
+"""
 ARCHITECTURES = {"cuda": "sm_90a"}
 ROWS = [row for name in ("metal", *ARCHITECTURES) for row in rows(FOLDER / f"{name}.txt")]
 KINDS = {"never written": "uninitialized", "not emulated": "unsupported"}

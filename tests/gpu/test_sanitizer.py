@@ -3,7 +3,7 @@
 Each barrier of a kernel is taken out in turn, and racecheck must find what it was there for. Every run
 is a process of its own, so these tests are nightly:
 `make test-gpu PYTEST_ARGS="--tier nightly -k sanitizer"`. Without a GPU they only count the barriers
-that the kernels have; tests/metal/test_missing_barriers.py
+that the kernels have; tests/emulator/test_missing_barriers.py
 takes out those of the same programs on Metal's emulator.
 """
 

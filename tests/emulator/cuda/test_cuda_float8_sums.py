@@ -12,36 +12,17 @@ import numpy as np
 import pytest
 import torch
 
-import tvmtile
-import tvmtile.language as T
+from tests.metal.programs import gemm, runnable
 
 MEASURED = np.load(Path(__file__).with_name("float8_sums.npz"))
-
-
-def product(dtype):
-    @T.prim_func
-    def main(
-        A: T.Tensor((64, 64), dtype), B: T.Tensor((64, 64), dtype), C: T.Tensor((64, 64), "float32")
-    ):
-        with T.Kernel(1, threads=128):
-            a = T.alloc_shared((64, 64), dtype)
-            b = T.alloc_shared((64, 64), dtype)
-            c = T.alloc_fragment((64, 64), "float32")
-            T.copy(A, a)
-            T.copy(B, b)
-            T.clear(c)
-            T.gemm(a, b, c, transpose_B=True)
-            T.copy(c, C)
-
-    return main
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
 def test_short_sums_are_those_of_a_gpu(dtype):
-    kernel = tvmtile.compile(
-        product(dtype), target={"kind": "cuda", "arch": "sm_90a"}, execution_backend="emulator"
-    )
+    types, turned = (dtype, "float32", "float32"), (False, True)
+    program = gemm(64, 64, 64, block=(64, 64, 64), dtypes=types, transposes=turned)
+    kernel = runnable(program, {"kind": "cuda", "arch": "sm_90a"})
     operands = [
         torch.from_numpy(MEASURED[f"{dtype}_{name}"]).view(getattr(torch, dtype)) for name in "ab"
     ]

@@ -1,7 +1,6 @@
 """What the driver understands of Metal source: tokens, signatures, threadgroup variables."""
 
 import numpy as np
-import pytest
 
 from tvmtile.emulator.lexer import text_of, tokenize
 from tvmtile.emulator.metal import compile_msl
@@ -25,38 +24,31 @@ def test_tokens_joined_are_the_source():
     assert tokens[-1].line == 4
 
 
-@pytest.mark.parametrize(
-    ("declaration", "expected"),
-    [
-        ("threadgroup half A[64];", "EMULATOR_THREADGROUP(A, [64], half);"),
-        ("threadgroup half4 A[4][N + 1];", "EMULATOR_THREADGROUP(A, [4][N+1], half4);"),
-        ("threadgroup float x;", "EMULATOR_THREADGROUP(x, , float);"),
-        (
-            "threadgroup float a[2], b;",
-            "EMULATOR_THREADGROUP(a, [2], float); EMULATOR_THREADGROUP(b, , float);",
-        ),
-        ("threadgroup unsigned char c[3];", "EMULATOR_THREADGROUP(c, [3], unsigned char);"),
-        ("threadgroup vec<half, 4> v[2];", "EMULATOR_THREADGROUP(v, [2], vec < half , 4 >);"),
-        ("threadgroup metal::atomic_int n;", "EMULATOR_THREADGROUP(n, , metal :: atomic_int);"),
-    ],
-)
-def test_threadgroup_variables_become_references(declaration, expected):
-    assert expected in translated(f"void f() {{\n  {declaration}\n}}")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "threadgroup half* p = A;",
-        "threadgroup const half4* p[2];",
-        "float x = *(threadgroup float*)(p);",
-        "for (threadgroup half* p = A; p != B; ++p) {}",
-        "threadgroup float& r = A[0];",
-        "auto q = static_cast<threadgroup half*>(p);",
-    ],
-)
-def test_pointers_to_threadgroup_memory_stay_as_they_are(text):
-    assert text in translated(f"void f() {{\n  {text}\n}}")
+def test_threadgroup_variables_and_pointers_to_them():
+    """The machine has each variable, of its size; pointers and references stay as they are."""
+    body = """
+      threadgroup half a[64];
+      threadgroup half4 b[4][N + 1];
+      threadgroup float x;
+      threadgroup float c[2], d;
+      threadgroup unsigned char e[16];
+      threadgroup vec<half, 4> f[2];
+      threadgroup metal::atomic_int n;
+      threadgroup half* p = a;
+      threadgroup const half4* q[2] = {b[0], (threadgroup half4*)a};
+      for (threadgroup half* r = a; r != p + 2; ++r) *r = 1;
+      threadgroup float& y = x;
+      y = c[0] = d = 2;
+      auto g = static_cast<threadgroup half*>(p);
+      e[0] = 3, f[1] = half4(4);
+      atomic_store_explicit(&n, 5, memory_order_relaxed);
+      out[0] = g[1] + x + *(threadgroup float*)(c) + d + e[0] + f[1].x + (q[1] == q[1]);
+    """
+    source = f"{HEADER}#define N 5\nkernel void k(device float* out [[buffer(0)]]) {{{body}}}"
+    out = np.zeros(1, np.float32)
+    statistics = compile_msl(source).kernel("k")(out, grid=1, threads=1)
+    assert out[0] == 1 + 2 + 2 + 2 + 3 + 4 + 1
+    assert statistics.threadgroup_memory == 128 + 192 + 6 * 16  # each in multiples of 16
 
 
 def test_lines_stay_where_they_are():
