@@ -262,3 +262,56 @@ def threads_of_which_some_wait(A: int32[64]):
             shared[tx] = A[tx]
             T.sync_threads(3, 32)
             A[tx] = shared[31 - tx]
+
+
+@program(
+    tags={"threads"},
+    inputs={"A": lambda rng, shape: rng.integers(-20, 100, shape)},
+    fast=["metal"],
+)
+def threads_with_loops_of_their_own(A: T.Tensor((32, 16), "int32"), C: T.Tensor((32,), "int32")):
+    """unroll, vectorized, serial with break and continue, while, and threads that end early."""
+    with T.Kernel(1, threads=32):
+        tx = T.get_thread_binding()
+        total = T.alloc_var("int32", 0)
+        own = T.alloc_local((4,), "int32")
+        for i in T.unroll(4):
+            own[i] = A[tx, i]
+        for i in T.vectorized(4):
+            own[i] = own[i] + A[tx, 4 + i]
+        for i in T.serial(16):
+            if A[tx, i] < 0:
+                continue
+            if A[tx, i] > 90:
+                break
+            total += A[tx, i]
+        k = T.alloc_var("int32", 0)
+        while k < 4:
+            total += own[k]
+            k += 1
+        if tx >= 30:
+            T.thread_return()
+        C[tx] = total
+
+
+@program(
+    tags={"threads"},
+    parameters={"block": [(1, 5, 7), (24, 3, 48), (48, 8, 16), (100, 16, 32)]},
+    examples="block",
+    fast=["metal"],
+)
+def threads_of_any_number_that_meet(
+    A: T.Tensor((block[1], block[2]), "float32"), C: T.Tensor((block[1], block[2]), "float32")
+):
+    threads, rows, columns = block
+    with T.Kernel(1, threads=threads):
+        thread = T.get_thread_binding()
+        shared = T.alloc_shared((threads,), "float32")
+        for i, step in T.grid(rows, T.ceildiv(columns, threads)):
+            shared[thread] = 0
+            if step * threads + thread < columns:
+                shared[thread] = A[i, step * threads + thread]
+            T.sync_threads()
+            if step * threads + thread < columns:
+                C[i, step * threads + thread] = shared[thread] + shared[0]
+            T.sync_threads()
