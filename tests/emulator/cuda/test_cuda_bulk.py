@@ -82,16 +82,6 @@ extern "C" __global__ void bytes(const int* from, int* to, int without) {
   end();
 }
 
-extern "C" __global__ void parts(const unsigned* words, unsigned short* out, unsigned* back) {
-  unsigned short low, high;
-  asm("mov.b32 {%0, %1}, %2;" : "=h"(low), "=h"(high) : "r"(words[0]));
-  out[0] = low;
-  out[1] = high;
-  asm("mov.b32 %0, {%1, %2};" : "=r"(back[0]) : "h"(high), "h"(low));
-  asm("lop3.b32 %0, %1, 0x000f000f, 0x64006400, 0xea;" : "=r"(back[1]) : "r"(words[0]));
-}
-
-
 // The last block to come is told by a counter: any of them may be.
 extern "C" __global__ void last(int* counter, int* out) {
   if (atomicAdd(counter, 1) == gridDim.x - 1) out[0] = blockIdx.x;
@@ -178,14 +168,6 @@ def test_bytes_are_copied_both_ways():
     assert caught.value.kind == "race"
     with pytest.raises(CudaEmulationError, match="not of multiples of 16 bytes"):
         kernel(numbers, out, 2, grid=1, block=1)
-
-
-def test_words_are_taken_apart_and_put_together():
-    out, back = np.zeros(2, np.uint16), np.zeros(2, np.uint32)
-    module().kernel("parts")(np.array([0x12345678], np.uint32), out, back, grid=1, block=1)
-    assert out.tolist() == [0x5678, 0x1234]
-    assert back[0] == 0x56781234
-    assert back[1] == 0x12345678 & 0x000F000F | 0x64006400
 
 
 def test_a_seed_shuffles_the_blocks():

@@ -241,55 +241,6 @@ def test_movmatrix_transposes():
     np.testing.assert_array_equal(out.view(np.uint16).reshape(LANES, 2), expected)
 
 
-# Four bytes ------------------------------------------------------------------------------------------
-
-PERMUTED = """
-extern "C" __global__ void permuted(unsigned* a, unsigned* b, unsigned* selectors, unsigned* out) {
-  int i = threadIdx.x;
-  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(out[i]) : "r"(a[i]), "r"(b[i]), "r"(selectors[i]));
-  out[i + 32] = __byte_perm(a[i], b[i], selectors[i]);
-}
-"""
-
-
-def test_bytes_that_are_permuted():
-    generator = np.random.default_rng(0)
-    a, b, selectors = (generator.integers(0, 1 << 32, LANES, np.uint32) for _ in range(3))
-    out = np.zeros((2, LANES), np.uint32)
-    compile_cuda(PERMUTED).kernel("permuted")(a, b, selectors, out, grid=1, block=LANES)
-    eight = np.stack([a, b], axis=1).view(np.uint8).reshape(LANES, 8)
-    select = selectors[:, None] >> np.arange(0, 16, 4, dtype=np.uint32)
-    picked = np.take_along_axis(eight, select & 7, axis=1)
-    signs = np.where(picked >= 128, 255, 0)  # of the bytes whose selector has the top bit
-    with_signs = np.where(select & 8, signs, picked).astype(np.uint8)
-    for found, expected in zip(out, (with_signs, picked), strict=True):
-        assert np.array_equal(found, np.ascontiguousarray(expected).view(np.uint32)[:, 0])
-
-
-BYTES = {"s32": np.int8, "u32": np.uint8}
-DOTS = """
-extern "C" __global__ void dots(unsigned* a, unsigned* b, int* sums) {
-  %s
-}
-"""
-
-
-def test_products_of_four_bytes():
-    pairs = [(a, b) for a in BYTES for b in BYTES]
-    source = DOTS % "\n".join(
-        f'asm("dp4a.{a}.{b} %0, %1, %2, %3;"'
-        f' : "=r"(sums[{n} * 32 + threadIdx.x]) : "r"(a[threadIdx.x]), "r"(b[threadIdx.x]), "r"(7));'
-        for n, (a, b) in enumerate(pairs)
-    )
-    generator = np.random.default_rng(0)
-    a, b = (generator.integers(0, 1 << 32, LANES, np.uint32) for _ in range(2))
-    sums = np.zeros((4, LANES), np.int32)
-    compile_cuda(source).kernel("dots")(a, b, sums, grid=1, block=LANES)
-    for found, (left, right) in zip(sums, pairs, strict=True):
-        x, y = (v.view(BYTES[t]).astype(np.int64) for v, t in ((a, left), (b, right)))
-        np.testing.assert_array_equal(found, (x * y).reshape(LANES, 4).sum(1) + 7)
-
-
 def test_all_that_lowering_multiplies_by_is_in_the_table():
     names = {row.name for row in ROWS}
     assert {atom.instruction for atom in DENSE + SPARSE} <= names

@@ -54,10 +54,9 @@ extern "C" __global__ void {name}_{toward}(const float* a, const float* b, float
     kernels.append("""
 extern "C" __global__ void integers(const float* a, int* out) {
   float x = a[threadIdx.x];
-  int* row = out + threadIdx.x * 8;
+  int* row = out + threadIdx.x * 4;
   row[0] = __float2int_rn(x), row[1] = __float2int_rz(x), row[2] = __float2int_rd(x);
-  row[3] = __float2int_ru(x), row[4] = __popc(__float_as_uint(x)), row[5] = __clz(__float_as_int(x));
-  row[6] = (int)__brev(__float_as_uint(x)), row[7] = __dp4a(__float_as_int(x), 0x01fe0301, 5);
+  row[3] = __float2int_ru(x);
 }""")
     return compile_cuda("".join(kernels))
 
@@ -125,22 +124,13 @@ def rounded(exact, toward):
     return {"rz": zero, "rd": below, "ru": above}[toward]
 
 
-def test_functions_of_integers():
+def test_integers_are_rounded_towards():
     a = np.array([2.5, -2.5, 0.5, 1e10, -1e10, np.nan], np.float32)
-    out = np.zeros((len(a), 8), np.int32)
+    out = np.zeros((len(a), 4), np.int32)
     module().kernel("integers")(a, out, grid=1, block=len(a))
-    most, least = 2**31 - 1, -(2**31)
-    np.testing.assert_array_equal(out[:, 0], [2, -2, 0, most, least, 0])
-    np.testing.assert_array_equal(out[:, 1], [2, -2, 0, most, least, 0])
-    np.testing.assert_array_equal(out[:, 2], [2, -3, 0, most, least, 0])
-    np.testing.assert_array_equal(out[:, 3], [3, -2, 1, most, least, 0])
-    for x, row in zip(a.view(np.uint32), out, strict=True):
-        bits = f"{int(x):032b}"
-        assert row[4] == bits.count("1")
-        assert row[5] == len(bits) - len(bits.lstrip("0"))
-        assert np.uint32(row[6]) == int(bits[::-1], 2)
-        parts = np.array([x], np.uint32).view(np.int8).astype(int)
-        assert row[7] == 5 + parts @ np.array([1, 3, -2, 1])
+    beyond = [2**31 - 1, -(2**31), 0]
+    expected = [[2, -2, 0], [2, -2, 0], [2, -3, 0], [3, -2, 1]]
+    assert out.T.tolist() == [row + beyond for row in expected]
 
 
 APPROXIMATIONS = {

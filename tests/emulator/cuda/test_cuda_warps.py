@@ -1,5 +1,6 @@
 """What lanes do together, atomics, and what the threads of a block count."""
 
+import functools
 from functools import cache
 
 import numpy as np
@@ -141,56 +142,124 @@ def test_other_atomics():
     np.testing.assert_array_equal(b, [32 % 7, 9, 5])
 
 
-PTX = """
-extern "C" __global__ void warps(const unsigned* a, const unsigned* b, unsigned* out) {
-  unsigned x = a[threadIdx.x], y = b[threadIdx.x], r = 0, chosen = 0, leader = 99;
-  unsigned* row = out + threadIdx.x * 11;
-  asm volatile("{\\n.reg .pred %%px;\\nelect.sync _|%%px, %1;\\n@%%px mov.s32 %0, 1;\\n}\\n"
-               : "+r"(chosen) : "r"(0xFFFFFFFF));
-  row[0] = chosen;
-  chosen = 0;
-  if (threadIdx.x >= 8) {
-    asm volatile("{\\n.reg .b32 %%rx;\\n.reg .pred %%px;\\nelect.sync %%rx|%%px, %2;\\n"
-                 "@%%px mov.s32 %1, 1;\\nmov.s32 %0, %%rx;\\n}\\n"
-                 : "+r"(leader), "+r"(chosen) : "r"(0xFFFFFF00));
-  }
-  row[1] = chosen;
-  row[2] = leader;
-  asm volatile("redux.sync.add.u32 %0, %1, %2;" : "=r"(r) : "r"(x), "r"(0xffffffff));
-  row[3] = r;
-  asm volatile("redux.sync.min.s32 %0, %1, %2;" : "=r"(r) : "r"(x), "r"(0xffffffff));
-  row[4] = r;
-  asm volatile("redux.sync.xor.b32 %0, %1, %2;" : "=r"(r) : "r"(x), "r"(0xffffffff));
-  row[5] = r;
-  asm volatile("mul.rn.f16x2 %0, %1, %2;" : "=r"(row[6]) : "r"(x), "r"(y));
-  asm volatile("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(row[7]) : "r"(x), "r"(y), "r"(x));
-  asm volatile("sub.bf16x2 %0, %1, %2;" : "=r"(row[8]) : "r"(x), "r"(y));
-  asm volatile("max.f16x2 %0, %1, %2;" : "=r"(row[9]) : "r"(x), "r"(y));
-  asm volatile("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(row[10]) : "f"(1 / 3.f), "f"((float)threadIdx.x));
+def permuted(x, y, selectors, signs):
+    """Bytes of two words by four selectors; by `prmt`, the sign of one whose selector has a top bit."""
+    eight = np.stack([x, y], axis=1).view(np.uint8).reshape(-1, 8)
+    select = selectors[:, None] >> np.arange(0, 16, 4, dtype=np.uint32)
+    picked = np.take_along_axis(eight, select & 7, axis=1)
+    if signs:
+        picked = np.where(select & 8, np.where(picked >= 128, 255, 0), picked)
+    return np.ascontiguousarray(picked.astype(np.uint8)).view(np.uint32)[:, 0]
+
+
+def dotted(x, y, z, left, right):
+    """Four products of bytes, and a word."""
+    a, b = (
+        v.view({"s32": np.int8, "u32": np.uint8}[t]).astype(int) for v, t in ((x, left), (y, right))
+    )
+    return (a * b).reshape(32, 4).sum(1) + z.view(np.int32)
+
+
+def paired(function, dtype=torch.float16):
+    """A function of two pairs of floats."""
+
+    def of_words(x, y, _):
+        a, b = (torch.from_numpy(v.view(np.int16)).view(dtype) for v in (x, y))
+        return function(a, b).view(torch.int16).numpy().view(np.uint32)
+
+    return of_words
+
+
+def asm(instruction, operands="xyz"):
+    listed = ", ".join(f"%{i + 1}" for i in range(len(operands)))
+    given = ", ".join(f'"r"({name})' for name in operands)
+    return f'asm volatile("{instruction} %0, {listed};" : "=r"(r) : {given});'
+
+
+ELECT = """
+asm volatile("{ .reg .pred %%px; elect.sync _|%%px, %1; @%%px mov.s32 %0, 1; }" : "+r"(r) : "r"(~0u));
+"""
+ELECT_OF_24 = """
+unsigned leader = 0, chosen = 0;
+if (threadIdx.x > 7) {
+  asm volatile("{ .reg .b32 %%rx; .reg .pred %%px; elect.sync %%rx|%%px, %2; @%%px mov.s32 %1, 1;"
+               " mov.s32 %0, %%rx; }" : "+r"(leader), "+r"(chosen) : "r"(~255u));
 }
+r = leader + 100 * chosen;
+"""
+SWAPPED = """
+unsigned short low, high;
+asm("mov.b32 {%0, %1}, %2;" : "=h"(low), "=h"(high) : "r"(x));
+asm("mov.b32 %0, {%1, %2};" : "=r"(r) : "h"(high), "h"(low));
 """
 
 
-def test_instructions_of_warps_and_of_pairs_of_halves():
-    halves = np.random.default_rng(0).integers(-9, 9, (2, 32, 2)).astype(np.float16)
-    x, y = halves
-    out = np.zeros((32, 11), np.uint32)
-    words = [np.ascontiguousarray(h).view(np.uint32)[:, 0] for h in (x, y)]
-    compile_cuda(PTX).kernel("warps")(*words, out, grid=1, block=32)
-    assert out[:, 0].tolist() == [1] + [0] * 31
-    assert out[:, 1].tolist() == [0] * 8 + [1] + [0] * 23
-    assert out[:, 2].tolist() == [99] * 8 + [8] * 24
-    first = words[0]
-    reduced = (first.sum(dtype=np.uint32), first.view(np.int32).min().view(np.uint32))
-    for column, value in zip((3, 4, 5), (*reduced, np.bitwise_xor.reduce(first)), strict=True):
-        assert (out[:, column] == value).all()
-    converted = np.stack([np.arange(32), np.full(32, 1 / 3)], 1).astype(np.float16)
-    pairs = [
-        np.ascontiguousarray(out[:, column]).view(np.float16).reshape(32, 2)
-        for column in (6, 7, 9, 10)
-    ]
-    for pair, value in zip(pairs, (x * y, x * y + x, np.maximum(x, y), converted), strict=True):
-        np.testing.assert_array_equal(pair, value)
-    a, b = (torch.from_numpy(h.view(np.int16)).view(torch.bfloat16) for h in (x, y))
-    differences = torch.from_numpy(np.ascontiguousarray(out[:, 8])).view(torch.bfloat16).view(32, 2)
-    assert torch.equal(differences, a - b)
+# What sets `r` of words x, y and z of a lane, and what it means.
+WORDS = {
+    "prmt": (asm("prmt.b32"), lambda x, y, z: permuted(x, y, z, signs=True)),
+    "byte_perm": ("r = __byte_perm(x, y, z);", lambda x, y, z: permuted(x, y, z, signs=False)),
+    **{
+        f"dp4a_{a}_{b}": (asm(f"dp4a.{a}.{b}"), functools.partial(dotted, left=a, right=b))
+        for a in ("s32", "u32")
+        for b in ("s32", "u32")
+    },
+    "dp4a": (
+        "r = __dp4a((int)x, (int)y, (int)z);",
+        functools.partial(dotted, left="s32", right="s32"),
+    ),
+    "popc": ("r = __popc(x);", lambda x, *_: np.bitwise_count(x)),
+    "clz": (
+        "r = __clz((int)(x >> z % 32));",
+        lambda x, _, z: [32 - int(v).bit_length() for v in x >> z % 32],
+    ),
+    "brev": ("r = __brev(x);", lambda x, *_: [int(f"{v:032b}"[::-1], 2) for v in x]),
+    "halves_swapped": (SWAPPED, lambda x, *_: x >> 16 | x << 16),
+    "lop3": (
+        'asm("lop3.b32 %0, %1, 0x000f000f, 0x64006400, 0xea;" : "=r"(r) : "r"(x));',
+        lambda x, *_: x & 0x000F000F | 0x64006400,
+    ),
+    "redux_add": (asm("redux.sync.add.u32", ["x", "~0u"]), lambda x, *_: x.sum(dtype=np.uint32)),
+    "redux_min": (asm("redux.sync.min.s32", ["x", "~0u"]), lambda x, *_: x.view(np.int32).min()),
+    "redux_xor": (asm("redux.sync.xor.b32", ["x", "~0u"]), lambda x, *_: np.bitwise_xor.reduce(x)),
+    "elect": (ELECT, lambda *_: LANE == 0),
+    "elect_of_24": (ELECT_OF_24, lambda *_: 8 * (LANE > 7) + 100 * (LANE == 8)),
+    "mul_f16x2": (asm("mul.rn.f16x2", "xy"), paired(lambda x, y: x * y)),
+    "fma_f16x2": (
+        asm("fma.rn.f16x2", "xyx"),
+        paired(lambda x, y: (x.double() * y.double() + x.double()).half()),
+    ),
+    "sub_bf16x2": (asm("sub.bf16x2", "xy"), paired(lambda x, y: x - y, torch.bfloat16)),
+    "max_f16x2": (asm("max.f16x2", "xy"), paired(torch.maximum)),
+    "cvt_f16x2": (
+        'asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(1 / 3.f), "f"((float)(x % 999)));',
+        lambda x, *_: (
+            np.stack([x % 999, np.full(32, 1 / 3)], 1).astype(np.float16).view(np.uint32)[:, 0]
+        ),
+    ),
+}
+
+
+@functools.cache
+def of_words():
+    return compile_cuda(
+        "".join(
+            f"""
+extern "C" __global__ void {name}(const unsigned* a, unsigned* out) {{
+  unsigned x = a[threadIdx.x], y = a[32 + threadIdx.x], z = a[64 + threadIdx.x], r = 0;
+  {statement}
+  out[threadIdx.x] = r;
+}}"""
+            for name, (statement, _) in WORDS.items()
+        )
+    )
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_functions_of_words(name):
+    generator, out = np.random.default_rng(0), np.zeros(32, np.uint32)
+    words = generator.integers(0, 1 << 32, (3, 32), np.uint32)
+    if "16x2" in name:
+        words = generator.integers(-9, 9, (3, 64)).astype(np.float16).view(np.uint32)
+    of_words().kernel(name)(words, out, grid=1, block=32)
+    expected = np.broadcast_to(np.asarray(WORDS[name][1](*words)), 32).astype(np.int64)
+    np.testing.assert_array_equal(out, expected.astype(np.uint32))

@@ -18,15 +18,6 @@ def kernel(name):
     return compile_msl((KERNELS / "types.metal").read_text(encoding="utf-8")).kernel(name)
 
 
-def test_sizes_and_alignments_are_those_of_the_specification():
-    out = np.zeros(20, np.int32)
-    kernel("sizes")(out, grid=1, threads=1)
-    assert out[0:4].tolist() == [2, 2, 8, 1]
-    assert out[4:12].tolist() == [8, 16, 16, 8, 4, 8, 4, 16]
-    assert out[12:16].tolist() == [12, 6, 3, 8]
-    assert out[16:20].tolist() == [16, 8, 4, 4]
-
-
 def test_components_swizzles_and_conversions():
     a = RNG.standard_normal((32, 4)).astype(np.float32) * 10
     out = np.zeros((32, 3, 4), np.float32)
@@ -169,48 +160,53 @@ BINARY = {
 }
 
 
+NAMES = [*UNARY, *BINARY]
+OTHERS = {
+    "fma(x, y, x)": lambda x, y: x * y + x,
+    "clamp(x, -0.5, 0.25)": lambda x, _: np.clip(x, -0.5, 0.25),
+    "mix(x, y, 0.25)": lambda x, y: x + (y - x) * 0.25,
+}
+
+
 def math_source():
-    lines = [
-        "#include <metal_stdlib>\nusing namespace metal;",
-        "kernel void functions(device const float4* a [[buffer(0)]],",
-        "    device const float4* b [[buffer(1)]], device float4* out [[buffer(2)]],",
-        "    device float* scalar [[buffer(3)]], uint i [[thread_position_in_grid]]) {",
-        "  float4 x = a[i], y = b[i];",
-        f"  out += {len(UNARY) + len(BINARY) + 3} * i;",
-        f"  scalar += {len(UNARY) + len(BINARY)} * i;",
-    ]
-    names = list(UNARY) + list(BINARY)
-    for at, name in enumerate(names):
+    """Each function of vectors and of scalars, in a namespace of Metal."""
+    lines = []
+    for at, name in enumerate(NAMES):
         first = "fabs({0})" if name in POSITIVE_ONLY | {"pow"} else "{0}"
-        arguments = first if name in UNARY else first + ", {1}"
-        namespace = ("", "metal::", "fast::", "precise::")[at % 4]
-        lines.append(f"  out[{at}] = {namespace}{name}({arguments.format('x', 'y')});")
-        lines.append(f"  scalar[{at}] = {namespace}{name}({arguments.format('x.x', 'y.x')});")
-    lines += [
-        f"  out[{len(names)}] = fma(x, y, x);",
-        f"  out[{len(names) + 1}] = clamp(x, -0.5, 0.25);",
-        f"  out[{len(names) + 2}] = mix(x, y, 0.25);",
-        "}",
-    ]
-    return "\n".join(lines)
+        call = f"{('', 'metal::', 'fast::', 'precise::')[at % 4]}{name}({first}"
+        call += ")" if name in UNARY else ", {1})"
+        lines.append(f"out[{at}] = {call.format('x', 'y')};")
+        lines.append(f"scalar[{at}] = {call.format('x.x', 'y.x')};")
+    lines += [f"out[{at}] = {call};" for at, call in enumerate(OTHERS, len(NAMES))]
+    body = "\n".join(lines)
+    return f"""
+    #include <metal_stdlib>
+    using namespace metal;
+    kernel void functions(device const float4* a [[buffer(0)]], device const float4* b [[buffer(1)]],
+                          device float4* out [[buffer(2)]], device float* scalar [[buffer(3)]],
+                          uint i [[thread_position_in_grid]]) {{
+      float4 x = a[i], y = b[i];
+      out += {len(NAMES) + len(OTHERS)} * i;
+      scalar += {len(NAMES)} * i;
+      {body}
+    }}"""
 
 
 @pytest.mark.full
 def test_mathematical_functions_of_scalars_and_vectors():
     a = RNG.uniform(-3, 3, (64, 4)).astype(np.float32)
     b = RNG.uniform(-3, 3, (64, 4)).astype(np.float32)
-    count = len(UNARY) + len(BINARY)
-    out = np.zeros((64, count + 3, 4), np.float32)
+    count = len(NAMES)
+    out = np.zeros((64, count + len(OTHERS), 4), np.float32)
     scalar = np.zeros((64, count), np.float32)
     compile_msl(math_source()).kernel("functions")(a, b, out, scalar, grid=2, threads=32)
     x, y = a.astype(np.float64), b.astype(np.float64)
-    for at, (name, reference) in enumerate((UNARY | BINARY).items()):
+    for at, (name, reference) in enumerate((UNARY | BINARY | OTHERS).items()):
         expected = reference(x) if name in UNARY else reference(x, y)
-        np.testing.assert_allclose(out[:, at], expected, rtol=2e-5, atol=1e-6, err_msg=name)
-        np.testing.assert_array_equal(scalar[:, at], out[:, at, 0], err_msg=name)
-    np.testing.assert_allclose(out[:, count], x * y + x, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(out[:, count + 1], np.clip(x, -0.5, 0.25))
-    np.testing.assert_allclose(out[:, count + 2], x + (y - x) * 0.25, rtol=1e-5, atol=1e-6)
+        within = {"rtol": 2e-5 if at < count else 1e-5, "atol": 1e-6}
+        within = {} if name.startswith("clamp") else within
+        np.testing.assert_allclose(out[:, at], expected, **within, err_msg=name)
+    np.testing.assert_array_equal(scalar, out[:, :count, 0])
 
 
 @pytest.mark.full(but=2)

@@ -3,35 +3,14 @@
 #include <metal_stdlib>
 using namespace metal;
 
-struct Sizes {
-  int scalars[4];
-  int vectors[8];
-  int packed[4];
-  int alignments[4];
-};
+template <typename T, int bytes, int alignment = bytes>
+constexpr bool has = sizeof(T) == bytes && alignof(T) == alignment;
 
-kernel void sizes(device Sizes& out [[buffer(0)]]) {
-  out.scalars[0] = sizeof(half);
-  out.scalars[1] = sizeof(bfloat);
-  out.scalars[2] = sizeof(long);
-  out.scalars[3] = sizeof(bool);
-  out.vectors[0] = sizeof(float2);
-  out.vectors[1] = sizeof(float3);
-  out.vectors[2] = sizeof(float4);
-  out.vectors[3] = sizeof(half3);
-  out.vectors[4] = sizeof(uchar4);
-  out.vectors[5] = sizeof(bfloat4);
-  out.vectors[6] = sizeof(short2);
-  out.vectors[7] = sizeof(long2);
-  out.packed[0] = sizeof(packed_float3);
-  out.packed[1] = sizeof(packed_half3);
-  out.packed[2] = sizeof(packed_uchar3);
-  out.packed[3] = sizeof(packed_short4);
-  out.alignments[0] = alignof(float3);
-  out.alignments[1] = alignof(half4);
-  out.alignments[2] = alignof(packed_float3);
-  out.alignments[3] = alignof(bool4);
-}
+static_assert(has<half, 2> && has<bfloat, 2> && has<long, 8> && has<bool, 1> && has<bool4, 4>);
+static_assert(has<float2, 8> && has<float3, 16> && has<float4, 16> && has<half3, 8> && has<half4, 8>);
+static_assert(has<uchar4, 4> && has<bfloat4, 8> && has<short2, 4> && has<long2, 16>);
+static_assert(has<packed_float3, 12, 4> && has<packed_half3, 6, 2> && has<packed_uchar3, 3, 1>);
+static_assert(has<packed_short4, 8, 2>);
 
 kernel void components(device const float4* in [[buffer(0)]],
                        device float4* out [[buffer(1)]],
