@@ -6,7 +6,6 @@ import re
 
 import pytest
 from tvm import ir, tirx
-from tvm.script import tirx as S
 from tvm.sym import Analyzer
 
 import tvmtile
@@ -191,31 +190,6 @@ def test_blocks_of_two_products_do_not_stay_unless_asked():
 
 
 # The kernel itself -------------------------------------------------------------------------------
-
-
-def test_a_block_does_every_seventh_tile():
-    @S.prim_func(s_tir=True, private=True)
-    def before(A: S.Buffer((5, 8), "float32")):
-        for bx in S.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for by in S.thread_binding(5, thread="blockIdx.y"):
-                for tx in S.thread_binding(256, thread="threadIdx.x"):
-                    if tx == 0:
-                        A[by, bx] = S.float32(1)
-
-    @S.prim_func(s_tir=True, private=True)
-    def after(A: S.Buffer((5, 8), "float32")):
-        for block in S.thread_binding(7, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in S.thread_binding(256, thread="threadIdx.x"):
-                for turn in S.serial(
-                    (39 - block) // 7 + 1, annotations={"disable_unroll": 1, "tvmtile.blocks": True}
-                ):
-                    tile: S.let = (block + turn * 7) % 40
-                    bx: S.let = tile % 8 % 8
-                    by: S.let = tile // 8 % 5
-                    if tx == 0:
-                        A[by, bx] = S.float32(1)
-
-    ir.assert_structural_equal(persistent(before.body, 7), after.body, map_free_vars=True)
 
 
 def test_indices_of_extents_of_the_call_are_divided_by_constants():

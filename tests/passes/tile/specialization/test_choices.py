@@ -76,43 +76,32 @@ def registers_moved(kernel):
     return [int(count) for count in re.findall(r"setmaxnreg_\w+?_(\d+)\(", body)]
 
 
-ONE_ROLE = {
-    "64 threads are not whole warpgroups": ((64, 64, 64), 64, {}),
-    "the kernel asks for one role": ((64, 64, 64), 128, {"hints": [wish(False)]}),
-    "2 blocks fit on a multiprocessor, each under the": ((128, 128, 64), 256, {"dtype": "float32"}),
-    "a thread would load 32 registers in an iteration": ((128, 256, 32), 256, {"dtype": "float32"}),
-    "and computes would wait for each load": (
-        (128, 256, 64),
-        256,
-        {"dtype": "float32", "copy": "loop"},
+WIDE = {"dtype": "float32"}
+ONE_ROLE = [
+    ("64 threads are not whole warpgroups", (64, 64, 64), 64, {}),
+    ("the kernel asks for one role", (64, 64, 64), 128, {"hints": [wish(False)]}),
+    ("2 blocks fit on a multiprocessor, each under the", (128, 128, 64), 256, WIDE),
+    ("a thread would load 32 registers in an iteration", (128, 256, 32), 256, WIDE),
+    ("and computes would wait for each load", (128, 256, 64), 256, WIDE | {"copy": "loop"}),
+    ("can go on by itself", (128, 256, 64), 256, WIDE | {"copy": "no tensor map"}),
+    (
+        "take 128 registers of a thread that multiplies, of 152 that threads which compute",
+        *((192, 256, 64), 384, WIDE | {"stages": 2}),
     ),
-    "is no copy that can go on by itself": (
-        (128, 256, 64),
-        256,
-        {"dtype": "float32", "copy": "no tensor map"},
+    (
+        "6 blocks with producers leave a thread 24 registers, and a product takes 34",
+        *((128, 64, 64), 256, {"hints": [share(6)], "stages": 2}),
     ),
-    "take 128 registers of a thread that multiplies, of 152 that threads which compute": (
-        (192, 256, 64),
-        384,
-        {"dtype": "float32", "stages": 2},
+    (
+        "4 blocks with producers leave a thread 32 registers, and a product takes 34",
+        *((192, 64, 64), 384, {"hints": [share(4)], "stages": 1}),
     ),
-    "6 blocks with producers leave a thread 24 registers, and a product takes 34": (
-        (128, 64, 64),
-        256,
-        {"hints": [share(6)], "stages": 2},
-    ),
-    "4 blocks with producers leave a thread 32 registers, and a product takes 34": (
-        (192, 64, 64),
-        384,
-        {"hints": [share(4)], "stages": 1},
-    ),
-}
+]
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("reason", ONE_ROLE)
-def test_a_loop_with_one_role_says_why(reason):
-    block, threads, options = ONE_ROLE[reason]
+@pytest.mark.parametrize(("reason", "block", "threads", "options"), ONE_ROLE)
+def test_a_loop_with_one_role_says_why(reason, block, threads, options):
     kernel = compiled(product(block, threads, **options))
     loop = choice_of_loop(kernel)
     assert loop.chosen == "one role"
@@ -126,22 +115,15 @@ def test_a_loop_with_one_role_says_why(reason):
 @pytest.mark.parametrize(
     ("block", "options", "chosen"),
     [
-        ((128, 128, 64), {}, "two roles, persistent blocks"),
-        ((128, 128, 64), {"size": 512}, "two roles"),
-        (
-            (128, 256, 64),
-            {"dtype": "float32"},
-            "two roles, computing producer, persistent blocks",
-        ),
-        (
-            (128, 128, 64),
-            {"dtype": "float32", "hints": [wish()]},
-            "two roles, computing producer, persistent blocks",
-        ),
+        ((128, 128, 64), {}, ", persistent blocks"),
+        ((128, 128, 64), {"size": 512}, ""),
+        ((128, 256, 64), WIDE, ", computing producer, persistent blocks"),
+        ((128, 128, 64), WIDE | {"hints": [wish()]}, ", computing producer, persistent blocks"),
     ],
 )
 def test_a_loop_gets_a_producer_where_that_pays_or_is_asked_for(block, options, chosen):
-    assert choice_of_loop(compiled(product(block, 256, **options))).chosen == chosen
+    loop = choice_of_loop(compiled(product(block, 256, **options)))
+    assert loop.chosen == f"two roles{chosen}"
 
 
 @pytest.mark.parametrize("key", ["tl.disable_warp_specialized", "tl.disable_tma_lower"])
@@ -150,15 +132,6 @@ def test_options_of_tilelang_say_no(key):
     for value in (True, False):
         kernel = compiled(program, pass_configs={key: value})
         assert ("mbarrier" in kernel.get_kernel_source()) != value
-
-
-@pytest.mark.parametrize("arch", ["sm_80", "sm_89"])
-def test_targets_without_tensor_maps_have_one_role(arch):
-    kernel = tvmtile.compile(
-        product((64, 64, 64), 128, size=192, hints=[wish()]), target={"kind": "cuda", "arch": arch}
-    )
-    assert "mbarrier" not in kernel.get_kernel_source()
-    assert not [choice for choice in kernel.choices if choice.operator == "Pipelined"]
 
 
 def test_tiles_that_fit_one_after_the_other_only_have_one_role():
@@ -282,7 +255,7 @@ def test_a_product_is_in_flight_where_enough_comes_meanwhile(stages, block, wait
     [
         (
             (128, 256, 64),
-            "the fragments take 225 registers of a thread, of which it has 240; 24 are for all else",
+            "take 225 registers of a thread, of which it has 240; 24 are for all else",
         ),
         ((192, 128, 64), "3 warpgroups take turns with the matrix unit"),
     ],
@@ -291,15 +264,6 @@ def test_products_do_not_overlap_for_a_reason(shape, reason, tmp_path):
     case = catalogue()["roles_two_products_with_a_sum_between_them"].case(shape=shape)
     loop = choice_of_loop(compiled(loaded(case, tmp_path).main))
     assert dict(loop.declined)["skewed"].endswith(reason)
-
-
-@pytest.mark.full
-def test_a_tile_around_a_loop_comes_while_the_one_before_is_used(tmp_path):
-    """It has two copies, and consumers give one back before the last product, which needs none."""
-    case = catalogue()["roles_two_products_with_a_sum_between_them"].case()
-    steps = dict(compiled(loaded(case, tmp_path).main).lowering)
-    script = steps["tvmtile.WarpSpecialize"]["main"].script()
-    assert script.index("mbarrier(empty_2[times % 2], 1)") < script.rindex('"tvmtile.gemm"')
 
 
 # Registers -------------------------------------------------------------------------------------
