@@ -10,32 +10,6 @@ import torch
 from tvmtile.emulator.cuda import compile_cuda
 
 LANE = np.arange(32, dtype=np.int32)
-# What a lane has whose x is its number.
-LANES = {
-    "xor_4": ("__shfl_xor_sync(0xffffffff, x, 4)", LANE ^ 4),
-    "up_3": ("__shfl_up_sync(0xffffffff, x, 3)", np.where(LANE < 3, LANE, LANE - 3)),
-    "down_3_of_8": (
-        "__shfl_down_sync(0xffffffff, x, 3, 8)",
-        np.where(LANE % 8 < 5, LANE + 3, LANE),
-    ),
-    "from_5": ("__shfl_sync(0xffffffff, x, 5)", 5),
-    "halves": (
-        "lane < 16 ? __shfl_xor_sync(0xffff, x, 1) : __shfl_xor_sync(~0xffff, x, 2)",
-        np.where(LANE < 16, LANE ^ 1, LANE ^ 2),
-    ),
-    "of_half": ("(int)(float)__shfl_xor_sync(0xffffffff, __half((float)x), 16)", LANE ^ 16),
-    "ballot": ("(int)__ballot_sync(0xffffffff, x % 3 == 0)", sum(1 << i for i in range(0, 32, 3))),
-    "any": ("__any_sync(0xffffffff, x == 31)", 1),
-    "all": ("__all_sync(0xffffffff, x < 31)", 0),
-    "match": (
-        "(int)__match_any_sync(0xffffffff, x % 4)",
-        (0x11111111 << LANE % 4).astype(np.int32),
-    ),
-    "sum": ("__reduce_add_sync(0xffffffff, x)", 31 * 16),
-    "least": ("__reduce_min_sync(0xffffffff, -x)", -31),
-    "most": ("__reduce_max_sync(0xffffffff, -x)", 0),
-    "bits": ("(int)__reduce_or_sync(0xffffffff, (unsigned)x)", 31),
-}
 SUMS = {
     "int": (np.int32, "int"),
     "unsigned": (np.uint32, "unsigned"),
@@ -83,15 +57,6 @@ extern "C" __global__ void others(int* a, unsigned* b) {
 
 @cache
 def module():
-    lanes = (
-        f"""
-extern "C" __global__ void {name}(int* out) {{
-  const unsigned lane = threadIdx.x;
-  int x = lane;
-  out[lane] = {expression};
-}}"""
-        for name, (expression, _) in LANES.items()
-    )
     sums = (
         f"""
 extern "C" __global__ void add_{name}({dtype}* sums) {{
@@ -99,15 +64,7 @@ extern "C" __global__ void add_{name}({dtype}* sums) {{
 }}"""
         for name, (_, dtype) in SUMS.items()
     )
-    return compile_cuda("".join([SOURCE, *lanes, *sums]))
-
-
-@pytest.mark.full(but=7)
-@pytest.mark.parametrize("name", LANES)
-def test_lanes(name):
-    out = np.zeros(32, np.int32)
-    module().kernel(name)(out, grid=1, block=32)
-    np.testing.assert_array_equal(out, np.broadcast_to(LANES[name][1], 32))
+    return compile_cuda("".join([SOURCE, *sums]))
 
 
 def test_threads_of_a_block_count():
@@ -196,6 +153,32 @@ asm("mov.b32 %0, {%1, %2};" : "=r"(r) : "h"(high), "h"(low));
 
 # What sets `r` of words x, y and z of a lane, and what it means.
 WORDS = {
+    "xor_4": ("r = __shfl_xor_sync(~0, x, 4);", lambda x, *_: x[LANE ^ 4]),
+    "up_3": ("r = __shfl_up_sync(~0, x, 3);", lambda x, *_: x[np.where(LANE < 3, LANE, LANE - 3)]),
+    "down_3_of_8": (
+        "r = __shfl_down_sync(~0, x, 3, 8);",
+        lambda x, *_: x[np.where(LANE % 8 < 5, LANE + 3, LANE)],
+    ),
+    "from_5": ("r = __shfl_sync(~0, x, 5);", lambda x, *_: x[5]),
+    "halves_of_a_warp": (
+        "r = lane < 16 ? __shfl_xor_sync(0xffff, x, 1) : __shfl_xor_sync(~0xffff, x, 2);",
+        lambda x, *_: x[np.where(LANE < 16, LANE ^ 1, LANE ^ 2)],
+    ),
+    "of_half": (
+        "r = (int)(float)__shfl_xor_sync(~0, __half((float)lane), 16);",
+        lambda *_: LANE ^ 16,
+    ),
+    "ballot": (
+        "r = __ballot_sync(~0, lane % 3 == 0);",
+        lambda *_: sum(1 << i for i in range(0, 32, 3)),
+    ),
+    "any": ("r = __any_sync(~0, lane == 31);", lambda *_: 1),
+    "all": ("r = __all_sync(~0, lane < 31);", lambda *_: 0),
+    "match": ("r = __match_any_sync(~0, lane % 4);", lambda *_: 0x11111111 << LANE % 4),
+    "sum": ("r = __reduce_add_sync(~0, x);", lambda x, *_: x.sum(dtype=np.uint32)),
+    "least": ("r = __reduce_min_sync(~0, (int)x);", lambda x, *_: x.view(np.int32).min()),
+    "most": ("r = __reduce_max_sync(~0, (int)x);", lambda x, *_: x.view(np.int32).max()),
+    "bits": ("r = __reduce_or_sync(~0, x & 0xff0);", lambda x, *_: np.bitwise_or.reduce(x) & 0xFF0),
     "prmt": (asm("prmt.b32"), lambda x, y, z: permuted(x, y, z, signs=True)),
     "byte_perm": ("r = __byte_perm(x, y, z);", lambda x, y, z: permuted(x, y, z, signs=False)),
     **{
@@ -242,10 +225,12 @@ WORDS = {
 @functools.cache
 def of_words():
     return compile_cuda(
-        "".join(
+        "#include <cuda_fp16.h>"
+        + "".join(
             f"""
 extern "C" __global__ void {name}(const unsigned* a, unsigned* out) {{
-  unsigned x = a[threadIdx.x], y = a[32 + threadIdx.x], z = a[64 + threadIdx.x], r = 0;
+  int lane = threadIdx.x;
+  unsigned x = a[lane], y = a[32 + lane], z = a[64 + lane], r = 0;
   {statement}
   out[threadIdx.x] = r;
 }}"""
