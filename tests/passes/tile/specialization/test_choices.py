@@ -6,18 +6,12 @@ import re
 from contextlib import nullcontext
 
 import pytest
-import torch
 
 import tvmtile
 import tvmtile.language as T
 from tests.fuzz.run import loaded
 from tests.programs import catalogue
 from tvmtile.errors import TileWarning
-from tvmtile.layout import (
-    make_full_bank_swizzled_layout,
-    make_half_bank_swizzled_layout,
-    make_swizzled_layout,
-)
 from tvmtile.passes.tile.plan_pipeline import MOST_STAGES
 
 HOPPER = {"kind": "cuda", "arch": "sm_90a"}
@@ -190,44 +184,6 @@ def test_stages_are_limited_by_whoever_runs_the_passes(limit, copies):
         steps = dict(compiled(program).lowering)
     script = steps["tvmtile.WarpSpecialize"]["main"].script()
     assert f"a = T.alloc_buffer(({copies}, 64, 64)" in script
-
-
-@pytest.mark.full(but=1)
-@pytest.mark.parametrize(
-    "layouts",
-    [
-        (make_swizzled_layout, make_swizzled_layout),
-        (make_half_bank_swizzled_layout, make_full_bank_swizzled_layout),
-    ],
-)
-def test_tiles_lie_as_is_asked_for_and_as_tensor_maps_write_them(layouts):
-    @T.prim_func
-    def main(
-        A: T.Tensor((N, 3 * N), "float16"),
-        B: T.Tensor((3 * N, N), "float16"),
-        C: T.Tensor((N, N), "float32"),
-    ):
-        with T.Kernel(1, threads=128):
-            T.annotate_warp_specialize()
-            a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
-            T.annotate_layout({a: layouts[0](a), b: layouts[1](b)})
-            c = T.alloc_fragment((N, N), "float32")
-            T.clear(c)
-            for k in T.Pipelined(3, num_stages=2):
-                T.copy(A[0, k * N], a)
-                T.copy(B[k * N, 0], b)
-                T.gemm(a, b, c)
-            T.copy(c, C)
-
-    kernel = compiled(main, execution_backend="emulator")
-    assert choice_of_loop(kernel).chosen == "two roles"
-    a, b, c = (
-        torch.randint(-3, 4, (N, 3 * N)).half(),
-        torch.randint(-3, 4, (3 * N, N)).half(),
-        torch.empty(N, N),
-    )
-    kernel(a, b, c)
-    assert torch.equal(c, a.float() @ b.float())
 
 
 # Products in flight ----------------------------------------------------------------------------
