@@ -56,6 +56,8 @@ FLOATS = {
 }
 EPSILON = {name: float(ml_dtypes.finfo(dtype).eps) for name, dtype in FLOATS.items()}
 """Twice what one rounding may add, relative to the number: GPUs round the last bit as they like."""
+_ADDED = {n: EPSILON[n] if EPSILON[n] <= 2**-23 else EPSILON[n] / 2 + 2**-22 for n in FLOATS}
+"""What a rounding may add: narrow floats are the nearest to a number of float32 everywhere."""
 _SMALLEST = {name: float(ml_dtypes.finfo(dtype).tiny) for name, dtype in FLOATS.items()}
 _LARGEST = {name: float(ml_dtypes.finfo(dtype).max) for name, dtype in FLOATS.items()}
 
@@ -129,7 +131,7 @@ def rounded_error(data: np.ndarray, error: np.ndarray, dtype: str) -> np.ndarray
         error = np.where(np.isinf(data), 0.0, error)
         data = np.where(np.isinf(data), 0.0, data)
     kept = (error == 0) & (round_trip(data, dtype) == data)
-    added = EPSILON[dtype] * (np.abs(data) + error) + _SMALLEST[dtype]
+    added = _ADDED[dtype] * (np.abs(data) + error) + _SMALLEST[dtype]
     return np.where(kept, 0.0, error + added)
 
 
@@ -242,12 +244,12 @@ def _divided(a: Value, b: Value, dtype: str) -> Value:
     known = nearest > 0
     error = (a.error + np.abs(result) * b.error) / np.where(known, nearest, 1.0)
     error = np.where(known, error, UNKNOWN)
-    error = error + 2 * EPSILON[dtype] * np.abs(result) + _SMALLEST[dtype]
+    error = error + 2 * min(EPSILON[dtype], EPSILON["float32"]) * np.abs(result) + _SMALLEST[dtype]
     return rounded(result, error, dtype)
 
 
 def monotone(function: Any, value: Value, ulps: int) -> Value:
-    """A growing or falling function of floats, computed to some units in the last place."""
+    """A growing or falling function, computed in float32 at least, to some units in the last place."""
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         result = function(value.data)
         above, below = (function(value.data + e) for e in (value.error, -value.error))
@@ -255,7 +257,7 @@ def monotone(function: Any, value: Value, ulps: int) -> Value:
     if np.any(np.isinf(result) & np.isfinite(value.data)):
         raise Invalid(f"a {value.dtype} overflows")
     spread = np.where(np.isnan(spread), UNKNOWN, spread)  # what may lie outside of the domain
-    error = spread + ulps * EPSILON[value.dtype] * np.abs(result)
+    error = spread + ulps * min(EPSILON[value.dtype], EPSILON["float32"]) * np.abs(result)
     # Integers are floored, rounded and cut without an error.
     return rounded(result, spread if ulps == 0 else error, value.dtype)
 

@@ -469,6 +469,7 @@ def stores_of_accumulators(
 @program(
     parameters={"columns": [8, 24, 32], "threads": [128, 64], "dtype": ["float16", "bfloat16"]},
     examples=[{}, {"columns": 24}, {"columns": 32, "threads": 64, "dtype": "bfloat16"}],
+    counts={"metal": "threadgroup_barriers == 1"},
 )
 def stores_of_operands(
     A: dtype[64, 16],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tvmtile.language as T
+from tests.gpu.machine import HAS_GPU
 from tests.programs import program
 
 EIGHT = "float8_e5m2"
@@ -199,6 +200,7 @@ def integers_that_become_floats(
 
 FUNCTIONS = ("cos", "exp", "exp10", "log", "log10", "log2", "sin", "tan", "tanh")
 FAST = [f"__{name}f(" for name in FUNCTIONS[:-1]] + ["tvmtile_fast_tanh("]
+EXACT = [f"{before}{name}f(" for name in (*FUNCTIONS, "pow") for before in ("= ", "(", "+ ")]
 
 
 @program(
@@ -211,8 +213,15 @@ FAST = [f"__{name}f(" for name in FUNCTIONS[:-1]] + ["tvmtile_fast_tanh("]
     ],
     inputs={"A": lambda rng, shape: np.linspace(0.1, 1.4, 64)},
     options=lambda p: {"pass_configs": {"tl.enable_fast_math": True}} if p.is_fast else {},
-    expects=lambda p: {"sm_90a": FAST if p.is_fast else [f"not {text}" for text in FAST]},
-    targets=["llvm", "metal", "sm_90a"],
+    expects=lambda p: {
+        "sm_90a": FAST + [f"not {text}" for text in EXACT]
+        if p.is_fast
+        else [f"not {text}" for text in FAST]
+    },
+    targets=lambda p: [
+        *("llvm", "metal", "sm_90a"),
+        *(["gpu"] if not p.is_fast or not HAS_GPU else []),  # which compiles what it doesn't run
+    ],
     fast=["sm_90a"],
 )
 def functions_of_floats(

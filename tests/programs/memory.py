@@ -136,13 +136,16 @@ def tensor_that_moves_as_vectors_and_elements(
 @program(
     tags={"memory"},
     sizes=[{"m": 37, "n": 131}, {"m": 1, "n": 1}],
-    expects={"sm_90a": ["(int64_t)"], "metal": ["(long)"]},
+    expects={
+        "sm_90a": ["(int64_t)", "not (int64_t)((int)blockIdx"],
+        "metal": ["(long)", "not (long)((int)blockIdx"],
+    },
     fast=["metal"],
 )
 def elements_of_a_tensor_of_any_size(
     A: T.Tensor((m, n), "float32"), B: T.Tensor((m, n), "float32")
 ):
-    """Where they lie is computed in 64 bits."""
+    """Where they lie is computed in 64 bits, from the row and the column in 32."""
     with T.Kernel(T.ceildiv(n, 64), T.ceildiv(m, 8), threads=128) as (bx, by):
         for i, j in T.Parallel(8, 64):
             B[by * 8 + i, bx * 64 + j] = A[by * 8 + i, bx * 64 + j] * 2

@@ -13,7 +13,9 @@ GPUS = ["llvm", "metal", "sm_80", "sm_90a", "gpu"]
     parameters={"form": ["a branch", "loops", "names and variables"]},
     examples=[{}, {"form": "loops"}, {"form": "names and variables"}],
     inputs={"Y": lambda rng, shape: [0, 1, 2, 5]},
-    expects=lambda p: {"sm_80": ["if (((int)threadIdx.x) == 0)"]},
+    expects=lambda p: {
+        "sm_80": ["if (((int)threadIdx.x) == 0)", "not if (Y_ptr", "not while (Y_ptr"]
+    },
     fast=["metal"],
 )
 def scalars_of_an_element_that_changes(Y: T.Tensor((4,), "int32")):
