@@ -21,7 +21,7 @@ FEW = {
     "product_of_3_stages",
     "product_through_shared_memory",
     "attention_over_columns_of_warps",
-    "rms_norm_of_rows_over_warps",
+    "layer_norm_of_rows_over_warps",
     "tiles_that_share_memory",
 }
 # One needs more memory than a threadgroup has, the other has a function in CUDA C++.

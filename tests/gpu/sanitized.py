@@ -23,7 +23,7 @@ import tvm
 import tvm_ffi
 
 import tvmtile
-from benchmarks.gpu_programs import GROUP, attention, int4_gemm, rms_norm, softmax
+from benchmarks.gpu_programs import GROUP, attention, int4_gemm
 from tests.fuzz.program import mismatch
 from tests.fuzz.run import loaded
 from tests.fuzz.values import storage
@@ -116,97 +116,67 @@ def _back(result: Any, like: torch.Tensor) -> torch.Tensor:
     return here
 
 
-SAMPLES: dict[str, Callable[[], Named | Sample]] = {}
-"""Functions that make a sample, by its name."""
-
-
-def sample(function: Callable[[], Sample]) -> Callable[[], Sample]:
-    SAMPLES[function.__name__] = function
-    return function
-
-
-def _empty(*shape: int, dtype: str = "float32") -> torch.Tensor:
-    return torch.full(shape, 77, dtype=getattr(torch, dtype))
-
-
-def _named(name: str, program: str, **parameters: Any) -> None:
-    """A program of the catalogue, without what racecheck does not look at: tensor maps and roles."""
-    SAMPLES[name] = lambda: Named(catalogue()[program].case(**parameters))
-
-
 _ALONE: dict[str, Any] = {"roles": False, "tensor_copies": False, "threads": 128}
 _HALF, _INT8 = ("float16", "float16", "float32", "float32"), ("int8", "int8", "int32", "int32")
-
-
-def _product(name: str, extents: tuple[Any, int, int], **options: Any) -> None:
-    given = {"dtypes": _HALF, "block": (64, 64, 32), "stages": 3, **_ALONE, **options}
-    text = "gemm_of_any_rows" if isinstance(extents[0], str) else "gemm_by_mma"
-    _named(name, text, extents=extents, **given)
-
-
-for _stages in (0, 2, 3, 4):
-    _product(f"product_of_{_stages}_stages", (64, 128, 192), stages=_stages)
-_product("ragged_product", (100, 72, 168))
-_product("product_of_transposed_tiles", (64, 64, 128), transpose_A=True, transpose_B=True)
-_product(
-    "product_of_bfloat16", (64, 64, 128), dtypes=("bfloat16", "bfloat16", "float32", "bfloat16")
-)
-_product("product_of_int8", (64, 64, 256), block=(64, 64, 64), dtypes=_INT8)
-_product("product_of_tf32", (64, 64, 128), dtypes=("float32",) * 4)
-_product("product_of_any_rows", (Name("M"), 64, 128))
-_named("product_through_shared_memory", "gemm_pipelined_and_stored_through_shared_memory")
-_named("parts_of_a_product", "epilogue_split_k", extents=(64, 64, 256, 2))
+_PRODUCT: dict[str, Any] = {**_ALONE, "dtypes": _HALF, "block": (64, 64, 32), "stages": 3}
 _FLASH = {"batch": 1, "heads": 1, "causal": False, "block_N": 32, "roles": False}
-_named("attention_to_all", "attention", length=128, block_M=64, tensor_copies=False, **_FLASH)
 _COLUMNS = {**_FLASH, "block_N": 64, "stages": 2, "policy": "FullCol"}
-_named("attention_over_columns_of_warps", "attention", length=192, **_COLUMNS)
+_INT4 = {"M": 32, "N": 64, "K": 256, "dtype": "float16"}
+_BRAIN = ("bfloat16", "bfloat16", "float32", "bfloat16")
+NAMED: dict[str, tuple[int, str, dict[str, Any]]] = {
+    "product_of_0_stages": (2, "gemm_by_mma", {**_PRODUCT, "extents": (64, 128, 192), "stages": 0}),
+    "product_of_2_stages": (1, "gemm_by_mma", {**_PRODUCT, "extents": (64, 128, 192), "stages": 2}),
+    "product_of_3_stages": (1, "gemm_by_mma", {**_PRODUCT, "extents": (64, 128, 192), "stages": 3}),
+    "product_of_4_stages": (1, "gemm_by_mma", {**_PRODUCT, "extents": (64, 128, 192), "stages": 4}),
+    "ragged_product": (1, "gemm_by_mma", {**_PRODUCT, "extents": (100, 72, 168)}),
+    "product_of_transposed_tiles": (1, "gemm_by_mma",
+        {**_PRODUCT, "extents": (64, 64, 128), "transpose_A": True, "transpose_B": True}),
+    "product_of_bfloat16": (1, "gemm_by_mma",
+        {**_PRODUCT, "extents": (64, 64, 128), "dtypes": _BRAIN}),
+    "product_of_int8": (1, "gemm_by_mma",
+        {**_PRODUCT, "extents": (64, 64, 256), "block": (64, 64, 64), "dtypes": _INT8}),
+    "product_of_tf32": (1, "gemm_by_mma",
+        {**_PRODUCT, "extents": (64, 64, 128), "dtypes": ("float32",) * 4}),
+    "product_of_any_rows": (1, "gemm_of_any_rows", {**_PRODUCT, "extents": (Name("M"), 64, 128)}),
+    "product_through_shared_memory": (2, "gemm_pipelined_and_stored_through_shared_memory", {}),
+    "parts_of_a_product": (2, "epilogue_split_k", {"extents": (64, 64, 256, 2)}),
+    "attention_to_all": (2, "attention",
+        {**_FLASH, "length": 128, "block_M": 64, "tensor_copies": False}),
+    "attention_over_columns_of_warps": (4, "attention", {**_COLUMNS, "length": 192}),
+    "softmax_of_rows_over_warps": (2, "softmax", {"M": 5, "N": 1000, "block": 1, "threads": 128}),
+    "layer_norm_of_rows_over_warps": (2, "layer_norm", {"N": 1000, "block": 1, "threads": 256}),
+    "running_sums_of_rows": (1, "running_sums", {"shape": (6, 300), "dim": 1, "reverse": False}),
+    "running_sums_of_columns": (2, "running_sums", {"shape": (300, 6), "dim": 0, "reverse": False}),
+    "product_of_int4": (2, "quantized_gemm_of_4_bits",
+        {**_INT4, "stages": 3, "in_registers": False}),
+    "product_of_int4_decoded_in_registers": (2, "quantized_gemm_of_4_bits", {**_INT4, "stages": 2}),
+    "transposed_copy": (2, "transposed_block_by_block", {}),
+    "tiles_that_share_memory": (3, "tiles_that_share_memory", {}),
+    "fragments_that_lie_differently": (2, "gemm_chained_in_a_loop", {"tensor_copies": False}),
+    "loops_after_each_other_that_share_a_tile": (5, "pipeline_of_tiles",
+        {"form": "a loop behind it", "stages": 3}),
+    "loops_in_persistent_and_serial_loops": (2, "pipeline_of_tiles",
+        {"form": "persistent and serial loops around", "stages": 3}),
+    "a_loop_in_a_loop": (2, "pipeline_of_rows", {"form": "a pipeline in it", "stages": 2}),
+    "a_consumer_that_writes_back": (2, "pipeline_of_tiles",
+        {"form": "a consumer that writes back", "stages": 3}),
+    "blocks_that_a_mask_leaves_out": (1, "pipeline_of_operands", {"form": "a mask", "stages": 3}),
+}  # fmt: skip
+"""How many barriers the source has, those of a warp included, and the program of the catalogue.
+
+There are no tensor maps and no roles, which racecheck does not look at.
+"""
 
 
-def _attention(program: Any, q: Any, k: Any, v: Any, causal: bool, heads_second: bool) -> Sample:
-    inner = [x.double().transpose(1, 2) if heads_second else x.double() for x in (q, k, v)]
-    expected = torch.nn.functional.scaled_dot_product_attention(*inner, is_causal=causal)
-    if heads_second:
-        expected = expected.transpose(1, 2)
-    return Sample(program, (q, k, v, _empty(*q.shape, dtype="float16")), expected)
-
-
-@sample
 def causal_attention() -> Sample:
     """Two pipelined loops: tiles below the diagonal, and those on it."""
     program = attention(1, 1, 256, 64, True, block_M=64, block_N=32, stages=2, threads=128)
     q, k, v = (random(1, 1, 256, 64, dtype="float16") for _ in range(3))
-    return _attention(program, q, k, v, True, False)
+    wide = (x.double() for x in (q, k, v))
+    expected = torch.nn.functional.scaled_dot_product_attention(*wide, is_causal=True)
+    return Sample(program, (q, k, v, torch.empty_like(q)), expected)
 
 
-@sample
-def softmax_of_rows_over_warps() -> Sample:
-    x = random(4, 1024, dtype="float16")
-    program = softmax(4, 1024, block_M=1, threads=128)
-    return Sample(program, (x, _empty(4, 1024, dtype="float16")), torch.softmax(x.double(), 1))
-
-
-@sample
-def rms_norm_of_rows_over_warps() -> Sample:
-    x, weight = random(4, 2048, dtype="float16"), random(2048, dtype="float16")
-    program = rms_norm(4, 2048, block_M=1, threads=256)
-    expected = torch.nn.functional.rms_norm(x.double(), (2048,), weight.double(), eps=1e-6)
-    return Sample(program, (x, weight, _empty(4, 2048, dtype="float16")), expected)
-
-
-_named("running_sums_of_rows", "running_sums", shape=(6, 300), dim=1, reverse=False)
-_named("running_sums_of_columns", "running_sums", shape=(300, 6), dim=0, reverse=False)
-_INT4 = {"M": 32, "N": 64, "K": 256, "dtype": "float16"}
-_named("product_of_int4", "quantized_gemm_of_4_bits", stages=3, in_registers=False, **_INT4)
-_named("product_of_int4_decoded_in_registers", "quantized_gemm_of_4_bits", stages=2, **_INT4)
-
-
-def _product_of_nibbles(a: torch.Tensor, nibbles: torch.Tensor, scales: torch.Tensor) -> Any:
-    group = nibbles.shape[1] // scales.shape[1]
-    weights = (nibbles.half() - 8) * scales.repeat_interleave(group, dim=1)
-    return a.double() @ weights.double().T
-
-
-@sample
 def product_of_int4_by_words() -> Sample:
     """The benchmark's, with a function in CUDA C++."""
     m, n, k = 16, 128, 768
@@ -215,23 +185,26 @@ def product_of_int4_by_words() -> Sample:
     firsts = torch.tensor([0, 16, 4, 20, 8, 24, 12, 28])
     by_thread = ((words[..., None] >> firsts) & 0xF).view(n, -1, 4, 8, 4, 2)
     nibbles = by_thread.permute(0, 1, 3, 4, 2, 5).flatten(1)
-    expected = _product_of_nibbles(a, nibbles, scales)
+    weights = (nibbles.half() - 8) * scales.repeat_interleave(k // scales.shape[1], dim=1)
+    expected = a.double() @ weights.double().T
     program = int4_gemm(m, n, k, block_N=64, block_K=256, stages=3, groups=1, threads=128)
-    result = _empty(m, n, dtype="float16")
+    result = torch.empty(m, n, dtype=torch.float16)
     return Sample(program, (a, words.to(torch.uint32), scales, result), expected)
 
 
-_named("transposed_copy", "transposed_block_by_block")
-_named("tiles_that_share_memory", "tiles_that_share_memory")
-_named("fragments_that_lie_differently", "gemm_chained_in_a_loop", tensor_copies=False)
-for _name, _program, _form, _stages in (
-    ("loops_after_each_other_that_share_a_tile", "tiles", "a loop behind it", 3),
-    ("loops_in_persistent_and_serial_loops", "tiles", "persistent and serial loops around", 3),
-    ("a_loop_in_a_loop", "rows", "a pipeline in it", 2),
-    ("a_consumer_that_writes_back", "tiles", "a consumer that writes back", 3),
-    ("blocks_that_a_mask_leaves_out", "operands", "a mask", 3),
-):
-    _named(_name, f"pipeline_of_{_program}", form=_form, stages=_stages)
+OTHERS = {
+    "causal_attention": (2, causal_attention),
+    "product_of_int4_by_words": (2, product_of_int4_by_words),
+}
+BARRIERS = {name: count for name, (count, *_) in {**NAMED, **OTHERS}.items()}
+SAMPLES: dict[str, Callable[[], Named | Sample]] = {
+    **{
+        name: lambda program=program, given=given: Named(catalogue()[program].case(**given))
+        for name, (_, program, given) in NAMED.items()
+    },
+    **{name: make for name, (_, make) in OTHERS.items()},
+}
+"""Functions that make a sample, by its name."""
 
 
 def without_barrier(source: str, number: int) -> str:

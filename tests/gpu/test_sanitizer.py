@@ -20,41 +20,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.gpu.sanitized import BARRIER, SAMPLES, compiled, without_barrier
-
-BARRIERS = {
-    "product_of_0_stages": 2,
-    "product_of_2_stages": 1,
-    "product_of_3_stages": 1,
-    "product_of_4_stages": 1,
-    "ragged_product": 1,
-    "product_of_transposed_tiles": 1,
-    "product_of_bfloat16": 1,
-    "product_of_int8": 1,
-    "product_of_tf32": 1,
-    "product_of_any_rows": 1,
-    "product_through_shared_memory": 2,
-    "parts_of_a_product": 2,
-    "attention_to_all": 2,
-    "attention_over_columns_of_warps": 4,
-    "causal_attention": 2,
-    "softmax_of_rows_over_warps": 2,
-    "rms_norm_of_rows_over_warps": 1,
-    "running_sums_of_rows": 1,
-    "running_sums_of_columns": 2,
-    "product_of_int4": 2,
-    "product_of_int4_decoded_in_registers": 2,
-    "product_of_int4_by_words": 2,
-    "transposed_copy": 2,
-    "tiles_that_share_memory": 3,
-    "fragments_that_lie_differently": 2,
-    "loops_after_each_other_that_share_a_tile": 5,
-    "loops_in_persistent_and_serial_loops": 2,
-    "a_loop_in_a_loop": 2,
-    "a_consumer_that_writes_back": 2,
-    "blocks_that_a_mask_leaves_out": 1,
-}
-"""How many barriers the source of each sample has, those of a warp included."""
+from tests.gpu.sanitized import BARRIER, BARRIERS, SAMPLES, compiled, without_barrier
 
 STORED_BY_STMATRIX = [("product_through_shared_memory", 1)]
 """Barriers that racecheck does not miss from compute capability 9.0 on, where there is `stmatrix`.
