@@ -554,3 +554,74 @@ def bulk_copies_of_swizzled_tiles(
             t[i, j] = t[i, j] * 2
         T.tma_copy(t, C[x * 16, 0])
         T.tma_store_wait()
+
+
+@program(
+    tags={"numbers"},
+    inputs={"A": lambda rng, shape: np.linspace(-1e5, 1e5, 64)},
+    targets=["llvm", "sm_80", "gpu"],
+    expects={"sm_80": ["= sinf(", "not __sinf("]},
+)
+def functions_far_from_zero(A: T.Tensor((64,), "float32"), C: T.Tensor((3, 64), "float32")):
+    """They are exact, and no approximations."""
+    with T.Kernel(1, threads=32):
+        for row, function in ((0, "sin"), (1, "cos"), (2, "tan")):
+            for i in T.Parallel(64):
+                C[row, i] = getattr(T, function)(A[i])
+
+
+FLOATS = ("float32", "float16", "bfloat16", *FLOAT8)
+
+
+@program(
+    tags={"floats"},
+    parameters={"dtype": [*FLOATS]},
+    examples=[{"dtype": dtype} for dtype in FLOATS],
+    inputs={"X": lambda rng, shape: np.arange(128) / 8},
+    targets=["llvm", "sm_80", "gpu"],
+)
+def floats_converted_in_turn(X: T.Tensor((128,), dtype), Y: T.Tensor((21, 128), "int32")):
+    """ptxas makes one wrong instruction of `bfloat16 -> float16 -> int32`."""
+    with T.Kernel(1, threads=128):
+        for i in T.Parallel(128):
+            for row, second in tuple(enumerate(FLOATS)):
+                for place, integer in ((0, "int64"), (1, "int32"), (2, "uint8")):
+                    Y[3 * row + place, i] = T.cast(T.cast(T.cast(X[i], second), integer), "int32")
+
+
+@program(
+    tags={"floats"},
+    parameters={"dtype": [E4M3, E5M2, "float16", "bfloat16"]},
+    targets=["llvm", "metal", "sm_80", "gpu"],
+)
+def floats_of_few_bits_computed(A: T.Tensor((64,), dtype), C: T.Tensor((64,), dtype)):
+    with T.Kernel(1, threads=32):
+        for i in T.Parallel(64):
+            C[i] = T.max(A[i] * A[i] + A[i], A[63 - i])
+
+
+@program(
+    tags={"atomic"},
+    parameters={
+        "dtype": ["float32", "float16", "bfloat16"],
+        "extents": [(64, 64), (50, 40), (50, 42)],
+    },
+    examples=[{}, {"extents": (50, 40), "dtype": "float16"}, {"extents": (50, 42)}],
+    inputs={
+        "A": lambda rng, shape: rng.integers(-8, 8, shape),
+        "C": lambda rng, shape: np.zeros(shape),
+    },
+    expects=lambda p: {
+        "sm_80": [("not " if p.extents[1] % 4 else "") + "x4_global_aligned_relaxed"]
+    },
+    drawn=6,
+    fast=["metal"],
+)
+def atomic_tiles_by_vectors(A: T.Tensor((64, 64), "float32"), C: T.Tensor(extents, dtype)):
+    """From registers and from shared memory, where an edge keeps out whole vectors or none."""
+    with T.Kernel(3, threads=128):
+        own, shared = T.alloc_fragment((64, 64), "float32"), T.alloc_shared((64, 64), "float32")
+        T.copy(A, own)
+        T.copy(A, shared)
+        T.atomic_add(C[0, 0], own)
+        T.atomic_add(C[0, 0], shared)
