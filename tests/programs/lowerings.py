@@ -475,3 +475,52 @@ def linear_extents(A: int64[extent[0] * n + extent[1]], B: int32[n * 2 + 3]):
             A[i] = n
         for i in T.Parallel(n):
             B[n + i] = n * 7
+
+
+@program(tags={"threads"})
+def operators_on_arrays_of_threads(A: float32[16, 4], C: float32[16, 4]):
+    """Each thread does them for itself."""
+    with T.Kernel(1, threads=16):
+        tx = T.get_thread_binding()
+        row, total = T.alloc_local((4,), "float32"), T.alloc_local((4,), "float32")
+        T.clear(total)
+        T.copy(A[tx, 0:4], row)
+        T.sync_threads()
+        for k in T.serial(4):
+            total[k] += row[k] * 3
+        T.copy(total, C[tx, 0:4])
+
+
+@program(
+    tags={"copy"},
+    inputs={"starts": lambda rng, shape: [5, 90, 0, 68]},
+)
+def regions_whose_bounds_are_names(
+    A: float32[100, 8], starts: int32[4], B: float32[4, 32, 8], C: float32[4, 32, 8]
+):
+    with T.Kernel(4, threads=32) as bx:
+        tile = T.alloc_shared((32, 8), "float32")
+        begin = bx * 32
+        end = (bx + 1) * 32
+        T.copy(A[begin:end, :], tile)
+        T.copy(tile, B[bx, :, :])
+        first = starts[bx]
+        last = first + 32
+        T.copy(A[first:last, :], tile)
+        T.copy(tile, C[bx, :, :])
+
+
+@program(
+    tags={"dynamic"},
+    parameters={"blocks": [1, 2]},
+    sizes=[{"n": 40}, {"n": 16}],
+    targets=["llvm", "metal", "sm_80"],
+)
+def loop_that_no_block_runs(A: float32[64 * blocks, n], B: float32[64 * blocks, n]):
+    """It may stand outside of a tensor: what the index of a block is below stays known."""
+    with T.Kernel(T.ceildiv(n, 16), blocks) as (bx, by):
+        tile = T.alloc_shared((64, 16), "float32")
+        T.copy(A[by * 64, bx * 16], tile)
+        for k in T.serial(blocks, by + 1):
+            T.copy(A[k * 64, bx * 16], tile)
+        T.copy(tile, B[by * 64, bx * 16])

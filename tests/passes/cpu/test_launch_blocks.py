@@ -42,25 +42,6 @@ def test_what_precedes_a_barrier_is_done_by_all_blocks_before_what_follows(exten
         assert a.tolist() == [n - 1] * n
 
 
-@pytest.mark.parametrize("blocks", [1, 2])
-def test_what_the_index_of_a_block_is_below_stays_known(blocks):
-    """A loop that no block runs may stand outside of a tensor, before and after the launch."""
-    n = T.dynamic("n")
-
-    @T.prim_func
-    def main(A: T.Tensor((64 * blocks, n), "float32"), B: T.Tensor((64 * blocks, n), "float32")):
-        with T.Kernel(T.ceildiv(n, 16), blocks) as (bx, by):
-            tile = T.alloc_shared((64, 16), "float32")
-            T.copy(A[by * 64, bx * 16], tile)
-            for k in T.serial(blocks, by + 1):
-                T.copy(A[k * 64, bx * 16], tile)
-            T.copy(tile, B[by * 64, bx * 16])
-
-    kernel = tvmtile.compile(main, out_idx=-1, target="llvm", pass_configs={"tvmtile.verify": True})
-    a = torch.rand(64 * blocks, 40)
-    assert torch.equal(kernel(a), a)
-
-
 def test_barriers_in_loops_that_all_blocks_go_through():
     """Neighbours are averaged again and again, on a ring of two axes of blocks."""
 

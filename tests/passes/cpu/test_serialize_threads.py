@@ -34,25 +34,6 @@ def test_warps_go_through_a_loop_a_different_number_of_times():
     assert not b[288:].any()
 
 
-def test_tile_operators_on_private_arrays_are_done_by_each_thread():
-    @T.prim_func
-    def program(A: T.Tensor((16, 4), "float32"), C: T.Tensor((16, 4), "float32")):
-        with T.Kernel(1, threads=16):
-            tx = T.get_thread_binding()
-            row = T.alloc_local((4,), "float32")
-            total = T.alloc_local((4,), "float32")
-            T.clear(total)
-            T.copy(A[tx, 0:4], row)
-            T.sync_threads()
-            for k in T.serial(4):
-                total[k] += row[k] * 3
-            T.copy(total, C[tx, 0:4])
-
-    a, c = RNG.random((16, 4), np.float32), np.empty((16, 4), np.float32)
-    tvmtile.compile(program, target="llvm")(a, c)
-    np.testing.assert_allclose(c, a * 3, rtol=1e-6)
-
-
 def test_previous_value_of_an_atomic_is_taken_once_by_each_thread():
     @T.prim_func
     def program(A: T.Tensor((64,), "int32"), C: T.Tensor((64,), "int32")):
