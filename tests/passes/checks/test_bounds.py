@@ -29,47 +29,39 @@ def loop(start, extent, body=ACCESS):
     return tirx.For(i, start, extent, tirx.ForKind.SERIAL, body)
 
 
+def when(condition, then=ACCESS, otherwise=None):
+    return tirx.IfThenElse(condition, then, otherwise)
+
+
 def named(value):
     return tirx.SeqStmt([tirx.Bind(i, tirx.const(value, "int32")), ACCESS])
 
 
-def chosen(condition, *cases):
-    return tirx.Evaluate(tirx.if_then_else(condition, *cases))
+def chosen(*cases):
+    return tirx.Evaluate(tirx.if_then_else(IS_SMALL, *cases))
 
 
 def func(body):
     return tirx.PrimFunc([A, n], body)
 
 
-READ = tirx.BufferLoad(A, [i])
-ZERO = tirx.const(0, "int32")
-IS_SMALL, IS_LARGE = i < 8, i >= 8
+READ, ZERO = tirx.BufferLoad(A, [i]), tirx.const(0, "int32")
+IS_SMALL, IS_LARGE, IS_ASKED = i < 8, i >= 8, n > 0
+BOTH = tirx.SeqStmt([NOTHING, ACCESS])
 PAIRS = {
     "first iteration": (loop(0, 8), loop(8, 8)),
-    "first iteration, of a branch": (
-        loop(0, 8, tirx.IfThenElse(n > 0, ACCESS, None)),
-        loop(8, 8, tirx.IfThenElse(n > 0, ACCESS, None)),
-    ),
-    "condition": (
-        loop(0, 16, tirx.IfThenElse(IS_SMALL, ACCESS, None)),
-        loop(0, 16, tirx.IfThenElse(IS_LARGE, ACCESS, None)),
-    ),
+    "first iteration, of a branch": (loop(0, 8, when(IS_ASKED)), loop(8, 8, when(IS_ASKED))),
+    "condition": (loop(0, 16, when(IS_SMALL)), loop(0, 16, when(IS_LARGE))),
     "case": (
-        loop(0, 16, tirx.IfThenElse(IS_SMALL, ACCESS, NOTHING)),
-        loop(0, 16, tirx.IfThenElse(IS_SMALL, NOTHING, ACCESS)),
+        loop(0, 16, when(IS_SMALL, ACCESS, NOTHING)),
+        loop(0, 16, when(IS_SMALL, NOTHING, ACCESS)),
     ),
-    "condition of a loop": (
-        loop(0, 16, tirx.IfThenElse(IS_SMALL, tirx.SeqStmt([NOTHING, ACCESS]), None)),
-        loop(8, 16, tirx.SeqStmt([NOTHING, ACCESS])),
-    ),
+    "condition of a loop": (loop(0, 16, when(IS_SMALL, BOTH)), loop(8, 16, BOTH)),
     "value of a name": (named(0), named(8)),
-    "case of an expression": (
-        loop(0, 16, chosen(IS_SMALL, READ, ZERO)),
-        loop(0, 16, chosen(IS_SMALL, ZERO, READ)),
-    ),
+    "case of an expression": (loop(0, 16, chosen(READ, ZERO)), loop(0, 16, chosen(ZERO, READ))),
     "code that is reached": (
-        loop(8, 8, tirx.IfThenElse(IS_SMALL, tirx.IfThenElse(n > 0, ACCESS, None), None)),
-        loop(8, 8, tirx.IfThenElse(IS_LARGE, tirx.IfThenElse(n > 0, ACCESS, None), None)),
+        loop(8, 8, when(IS_SMALL, when(IS_ASKED))),
+        loop(8, 8, when(IS_LARGE, when(IS_ASKED))),
     ),
     "number of iterations": (loop(8, 0), loop(8, 1)),
 }
