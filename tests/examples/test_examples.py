@@ -20,58 +20,60 @@ from tvmtile.errors import TileWarning
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SHARED = {"common", "printing"}
 
-# Every example twice: sizes with a rest in every axis, and sizes of 1 or of one tile.
+# Sizes with a rest in every axis, which the emulators take too, then sizes of 1 or of one tile.
 SIZES = {
-    "batched_gemm": ["--batch 3 --m 70 --n 131 --k 65", "--batch 1 --m 1 --n 1 --k 1"],
-    "block_sparse_gemm": ["--m 130 --n 70 --k 200", "--m 1 --n 1 --k 1 --percent 0"],
+    "batched_gemm": ["--batch 2 --m 70 --n 131 --k 33", "--batch 1 --m 1 --n 1 --k 1"],
+    "block_sparse_gemm": ["--m 130 --n 70 --k 130", "--m 1 --n 1 --k 1 --percent 0"],
     "decode_attention": [
+        "--batch 1 --groups 2 --heads 3 --length 70 --splits 2",
         "--batch 2 --groups 2 --heads 3 --length 130 --splits 1",
         "--batch 2 --groups 1 --heads 5 --length 70 --splits 3",
     ],
     "dequant_gemm_fp4": ["--m 33 --n 70 --k 160", "--format nvfp4 --m 1 --n 1 --k 16"],
     "dequant_gemm_int4": ["--m 33 --n 130 --k 128", "--m 1 --n 1 --k 64"],
-    "dynamic_gemm": ["--m 130 --n 131 --k 70", "--m 2 --n 1 --k 1"],
+    "dynamic_gemm": ["--m 130 --n 65 --k 70", "--m 2 --n 1 --k 1"],
     "elementwise": ["--m 17 --n 1030", "--m 1 --n 1"],
     "embedding": ["--count 70 --vocabulary 50 --width 130", "--count 1 --vocabulary 1 --width 1"],
     "flash_attention": [
-        "--batch 2 --heads 2 --length 130 --dim 64",
-        "--batch 1 --heads 1 --length 70 --dim 128",
+        "--batch 1 --heads 2 --length 70 --dim 64",
+        "--batch 2 --heads 2 --length 130 --dim 128",
         "--batch 1 --heads 1 --length 1 --dim 64",
     ],
     "flash_attention_backward": [
+        "--batch 1 --heads 1 --length 40 --dim 32",
         "--batch 2 --heads 2 --length 130 --dim 64",
         "--batch 1 --heads 1 --length 1 --dim 64",
     ],
-    "gemm": ["--m 257 --n 33 --k 65", "--m 1 --n 1 --k 1"],
-    "gemm_epilogue": ["--m 130 --n 33 --k 65", "--activation gelu --m 1 --n 1 --k 1"],
+    "gemm": ["--m 130 --n 33 --k 65", "--m 1 --n 1 --k 1"],
+    "gemm_epilogue": ["--activation gelu --m 70 --n 65 --k 65", "--m 1 --n 1 --k 1"],
     "gemm_few_rows": ["--m 17 --n 70 --k 130", "--m 1 --n 1 --k 1"],
     "gemm_fp8": [
+        "--scales block --m 20 --n 40 --k 150",
         "--scales tensor --m 70 --n 130 --k 150",
         "--scales row --m 1 --n 1 --k 1",
-        "--scales block --m 70 --n 130 --k 150",
     ],
-    "gemm_splitk": ["--m 70 --n 65 --k 500 --splits 3", "--m 1 --n 1 --k 64 --splits 2"],
+    "gemm_splitk": ["--m 70 --n 65 --k 150 --splits 3", "--m 1 --n 1 --k 64 --splits 2"],
     "grouped_gemm": [
-        "--groups 5 --largest 130 --n 130 --k 70",
+        "--groups 3 --largest 130 --n 130 --k 20",
         "--groups 1 --largest 1 --n 1 --k 1",
     ],
     "grouped_gemm_fp8": [
-        "--groups 5 --largest 130 --n 130 --k 150",
+        "--groups 3 --largest 70 --n 70 --k 150",
         "--groups 1 --largest 1 --n 1 --k 1",
     ],
     "kv_compaction": ["--entries 70 --width 300", "--entries 1 --width 1"],
     "layer_norm": ["--m 6 --n 131", "--m 1 --n 2"],
-    "moe_gemm": ["--m 150 --n 130 --k 70 --experts 3", "--m 1 --n 1 --k 1 --experts 1 --top 1"],
+    "moe_gemm": ["--m 100 --n 130 --k 70 --experts 3", "--m 1 --n 1 --k 1 --experts 1 --top 1"],
     "paged_attention": [
-        "--batch 3 --groups 2 --heads 3 --page 16 --longest 9",
+        "--batch 2 --groups 2 --heads 3 --page 16 --longest 9",
         "--batch 1 --groups 1 --heads 1 --page 1 --longest 1",
     ],
     "quantize": [
+        "--format nvfp4 --m 33 --n 48",
         "--format tensor --m 33 --n 130",
         "--format row --m 33 --n 130",
         "--format block --m 33 --n 256",
         "--format mxfp8 --m 33 --n 160",
-        "--format nvfp4 --m 33 --n 48",
     ],
     "rms_norm": ["--m 6 --n 131", "--m 1 --n 1"],
     "softmax": ["--m 6 --n 131", "--m 1 --n 1"],
@@ -120,45 +122,20 @@ def assert_checked(out):
     assert "relative error" in out or "equal bit for bit" in out
 
 
-METAL_SIZES = {
-    "batched_gemm": "--batch 2 --m 70 --n 65 --k 33",
-    "block_sparse_gemm": "--m 70 --n 65 --k 130",
-    "decode_attention": "--batch 1 --groups 2 --heads 3 --length 70 --splits 2",
-    "dequant_gemm_fp4": "--m 33 --n 70 --k 160",
-    "dequant_gemm_int4": "--m 33 --n 70 --k 128",
-    "dynamic_gemm": "--m 70 --n 65 --k 33",
-    "elementwise": "--m 17 --n 1030",
-    "embedding": "--count 70 --vocabulary 50 --width 130",
-    "flash_attention": "--batch 1 --heads 2 --length 70 --dim 64",
-    "flash_attention_backward": "--batch 1 --heads 1 --length 40 --dim 32",
-    "gemm": "--m 70 --n 65 --k 65",
-    "gemm_epilogue": "--activation gelu --m 70 --n 65 --k 65",
-    "gemm_few_rows": "--m 17 --n 65 --k 65",
-    "gemm_fp8": "--scales block --m 20 --n 40 --k 150",
-    "gemm_splitk": "--m 70 --n 65 --k 100 --splits 2",
-    "grouped_gemm": "--groups 3 --largest 130 --n 70 --k 20",
-    "grouped_gemm_fp8": "--groups 3 --largest 70 --n 70 --k 70",
-    "kv_compaction": "--entries 70 --width 130",
-    "layer_norm": "--m 6 --n 131",
-    "moe_gemm": "--m 100 --n 65 --k 70 --experts 2",
-    "paged_attention": "--batch 2 --groups 1 --heads 3 --longest 5",
-    "quantize": "--format nvfp4 --m 33 --n 48",
-    "rms_norm": "--m 6 --n 131",
-    "softmax": "--m 6 --n 131",
-}
-
-
-@pytest.mark.full
-@pytest.mark.skipif(
+emulated = pytest.mark.skipif(
     shutil.which("g++") is None and shutil.which("clang++") is None,
     reason="the emulator needs a C++ compiler",
 )
+
+
+@pytest.mark.full
+@emulated
 @pytest.mark.parametrize("name", SIZES)
 def test_example_on_metal_agrees_with_its_float64_reference(name, load, capsys):
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "this machine has no Apple GPU", TileWarning)
-        load(name).main(["--check", "--target", "metal", *METAL_SIZES[name].split()])
+        load(name).main(["--check", "--target", "metal", *SIZES[name][0].split()])
     assert_checked(capsys.readouterr().out)
 
 
@@ -173,10 +150,7 @@ FOR_HOPPER = (
 
 
 @pytest.mark.full
-@pytest.mark.skipif(
-    shutil.which("g++") is None and shutil.which("clang++") is None,
-    reason="the emulator needs a C++ compiler",
-)
+@emulated
 @pytest.mark.parametrize(
     ("name", "arch"),
     [(name, "sm_80") for name in OF_NARROW_FLOATS_AND_ROWS]
@@ -188,7 +162,7 @@ def test_example_in_cudas_emulator_agrees_with_its_reference(name, arch, load, c
     monkeypatch.setattr("tvmtile.compile", emulated)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # tensors stay with the emulator
     target = json.dumps({"kind": "cuda", "arch": arch})
-    load(name).main(["--check", "--target", target, *METAL_SIZES[name].split()])
+    load(name).main(["--check", "--target", target, *SIZES[name][0].split()])
     assert_checked(capsys.readouterr().out)
 
 

@@ -30,6 +30,9 @@ def test_hints_for_cuda_change_no_result():
     assert torch.equal(a, torch.ones(16))
 
 
+DEPENDENT = ["griddepcontrol.wait;", "griddepcontrol.launch_dependents;"]
+
+
 def annotated(annotate):
     @T.prim_func
     def main(A: T.Tensor((256,), "float32")):
@@ -41,15 +44,27 @@ def annotated(annotate):
     return main
 
 
-def source_for(arch, annotate):
+@pytest.mark.parametrize(
+    ("arch", "annotate", "has", "lacks"),
+    [
+        ("sm_80", lambda A: T.annotate_min_blocks_per_sm(2), ["__launch_bounds__(128, 2)"], []),
+        ("sm_90a", lambda A: (T.pdl_sync(), T.pdl_trigger()), DEPENDENT, []),
+        (
+            "sm_80",
+            lambda A: (T.pdl_sync(), T.pdl_trigger()),
+            ["float* __restrict__ A"],
+            ["griddep"],
+        ),
+        ("sm_80", T.annotate_restrict_buffers, ["float* A"], ["__restrict__"]),
+    ],
+)
+def test_hint_is_in_the_source(arch, annotate, has, lacks):
     kernel = tvmtile.compile(annotated(annotate), target={"kind": "cuda", "arch": arch})
+    source, (used,) = kernel.get_kernel_source(), kernel.resources()
+    assert [text for text in has if text not in source] == []
+    assert [text for text in lacks if text in source] == []
     assert kernel.cubin
-    return kernel.get_kernel_source()
-
-
-def test_the_least_number_of_blocks_stands_in_the_launch_bounds():
-    source = source_for("sm_80", lambda A: T.annotate_min_blocks_per_sm(2))
-    assert "__launch_bounds__(128, 2)" in source
+    assert used.threads == 128  # what is said of a launch hides none of them
 
 
 def launch_bounds(blocks, body, arch="sm_90a"):
@@ -96,23 +111,6 @@ def test_threads_have_all_registers_where_more_blocks_at_once_would_gain_nothing
     assert launch_bounds(4, product, "sm_80") == "128"
 
 
-def test_what_is_said_of_a_launch_hides_none_of_its_threads():
-    program = annotated(lambda A: T.annotate_min_blocks_per_sm(2))
-    (used,) = tvmtile.compile(program, target={"kind": "cuda", "arch": "sm_80"}).resources()
-    assert used.threads == 128
-
-
-def test_dependent_launches_are_instructions_from_hopper_on():
-    def both(A):
-        T.pdl_sync()
-        T.pdl_trigger()
-
-    source = source_for("sm_90a", both)
-    assert "griddepcontrol.wait;" in source
-    assert "griddepcontrol.launch_dependents;" in source
-    assert "griddepcontrol" not in source_for("sm_80", both)
-
-
 def test_options_of_one_kernel_act_on_it():
     fast = {tvmtile.PassConfigKey.TL_ENABLE_FAST_MATH: True}
     exact = {tvmtile.PassConfigKey.TL_ENABLE_FAST_MATH: False}
@@ -134,35 +132,15 @@ def test_a_kernel_that_asks_for_no_tensor_maps_has_none():
     assert "cp.async.bulk.tensor" not in source
 
 
-def on_tiles(use):
-    """A program with two tiles of 16 x 16, a row, and one use of them."""
-
+def test_options_at_their_defaults_say_nothing():
     @T.prim_func
     def main(A: T.Tensor((16, 16), "float16")):
         with T.Kernel(1, threads=32):
             s = T.alloc_shared((16, 16), "float16")
             c = T.alloc_fragment((16, 16), "float32")
             row = T.alloc_fragment((16,), "float32")
-            T.clear(s)
-            T.clear(c)
-            T.clear(row)
-            use(A, s, c, row)
-
-    return main
-
-
-def test_options_at_their_defaults_say_nothing():
-    def defaults(A, s, c, row):
-        T.copy(A, s, disable_tma=True, coalesced_width=None, annotations={})
-        T.gemm(s, s, c, k_pack=1, wg_wait=0, mbar=None, annotations={})
-        T.reduce_sum(c, row, batch=1, annotations=None)
-        T.print(s, warp_id=0)
-        T.sync_warp(0xFFFFFFFF)
-
-    on_tiles(defaults)
-
-
-def test_pointers_to_memory_that_tensors_share_are_not_restricted():
-    source = source_for("sm_80", lambda A: None)
-    assert "float* __restrict__ A" in source
-    assert "__restrict__" not in source_for("sm_80", T.annotate_restrict_buffers)
+            T.copy(A, s, disable_tma=True, coalesced_width=None, annotations={})
+            T.gemm(s, s, c, k_pack=1, wg_wait=0, mbar=None, annotations={})
+            T.reduce_sum(c, row, batch=1, annotations=None)
+            T.print(s, warp_id=0)
+            T.sync_warp(0xFFFFFFFF)

@@ -17,7 +17,7 @@ from tests.fuzz.run import called, compiled
 from tests.metal.programs import gemm
 from tests.pipelines import numbers, product
 from tests.programs import catalogue
-from tvmtile.errors import ArgumentError, TileError
+from tvmtile.errors import ArgumentError
 
 HOPPER = {"kind": "cuda", "arch": "sm_90a"}
 K = 64
@@ -45,36 +45,6 @@ def test_what_does_not_hold_is_an_error_that_says_so():
     assert "test_assume.py:" in message
     assert "T.assume(n % multiple == 0)" in message
     assert (c == 77).all()  # nothing has run
-
-
-def test_copies_are_those_of_the_static_kernel_on_hopper():
-    static, assumed, unknown = (
-        tvmtile.compile(program, target=HOPPER).choices
-        for program in (multiply(256, 256), multiply(multiple=8), multiply())
-    )
-    found = [
-        [(c.operator, c.operand, c.chosen) for c in each] for each in (static, assumed, unknown)
-    ]
-    assert found[1] == found[0]
-    assert {("tma_copy", "B_shared", "tma"), ("copy", "C", "tma_store")} <= set(found[1])
-    assert found[2] != found[0]
-    assert (
-        "rows of B[64, n] float16 may not begin at multiples of 16 bytes; "
-        "T.assume(n % 8 == 0) says that they do" in str(unknown)
-    )
-
-
-def test_the_reason_names_what_is_missing_of_a_product():
-    n, h = T.dynamic("n, h")
-
-    @T.prim_func
-    def program(A: T.Tensor((64, n, h), "float8_e4m3fn"), C: T.Tensor((64, n, 2 * h), "float32")):
-        with T.Kernel(1, threads=128):
-            tile = T.alloc_shared((64, 64), "float8_e4m3fn")
-            T.tma_copy(A[0:64, 0, 0:64], tile, barrier=T.alloc_barrier(1))
-
-    with pytest.raises(TileError, match=r"T.assume\(h % 16 == 0\) says that they do"):
-        tvmtile.compile(program, target=HOPPER)
 
 
 def several(n, m, limit):
@@ -223,12 +193,6 @@ def test_assumption_of_a_program_of_the_catalogue_is_checked(name, sizes, messag
     broken = replace(case, source=case.source.replace("SIZES = [", f"SIZES = [{sizes}, "))
     with pytest.raises(ArgumentError, match=re.escape(f"main assumes that {message}")):
         called(kernel, broken, 0, "cpu")
-
-
-def test_a_program_parses_back():
-    program = multiply(multiple=8)
-    again = tvm.script.from_source(program.script())
-    tvm.ir.assert_structural_equal(again, program)
 
 
 def test_results_of_a_call_and_torch_operators():

@@ -61,36 +61,3 @@ def test_tiles_are_visited_in_order(target, m, n, width, column_major):
     for number, place in enumerate(order(m, n, width, column_major)):
         assert who[place] == number % workers + 1
         assert when[place] == number // workers
-
-
-@pytest.mark.full
-def test_blocks_of_a_cluster_visit_neighbours():
-    @T.prim_func
-    def kernel(who: T.Tensor((6, 5), "int32")):
-        with T.Kernel(4, threads=32, cluster_dims=2) as block:
-            tiles = T.PersistentTileScheduler(6, 5, cluster_size=2)
-            tiles.init(block // 2)
-            while tiles.valid():
-                row = tiles.m_idx * 2 + T.block_rank_in_cluster()
-                if T.get_thread_binding() == 0:
-                    who[row, tiles.n_idx] += block + 1
-                tiles.next_tile()
-
-    who = torch.zeros(6, 5, dtype=torch.int32)
-    tvmtile.compile(kernel, **TARGETS["cuda"])(who)
-    clusters = torch.arange(15).view(5, 3).T.repeat_interleave(2, 0) % 2
-    assert torch.equal(who, (clusters * 2 + torch.arange(6)[:, None] % 2 + 1).int())
-
-
-def test_without_state_there_are_places_only():
-    @T.prim_func
-    def kernel(A: T.Tensor((8,), "int32")):
-        with T.Kernel(8, threads=1) as block:
-            tiles = T.PersistentTileScheduler(4, 2, stateful=False)
-            m, n = tiles.coord(block)
-            A[block] = m * 10 + n
-
-    a = torch.zeros(8, dtype=torch.int32)
-    tvmtile.compile(kernel, target="llvm")(a)
-    assert a.tolist() == [0, 10, 20, 30, 1, 11, 21, 31]
-    assert "alloc" not in kernel.script()

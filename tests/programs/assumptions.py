@@ -23,7 +23,11 @@ from tests.programs import program
     expects=lambda p: {
         "sm_90a": [
             *(["two roles, persistent blocks"] if p.persistent and p.multiple else []),
-            "cp_async_bulk_tensor" if p.multiple else "not cp_async_bulk_tensor",
+            *(
+                ["cp_async_bulk_tensor", "tma_copy of b: tma", "copy of C: tma_store"]
+                if p.multiple
+                else ["not cp_async_bulk_tensor", "T.assume(n % 8 == 0) says that they do"]
+            ),
         ],
         "sm_80": ["not ] = B_ptr[" if p.multiple else "] = B_ptr["],
         "metal": ["not ] = B_ptr[" if p.multiple else "] = B_ptr["],
