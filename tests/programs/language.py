@@ -50,87 +50,109 @@ def numbers_as_conditions(A: dtype[8], N: int32[8], R: int32[5, 8]):
 @program(
     tags={"threads"},
     parameters={
+        "function": ["shfl_xor", "shfl_up", "shfl_down", "shfl_sync"],
         "threads": [64, 48, 128, 256],
-        "width": [32, 4, 8, 16],
+        "width": [4, 32, 8, 16],
         "dtype": ["float32", "int64", "uint64", "float16", "bfloat16", "bool"],
     },
     examples=[
-        *({"dtype": d} for d in ("float32", "int64", "uint64", "float16", "bfloat16", "bool")),
-        {"threads": 48, "width": 4},
+        {},
+        {"function": "shfl_up", "dtype": "int64"},
+        {"function": "shfl_down", "dtype": "uint64"},
+        {"function": "shfl_sync", "dtype": "float16"},
+        {"function": "shfl_down", "dtype": "bfloat16", "threads": 48},
+        {"function": "shfl_up", "dtype": "bool"},
+        {"dtype": "bfloat16"},
     ],
     where=lambda p: p.threads % 32 == 0,
     targets=lambda p: ["llvm", *([] if p.threads == 48 else ["metal", "sm_80", "sm_90a", "gpu"])],
-    fast=["metal", "sm_90a"],
+    fast=["metal"],
 )
-def threads_that_shuffle(
-    A: dtype[threads], V: int32[threads], C: dtype[9, threads], D: int32[threads]
-):
+def threads_that_shuffle(A: dtype[threads], V: int32[threads], C: dtype[3, threads]):
     """Beyond the group is the lane's own value; each shuffle has those before."""
     with T.Kernel(1, threads=threads):
         tx = T.get_thread_binding()
-        C[0, tx] = T.shfl_up(A[tx], 3, width)
-        C[1, tx] = T.shfl_down(A[tx], 2, width)
-        C[2, tx] = T.shfl_xor(A[tx], 2, width)
-        C[3, tx] = T.shfl_sync(A[tx], 1, width)
-        C[4, tx] = T.shfl_up(A[tx], 3)
-        C[5, tx] = T.shfl_down(A[tx], 3)
-        C[6, tx] = T.shfl_sync(A[tx], tx % 8 + 1, 16)
-        own = T.alloc_local((1,), "int32")
-        own[0] = V[tx]
-        for i in T.serial(4):
-            own[0] += T.shfl_xor(T.shfl_xor(own[0], 1 << i), (1 << i) ^ 1)
-        D[tx] = own[0]
+        C[0, tx] = getattr(T, function)(A[tx], 2, width)
+        C[1, tx] = getattr(T, function)(A[tx], 3)
+        if function == "shfl_sync":
+            C[2, tx] = T.shfl_sync(A[tx], tx % 8 + 1, 16)
+        elif function == "shfl_xor":
+            own = T.alloc_local((1,), "int32")
+            own[0] = V[tx]
+            for i in T.serial(4):
+                own[0] += T.shfl_xor(T.shfl_xor(own[0], 1 << i), (1 << i) ^ 1)
+            V[tx] = own[0]
+
+
+NO_FLOAT64 = ["llvm", "sm_80", "gpu"]
 
 
 @program(
     tags={"threads"},
-    parameters={"dtype": ["float32", "int32", "float16", "int8", "int64", "uint32", "float64"]},
-    examples=[{}, {"dtype": "int8"}, {"dtype": "uint32"}, {"dtype": "int64"}, {"dtype": "float64"}],
-    inputs={"A": lambda rng, shape: rng.integers(0, 4, shape)},
-    targets=lambda p: ["llvm", "sm_80", "gpu", *([] if p.dtype == "float64" else ["metal"])],
-    fast=["metal"],
+    parameters={
+        "kind": ["min", "sum", "max", "bitand", "bitor"],
+        "dtype": ["float32", "int32", "float16", "int8", "int64", "uint32", "float64"],
+    },
+    examples=[{}, {"dtype": "int8", "kind": "sum"}, {"dtype": "uint32", "kind": "bitor"}]
+    + [{"dtype": "int64", "kind": "bitand"}, {"dtype": "float64", "kind": "max"}],
+    where=lambda p: "int" in p.dtype or p.kind not in ("bitand", "bitor"),
+    targets=lambda p: [*NO_FLOAT64, *([] if p.dtype == "float64" else ["metal"])],
 )
-def threads_that_reduce_and_vote(A: dtype[64], N: int32[64], C: dtype[5, 64], D: int64[15, 64]):
-    """In a warp and in the block."""
+def threads_that_reduce(A: dtype[64], C: dtype[64]):
+    """In a warp of two axes."""
     with T.Kernel(1, threads=(8, 8)):
         thread = T.get_thread_binding(0) + 8 * T.get_thread_binding(1)
-        C[0, thread] = T.warp_reduce_sum(A[thread])
-        C[1, thread] = T.warp_reduce_max(A[thread])
-        C[2, thread] = T.warp_reduce_min(A[thread])
-        if "int" in dtype:
-            C[3, thread] = T.warp_reduce_bitand(A[thread])
-            C[4, thread] = T.warp_reduce_bitor(A[thread])
-        D[0, thread] = T.any_sync(N[thread] == 7)
-        D[1, thread] = T.all_sync(N[thread] < 7)
-        D[2, thread] = T.cast(T.ballot(N[thread]), "int64")
-        D[3, thread] = T.syncthreads_count(N[thread] > 3)
-        D[4, thread] = T.syncthreads_and(N[thread] > -8)
-        D[5, thread] = T.syncthreads_or(N[thread] == 63)
-        D[6, thread] = T.cast(T.match_any_sync(N[thread]), "int64")
-        D[7, thread] = T.cast(T.match_all_sync(thread // 32), "int64")
-        D[8, thread] = T.cast(T.match_all_sync(A[thread]), "int64")
-        D[9, thread] = T.get_lane_idx()
-        D[10, thread] = T.get_warp_idx()
-        D[11, thread] = T.get_warp_group_idx()
-        D[12, thread] = T.get_warp_idx_sync(16)
-        D[13, thread] = T.cast(T.shuffle_elect(64), "int64")
-        D[14, thread] = T.cast(T.match_all_sync(T.cast(thread, "float32"), 0xFFFF), "int64")
+        C[thread] = getattr(T, "warp_reduce_" + kind)(A[thread])
 
 
 @program(
     tags={"threads"},
-    parameters={"threads": [64, 96, 48]},
-    examples=[{}, {"threads": 48}],
+    parameters={"kind": ["the block", "places", "votes", "matches"]},
+    examples="kind",
+    fast=["metal"],
+)
+def threads_that_vote(A: float32[64], N: int32[64], D: int64[5, 64]):
+    """In a warp and in the block; what they know of their places."""
+    with T.Kernel(1, threads=(8, 8)):
+        thread = T.get_thread_binding(0) + 8 * T.get_thread_binding(1)
+        if kind == "the block":
+            D[0, thread] = T.syncthreads_count(N[thread] > 3)
+            D[1, thread] = T.syncthreads_and(N[thread] > -8)
+            D[2, thread] = T.syncthreads_or(N[thread] == 63)
+        elif kind == "places":
+            D[0, thread] = T.get_lane_idx()
+            D[1, thread] = T.get_warp_idx()
+            D[2, thread] = T.get_warp_group_idx()
+            D[3, thread] = T.get_warp_idx_sync(16)
+            D[4, thread] = T.cast(T.shuffle_elect(64), "int64")
+        elif kind == "votes":
+            D[0, thread] = T.any_sync(N[thread] == 7)
+            D[1, thread] = T.all_sync(N[thread] < 7)
+            D[2, thread] = T.cast(T.ballot(N[thread]), "int64")
+        else:
+            D[0, thread] = T.cast(T.match_any_sync(N[thread]), "int64")
+            D[1, thread] = T.cast(T.match_all_sync(thread // 32), "int64")
+            D[2, thread] = T.cast(T.match_all_sync(A[thread]), "int64")
+            D[3, thread] = T.cast(T.match_all_sync(T.cast(thread, "float32"), 0xFFFF), "int64")
+
+
+@program(
+    tags={"threads"},
+    parameters={"kind": ["branches", "loops"], "threads": [32, 64, 96, 48]},
+    examples=[{}, {"kind": "loops", "threads": 64}, {"threads": 48}, {"threads": 64}],
     where=lambda p: p.threads % 32 == 0,
     inputs={"N": lambda rng, shape: rng.integers(0, 5, shape)},
     targets=lambda p: ["llvm", *([] if p.threads == 48 else ["metal", "sm_80", "sm_90a", "gpu"])],
-    fast=["metal"],
 )
-def threads_that_come_together(N: int32[threads], A: int64[6, threads]):
+def threads_that_come_together(N: int32[threads], A: int64[4, threads]):
     """Those that come to a statement at once, whatever the others do in the meantime."""
     with T.Kernel(1, threads=threads):
         tx = T.get_thread_binding()
-        if N[tx] > 2:
+        if kind == "loops":
+            for k in T.serial(3):
+                if k < N[tx]:
+                    A[k, tx] = T.cast(T.activemask(), "int64")
+        elif N[tx] > 2:
             A[0, tx] = T.cast(T.activemask(), "int64")
             if tx % 2 == 0:
                 A[1, tx] = T.cast(T.activemask(), "int64")
@@ -139,10 +161,7 @@ def threads_that_come_together(N: int32[threads], A: int64[6, threads]):
                 A[1, tx] = T.cast(here, "int64")
         else:
             A[0, tx] = T.cast(T.activemask(), "int64")
-        for k in T.serial(3):
-            if k < N[tx]:
-                A[2 + k, tx] = T.cast(T.activemask(), "int64")
-        A[5, tx] = T.cast(T.activemask(), "int64")
+        A[3, tx] = T.cast(T.activemask(), "int64")
 
 
 @program(tags={"threads"}, targets=["llvm", "sm_80", "gpu"])
@@ -160,7 +179,6 @@ def threads_that_shuffle_without_the_others(A: float32[64], C: float32[64]):
     parameters={"stages": [2, 0, 3]},
     examples="stages",
     inputs={"C": lambda rng, shape: np.ones(shape)},
-    fast=["sm_90a"],
 )
 def steps_between_a_copy_that_runs_ahead_and_its_use(
     A: float32[40, 23], B: float32[8, 40], C: float32[40, 98], D: float32[40, 98]
@@ -224,7 +242,7 @@ def extrema_of_narrow_floats_in_vectors(A: dtype[32, 4], B: dtype[32, 4], C: dty
                 C[3, i, j] = T.max(T.min(A[i, j], B[i, j]), T.cast(0, dtype))
 
 
-@program(tags={"threads"}, parameters={"threads": [48, 1, 2]}, examples="threads", fast=["metal"])
+@program(tags={"threads"}, parameters={"threads": [48, 1, 2]}, examples="threads")
 def few_threads(A: float32[8, 24], C: float32[24]):
     with T.Kernel(1, threads=threads):
         tile = T.alloc_shared((8, 24), "float32")
@@ -255,7 +273,6 @@ def shared_tile_of_an_extent_that_each_call_gives(A: float32[n], C: float32[n]):
     tags={"threads"},
     inputs={"X": lambda rng, shape: rng.permutation(64)},
     targets=["llvm", "metal", "sm_80", "sm_90a", "gpu"],
-    fast=["metal"],
 )
 def bitonic_sort_by_threads(X: float32[64]):
     """Those whose numbers differ in one bit exchange elements, half of them; loops say which bit."""
