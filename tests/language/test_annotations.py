@@ -49,12 +49,8 @@ def annotated(annotate):
     [
         ("sm_80", lambda A: T.annotate_min_blocks_per_sm(2), ["__launch_bounds__(128, 2)"], []),
         ("sm_90a", lambda A: (T.pdl_sync(), T.pdl_trigger()), DEPENDENT, []),
-        (
-            "sm_80",
-            lambda A: (T.pdl_sync(), T.pdl_trigger()),
-            ["float* __restrict__ A"],
-            ["griddep"],
-        ),
+        ("sm_80", lambda A: (T.pdl_sync(), T.pdl_trigger()), [], ["griddepcontrol"]),
+        ("sm_80", lambda A: None, ["float* __restrict__ A"], []),
         ("sm_80", T.annotate_restrict_buffers, ["float* A"], ["__restrict__"]),
     ],
 )
