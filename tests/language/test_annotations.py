@@ -35,11 +35,11 @@ DEPENDENT = ["griddepcontrol.wait;", "griddepcontrol.launch_dependents;"]
 
 def annotated(annotate):
     @T.prim_func
-    def main(A: T.Tensor((256,), "float32")):
+    def main(A: T.Tensor((256,), "float32"), C: T.Tensor((256,), "float32")):
         with T.Kernel(2, threads=128) as bx:
             annotate(A)
             for i in T.Parallel(128):
-                A[bx * 128 + i] = A[bx * 128 + i] + 1
+                C[bx * 128 + i] = A[bx * 128 + i] + 1
 
     return main
 
