@@ -54,16 +54,3 @@ def test_blocks_start_by_panels(grid, panel_size, order, expected):
 def test_every_block_starts_once(width, height, order):
     started = order_of_blocks(width, height, 3, order)
     assert sorted(number for row in started for number in row) == list(range(width * height))
-
-
-@pytest.mark.parametrize("order", ["row", "column"])
-@pytest.mark.parametrize("grid", [(9, 1), (1, 9)])
-def test_a_grid_of_one_row_or_column_has_no_panels(grid, order):
-    @T.prim_func
-    def main(A: T.Tensor((grid[1], grid[0]), "int32")):
-        with T.Kernel(*grid, threads=32) as (bx, by):
-            T.use_swizzle(4, order)
-            A[by, bx] = 1
-
-    kernel = tvmtile.compile(main, target={"kind": "cuda", "arch": "sm_80"})
-    assert "panel" not in kernel.get_kernel_source()
