@@ -168,7 +168,7 @@ def values_of(wide):
     return torch.cat([bits, near_one, few, few + 1, few - 1]).view(torch.float32)
 
 
-@pytest.mark.full(but=6)
+@pytest.mark.full(but=4)
 @every_target
 @pytest.mark.parametrize("wide", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("dtype", OF_TORCH)

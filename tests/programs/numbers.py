@@ -31,8 +31,8 @@ OF_POSITIVE = ("rsqrt", "log", "log2", "log10", "sqrt")
 
 @program(
     tags={"numbers"},
-    parameters={"dtype": [*FLOATS, "float64"]},
-    examples="dtype",
+    parameters={"dtype": [*FLOATS, "float64"], "which": [0, 1]},
+    examples=[{"dtype": d, "which": w} for w in (0, 1) for d in (*FLOATS, "float64")],
     inputs={
         "A": lambda rng, shape: np.concatenate([np.logspace(-4, 0, 64), -np.logspace(-4, 0, 64)]),
         "B": lambda rng, shape: rng.uniform(-2, 2, shape),
@@ -47,32 +47,38 @@ def functions(
     with T.Kernel(1, threads=32):
         thread = T.get_thread_binding()
         for row, function in FUNCTIONS:
-            for i in T.Parallel(32):
+            if row % 2 == which:
+                for i in T.Parallel(32):
+                    for v in T.vectorized(4):
+                        if function in OF_POSITIVE:
+                            C[row, i * 4 + v] = getattr(T, function)(T.max(A[i * 4 + v], 0.125))
+                        elif function == "acosh":
+                            C[row, i * 4 + v] = T.acosh(T.max(B[i * 4 + v], 1))
+                        elif function == "atanh":
+                            C[row, i * 4 + v] = T.atanh(T.clamp(A[i * 4 + v], -0.75, 0.75))
+                        else:
+                            C[row, i * 4 + v] = getattr(T, function)(A[i * 4 + v])
                 for v in T.vectorized(4):
-                    if function in OF_POSITIVE:
-                        C[row, i * 4 + v] = getattr(T, function)(T.max(A[i * 4 + v], 0.125))
+                    if function in (*OF_POSITIVE, "log1p"):
+                        C[row, 128 + thread * 4 + v] = getattr(T, function)(
+                            T.abs(B[thread * 4 + v])
+                        )
                     elif function == "acosh":
-                        C[row, i * 4 + v] = T.acosh(T.max(B[i * 4 + v], 1))
-                    elif function == "atanh":
-                        C[row, i * 4 + v] = T.atanh(T.clamp(A[i * 4 + v], -0.75, 0.75))
+                        C[row, 128 + thread * 4 + v] = T.acosh(T.max(B[thread * 4 + v], 1))
+                    elif function in ("acos", "asin", "atanh"):
+                        C[row, 128 + thread * 4 + v] = getattr(T, function)(
+                            B[thread * 4 + v] * 0.25
+                        )
                     else:
-                        C[row, i * 4 + v] = getattr(T, function)(A[i * 4 + v])
-            for v in T.vectorized(4):
-                if function in (*OF_POSITIVE, "log1p"):
-                    C[row, 128 + thread * 4 + v] = getattr(T, function)(T.abs(B[thread * 4 + v]))
-                elif function == "acosh":
-                    C[row, 128 + thread * 4 + v] = T.acosh(T.max(B[thread * 4 + v], 1))
-                elif function in ("acos", "asin", "atanh"):
-                    C[row, 128 + thread * 4 + v] = getattr(T, function)(B[thread * 4 + v] * 0.25)
-                else:
-                    C[row, 128 + thread * 4 + v] = getattr(T, function)(B[thread * 4 + v])
+                        C[row, 128 + thread * 4 + v] = getattr(T, function)(B[thread * 4 + v])
         for row, function in OF_TWO:
-            for i in T.Parallel(32):
+            if row % 2 == which:
+                for i in T.Parallel(32):
+                    for v in T.vectorized(4):
+                        x = T.abs(B[i * 4 + v])
+                        C[row, i * 4 + v] = getattr(T, function)(x, A[i * 4 + v])
                 for v in T.vectorized(4):
-                    x = T.abs(B[i * 4 + v])
-                    C[row, i * 4 + v] = getattr(T, function)(x, A[i * 4 + v])
-            for v in T.vectorized(4):
-                C[row, 128 + thread * 4 + v] = getattr(T, function)(B[thread * 4 + v], 2.0)
+                    C[row, 128 + thread * 4 + v] = getattr(T, function)(B[thread * 4 + v], 2.0)
         for i in T.Parallel(128):
             C[35, i] = T.ldexp(A[i], T.int32(3))
             C[35, 128 + i] = T.ldexp(B[i], T.int32(-1))

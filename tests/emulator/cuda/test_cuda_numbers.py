@@ -24,41 +24,49 @@ SOURCE = """
 DIRECTIONS = ("rn", "rz", "rd", "ru")
 
 
+APPROXIMATIONS = {
+    "ex2": np.exp2,
+    "lg2": np.log2,
+    "rcp": np.reciprocal,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "sin": np.sin,
+    "cos": np.cos,
+}
+
+
+def function(name, in_type, out_type, statement):
+    """A kernel that computes `r` of x and y."""
+    return f"""
+extern "C" __global__ void {name}(const {in_type}* a, const {in_type}* b, {out_type}* out) {{
+  {in_type} x = a[threadIdx.x], y = b[threadIdx.x];
+  {out_type} r;
+  {statement}
+  out[threadIdx.x] = r;
+}}"""
+
+
 @cache
 def module():
-    kernels = [SOURCE]
-    kernels += [
-        f"""
-extern "C" __global__ void to_{name}(const float* a, unsigned short* out) {{
-  float x = a[threadIdx.x];
-  out[threadIdx.x] = {expression};
-}}"""
+    kernels = [
+        function(f"to_{name}", "float", "unsigned short", f"r = {expression};")
         for name, (expression, _) in CONVERSIONS.items()
     ]
     kernels += [
-        f"""
-extern "C" __global__ void {name}_{dtype}(const {dtype}* a, const {dtype}* b, {dtype}* out) {{
-  out[threadIdx.x] = a[threadIdx.x] {operator} b[threadIdx.x];
-}}"""
+        function(f"{name}_{dtype}", dtype, dtype, f"r = x {operator} y;")
         for name, operator in OPERATIONS.items()
         for dtype in ("__half", "__nv_bfloat16")
     ]
+    for toward in DIRECTIONS:
+        kernels.append(function(f"int_{toward}", "float", "int", f"r = __float2int_{toward}(x);"))
+        kernels += [
+            function(f"{name}_{toward}", "float", "float", f"r = __f{name}_{toward}(x, y);")
+            for name in OPERATIONS
+        ]
+    asm = 'asm("{}.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));'
     kernels += [
-        f"""
-extern "C" __global__ void {name}_{toward}(const float* a, const float* b, float* out) {{
-  out[threadIdx.x] = __f{name}_{toward}(a[threadIdx.x], b[threadIdx.x]);
-}}"""
-        for name in OPERATIONS
-        for toward in DIRECTIONS
+        function(f"near_{name}", "float", "float", asm.format(name)) for name in APPROXIMATIONS
     ]
-    kernels.append("""
-extern "C" __global__ void integers(const float* a, int* out) {
-  float x = a[threadIdx.x];
-  int* row = out + threadIdx.x * 4;
-  row[0] = __float2int_rn(x), row[1] = __float2int_rz(x), row[2] = __float2int_rd(x);
-  row[3] = __float2int_ru(x);
-}""")
-    return compile_cuda("".join(kernels))
+    return compile_cuda(SOURCE + "".join(kernels))
 
 
 def numbers(count=1024):
@@ -74,7 +82,7 @@ def numbers(count=1024):
 def test_conversions_are_as_torch_rounds(name):
     dtype = CONVERSIONS[name][1]
     a, out = numbers(), np.zeros(1024, np.uint16)
-    module().kernel(f"to_{name}")(a, out, grid=1, block=1024)
+    module().kernel(f"to_{name}")(a, a, out, grid=1, block=1024)
     expected = torch.from_numpy(a)
     if dtype.itemsize == 1:  # CUDA's saturate
         most = torch.finfo(dtype).max
@@ -124,36 +132,19 @@ def rounded(exact, toward):
     return {"rz": zero, "rd": below, "ru": above}[toward]
 
 
-def test_integers_are_rounded_towards():
-    a = np.array([2.5, -2.5, 0.5, 1e10, -1e10, np.nan], np.float32)
-    out = np.zeros((len(a), 4), np.int32)
-    module().kernel("integers")(a, out, grid=1, block=len(a))
-    beyond = [2**31 - 1, -(2**31), 0]
-    expected = [[2, -2, 0], [2, -2, 0], [2, -3, 0], [3, -2, 1]]
-    assert out.T.tolist() == [row + beyond for row in expected]
+@pytest.mark.parametrize(
+    ("toward", "expected"),
+    [("rn", [2, -2, 0]), ("rz", [2, -2, 0]), ("rd", [2, -3, 0]), ("ru", [3, -2, 1])],
+)
+def test_integers_are_rounded_towards(toward, expected):
+    a, out = np.array([2.5, -2.5, 0.5, 1e10, -1e10, np.nan], np.float32), np.zeros(6, np.int32)
+    module().kernel(f"int_{toward}")(a, a, out, grid=1, block=6)
+    assert out.tolist() == [*expected, 2**31 - 1, -(2**31), 0]
 
 
-APPROXIMATIONS = {
-    "ex2": np.exp2,
-    "lg2": np.log2,
-    "rcp": np.reciprocal,
-    "rsqrt": lambda x: 1 / np.sqrt(x),
-    "sin": np.sin,
-    "cos": np.cos,
-}
-
-
-def test_approximations_are_near():
-    kernels = (
-        f"""
-extern "C" __global__ void near_{name}(const float* a, float* out) {{
-  asm("{name}.approx.ftz.f32 %0, %1;" : "=f"(out[threadIdx.x]) : "f"(a[threadIdx.x]));
-}}"""
-        for name in APPROXIMATIONS
-    )
-    compiled = compile_cuda("".join(kernels))
-    a = np.linspace(0.1, 3, 32, dtype=np.float32)
-    for name, function in APPROXIMATIONS.items():
-        out = np.zeros(32, np.float32)
-        compiled.kernel(f"near_{name}")(a, out, grid=1, block=32)
-        np.testing.assert_allclose(out, function(a.astype(np.float64)), rtol=1e-6, atol=1e-7)
+@pytest.mark.parametrize("name", APPROXIMATIONS)
+def test_approximations_are_near(name):
+    a, out = np.linspace(0.1, 3, 32, dtype=np.float32), np.zeros(32, np.float32)
+    module().kernel(f"near_{name}")(a, a, out, grid=1, block=32)
+    expected = APPROXIMATIONS[name](a.astype(np.float64))
+    np.testing.assert_allclose(out, expected, rtol=1e-6, atol=1e-7)
