@@ -24,33 +24,24 @@ def test_every_name_is_exported_and_understood_by_tvm(name):
     assert tvm.tirx.Var("v", dtype).ty.dtype == dtype
 
 
-@pytest.mark.parametrize(
-    ("dtype", "bits", "lanes", "size"),
-    [
-        (T.bool, 8, 1, 1),
-        (T.int4, 4, 1, 1),
-        (T.float16, 16, 1, 2),
-        (T.float32x4, 32, 4, 16),
-        (T.float8_e4m3fnx8, 8, 8, 8),
-        (T.float4_e2m1fnx2, 4, 2, 1),
-    ],
-)
-def test_widths(dtype, bits, lanes, size):
-    assert (dtype.bits, dtype.lanes, dtype.bytes) == (bits, lanes, size)
+def test_widths():
+    dtypes = [T.bool, T.int4, T.float16, T.float32x4, T.float8_e4m3fnx8, T.float4_e2m1fnx2]
+    assert [dtype.bits for dtype in dtypes] == [8, 4, 16, 32, 8, 4]
+    assert [dtype.lanes for dtype in dtypes] == [1, 1, 1, 4, 8, 2]
+    assert [dtype.bytes for dtype in dtypes] == [1, 1, 2, 16, 8, 1]
 
 
 @pytest.mark.parametrize(
     ("written", "name"),
     [
-        ("half", "float16"),
-        ("tfloat32", "float32"),
-        ("float8_e4m3", "float8_e4m3fn"),
-        (float, "float32"),
-        (int, "int32"),
-        (np.float64, "float64"),
-        (np.dtype("uint8"), "uint8"),
-        (torch.bfloat16, "bfloat16"),
-        (tvm.DataType("int8x4"), "int8x4"),
+        *[("half", "float16"), ("tfloat32", "float32"), ("float8_e4m3", "float8_e4m3fn")],
+        *[
+            (float, "float32"),
+            (int, "int32"),
+            (np.float64, "float64"),
+            (np.dtype("uint8"), "uint8"),
+        ],
+        *[(torch.bfloat16, "bfloat16"), (tvm.DataType("int8x4"), "int8x4")],
         (tvm.script.tirx.int64, "int64"),
     ],
 )
@@ -59,19 +50,11 @@ def test_spellings(written, name):
     assert T.dtype(written) == name
 
 
-@pytest.mark.parametrize(
-    ("dtype", "expected"),
-    [
-        (T.float16, torch.float16),
-        (T.float8_e5m2, torch.float8_e5m2),
-        (T.bool, torch.bool),
-        (T.int4, torch.int8),
-        (T.uint4, torch.uint8),
-        (T.float4_e2m1fn, getattr(torch, "float4_e2m1fn_x2", torch.int8)),
-    ],
-)
-def test_the_torch_dtype_that_stores_it(dtype, expected):
-    assert dtype.as_torch() is expected
+def test_the_torch_dtype_that_stores_it():
+    dtypes = [T.float16, T.float8_e5m2, T.bool, T.int4, T.uint4]
+    stored = [torch.float16, torch.float8_e5m2, torch.bool, torch.int8, torch.uint8]
+    assert [dtype.as_torch() for dtype in dtypes] == stored
+    assert T.float4_e2m1fn.as_torch() is getattr(torch, "float4_e2m1fn_x2", torch.int8)
 
 
 def test_calling_a_dtype_makes_a_constant_a_cast_or_a_variable():

@@ -39,29 +39,21 @@ def wrong(A: T.Tensor((4,), "int32")):
 """
 
 
-def run(*arguments, **how):
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, **how)
-
-
-def check(done):
+@pytest.mark.parametrize(
+    "where",
+    [pytest.param("-c", marks=pytest.mark.full), pytest.param("stdin", marks=pytest.mark.nightly)],
+)
+def test_source_behind_c_and_in_a_file_on_standard_input(where, tmp_path):
+    arguments = ["-W", "ignore", "-c", WITHOUT_TORCH + PROGRAM] if where == "-c" else []
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    with path.open() as file:
+        command = [sys.executable, *arguments]
+        done = subprocess.run(command, stdin=file, capture_output=True, text=True, check=False)
     assert done.stdout == "True True\n", done.stderr
     # Errors show the line, as those of files do.
     assert "'valeu' is not defined" in done.stderr
     assert "|  A[0] = valeu" in done.stderr
-
-
-@pytest.mark.full
-def test_text_behind_c():
-    check(run("-W", "ignore", "-c", WITHOUT_TORCH + PROGRAM))
-
-
-@pytest.mark.nightly
-def test_a_file_on_standard_input(tmp_path):
-    path = tmp_path / "program.py"
-    path.write_text(PROGRAM)
-    with path.open() as file:
-        check(run(stdin=file))
 
 
 EAGER = """\
