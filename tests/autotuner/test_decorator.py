@@ -103,6 +103,7 @@ def test_an_eager_kernel_is_tuned_on_its_tensors(measured):
     assert eager_scale.result(a, 2.0).ref_latency > 0
 
 
+@pytest.mark.full
 def test_an_eager_kernel_is_compiled_for_constants(measured):
     @tvmtile.autotune(configs={"block": [16, 32]}, **QUICK)
     @tvmtile.jit
@@ -123,6 +124,7 @@ def test_an_eager_kernel_is_compiled_for_constants(measured):
     assert double(a, __return_kernel=True).config == kernel.config
 
 
+@pytest.mark.full
 def test_a_dynamic_extent_is_tuned_with_given_inputs(measured):
     a = torch.randn(50)
     with set_autotune_inputs(a):
