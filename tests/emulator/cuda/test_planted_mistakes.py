@@ -10,6 +10,7 @@ import dataclasses
 import struct
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,32 +50,6 @@ def persistent() -> Subject:
         return subject(program, (a, b, torch.empty(256, 320).half()), a.double() @ b.double())
 
 
-def skewed_attention() -> Subject:
-    """Two warpgroups of consumers; the second product goes on under the next iteration's first one."""
-    return _of_catalogue("roles_two_products_with_a_sum_between_them")
-
-
-def masked_product() -> Subject:
-    """A product in flight over iterations that both roles leave out."""
-    return _of_catalogue("roles_masked")
-
-
-def masked_attention() -> Subject:
-    """Two products skewed over such iterations, in a serial loop."""
-    return _of_catalogue("roles_two_products_with_a_sum_between_them", masked=True)
-
-
-def converted() -> Subject:
-    """A warpgroup converts a tile, beside one that comes by a tensor map."""
-    dtypes = ("float32", "float16", "float16")
-    return _of_catalogue("roles_product", dtypes=dtypes, stages=3)
-
-
-def unpacked_weights() -> Subject:
-    """A warpgroup loads a tile, computes it in registers and stores it."""
-    return _of_catalogue("roles_weights_that_are_converted")
-
-
 def multicast() -> Subject:
     """A tile that one block loads for two, whose readers arrive at the mbarriers of both."""
     a, b = random(64, 512, dtype="float16"), random(512, 128, dtype="float16")
@@ -82,24 +57,23 @@ def multicast() -> Subject:
     return subject(program, (a, b, torch.empty(64, 128)), a.double() @ b.double())
 
 
-def _of_catalogue(name: str, **given: Any) -> Subject:
+def _of_catalogue(name: str, **given: Any) -> Callable[[], Subject]:
     """A program of the catalogue; its last tensor is what it writes."""
     case = catalogue()[name].case(**given)
-    arguments = case.arguments(0)
-    tensors = [
-        torch.tensor(arguments[arg.arg]).to(getattr(torch, arg.annotation.args[-1].value))
-        for arg in case.parameters
-    ]
-    expected = torch.tensor(case.meaning(0)[case.parameters[-1].arg].data).double()
-    with tempfile.TemporaryDirectory() as directory:
-        program = loaded(case, Path(directory)).main
-        expected = expected.reshape(tensors[-1].shape)
-        return subject(program, tuple(tensors), expected, precision="float16")
 
+    def made() -> Subject:
+        arguments = case.arguments(0)
+        tensors = [
+            torch.tensor(arguments[arg.arg]).to(getattr(torch, arg.annotation.args[-1].value))
+            for arg in case.parameters
+        ]
+        expected = torch.tensor(case.meaning(0)[case.parameters[-1].arg].data).double()
+        with tempfile.TemporaryDirectory() as directory:
+            program = loaded(case, Path(directory)).main
+            expected = expected.reshape(tensors[-1].shape)
+            return subject(program, tuple(tensors), expected, precision="float16")
 
-def gathered_rows() -> Subject:
-    """A warpgroup copies rows by cp.async, beside tiles that come by tensor maps."""
-    return _of_catalogue("roles_rows_that_threads_gather")
+    return made
 
 
 def block_scaled_fp8() -> Subject:
@@ -152,11 +126,23 @@ def added_gradients() -> Subject:
     )
 
 
-PROGRAMS_WITH_ROLES = (
-    *(three_stages, persistent, skewed_attention, masked_product, masked_attention),
-    *(converted, unpacked_weights, gathered_rows, block_scaled_fp8, added_gradients, multicast),
-)
-SUBJECTS = {f.__name__: f for f in PROGRAMS_WITH_ROLES}
+ATTENTION = "roles_two_products_with_a_sum_between_them"
+CONVERTED = ("float32", "float16", "float16")
+SUBJECTS = {
+    **{f.__name__: f for f in (three_stages, persistent, block_scaled_fp8, added_gradients)},
+    "multicast": multicast,
+    # Two warpgroups of consumers; the second product goes on under the next iteration's first one.
+    "skewed_attention": _of_catalogue(ATTENTION),
+    # Over iterations that both roles leave out: two products, and one in flight.
+    "masked_attention": _of_catalogue(ATTENTION, masked=True),
+    "masked_product": _of_catalogue("roles_masked"),
+    # A warpgroup converts a tile, or computes it in registers, or copies its rows by cp.async.
+    "converted": _of_catalogue("roles_product", dtypes=CONVERTED, stages=3),
+    "unpacked_weights": _of_catalogue(
+        "roles_weights_that_are_converted", form="packed, by way of fragments"
+    ),
+    "gathered_rows": _of_catalogue("roles_rows_that_threads_gather"),
+}
 MEET = "the lanes have met at the wait for a product in front of it"
 TWICE = "a wait for all that copies do stands behind one for what they read"
 ONCE = "the tile has not been written before: there is no loop around it"
