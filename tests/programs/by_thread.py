@@ -264,12 +264,8 @@ def threads_of_which_some_wait(A: int32[64]):
             A[tx] = shared[31 - tx]
 
 
-@program(
-    tags={"threads"},
-    inputs={"A": lambda rng, shape: rng.integers(-20, 100, shape)},
-    fast=["metal"],
-)
-def threads_with_loops_of_their_own(A: T.Tensor((32, 16), "int32"), C: T.Tensor((32,), "int32")):
+@program(inputs={"A": lambda rng, shape: rng.integers(-20, 100, shape)}, fast=["metal"])
+def threads_with_loops_of_their_own(A: int32[32, 16], C: int32[32]):
     """unroll, vectorized, serial with break and continue, while, and threads that end early."""
     with T.Kernel(1, threads=32):
         tx = T.get_thread_binding()
@@ -295,14 +291,11 @@ def threads_with_loops_of_their_own(A: T.Tensor((32, 16), "int32"), C: T.Tensor(
 
 
 @program(
-    tags={"threads"},
     parameters={"block": [(1, 5, 7), (24, 3, 48), (48, 8, 16), (100, 16, 32)]},
     examples="block",
     fast=["metal"],
 )
-def threads_of_any_number_that_meet(
-    A: T.Tensor((block[1], block[2]), "float32"), C: T.Tensor((block[1], block[2]), "float32")
-):
+def threads_of_any_number_that_meet(A: float32[block[1], block[2]], C: float32[block[1], block[2]]):
     threads, rows, columns = block
     with T.Kernel(1, threads=threads):
         thread = T.get_thread_binding()
