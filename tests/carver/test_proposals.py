@@ -7,7 +7,8 @@ import inspect
 import pytest
 
 import tvmtile.language as T
-from tests.metal.programs import gemm
+from tests.programs.text import Name
+from tests.running import gemm
 from tvmtile import carver
 from tvmtile.carver.recognition import template_of
 from tvmtile.errors import InvalidValue
@@ -22,7 +23,7 @@ def matmul(block_M, block_N, block_K, num_stages=2, threads=128, enable_rasteriz
         block=(block_M, block_N, block_K),
         stages=num_stages,
         threads=threads,
-        prologue=lambda: T.use_swizzle(10, enable=enable_rasterization),
+        begin=(Name(f"T.use_swizzle(10, enable={enable_rasterization})"),),
     )
 
 

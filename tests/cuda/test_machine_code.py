@@ -11,12 +11,9 @@ import pytest
 import tvmtile
 import tvmtile.language as T
 from tests.gpu.machine import ARCHITECTURES
-from tests.metal.programs import flash_attention, gemm
+from tests.running import gemm, traced
 from tvmtile.jit.cuda import compile_source
 from tvmtile.jit.cuda.resources import resources_of_log
-
-ROWS = T.GemmWarpPolicy.FullRow
-ATTENTION = {"threads": 128, "policy": ROWS, "dtype": "float16"}
 
 
 def softmax(columns, threads=128):
@@ -44,8 +41,9 @@ def product(*block, dtypes=("float16", "float32", "float32"), extents=(512, 512,
 
 
 def attention(dim):
-    options = {"block_M": 64, "block_N": 64, "stages": 2, **ATTENTION}
-    return lambda: flash_attention(1, 2, 512, dim, True, **options)
+    return lambda: traced(
+        "attention", batch=1, length=512, dim=dim, block_M=64, block_N=64, stages=2
+    )
 
 
 FLOAT, INT, BRAIN = (

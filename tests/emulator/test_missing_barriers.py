@@ -11,7 +11,7 @@ import pytest
 import tvm
 
 from tests.gpu.sanitized import BARRIER, SAMPLES
-from tests.metal.programs import runnable
+from tests.running import runnable
 from tvmtile.errors import EmulationError
 
 WAIT = re.compile(r"tvm_builtin_ptx_cp_async_wait_group_async_wait_group_(\d+)\(\);")

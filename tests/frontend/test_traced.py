@@ -15,7 +15,7 @@ import torch
 import tvm
 
 from tests.messages.table import rows
-from tests.metal.programs import runnable
+from tests.running import runnable
 
 JOBS = [
     pytest.param(row, target, id=f"{row}-{target}", marks=[pytest.mark.full] if at else [])

@@ -27,9 +27,9 @@ from benchmarks.gpu_programs import GROUP, attention, int4_gemm
 from tests.fuzz.program import mismatch
 from tests.fuzz.run import loaded
 from tests.fuzz.values import storage
-from tests.metal.programs import assert_close, random
 from tests.programs import Case, catalogue
 from tests.programs.text import Name
+from tests.running import assert_close, random
 from tvmtile.errors import TileWarning
 
 BARRIER = re.compile(r"^ *__sync(threads|warp)\(\);\n", re.MULTILINE)
@@ -137,22 +137,23 @@ NAMED: dict[str, tuple[int, str, dict[str, Any]]] = {
         {**_PRODUCT, "extents": (64, 64, 256), "block": (64, 64, 64), "dtypes": _INT8}),
     "product_of_tf32": (1, "gemm_by_mma",
         {**_PRODUCT, "extents": (64, 64, 128), "dtypes": ("float32",) * 4}),
-    "product_of_any_rows": (1, "gemm_of_any_rows", {**_PRODUCT, "extents": (Name("M"), 64, 128)}),
-    "product_through_shared_memory": (2, "gemm_pipelined_and_stored_through_shared_memory", {}),
+    "product_of_any_rows": (1, "gemm_of_any_extents", {**_PRODUCT, "extents": (Name("M"), 64, 128)}),
+    "product_through_shared_memory": (2, "gemm_by_mma", {**_PRODUCT, "extents": (64, 128, 96),
+        "stages": 2, "staged": True, "dtypes": (*_HALF[:3], "float16")}),
     "parts_of_a_product": (2, "epilogue_split_k", {"extents": (64, 64, 256, 2)}),
     "attention_to_all": (2, "attention",
         {**_FLASH, "length": 128, "block_M": 64, "tensor_copies": False}),
     "attention_over_columns_of_warps": (4, "attention", {**_COLUMNS, "length": 192}),
     "softmax_of_rows_over_warps": (2, "softmax", {"M": 5, "N": 1000, "block": 1, "threads": 128}),
     "layer_norm_of_rows_over_warps": (2, "layer_norm", {"N": 1000, "block": 1, "threads": 256}),
-    "running_sums_of_rows": (1, "running_sums", {"shape": (6, 300), "dim": 1, "reverse": False}),
-    "running_sums_of_columns": (2, "running_sums", {"shape": (300, 6), "dim": 0, "reverse": False}),
+    "running_sums_of_rows": (1, "scan", {"tile": ((6, 300), 1), "threads": 128}),
+    "running_sums_of_columns": (2, "scan", {"tile": ((300, 6), 0), "threads": 128}),
     "product_of_int4": (2, "quantized_gemm_of_4_bits",
         {**_INT4, "stages": 3, "in_registers": False}),
     "product_of_int4_decoded_in_registers": (2, "quantized_gemm_of_4_bits", {**_INT4, "stages": 2}),
     "transposed_copy": (2, "transposed_block_by_block", {}),
     "tiles_that_share_memory": (3, "tiles_that_share_memory", {}),
-    "fragments_that_lie_differently": (2, "gemm_chained_in_a_loop", {"tensor_copies": False}),
+    "fragments_that_lie_differently": (2, "products_of_products_in_a_loop", {"tensor_copies": False}),
     "loops_after_each_other_that_share_a_tile": (5, "pipeline_of_tiles",
         {"form": "a loop behind it", "stages": 3}),
     "loops_in_persistent_and_serial_loops": (2, "pipeline_of_tiles",

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-import tvmtile.language as T
 from tests.gpu.machine import ARCHITECTURES, DEVICE, on_gpu
-from tests.metal.programs import gemm
 from tests.pipelines import numbers, product
+from tests.programs.text import Name
+from tests.running import gemm
 from tvmtile.errors import ArgumentError
 
 K = 128
@@ -18,11 +18,9 @@ DTYPES = ("float16", "float32", "float16")
 @pytest.mark.parametrize("multiple", [2, 8, 64])
 @pytest.mark.parametrize(("m", "n"), [(64, 64), (77, 192), (1, 128)])
 def test_a_product(m, n, multiple, arch):
-    rows, columns = T.dynamic("m, n")
-    program = gemm(
-        rows, columns, K, block=(64, 64, 64), dtypes=DTYPES, stages=2,
-        prologue=lambda: T.assume(columns % multiple == 0),
-    )  # fmt: skip
+    assumed = (Name(f"T.assume(n % {multiple} == 0)"),)
+    given = {"block": (64, 64, 64), "dtypes": DTYPES, "stages": 2, "begin": assumed}
+    program = gemm(Name("m"), Name("n"), K, name="gemm_of_assumed_extents", **given)
     kernel = on_gpu(program, arch)
     a, b = numbers(m, K), numbers(K, n)
     c = torch.full((m + 1, n), 77.0, device=DEVICE).half()

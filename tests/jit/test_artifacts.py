@@ -20,7 +20,7 @@ import tvmtile
 import tvmtile.language as T
 from tests.children import WITHOUT_TORCH
 from tests.kernels import scaling
-from tests.metal.programs import gemm
+from tests.running import gemm
 from tvmtile.cache import current_store
 from tvmtile.errors import TileWarning
 from tvmtile.jit import artifacts, toolchain

@@ -11,7 +11,7 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
-from tests.metal.programs import gemm
+from tests.running import gemm
 from tvmtile.cuda_runtime import has_gpu
 from tvmtile.errors import CudaCompileError, MissingDependency
 from tvmtile.jit.cuda import headers
@@ -235,7 +235,7 @@ def test_passes_can_be_looked_at_without_a_toolkit(no_toolkit):
 
 @pytest.mark.skipif(has_gpu(), reason="TVM compiles at once where there is a GPU")
 def test_nothing_is_compiled_before_it_is_asked_for_and_what_it_lacks_reported_there(monkeypatch):
-    kernel = tvmtile.compile(gemm(64, 64, 64), target=SM_80)
+    kernel = tvmtile.compile(two_kernels(), target=SM_80)
     assert kernel.artifact.binary is None
     with monkeypatch.context() as patch:
         for name in [name for name in sys.modules if name.split(".")[0] == "cuda"]:

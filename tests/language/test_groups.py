@@ -8,9 +8,9 @@ import torch
 import tvmtile
 import tvmtile.language as T
 from tests.fuzz.run import compiled
-from tests.metal.programs import runnable
 from tests.pipelines import numbers
 from tests.programs import catalogue
+from tests.running import runnable
 from tvmtile.errors import CudaEmulationError
 
 AMPERE, HOPPER = ({"kind": "cuda", "arch": arch} for arch in ("sm_80", "sm_90a"))

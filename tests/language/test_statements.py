@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import tvmtile.language as T
-from tests.metal.programs import runnable
+from tests.running import runnable
 from tvmtile.errors import CudaEmulationError, MetalEmulationError
 
 AMPERE = {"kind": "cuda", "arch": "sm_80"}

@@ -9,7 +9,7 @@ from tvm.script import from_source
 
 import tvmtile
 import tvmtile.language as T
-from tests.metal.programs import runnable
+from tests.running import runnable
 from tvmtile.layout import (
     Swizzle,
     make_full_bank_swizzled_layout,

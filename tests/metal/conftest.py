@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.gpu.machine import by_way_of_gpu
-from tests.metal.programs import emulated
+from tests.running import emulated
 
 
 @pytest.fixture(autouse=True, scope="session")

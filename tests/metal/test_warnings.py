@@ -11,6 +11,7 @@ from tvmtile import errors
 from tvmtile.errors import TileWarning
 
 METAL, SM80 = "metal", {"kind": "cuda", "arch": "sm_80"}
+HALF, BRAIN = "float16", "bfloat16"
 MIXED = "differ in dtype|float16 and bfloat16 matrices are not"
 
 
@@ -18,16 +19,16 @@ MIXED = "differ in dtype|float16 and bfloat16 matrices are not"
 @pytest.mark.parametrize(
     ("name", "parameters", "target", "message"),
     [
-        ("gemm_of_two_dtypes", {"a": "float16", "b": "float16", "sums": "bfloat16"}, METAL, MIXED),
-        ("gemm_of_two_dtypes", {"a": "float16", "b": "bfloat16", "sums": "float32"}, METAL, MIXED),
+        ("gemm_of_two_dtypes", {"dtypes": (HALF, HALF, BRAIN, BRAIN)}, METAL, MIXED),
+        ("gemm_of_two_dtypes", {"dtypes": (HALF, BRAIN, "float32", "float32")}, METAL, MIXED),
         (
-            "threads_too_few_for_a_matrix_unit",
+            "gemm_by_threads_too_few_for_a_matrix_unit",
             {},
             METAL,
             "element by element.* 48 threads are not whole simdgroups of 32",
         ),
         (
-            "threads_too_few_for_a_matrix_unit",
+            "gemm_by_threads_too_few_for_a_matrix_unit",
             {},
             SM80,
             "element by element.* 48 threads are not whole warps of 32",

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 import tvmtile
 import tvmtile.language as T
-from tests.metal.programs import runnable
+from tests.running import runnable
 from tvmtile.errors import InvalidValue
 from tvmtile.ops import programs
 from tvmtile.ops.configurations import matmul_configuration

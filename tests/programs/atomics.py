@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import tvmtile.language as T
 from tests.programs import program
 
@@ -28,9 +30,8 @@ GPUS = ["sm_80", "sm_89", "sm_90a", "sm_100a", "gpu"]
 
 
 @program(
-    tags={"atomic"},
     parameters={"dtype": DTYPES},
-    examples=[{"dtype": dtype} for dtype in DTYPES],
+    examples="dtype",
     inputs={
         "index": lambda rng, shape: rng.integers(0, 5, shape),
         "small": lambda rng, shape: rng.integers(0 if dtype.startswith("u") else -1, 2, shape),
@@ -42,13 +43,13 @@ GPUS = ["sm_80", "sm_89", "sm_90a", "sm_100a", "gpu"]
     fast=["metal", "sm_80"],
 )
 def atomic_updates_by_many_blocks(
-    index: T.Tensor((301,), "int32"),
-    small: T.Tensor((301,), dtype),
-    large: T.Tensor((301,), dtype),
-    total: T.Tensor((8,), dtype),
-    largest: T.Tensor((8,), dtype),
-    smallest: T.Tensor((8,), dtype),
-    bits: T.Tensor((8,), dtype),
+    index: int32[301],
+    small: dtype[301],
+    large: dtype[301],
+    total: dtype[8],
+    largest: dtype[8],
+    smallest: dtype[8],
+    bits: dtype[8],
 ):
     """Small integers: their sums are exact in every dtype and order."""
     with T.Kernel(19, threads=32) as bx:
@@ -62,48 +63,18 @@ def atomic_updates_by_many_blocks(
 
 
 @program(
-    tags={"atomic"},
     parameters={"dtype": ["float16", "bfloat16", "float32"]},
-    examples=[{}, {"dtype": "bfloat16"}, {"dtype": "float32"}],
-    inputs={
-        "A": lambda rng, shape: [math.nan, math.inf, -math.inf, 1],
-        "C": lambda rng, shape: np.ones(shape),
-    },
+    examples="dtype",
+    inputs={"A": [math.nan, math.inf, -math.inf, 1], "C": lambda rng, shape: np.ones(shape)},
     fast=["metal", "sm_80"],
 )
-def atomic_add_of_infinities(A: T.Tensor((4,), dtype), C: T.Tensor((4,), dtype)):
+def atomic_add_of_infinities(A: dtype[4], C: dtype[4]):
     with T.Kernel(1, threads=32):
         for i in T.Parallel(4):
             T.atomic_add(C[i], A[i])
 
 
 @program(
-    tags={"atomic", "gemm"},
-    parameters={"dtype": ["float32", "float16"]},
-    inputs={
-        "A": lambda rng, shape: rng.integers(-3, 4, shape),
-        "B": lambda rng, shape: rng.integers(-3, 4, shape),
-        "C": lambda rng, shape: np.zeros(shape),
-    },
-    fast=["metal", "sm_80"],
-)
-def atomic_add_of_parts_of_a_product(
-    A: T.Tensor((50, 70), "float32"), B: T.Tensor((70, 40), "float32"), C: T.Tensor((50, 40), dtype)
-):
-    """Blocks share the sum over K; all edges are ragged."""
-    with T.Kernel(2, 2, 3, threads=64) as (bx, by, bz):
-        a = T.alloc_shared((32, 32), "float32")
-        b = T.alloc_shared((32, 32), "float32")
-        c = T.alloc_fragment((32, 32), "float32")
-        T.clear(c)
-        T.copy(A[by * 32, bz * 32], a)
-        T.copy(B[bz * 32, bx * 32], b)
-        T.gemm(a, b, c)
-        T.atomic_add(C[by * 32, bx * 32], c)
-
-
-@program(
-    tags={"atomic"},
     parameters={
         "kind": ["add", "max", "min"],
         "dtypes": [("float32", "float32"), ("float32", "float64"), ("float16", "float32")],
@@ -116,7 +87,7 @@ def atomic_add_of_parts_of_a_product(
     targets=lambda p: ["llvm", *GPUS, *([] if "float64" in p.dtypes else ["metal"])],
     fast=["metal"],
 )
-def atomic_tiles(A: T.Tensor((8, 12), dtypes[0]), C: T.Tensor((3, 8, 12), dtypes[1])):
+def atomic_tiles(A: dtypes[0][8, 12], C: dtypes[1][3, 8, 12]):
     """A whole buffer, a region and an origin, of another dtype than the value."""
     with T.Kernel(1, threads=64):
         tile = T.alloc_fragment((8, 12), dtypes[0])
@@ -127,18 +98,11 @@ def atomic_tiles(A: T.Tensor((8, 12), dtypes[0]), C: T.Tensor((3, 8, 12), dtypes
 
 
 @program(
-    tags={"atomic"},
     parameters={"threads": [64, 1, 128]},
     inputs={"A": lambda rng, shape: rng.integers(0, 8, shape)},
     fast=["metal", "sm_80"],
 )
-def atomic_counters(
-    A: T.Tensor((1000,), "int32"),
-    C: T.Tensor((8,), "int32"),
-    D: T.Tensor((3,), "int32"),
-    E: T.Tensor((1,), "int32"),
-    F: T.Tensor((1,), "int32"),
-):
+def atomic_counters(A: int32[1000], C: int32[8], D: int32[3], E: int32[1], F: int32[1]):
     """A histogram in a shared tile, added to the result; one value updates a tile once a block."""
     with T.Kernel(10, threads=threads) as bx:
         bins = T.alloc_shared((8,), "int32")
@@ -152,13 +116,12 @@ def atomic_counters(
 
 
 @program(
-    tags={"atomic"},
     parameters={"dtype": ["int8", "uint16", "float16", "bfloat16"]},
     examples="dtype",
     inputs={"A": lambda rng, shape: rng.integers(0, 3, shape)},
     fast=["metal"],
 )
-def atomic_updates_of_parts_of_words(A: T.Tensor((64,), dtype), C: T.Tensor((4,), dtype)):
+def atomic_updates_of_parts_of_words(A: dtype[64], C: dtype[4]):
     """The word around an element lies in the shared array, which needs the alignment of a word."""
     with T.Kernel(1, threads=64):
         sums = T.alloc_shared((4,), dtype)

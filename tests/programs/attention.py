@@ -20,24 +20,58 @@ def _fits(p):
     return few and shared and memory <= 32 * 1024
 
 
-@program(
-    name="attention_by_wgmma",
-    tags={"attention", "gemm", "pipelined", "wgmma"},
-    parameters={
+def _space(**given):
+    """Lists of values, of which most spaces have some."""
+    usual = {
         "batch": [1],
         "heads": [1, 2],
-        "length": [128, 100, 192],
         "dim": [64, 128],
         "causal": [True, False],
-        "block_M": [64, 128],
-        "block_N": [64, 32],
-        "threads": [128, 256],
         "stages": [2, 0, 1, 3],
         "policy": ["FullRow", "Square"],
         "dtype": ["float16", "bfloat16"],
         "roles": [None, False],
-        "tensor_copies": [True, False],
-    },
+        "tensor_copies": [True],
+        "longest_first": [False, True],
+        "product_last": [False, True],
+    }
+    return usual | given
+
+
+@program(
+    name="attention_by_blocks_that_stay",  # queries of the next one are copied while these are used
+    tags={"blocks that stay"},
+    parameters=_space(
+        batch=[2, 1, 6, 3],
+        heads=[1],
+        length=[384, 768, 128, 300],
+        dim=[64],
+        causal=[False, True],
+        block_M=[128],
+        block_N=[128],
+        threads=[256],
+        stages=[2],
+        policy=["FullRow"],
+        dtype=["float16"],
+        roles=[None],
+        longest_first=[True],
+        product_last=[True, False],
+    ),
+    examples=[{}, {"causal": True}, {"causal": True, "length": 300, "batch": 3}],
+    where=lambda p: p.batch * p.length <= 1024,
+    targets=["llvm", "sm_80", "sm_90a", "gpu"],
+    expects={"sm_90a": ["Q_map"]},
+)
+@program(
+    name="attention_by_wgmma",
+    tags={"pipelined"},
+    parameters=_space(
+        length=[128, 100, 192],
+        block_M=[64, 128],
+        block_N=[64, 32],
+        threads=[128, 256],
+        tensor_copies=[True, False],
+    ),
     where=lambda p: p.block_M * 2 == p.threads,
     targets=["llvm", "sm_90a", "gpu"],
     expects={"sm_90a": ["wgmma.mma_async", "not mma.sync"]},
@@ -45,22 +79,18 @@ def _fits(p):
     fast=["sm_90a"],
 )
 @program(
-    tags={"attention", "gemm", "pipelined"},
-    parameters={
-        "batch": [1, 2],
-        "heads": [2, 1],
-        "length": [70, 96, 33, 1, 100],
-        "dim": [64, 128],
-        "causal": [True, False],
-        "block_M": [32, 64, 16],
-        "block_N": [32, 64, 16],
-        "threads": [128, 64, 256, 32],
-        "stages": [1, 0, 2, 3],
-        "policy": ["FullRow", "Square", "FullCol"],
-        "dtype": ["float16", "bfloat16", "float32"],
-        "roles": [None, False],
-        "tensor_copies": [True],
-    },
+    tags={"pipelined", "attention"},
+    parameters=_space(
+        batch=[1, 2],
+        heads=[2, 1],
+        length=[70, 96, 33, 1, 100],
+        block_M=[32, 64, 16],
+        block_N=[32, 64, 16],
+        threads=[128, 64, 256, 32],
+        stages=[1, 0, 2, 3],
+        policy=["FullRow", "Square", "FullCol"],
+        dtype=["float16", "bfloat16", "float32"],
+    ),
     examples=[
         {},
         {"block_M": 32, "block_N": 64, "policy": "FullCol"},  # maxima through shared memory
@@ -71,36 +101,40 @@ def _fits(p):
     fast=["metal", "sm_80"],
 )
 def attention(
-    Q: T.Tensor((batch, length, heads, dim), dtype),
-    K: T.Tensor((batch, length, heads, dim), dtype),
-    V: T.Tensor((batch, length, heads, dim), dtype),
-    Output: T.Tensor((batch, length, heads, dim), dtype),
+    Q: dtype[batch, length, heads, dim],
+    K: dtype[batch, length, heads, dim],
+    V: dtype[batch, length, heads, dim],
+    Output: dtype[batch, length, heads, dim],
 ):
     """TileLang's kernel: scores are masked before the product."""
     scale = math.log2(math.e) / math.sqrt(dim)
     with T.Kernel(T.ceildiv(length, block_M), heads, batch, threads=threads) as (bx, by, bz):
         if roles is not None:
             T.annotate_warp_specialize(roles)
+        x = T.ceildiv(length, block_M) - 1 - bx if longest_first else bx
         q = T.alloc_shared((block_M, dim), dtype)
-        k = T.alloc_shared((block_N, dim), dtype)
-        v = T.alloc_shared((block_N, dim), dtype)
+        k, v = T.alloc_shared((block_N, dim), dtype), T.alloc_shared((block_N, dim), dtype)
         scores = T.alloc_fragment((block_M, block_N), "float32")
         weights = T.alloc_fragment((block_M, block_N), dtype)
         output = T.alloc_fragment((block_M, dim), "float32")
-        largest = T.alloc_fragment((block_M,), "float32")
-        before = T.alloc_fragment((block_M,), "float32")
-        rescale = T.alloc_fragment((block_M,), "float32")
-        sums = T.alloc_fragment((block_M,), "float32")
+        largest, before = (
+            T.alloc_fragment((block_M,), "float32"),
+            T.alloc_fragment((block_M,), "float32"),
+        )
+        rescale, sums = (
+            T.alloc_fragment((block_M,), "float32"),
+            T.alloc_fragment((block_M,), "float32"),
+        )
         total = T.alloc_fragment((block_M,), "float32")
-        T.copy(Q[bz, bx * block_M : (bx + 1) * block_M, by, :], q)
+        T.copy(Q[bz, x * block_M : (x + 1) * block_M, by, :], q)
         T.fill(output, 0)
         T.fill(total, 0)
         T.fill(largest, -T.infinity("float32"))
-        end = T.min((bx + 1) * block_M, length) if causal else length
+        end = T.min((x + 1) * block_M, length) if causal else length
         for step in T.Pipelined(T.ceildiv(end, block_N), num_stages=stages):
             T.copy(K[bz, step * block_N : (step + 1) * block_N, by, :], k)
             for i, j in T.Parallel(block_M, block_N):
-                last = bx * block_M + i if causal else length - 1
+                last = x * block_M + i if causal else length - 1
                 scores[i, j] = T.if_then_else(step * block_N + j <= last, 0, -T.infinity("float32"))
             T.gemm(q, k, scores, transpose_B=True, policy=getattr(T.GemmWarpPolicy, policy))
             T.copy(V[bz, step * block_N : (step + 1) * block_N, by, :], v)
@@ -113,57 +147,25 @@ def attention(
             for i, j in T.Parallel(block_M, block_N):
                 scores[i, j] = T.exp2((scores[i, j] - largest[i]) * scale)
             T.copy(scores, weights)
-            T.gemm(weights, v, output, policy=getattr(T.GemmWarpPolicy, policy))
+            if not product_last:
+                T.gemm(weights, v, output, policy=getattr(T.GemmWarpPolicy, policy))
             T.reduce_sum(scores, sums, dim=1)
             for i in T.Parallel(block_M):
                 total[i] = total[i] * rescale[i] + sums[i]
+            if product_last:
+                T.gemm(weights, v, output, policy=getattr(T.GemmWarpPolicy, policy))
         for i, j in T.Parallel(block_M, dim):
             output[i, j] /= total[i]
         T.copy(
             output,
-            Output[bz, bx * block_M : (bx + 1) * block_M, by, :],
+            Output[bz, x * block_M : (x + 1) * block_M, by, :],
             disable_tma=not tensor_copies,
         )
 
 
-@program(tags={"attention", "gemm", "pipelined"}, fast=["metal"])
-def attention_linear_with_a_state_in_registers(
-    Q: T.Tensor((64, 32), "float16"),
-    K: T.Tensor((64, 32), "float16"),
-    V: T.Tensor((64, 32), "float16"),
-    Output: T.Tensor((64, 32), "float32"),
-):
-    with T.Kernel(1, threads=128):
-        q, k = T.alloc_shared((16, 32), "float16"), T.alloc_shared((16, 32), "float16")
-        v = T.alloc_shared((16, 32), "float16")
-        scores = T.alloc_fragment((16, 16), "float32")
-        scores_shared = T.alloc_shared((16, 16), "float16")
-        state = T.alloc_fragment((32, 32), "float32")
-        state_shared = T.alloc_shared((32, 32), "float16")
-        output = T.alloc_fragment((16, 32), "float32")
-        T.clear(state)
-        for step in T.Pipelined(4, num_stages=1):
-            for i, j in T.Parallel(16, 32):
-                q[i, j] = Q[step * 16 + i, j]
-                k[i, j] = K[step * 16 + i, j]
-                v[i, j] = V[step * 16 + i, j]
-            T.gemm(q, k, scores, transpose_B=True, clear_accum=True)
-            for i, j in T.Parallel(16, 16):
-                scores[i, j] = T.if_then_else(i >= j, scores[i, j], 0)
-            T.copy(scores, scores_shared)
-            T.copy(state, state_shared)
-            T.gemm(scores_shared, v, output, clear_accum=True)
-            T.gemm(q, state_shared, output)
-            T.gemm(k, v, state, transpose_A=True)
-            T.copy(output, Output[step * 16, 0])
-
-
-@program(tags={"attention", "gemm", "pipelined"}, parameters={"stages": [3, 4]}, fast=["metal"])
+@program(tags={"pipelined"}, parameters={"stages": [3, 4]}, fast=["metal"])
 def attention_whose_scores_take_memory(
-    Q: T.Tensor((128, 16), "float32"),
-    K: T.Tensor((128, 16), "float32"),
-    V: T.Tensor((128, 16), "float32"),
-    Output: T.Tensor((128, 16), "float32"),
+    Q: float32[128, 16], K: float32[128, 16], V: float32[128, 16], Output: float32[128, 16]
 ):
     """Scores go through Metal's threadgroup memory, which leaves room for fewer stages."""
     with T.Kernel(T.ceildiv(128, 16), threads=128) as bx:

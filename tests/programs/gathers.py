@@ -10,13 +10,12 @@ ROWS = [3, 3, -1, 19, 20, 0, 7, 1 << 30]  # twice the same, none, and out of ran
 
 
 @program(
-    tags={"gather"},
     parameters={"dtype": DTYPES, "index": ["int32", "int64"], "four": [False, True]},
     examples=[{}, {"index": "int64", "four": True}, {"dtype": "float8_e4m3fn"}],
     inputs={"R": lambda rng, shape: np.array(ROWS) * (1 if index == "int32" else 1 << 10)},
     fast=["metal", "sm_80"],
 )
-def gather(A: T.Tensor((20, 72), dtype), R: T.Tensor((8,), index), C: T.Tensor((8, 96), dtype)):
+def gather(A: dtype[20, 72], R: index[8], C: dtype[8, 96]):
     """Eight rows, in parts of 32 columns of 72."""
     with T.Kernel(3, 2, threads=32) as (bx, by):
         tile = T.alloc_shared((4, 32), dtype)
@@ -29,13 +28,12 @@ def gather(A: T.Tensor((20, 72), dtype), R: T.Tensor((8,), index), C: T.Tensor((
 
 
 @program(
-    tags={"gather"},
     parameters={"dtype": DTYPES, "four": [False, True]},
-    examples=[{}, {"four": True}],
+    examples="four",
     inputs={"R": lambda rng, shape: ROWS},
     fast=["metal", "sm_80"],
 )
-def scatter(C: T.Tensor((8, 96), dtype), R: T.Tensor((8,), "int32"), A: T.Tensor((20, 72), dtype)):
+def scatter(C: dtype[8, 96], R: int32[8], A: dtype[20, 72]):
     """Of a row that is named twice, the last one is written."""
     with T.Kernel(3, threads=32) as bx:
         tile = T.alloc_shared((8, 32), dtype)
@@ -48,17 +46,14 @@ def scatter(C: T.Tensor((8, 96), dtype), R: T.Tensor((8,), "int32"), A: T.Tensor
 
 
 @program(
-    tags={"gather", "gemm", "pipelined"},
+    tags={"pipelined"},
     parameters={"stages": [3, 0]},
     inputs={"R": lambda rng, shape: rng.integers(-1, 100, shape)},
     expects=lambda p: {"sm_80": ["shared_global_16"]} if p.stages else {},
     fast=["metal", "sm_80"],
 )
 def gather_rows_of_a_product(
-    A: T.Tensor((100, 160), "float16"),
-    R: T.Tensor((64,), "int32"),
-    W: T.Tensor((160, 64), "float16"),
-    C: T.Tensor((64, 64), "float32"),
+    A: float16[100, 160], R: int32[64], W: float16[160, 64], C: float32[64, 64]
 ):
     """As of the tokens that an expert gets."""
     with T.Kernel(2, threads=64) as bx:
@@ -74,7 +69,6 @@ def gather_rows_of_a_product(
 
 
 @program(
-    tags={"gather"},
     parameters={
         "image": [(2, 7, 9, 5), (1, 8, 8, 4), (2, 9, 7, 3), (1, 5, 5, 1)],
         "window": [(3, 1, 1, 1), (3, 2, 1, 0), (2, 1, 2, 2), (1, 3, 1, 0)],
@@ -82,7 +76,7 @@ def gather_rows_of_a_product(
     examples=[{"image": (2, 9, 7, 3), "window": (2, 1, 2, 2)}, {}],
     fast=["metal", "sm_80"],
 )
-def im2col(A: T.Tensor(image, "float32"), C: T.Tensor((rows * 16, columns * 8), "float32")):
+def im2col(A: T.Tensor(image, "float32"), C: float32[rows * 16, columns * 8]):
     """Zeros behind the last row and column; a window is its size, stride, dilation and padding."""
     size, stride, dilation, pad = window
     reach = dilation * (size - 1) + 1
@@ -97,11 +91,9 @@ def im2col(A: T.Tensor(image, "float32"), C: T.Tensor((rows * 16, columns * 8), 
         T.copy(tile, C[by * 16, bx * 8])
 
 
-@program(tags={"gather", "gemm", "pipelined"}, fast=["metal", "sm_80"])
+@program(tags={"pipelined"}, fast=["metal", "sm_80"])
 def im2col_of_a_convolution(
-    data: T.Tensor((1, 6, 8, 16), "float32"),
-    weight: T.Tensor((3, 3, 16, 24), "float32"),
-    out: T.Tensor((1, 6, 8, 24), "float32"),
+    data: float32[1, 6, 8, 16], weight: float32[3, 3, 16, 24], out: float32[1, 6, 8, 24]
 ):
     with T.Kernel(2, 2, threads=128) as (bx, by):
         a = T.alloc_shared((32, 16), "float32")

@@ -7,18 +7,12 @@ from tests.programs import program
 
 
 @program(
-    tags={"indices"},
-    inputs={"n": lambda rng, shape: 5, "rows": lambda rng, shape: rng.integers(0, 12, shape)},
+    inputs={"n": 5, "rows": lambda rng, shape: rng.integers(0, 12, shape)},
     expects={"sm_80": ["not & 15) * 17"]},
     fast=["metal", "sm_80"],
 )
 def indices_divided(
-    A: T.Tensor((16, 32), "int32"),
-    rows: T.Tensor((32,), "int32"),
-    B: T.Tensor((4, 64), "int32"),
-    C: T.Tensor((4, 64), "int32"),
-    D: T.Tensor((3, 32), "int32"),
-    n: T.int32,
+    A: int32[16, 32], rows: int32[32], B: int32[4, 64], C: int32[4, 64], D: int32[3, 32], n: T.int32
 ):
     """A variable and what lies beside it, also by names and beside what no loop changes."""
     with T.Kernel(1, threads=32):
@@ -44,10 +38,8 @@ def indices_divided(
             D[2, i] = A[place // 3, (i % 8 + 1) % 8 + i % 4]
 
 
-@program(tags={"indices"}, fast=["metal", "sm_80"])
-def indices_counted_down(
-    A: T.Tensor((6,), "int32"), B: T.Tensor((6, 160), "int32"), C: T.Tensor((64,), "int32")
-):
+@program(fast=["metal", "sm_80"])
+def indices_counted_down(A: int32[6], B: int32[6, 160], C: int32[64]):
     with T.Kernel(1, threads=32):
         own = T.alloc_local((6,), "int32")
         for i in T.serial(6):
@@ -68,12 +60,8 @@ def indices_counted_down(
             B[3, i] = B[3, i] * 10 + A[(159 - i) // 32]
 
 
-@program(
-    tags={"indices"}, inputs={"n": lambda rng, shape: 3}, targets=["llvm", "metal", "sm_80", "gpu"]
-)
-def indices_beside_constants(
-    A: T.Tensor((4, 16), "int32"), B: T.Tensor((7, 16), "int32"), n: T.int32
-):
+@program(inputs={"n": 3}, targets=["llvm", "metal", "sm_80", "gpu"])
+def indices_beside_constants(A: int32[4, 16], B: int32[7, 16], n: T.int32):
     """The index that is hidden is one that a loop changes, and by an expression that TVM sees."""
     with T.Kernel(1, threads=32) as bx:
         tile = T.alloc_shared((4, 16), "int32")
@@ -93,15 +81,8 @@ def indices_beside_constants(
             B[6, i] = tile[n % 4, (15 - i) // 4] + tile[bx ^ 1, (13 - i) % 16]
 
 
-@program(
-    tags={"indices"},
-    parameters={"only": [0, 1]},
-    examples=[{}, {"only": 1}],
-    targets=["llvm", "metal", "sm_80", "gpu"],
-)
-def indices_of_the_one_iteration_that_is_left(
-    A: T.Tensor((2, 16, 24), "int32"), B: T.Tensor((24,), "int32")
-):
+@program(parameters={"only": [0, 1]}, examples="only", targets=["llvm", "metal", "sm_80", "gpu"])
+def indices_of_the_one_iteration_that_is_left(A: int32[2, 16, 24], B: int32[24]):
     with T.Kernel(1, threads=128):
         tile = T.alloc_shared((2, 16, 24), "int32")
         T.copy(A, tile)
@@ -111,12 +92,9 @@ def indices_of_the_one_iteration_that_is_left(
                     B[i] = tile[k % 2, i % 16, (i + (1 if only == 0 else k)) % 24]
 
 
-@program(tags={"indices"}, targets=["llvm", "metal", "sm_80", "gpu"], fast=["metal"])
+@program(targets=["llvm", "metal", "sm_80", "gpu"], fast=["metal"])
 def indices_whose_terms_are_taken_off(
-    A: T.Tensor((256,), "int32"),
-    B: T.Tensor((6, 16, 8), "int32"),
-    C: T.Tensor((3, 8, 8), "int32"),
-    D: T.Tensor((3, 512), "int32"),
+    A: int32[256], B: int32[6, 16, 8], C: int32[3, 8, 8], D: int32[3, 512]
 ):
     """What is left is divided as it is written; also in guards, places outside and conditions."""
     with T.Kernel(1, threads=128):
@@ -146,8 +124,8 @@ def indices_whose_terms_are_taken_off(
                 D[2, q] = x
 
 
-@program(tags={"indices"}, targets=["llvm", "metal", "sm_80", "gpu"], fast=["metal"])
-def indices_that_wrap(A: T.Tensor((3, 128), "int32"), B: T.Tensor((128,), "float32")):
+@program(targets=["llvm", "metal", "sm_80", "gpu"], fast=["metal"])
+def indices_that_wrap(A: int32[3, 128], B: float32[128]):
     """Whether their values are known or not."""
     with T.Kernel(1, threads=128):
         tile = T.alloc_shared((512,), "float32")
@@ -161,16 +139,14 @@ def indices_that_wrap(A: T.Tensor((3, 128), "int32"), B: T.Tensor((128,), "float
 
 
 @program(
-    tags={"indices", "pipelined"},
+    tags={"pipelined"},
     parameters={"stages": [0, 2, 3]},
-    examples=[{}, {"stages": 2}, {"stages": 3}],
+    examples="stages",
     expects={"sm_80": ["not for (int k"]},
     targets=["llvm", "metal", "sm_80", "gpu"],
     fast=["metal", "sm_80"],
 )
-def loop_of_one_iteration_with_a_start_of_its_own(
-    A: T.Tensor((128, 128), "float32"), C: T.Tensor((128, 128), "float32")
-):
+def loop_of_one_iteration_with_a_start_of_its_own(A: float32[128, 128], C: float32[128, 128]):
     """Each block visits the tile on its diagonal in a loop, with a mask on its variable."""
     with T.Kernel(4, threads=64) as bx:
         tile = T.alloc_shared((32, 32), "float32")
@@ -182,16 +158,9 @@ def loop_of_one_iteration_with_a_start_of_its_own(
             T.copy(tile, C[bx * 32, k * 32])
 
 
-@program(
-    tags={"indices", "gemm", "pipelined"},
-    targets=["llvm", "metal", "sm_90a", "gpu"],
-    fast=["sm_90a"],
-)
+@program(tags={"pipelined"}, targets=["llvm", "metal", "sm_90a", "gpu"], fast=["sm_90a"])
 def loop_of_no_iterations_over_a_swizzled_tile(
-    A: T.Tensor((64, 128), "float16"),
-    B: T.Tensor((16, 64), "float16"),
-    C: T.Tensor((128, 64), "float32"),
-    D: T.Tensor((128, 64), "float16"),
+    A: float16[64, 128], B: float16[16, 64], C: float32[128, 64], D: float16[128, 64]
 ):
     """TVM divided by zero where it flattened the places of elements that lie anywhere."""
     with T.Kernel(1, 1, threads=32) as (bx, by):
@@ -225,15 +194,12 @@ ORDERS = ["swizzle", "persistent", "by hand"]
 
 
 @program(
-    tags={"indices", "gemm"},
     parameters={"order": ORDERS},
-    examples=[{"order": order} for order in ORDERS],
+    examples="order",
     sizes=[{"m": 1, "n": 32}, {"m": 65, "n": 100}, {"m": 160, "n": 100}],
     targets=["llvm", "metal", "sm_90a", "gpu"],
 )
-def product_whose_tiles_come_in_an_order(
-    A: T.Tensor((m, 64), "float16"), B: T.Tensor((64, n), "float16"), C: T.Tensor((m, n), "float16")
-):
+def product_whose_tiles_come_in_an_order(A: float16[m, 64], B: float16[64, n], C: float16[m, n]):
     """Places are quotients of numbers of the call, which are computed once."""
     if order == "persistent":
         with T.Kernel(3, threads=64) as pid:
@@ -251,18 +217,12 @@ def product_whose_tiles_come_in_an_order(
 
 
 @program(
-    tags={"indices"},
-    inputs={"S": lambda rng, shape: [1.0, 2.0, 4.0, -8.0]},
+    inputs={"S": [1.0, 2.0, 4.0, -8.0]},
     expects={"sm_90a": ["blockIdx.x) - 2)"]},
     targets=["llvm", "metal", "sm_90a", "gpu"],
     fast=["metal"],
 )
-def names_of_choices_and_quotients(
-    S: T.Tensor((4,), "float32"),
-    A: T.Tensor((4, 8), "float32"),
-    C: T.Tensor((32, 8), "int32"),
-    E: T.Tensor((8,), "float32"),
-):
+def names_of_choices_and_quotients(S: float32[4], A: float32[4, 8], C: int32[32, 8], E: float32[8]):
     """A float times what has a range; choices between names of choices; a value with names in it."""
     with T.Kernel(4, threads=32) as bx:
         x = T.alloc_fragment((8, 8), "int32")
@@ -283,9 +243,9 @@ def names_of_choices_and_quotients(
                 E[i] = T.if_then_else(T.cast(power, "int32") > 1, power, power * 2)
 
 
-@program(tags={"indices"})
+@program()
 def names_that_are_keywords_of_metal(
-    device: T.Tensor((40,), "float32"), constant: T.Tensor((40,), "float32"), operator: T.float32
+    device: float32[40], constant: float32[40], operator: T.float32
 ):
     with T.Kernel(1, threads=32) as thread:
         new = T.alloc_fragment((40,), "float32")
@@ -297,12 +257,9 @@ def names_that_are_keywords_of_metal(
         T.copy(new, constant)
 
 
-@program(tags={"indices"}, inputs={"uint2": lambda rng, shape: np.arange(64)}, fast=["metal"])
+@program(inputs={"uint2": lambda rng, shape: np.arange(64)}, fast=["metal"])
 def names_that_types_and_functions_of_metal_have(
-    uint2: T.Tensor((64,), "int8"),
-    select: T.Tensor((64,), "int8"),
-    sqrt: T.Tensor((64,), "float32"),
-    exp: T.float32,
+    uint2: int8[64], select: int8[64], sqrt: float32[64], exp: T.float32
 ):
     """What the generated code says with them would mean the variables."""
     with T.Kernel(1, threads=32) as max:
@@ -316,14 +273,8 @@ def names_that_types_and_functions_of_metal_have(
         T.copy(float2, select)
 
 
-@program(
-    tags={"indices"},
-    inputs={"A": lambda rng, shape: rng.integers(-16, 17, shape) / 4},
-    targets=["llvm"],
-)
-def indices_that_wrap_where_a_strided_one_does(
-    A: T.Tensor((5, 32), "float32"), B: T.Tensor((5, 32), "float32")
-):
+@program(inputs={"A": lambda rng, shape: rng.integers(-16, 17, shape) / 4}, targets=["llvm"])
+def indices_that_wrap_where_a_strided_one_does(A: float32[5, 32], B: float32[5, 32]):
     """LLVM 22 read a whole group of strided elements, and so on behind the row, with AVX-512."""
     with T.Kernel(1, threads=32):
         a = T.alloc_shared((5, 32), "float32")
@@ -335,16 +286,13 @@ def indices_that_wrap_where_a_strided_one_does(
 
 
 @program(
-    tags={"indices"},
     inputs={
         "A": lambda rng, shape: rng.integers(-4, 5, shape),
         "B": lambda rng, shape: rng.integers(0, 8, shape),
     },
     targets=["llvm"],
 )
-def indices_whose_remainder_is_not_lost(
-    A: T.Tensor((64, 48), "float32"), B: T.Tensor((34, 64), "uint8"), C: T.Tensor((34, 64), "int32")
-):
+def indices_whose_remainder_is_not_lost(A: float32[64, 48], B: uint8[34, 64], C: int32[34, 64]):
     """LLVM 22 read behind the row at its third level, for CPUs with AVX-512."""
     with T.Kernel(2, 1, threads=32) as (bx, by):
         tile = T.alloc_shared((32, 16), "int8")

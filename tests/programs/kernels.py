@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import tvmtile.language as T
 from tests.programs import program
+from tests.programs.text import Name
+
+ROWS = {
+    "block": [4, 8, 1, 16, 3, 2],
+    "threads": [64, 128, 256, 96, 32],
+    "N": [100, 256, 1000, 64, 257, 7],
+}
 
 
-@program(tags={"rows"}, fast=["metal"])
+@program(fast=["metal"])
 def rotary_embedding_of_neighbouring_pairs(
-    X: T.Tensor((40, 64), "float16"),
-    cos: T.Tensor((40, 32), "float32"),
-    sin: T.Tensor((40, 32), "float32"),
-    Y: T.Tensor((40, 64), "float16"),
+    X: float16[40, 64], cos: float32[40, 32], sin: float32[40, 32], Y: float16[40, 64]
 ):
     with T.Kernel(T.ceildiv(40, 16), threads=128) as bx:
         x, y = T.alloc_fragment((16, 64), "float32"), T.alloc_fragment((16, 64), "float32")
@@ -23,76 +27,8 @@ def rotary_embedding_of_neighbouring_pairs(
         T.copy(y, Y[bx * 16, 0])
 
 
-@program(tags={"reduce"}, fast=["metal"])
-def matrix_times_vector(
-    A: T.Tensor((70, 300), "float16"), x: T.Tensor((300,), "float16"), y: T.Tensor((70,), "float32")
-):
-    with T.Kernel(T.ceildiv(70, 8), threads=64) as bx:
-        a, x_local = T.alloc_fragment((8, 64), "float16"), T.alloc_fragment((64,), "float16")
-        products, sums = T.alloc_fragment((8, 64), "float32"), T.alloc_fragment((8,), "float32")
-        T.clear(products)
-        for k in T.serial(T.ceildiv(300, 64)):
-            T.copy(A[bx * 8, k * 64], a)
-            T.copy(x[k * 64], x_local)
-            for i, j in T.Parallel(8, 64):
-                products[i, j] += T.cast(a[i, j], "float32") * x_local[j]
-        T.reduce_sum(products, sums, dim=1)
-        T.copy(sums, y[bx * 8])
-
-
-@program(
-    tags={"reduce"},
-    inputs={"A": lambda rng, shape: rng.permutation(320).reshape(shape)},
-    fast=["metal"],
-)
-def largest_elements_one_after_the_other(
-    A: T.Tensor((5, 64), "float32"),
-    values: T.Tensor((5, 3), "float32"),
-    places: T.Tensor((5, 3), "int32"),
-):
-    with T.Kernel(1, threads=128):
-        x, place = T.alloc_fragment((5, 64), "float32"), T.alloc_fragment((5, 64), "int32")
-        largest, where = T.alloc_fragment((5,), "float32"), T.alloc_fragment((5,), "int32")
-        T.copy(A, x)
-        for rank in T.serial(3):
-            T.fill(place, -1)
-            T.reduce_max(x, largest, dim=1)
-            for i, j in T.Parallel(5, 64):
-                place[i, j] = T.if_then_else(x[i, j] == largest[i], j, place[i, j])
-            T.reduce_max(place, where, dim=1)
-            for i, j in T.Parallel(5, 64):
-                x[i, j] = T.if_then_else(x[i, j] == largest[i], -1e4, x[i, j])
-            for i in T.Parallel(5):
-                values[i, rank] = largest[i]
-                places[i, rank] = where[i]
-
-
-@program(
-    tags={"gemm"},
-    inputs={"rows": lambda rng, shape: rng.permutation(40)[:24]},
-    fast=["metal", "sm_80"],
-)
-def rows_that_a_table_names_are_gathered_and_scattered(
-    X: T.Tensor((40, 64), "float16"),
-    rows: T.Tensor((24,), "int32"),
-    W: T.Tensor((64, 32), "float16"),
-    C: T.Tensor((40, 32), "float32"),
-):
-    with T.Kernel(1, threads=64):
-        gathered = T.alloc_shared((24, 64), "float16")
-        c = T.alloc_fragment((24, 32), "float32")
-        for i, j in T.Parallel(24, 64):
-            gathered[i, j] = X[rows[i], j]
-        T.clear(c)
-        T.gemm(gathered, W, c)
-        for i, j in T.Parallel(24, 32):
-            C[rows[i], j] = c[i, j]
-
-
-@program(tags={"loop"}, fast=["metal", "sm_80"])
-def stencil_that_is_applied_twice(
-    X: T.Tensor((34, 66), "float32"), C: T.Tensor((32, 64), "float32")
-):
+@program(fast=["metal", "sm_80"])
+def stencil_that_is_applied_twice(X: float32[34, 66], C: float32[32, 64]):
     with T.Kernel(1, threads=128):
         grid, new = T.alloc_shared((34, 66), "float32"), T.alloc_fragment((32, 64), "float32")
         T.copy(X, grid)
@@ -105,14 +41,8 @@ def stencil_that_is_applied_twice(
         T.copy(new, C)
 
 
-@program(
-    tags={"branch"},
-    inputs={"count": lambda rng, shape: 1},
-    fast=["metal", "sm_80"],
-)
-def branch_that_all_threads_take_alike(
-    A: T.Tensor((64, 32), "float32"), C: T.Tensor((64, 32), "float32"), count: T.int32
-):
+@program(inputs={"count": 1}, fast=["metal", "sm_80"])
+def branch_that_all_threads_take_alike(A: float32[64, 32], C: float32[64, 32], count: T.int32):
     """Barriers inside of it are for the blocks that take it."""
     with T.Kernel(2, threads=64) as bx:
         shared, x = T.alloc_shared((32, 32), "float32"), T.alloc_fragment((32, 32), "float32")
@@ -129,24 +59,6 @@ def branch_that_all_threads_take_alike(
 
 
 @program(
-    tags={"branch"},
-    inputs={"lengths": lambda rng, shape: [0, 1, 31, 33, 64]},
-    fast=["metal"],
-)
-def length_that_is_a_value_of_another_tensor(
-    A: T.Tensor((5, 64), "float32"),
-    lengths: T.Tensor((5,), "int32"),
-    C: T.Tensor((5, 64), "float32"),
-):
-    """Rows end where `lengths` says; what lies behind keeps its value."""
-    with T.Kernel(5, threads=32) as bx:
-        for j in T.Parallel(64):
-            if j < lengths[bx]:
-                C[bx, j] = A[bx, j] * 2
-
-
-@program(
-    tags={"copy"},
     parameters={
         "dtype": [
             "int8",
@@ -167,9 +79,7 @@ def length_that_is_a_value_of_another_tensor(
     drawn=4,
     fast=["metal"],
 )
-def tiles_of_a_dtype(
-    A: T.Tensor((40, 64), dtype), C: T.Tensor((40, 64), dtype), D: T.Tensor((40, 64), "float32")
-):
+def tiles_of_a_dtype(A: dtype[40, 64], C: dtype[40, 64], D: float32[40, 64]):
     """Copied through shared memory and registers, compared and converted; the rows are ragged."""
     with T.Kernel(T.ceildiv(40, 16), threads=64) as bx:
         shared, own = T.alloc_shared((16, 64), dtype), T.alloc_fragment((16, 64), dtype)
@@ -182,63 +92,9 @@ def tiles_of_a_dtype(
         T.copy(shared, D[bx * 16, 0])
 
 
-@program(tags={"view"}, fast=["metal", "sm_80"])
-def views_of_shared_and_global_memory(
-    A: T.Tensor((64,), "float32"), C: T.Tensor((8, 8), "float32"), bits: T.Tensor((64,), "int32")
-):
-    with T.Kernel(1, threads=32):
-        tile = T.alloc_shared((64,), "float32")
-        T.copy(A, tile)
-        T.copy(T.reshape(tile, (8, 8)), C)
-        T.copy(T.view(tile, (64,), "int32"), bits)
-        rows = T.view(A, (4, 16))
-        for i, j in T.Parallel(4, 16):
-            C[i * 2 + j // 8, j % 8] += rows[i, j]
-
-
-@program(tags={"persistent"}, fast=["metal"])
-def persistent_blocks_and_scalars(
-    A: T.Tensor((7, 64), "float32"), C: T.Tensor((7, 64), "float32"), n: T.int32, alpha: T.float32
-):
-    with T.Kernel(3, threads=32) as block:
-        for (i,) in T.Persistent([7], 3, block):
-            for j in T.Parallel(64):
-                C[i, j] = A[i, j] * alpha + n
-
-
-@program(tags={"loop", "reduce"}, sizes=[{"n": 100}, {"n": 1}], fast=["metal", "sm_80"])
-def two_kernels_of_an_extent_known_at_run_time(
-    A: T.Tensor((n,), "float32"), B: T.Tensor((n,), "float32"), C: T.Tensor((1,), "float32")
-):
-    with T.Kernel(T.ceildiv(n, 32), threads=32) as bx:
-        for i in T.Parallel(32):
-            B[bx * 32 + i] = A[bx * 32 + i] * 2
-    with T.Kernel(1, threads=64):
-        tile, total = T.alloc_fragment((128,), "float32"), T.alloc_fragment((1,), "float32")
-        T.copy(B[0:128], tile)
-        T.reduce_sum(tile, total, dim=0)
-        T.copy(total, C)
-
-
-@program(
-    tags={"atomic"},
-    parameters={"dtype": ["int32", "uint32", "float32"]},
-    inputs={"keys": lambda rng, shape: rng.integers(0, 7, shape)},
-    fast=["metal", "sm_80"],
-)
-def histogram(keys: T.Tensor((300,), "int32"), counts: T.Tensor((7,), dtype)):
-    with T.Kernel(3, threads=32) as bx:
-        for i in T.Parallel(100):
-            T.atomic_add(counts[keys[bx * 100 + i]], T.cast(1, dtype))
-
-
 # A block of sm_89 has less memory.
-@program(tags={"copy"}, targets=["llvm", "sm_80", "sm_90a", "gpu"], fast=["sm_80"])
-def tiles_that_share_memory(
-    A: T.Tensor((128, 256), "float32"),
-    B: T.Tensor((128, 256), "float32"),
-    C: T.Tensor((128, 256), "float32"),
-):
+@program(targets=["llvm", "sm_80", "sm_90a", "gpu"], fast=["sm_80"])
+def tiles_that_share_memory(A: float32[128, 256], B: float32[128, 256], C: float32[128, 256]):
     """Two tiles of 128 KiB, more than a block may have at once."""
     with T.Kernel(1, threads=256):
         first, second = T.alloc_shared((128, 256), "float32"), T.alloc_shared((128, 256), "float32")
@@ -252,8 +108,8 @@ def tiles_that_share_memory(
         T.copy(total, C)
 
 
-@program(tags={"copy"}, fast=["sm_80"])
-def transposed_block_by_block(A: T.Tensor((64, 256), "float32"), C: T.Tensor((256, 64), "float32")):
+@program(fast=["sm_80"])
+def transposed_block_by_block(A: float32[64, 256], C: float32[256, 64]):
     """Through one tile, in a loop."""
     with T.Kernel(2, threads=128) as bx:
         tile = T.alloc_shared((32, 32), "float32")
@@ -264,15 +120,12 @@ def transposed_block_by_block(A: T.Tensor((64, 256), "float32"), C: T.Tensor((25
 
 
 @program(
-    tags={"reduce"},
     parameters={"dtype": ["int8", "int32", "int16"]},
     inputs={"X": lambda rng, shape: rng.integers(-100, 100, shape)},
     targets=["llvm", "metal", "sm_80", "sm_90a", "gpu"],
     fast=["sm_90a"],
 )
-def extremes_of_negated_integers(
-    X: T.Tensor((3, 64), dtype), Y: T.Tensor((4, 64), dtype), Z: T.Tensor((64,), dtype)
-):
+def extremes_of_negated_integers(X: dtype[3, 64], Y: dtype[4, 64], Z: dtype[64]):
     """ptxas before CUDA 13.4 loses the sign of `b` in `min(min(a, -b), c)`, on sm_90 and sm_100."""
     with T.Kernel(1, threads=64):
         tile, least = T.alloc_fragment((3, 64), dtype), T.alloc_fragment((64,), dtype)
@@ -288,7 +141,6 @@ def extremes_of_negated_integers(
 
 
 @program(
-    tags={"loop"},
     parameters={"order": ["row", "column"], "grid": [(7, 5), (8, 8), (1, 3)]},
     targets=["llvm", "metal", "sm_80", "gpu"],
     fast=["sm_80"],
@@ -299,3 +151,105 @@ def blocks_in_any_order(C: T.Tensor(grid, "int32")):
         T.use_swizzle(3, order=order)
         for i in T.Parallel(1):
             T.atomic_add(C[by, bx + i], by * grid[1] + bx + 1)
+
+
+@program(
+    parameters={
+        "M": [10, 33, 5, Name("M")],
+        **ROWS,
+        "dtype": ["float16", "float32", "bfloat16"],
+    },
+    examples=[{}, {"M": 5, "N": 1000, "block": 1, "threads": 128}, {"M": Name("M"), "N": 96}],
+    sizes=lambda p: [{"M": 11}, {"M": 1}, {"M": 8}] if isinstance(p.M, str) else [{}, {}],
+    where=lambda p: p.block * p.N <= 32 * p.threads,
+    drawn=8,
+    fast=["metal", "sm_80"],
+)
+def softmax(A: dtype[M, N], C: dtype[M, N]):
+    with T.Kernel(T.ceildiv(M, block), threads=threads) as bx:
+        x = T.alloc_fragment((block, N), "float32")
+        row_max, row_sum = (
+            T.alloc_fragment((block,), "float32"),
+            T.alloc_fragment((block,), "float32"),
+        )
+        T.copy(A[bx * block, 0], x)
+        T.reduce_max(x, row_max, dim=1)
+        for i, j in T.Parallel(block, N):
+            x[i, j] = T.exp(x[i, j] - row_max[i])
+        T.reduce_sum(x, row_sum, dim=1)
+        for i, j in T.Parallel(block, N):
+            x[i, j] /= row_sum[i]
+        T.copy(x, C[bx * block, 0])
+
+
+@program(
+    tags={"pipelined"},
+    parameters={
+        "M": [33, 32, 1],
+        "N": [40, 64, 7],
+        "K": [96, 64, 32],
+        "dtype": ["bfloat16", "float16", "float32"],
+        "stages": [2, 0, 3],
+        "in_registers": [True, False],
+    },
+    inputs={"W": lambda rng, shape: rng.integers(0, 256, shape)},
+    drawn=4,
+    fast=["metal", "sm_80"],
+)
+def quantized_gemm_of_4_bits(
+    A: dtype[M, K], W: uint8[N, K // 2], scales: dtype[N, K // 32], C: dtype[M, N]
+):
+    """C = A @ W.T, a weight (nibble - 8) * scale; decoded in shared memory or in fragments."""
+    with T.Kernel(T.ceildiv(N, 32), T.ceildiv(M, 32), threads=128) as (bx, by):
+        a = T.alloc_shared((32, 32), dtype)
+        w_packed = T.alloc_shared((32, 16), "uint8")
+        w = T.alloc_shared((32, 32), dtype)
+        packed = T.alloc_fragment((32, 16), "uint8")
+        decoded = T.alloc_fragment((32, 32), dtype)
+        sums = T.alloc_fragment((32, 32), "float32")
+        T.clear(sums)
+        for k in T.Pipelined(T.ceildiv(K, 32), num_stages=stages):
+            T.copy(A[by * 32, k * 32], a)
+            T.copy(W[bx * 32, k * 16], w_packed)
+            if in_registers:
+                T.copy(w_packed, packed)
+                for i, j in T.Parallel(32, 32):
+                    nibble = (packed[i, j // 2] >> (j % 2 * 4)) & 0xF
+                    decoded[i, j] = (T.cast(nibble, dtype) - 8) * scales[bx * 32 + i, k]
+                T.copy(decoded, w)
+            else:
+                for i, j in T.Parallel(32, 32):
+                    nibble = (w_packed[i, j // 2] >> (j % 2 * 4)) & 0xF
+                    w[i, j] = (T.cast(nibble, dtype) - 8) * scales[bx * 32 + i, k]
+            T.gemm(a, w, sums, transpose_B=True)
+        T.copy(sums, C[by * 32, bx * 32])
+
+
+@program(
+    parameters={
+        "M": [9, 17],
+        **ROWS,
+    },
+    where=lambda p: p.block * p.N <= 32 * p.threads,
+    drawn=4,
+    fast=["metal"],
+)
+def layer_norm(A: float16[M, N], weight: float32[N], bias: float32[N], C: float16[M, N]):
+    with T.Kernel(T.ceildiv(M, block), threads=threads) as bx:
+        x, square = T.alloc_fragment((block, N), "float32"), T.alloc_fragment((block, N), "float32")
+        mean, variance = (
+            T.alloc_fragment((block,), "float32"),
+            T.alloc_fragment((block,), "float32"),
+        )
+        T.copy(A[bx * block, 0], x)
+        T.reduce_sum(x, mean, dim=1)
+        for i in T.Parallel(block):
+            mean[i] /= N
+        for i, j in T.Parallel(block, N):
+            square[i, j] = (x[i, j] - mean[i]) * (x[i, j] - mean[i])
+        T.reduce_sum(square, variance, dim=1)
+        for i in T.Parallel(block):
+            variance[i] = T.rsqrt(variance[i] / N + 1e-5)
+        for i, j in T.Parallel(block, N):
+            x[i, j] = (x[i, j] - mean[i]) * variance[i] * weight[j] + bias[j]
+        T.copy(x, C[bx * block, 0])

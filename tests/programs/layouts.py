@@ -12,177 +12,8 @@ STAGED = dict.fromkeys(["rows", "displaced axis", "view"], "g") | dict.fromkeys(
 """Forms, and the fragment that is staged."""
 
 
-@program(
-    tags={"gemm", "layout"},
-    parameters={"ways": WAYS, "meet": ["by elements", "in the same sums"]},
-    examples=[{}, {"meet": "in the same sums"}],
-    expects={"sm_80": ["mma.sync"]},
-    fast=["metal"],
-)
-def products_that_meet(
-    A: T.Tensor((64, 64), "float16"),
-    B: T.Tensor((64, 64), "float16"),
-    C: T.Tensor((64, 64), "float32"),
-):
-    """They are shared out alike."""
-    with T.Kernel(1, threads=128):
-        a = T.alloc_shared((64, 32), "float16")
-        b = T.alloc_shared((32, 64), "float16")
-        x = T.alloc_fragment((64, 64), "float32")
-        y = T.alloc_fragment((64, 64), "float32")
-        rows = T.alloc_fragment((64,), "float32")
-        T.clear(x)
-        T.clear(y)
-        for k in T.Pipelined(2, num_stages=2):
-            T.copy(A[:, k * 32 : k * 32 + 32], a)
-            T.copy(B[k * 32 : k * 32 + 32, :], b)
-            T.gemm(a, b, x, policy=getattr(T.GemmWarpPolicy, ways[0]))
-            if meet == "by elements":
-                T.gemm(a, b, y, policy=getattr(T.GemmWarpPolicy, ways[1]))
-            else:
-                T.gemm(a, b, x, policy=getattr(T.GemmWarpPolicy, ways[1]))
-        T.reduce_sum(x, rows, dim=1)
-        for i, j in T.Parallel(64, 64):
-            y[i, j] += x[i, j] + rows[i]
-        T.copy(y, C)
-
-
-@program(
-    tags={"gemm", "layout", "pipelined"},
-    fast=["sm_80"],
-    expects={
-        "sm_80": ["mma.sync"],
-        "sm_90a": ["mma.sync"],
-        "metal": ["simdgroup_multiply_accumulate"],
-    },
-)
-def sums_and_their_mirror_image(
-    A: T.Tensor((32, 64), "float16"),
-    B: T.Tensor((64, 32), "float16"),
-    C: T.Tensor((32, 32), "float32"),
-):
-    """No way to share out a product has an element and its mirror image in one thread."""
-    with T.Kernel(1, threads=128):
-        a = T.alloc_shared((32, 32), "float16")
-        b = T.alloc_shared((32, 32), "float16")
-        x = T.alloc_fragment((32, 32), "float32")
-        y = T.alloc_fragment((32, 32), "float32")
-        T.clear(y)
-        for k in T.Pipelined(2, num_stages=2):
-            T.copy(A[:, k * 32 : k * 32 + 32], a)
-            T.copy(B[k * 32 : k * 32 + 32, :], b)
-            T.gemm(a, b, x, clear_accum=True)
-            T.gemm(a, b, y)
-            for i, j in T.Parallel(32, 32):
-                y[i, j] += x[j, i]
-        T.copy(y, C)
-
-
-@program(
-    tags={"gemm", "layout"},
-    targets=("sm_80", "sm_90a", "gpu"),
-    expects={"sm_80": ["mma.sync"], "sm_90a": ["mma.sync"]},
-)
-def operand_in_two_layouts(
-    A: T.Tensor((64, 64), "float16"),
-    B: T.Tensor((64, 64), "float16"),
-    C: T.Tensor((64, 64), "float32"),
-):
-    with T.Kernel(1, threads=128):
-        a = T.alloc_fragment((64, 64), "float16")
-        b = T.alloc_shared((64, 64), "float16")
-        x = T.alloc_fragment((64, 64), "float32")
-        y = T.alloc_fragment((64, 64), "float32")
-        T.copy(A, a)
-        T.copy(B, b)
-        T.gemm(a, b, x, clear_accum=True, impl="mma")
-        T.gemm(b, a, y, clear_accum=True, impl="mma")
-        for i, j in T.Parallel(64, 64):
-            y[i, j] += x[i, j]
-        T.copy(y, C)
-
-
-@program(
-    tags={"gemm", "layout"},
-    parameters={
-        "dtypes": [("float16", "float32"), ("int8", "int32")],
-        "threads": [256, 128],
-        "policy": ["FullCol", "Square", "FullRow"],
-        "is_viewed": [False, True],
-    },
-    examples=[{}, {"dtypes": ("int8", "int32"), "threads": 128, "is_viewed": True}],
-    targets=("sm_90a", "gpu"),
-    # Views show plain rows, in which wgmma finds nothing.
-    expects=lambda p: {
-        "sm_90a": ["mma.sync"] if p.is_viewed else ["wgmma.mma_async", "not mma.sync"]
-    },
-)
-def product_of_a_masked_product(
-    A: T.Tensor((64, 64), dtypes[0]),
-    B: T.Tensor((64, 64), dtypes[0]),
-    C: T.Tensor((64, 64), dtypes[1]),
-):
-    """Warpgroups side by side need all columns of p, each of them has some, and int8 lies otherwise."""
-    dtype, sums = dtypes
-    with T.Kernel(1, threads=threads):
-        a = T.alloc_shared((64, 64), dtype)
-        b = T.alloc_shared((64, 64), dtype)
-        x = T.alloc_fragment((64, 64), sums)
-        y = T.alloc_fragment((64, 64), sums)
-        p = T.alloc_fragment((64, 64), dtype)
-        T.copy(A, a)
-        T.copy(B, b)
-        T.clear(y)
-        for k in T.serial(2):
-            T.gemm(
-                a,
-                b,
-                x,
-                transpose_B=True,
-                clear_accum=True,
-                policy=getattr(T.GemmWarpPolicy, policy),
-            )
-            if is_viewed:
-                flat = T.reshape(p, (4096,))
-                T.clear(flat)
-            for i, j in T.Parallel(64, 64):
-                p[i, j] = T.if_then_else(i >= j, T.clamp(x[i, j], -8, 8), k)
-            T.gemm(p, b, y, transpose_B=True, policy=getattr(T.GemmWarpPolicy, policy))
-            T.gemm(a, b, y, transpose_B=True, policy=getattr(T.GemmWarpPolicy, policy))
-        T.copy(y, C)
-
-
-@program(tags={"gemm", "layout"})
-def products_that_keep_their_ways(
-    A: T.Tensor((128, 64), "float16"),
-    B: T.Tensor((64, 16), "float16"),
-    C: T.Tensor((128, 64), "float32"),
-):
-    """Half of 16 columns is less than an instruction of Hopper's reads of rows of 32 bytes."""
-    with T.Kernel(1, threads=256):
-        a = T.alloc_shared((128, 64), "float16")
-        b = T.alloc_shared((64, 16), "float16")
-        p = T.alloc_shared((128, 16), "float16")
-        s = T.alloc_fragment((128, 16), "float32")
-        c = T.alloc_fragment((128, 64), "float32")
-        m = T.alloc_fragment((128,), "float32")
-        T.copy(A, a)
-        T.copy(B, b)
-        T.clear(c)
-        T.gemm(a, b, s, clear_accum=True)
-        T.reduce_max(s, m, dim=1)
-        T.copy(s, p)
-        T.gemm(p, b, c, transpose_B=True, policy=T.GemmWarpPolicy.FullCol)
-        for i, j in T.Parallel(128, 64):
-            c[i, j] = c[i, j] + m[i]
-        T.copy(c, C)
-
-
-@program(
-    tags={"layout"},
-    expects={"sm_80": ["not __shared__"], "metal": ["not threadgroup float"]},
-)
-def axis_that_a_serial_loop_counts(A: T.Tensor((8,), "float32"), C: T.Tensor((128,), "float32")):
+@program(expects={"sm_80": ["not __shared__"], "metal": ["not threadgroup float"]})
+def axis_that_a_serial_loop_counts(A: float32[8], C: float32[128]):
     """Parts of a sum that are put together one by one: every thread has all parts of its columns."""
     with T.Kernel(1, threads=128):
         parts = T.alloc_fragment((8, 128), "float32")
@@ -199,13 +30,12 @@ def axis_that_a_serial_loop_counts(A: T.Tensor((8,), "float32"), C: T.Tensor((12
 
 
 @program(
-    tags={"layout"},
     parameters={"form": [*STAGED], "is_viewed": [False, True]},
     examples=[*({"form": form} for form in STAGED), {"form": "columns", "is_viewed": True}],
     expects=lambda p: {"sm_80": ["not for ("]} if p.form == "own" else {},
     fast=["metal"],
 )
-def fragment_in_shared_memory(A: T.Tensor((64, 64), "float32"), C: T.Tensor((64, 64), "float32")):
+def fragment_in_shared_memory(A: float32[64, 64], C: float32[64, 64]):
     """Iterations that change one element come one after the other; `own`: each changes its own."""
     with T.Kernel(1, threads=64):
         f = T.alloc_fragment((64,), "float32")
@@ -246,3 +76,63 @@ def fragment_in_shared_memory(A: T.Tensor((64, 64), "float32"), C: T.Tensor((64,
         else:
             for i in T.Parallel(64):
                 C[0, i] = f[63 - i]
+
+
+MOVES = [
+    ("fill", "to a tile of one row", "to a vector", "to a row"),
+    ("in reverse",),
+    ("in reverse by vectors",),
+    ("column", "element", "transposed"),
+]
+
+
+@program(
+    parameters={"moves": MOVES, "to": ["fragment", "shared"]},
+    examples=[{"moves": moves, "to": to} for moves in MOVES for to in ("fragment", "shared")],
+    fast=["metal", "sm_80"],
+)
+def rows_of_a_fragment(
+    A: float16[64, 32], B: float16[32, 64], C: float32[64, 32], D: float32[64, 64]
+):
+    with T.Kernel(1, threads=256):
+        a = T.alloc_fragment((64, 32), "float16")
+        b = T.alloc_shared((32, 64), "float16")
+        c = getattr(T, "alloc_" + to)((64, 32), "float32")
+        d = T.alloc_fragment((64, 64), "float32")
+        T.copy(A, a)
+        T.copy(B, b)
+        T.clear(c)
+        T.clear(d)
+        T.gemm(a, b, d)
+        T.copy(d, D)
+        for move in moves:
+            if move == "fill":
+                T.fill(a[58:59, 0:32], 7)
+                T.copy(a, c)
+            if move == "to a tile of one row":
+                flat = T.alloc_fragment((1, 32), "float32")
+                T.copy(a[33:34, 0:32], flat)
+                T.copy(flat, c[36:37, 0:32])
+            if move == "to a vector":
+                vector = T.alloc_fragment((32,), "float32")
+                T.copy(a[1, 0:32], vector)
+                T.copy(vector, c[63, 0:32])
+            if move == "to a row":
+                T.copy(a[58:59, 0:32], c[20:21, 0:32])
+            if move == "in reverse":
+                for k in T.serial(64):
+                    T.copy(a[k : k + 1, 0:32], c[63 - k : 64 - k, 0:32])
+            if move == "in reverse by vectors":
+                row = T.alloc_shared((32,), "float32")
+                for k in T.serial(64):
+                    T.copy(a[k, 0:32], row)
+                    T.copy(row, c[63 - k, 0:32])
+            if move == "column":
+                T.copy(a[0:64, 5:6], c[0:64, 8:9])
+            if move == "element":
+                T.copy(a[58:59, 3:4], c[36:37, 9:10])
+            if move == "transposed":
+                column = T.alloc_fragment((32, 1), "float32")
+                T.transpose(a[58:59, 0:32], column)
+                T.transpose(column, c[40:41, 0:32])
+        T.copy(c, C)

@@ -33,7 +33,6 @@ def _add(part, total, scale):
 
 
 @program(
-    tags={"reduce", "loop"},
     parameters={
         "form": SUMS_OF_SUMS + OTHER_SUMS,
         "dtype": ["float32", "int32"],
@@ -48,9 +47,7 @@ def _add(part, total, scale):
     ],
     fast=["metal"],
 )
-def sums_of_rows_in_a_loop(
-    A: T.Tensor((3, 16, 32), dtype), S: T.Tensor((3, 16), dtype), C: T.Tensor((2, 16), dtype)
-):
+def sums_of_rows_in_a_loop(A: dtype[3, 16, 32], S: dtype[3, 16], C: dtype[2, 16]):
     """Sums of which the loop only takes sums are exchanged behind it, all others in it."""
     with T.Kernel(1, threads=threads):
         x = T.alloc_fragment((16, 32), dtype)
@@ -112,14 +109,11 @@ def sums_of_rows_in_a_loop(
 
 
 @program(
-    tags={"reduce", "loop"},
     parameters={"around": ["no iterations", "while", "break", "continue"]},
-    examples=[{"around": x} for x in ("no iterations", "while", "break", "continue")],
-    inputs={"n": lambda rng, shape: 1},
+    examples="around",
+    inputs={"n": 1},
 )
-def sums_in_a_loop_in_a_loop(
-    A: T.Tensor((3, 16, 32), "float32"), C: T.Tensor((2, 16), "float32"), n: T.int32
-):
+def sums_in_a_loop_in_a_loop(A: float32[3, 16, 32], C: float32[2, 16], n: T.int32):
     """Which reads or changes the total, is left between sums, or sums nothing at all."""
     with T.Kernel(1, threads=64):
         x = T.alloc_fragment((16, 32), "float32")
@@ -155,8 +149,8 @@ def sums_in_a_loop_in_a_loop(
         T.copy(total, C[0, 0])
 
 
-@program(tags={"reduce", "loop"}, parameters={"is_alone": [False, True]})
-def sums_with_nothing_to_move(A: T.Tensor((3, 64, 8), "float32"), C: T.Tensor((64,), "float32")):
+@program(parameters={"is_alone": [False, True]})
+def sums_with_nothing_to_move(A: float32[3, 64, 8], C: float32[64]):
     """There is no loop, or a thread holds a row alone."""
     with T.Kernel(1, threads=64):
         x = T.alloc_fragment((64, 8), "float32")
@@ -174,17 +168,14 @@ def sums_with_nothing_to_move(A: T.Tensor((3, 64, 8), "float32"), C: T.Tensor((6
 
 
 @program(
-    tags={"reduce", "loop"},
     parameters={"columns": [16, 4, 10]},
-    examples=[{"columns": 16}, {"columns": 4}, {"columns": 10}],
+    examples="columns",
     expects=lambda p: {
         "sm_90a": {16: ["float sums_ptr[1]"], 4: ["float sums_ptr[4]"]}.get(p.columns, [])
     },
     fast=["sm_90a"],
 )
-def sums_that_threads_share_out(
-    A: T.Tensor((3, 24, columns), "float32"), C: T.Tensor((3,), "float32")
-):
+def sums_that_threads_share_out(A: float32[3, 24, columns], C: float32[3]):
     """More than a few; then all threads read all of them."""
     with T.Kernel(3, threads=64) as bx:
         sums = T.alloc_fragment((columns,), "float32")
@@ -205,12 +196,11 @@ def sums_that_threads_share_out(
 
 
 @program(
-    tags={"reduce", "loop"},
     parameters={"why": ["written again", "beside another"]},
-    examples=[{"why": "written again"}, {"why": "beside another"}],
+    examples="why",
     expects={"metal": ["not sums_whole"], "sm_90a": ["not sums_whole"]},
 )
-def sums_that_stay_whole(A: T.Tensor((32, 16), "float32"), C: T.Tensor((32,), "float32")):
+def sums_that_stay_whole(A: float32[32, 16], C: float32[32]):
     """They are written again once they are read, or lie where another fragment lies."""
     with T.Kernel(1, threads=64):
         sums = T.alloc_fragment((16,), "float32")
@@ -227,9 +217,8 @@ def sums_that_stay_whole(A: T.Tensor((32, 16), "float32"), C: T.Tensor((32,), "f
 
 
 @program(
-    tags={"loop"},
     parameters={"rest": [6, "any", 0]},
-    examples=[{"rest": 6}, {"rest": "any"}, {"rest": 0}],
+    examples="rest",
     sizes=lambda p: [{}] if p.rest != "any" else [{"m": 70, "n": 45}, {"m": 64, "n": 64}],
     expects=lambda p: {
         target: [("not " if p.rest != "any" else "") + text]
@@ -252,13 +241,9 @@ def nests_under_guards(
 
 
 @program(
-    tags={"loop"},
-    inputs={"row": lambda rng, shape: 5},
-    expects={"metal": [f"not {METAL_LOOP}"], "sm_80": ["not #pragma unroll"]},
+    inputs={"row": 5}, expects={"metal": [f"not {METAL_LOOP}"], "sm_80": ["not #pragma unroll"]}
 )
-def nest_under_one_guard(
-    A: T.Tensor((8, 1024), "float32"), C: T.Tensor((1024,), "float32"), row: T.int32
-):
+def nest_under_one_guard(A: float32[8, 1024], C: float32[1024], row: T.int32):
     """It is the same for the whole nest, which is written out."""
     with T.Kernel(1, threads=32):
         own = T.alloc_fragment((1024,), "float32")
@@ -267,8 +252,8 @@ def nest_under_one_guard(
         T.copy(own, C)
 
 
-@program(tags={"loop"}, sizes=[{"n": 1500}, {"n": 7}])
-def atomic_updates_under_guards(A: T.Tensor((n,), "int32"), C: T.Tensor((n,), "int32")):
+@program(sizes=[{"n": 1500}, {"n": 7}])
+def atomic_updates_under_guards(A: int32[n], C: int32[n]):
     with T.Kernel(T.ceildiv(n, 1024), threads=32) as bx:
         for i in T.Parallel(1024):
             if bx * 1024 + i < n:
@@ -276,14 +261,13 @@ def atomic_updates_under_guards(A: T.Tensor((n,), "int32"), C: T.Tensor((n,), "i
 
 
 @program(
-    tags={"loop"},
     parameters={"first": [-7, 0, 2], "divisor": [3, 5, 6], "trips": [4, 0, 1, 7]},
     examples=[{}, {"first": 2, "divisor": 6, "trips": 7}],
     inputs={"n": lambda rng, shape: trips},
     expects={"sm_80": ["k_parity"]},
     fast=["sm_80"],
 )
-def remainders_of_counts(C: T.Tensor((3, 8, 3), "int32"), n: T.int32):
+def remainders_of_counts(C: int32[3, 8, 3], n: T.int32):
     """Those that a loop carries are those of each iteration."""
     with T.Kernel(1, threads=32):
         done = T.alloc_local((1,), "int32")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import tvmtile.language as T
 from tests.programs import program
 
+SHARING = ["one after the other", "side by side", "in a loop", "of some threads"]
 HALF = 4096  # float32 elements: 16 KB, half of what a threadgroup of Metal has
 
 
 @program(
-    tags={"memory"},
     parameters={"with_product": [False, True]},
-    examples=[{}, {"with_product": True}],
+    examples="with_product",
     counts=lambda p: {
         "metal": f"threadgroup_memory <= {2 * 64 * 72 * 2}"
         if p.with_product
@@ -19,7 +19,7 @@ HALF = 4096  # float32 elements: 16 KB, half of what a threadgroup of Metal has
     },
     fast=["metal"],
 )
-def tile_that_moves_as_words(A: T.Tensor((64, 64), "float16"), C: T.Tensor((64, 64), "float16")):
+def tile_that_moves_as_words(A: float16[64, 64], C: float16[64, 64]):
     """It takes the bytes that it has; what a loop would access that never runs does not count."""
     with T.Kernel(1, threads=128):
         tile = T.alloc_shared((64, 64), "float16")
@@ -34,11 +34,9 @@ def tile_that_moves_as_words(A: T.Tensor((64, 64), "float16"), C: T.Tensor((64, 
         T.copy(tile, C)
 
 
-@program(tags={"memory"}, counts={"metal": "threadgroup_memory == 12288 * 2"})
+@program(counts={"metal": "threadgroup_memory == 12288 * 2"})
 def tiles_that_share_memory_that_moves_as_words(
-    A: T.Tensor((12288,), "float16"),
-    B: T.Tensor((12288,), "float16"),
-    C: T.Tensor((12288,), "float16"),
+    A: float16[12288], B: float16[12288], C: float16[12288]
 ):
     """There is room for all of a tile."""
     with T.Kernel(1, threads=128):
@@ -53,19 +51,8 @@ def tiles_that_share_memory_that_moves_as_words(
             C[i] += y[i * 5 % 12288]
 
 
-@program(
-    tags={"memory"},
-    parameters={"kind": ["one after the other", "side by side", "in a loop", "of some threads"]},
-    examples=[
-        {"kind": kind}
-        for kind in ("one after the other", "side by side", "in a loop", "of some threads")
-    ],
-    targets=["llvm", "metal"],
-    fast=["metal"],
-)
-def tiles_that_share_memory_for_want_of_room(
-    A: T.Tensor((4, 6144), "float32"), C: T.Tensor((4, 6144), "float32")
-):
+@program(parameters={"kind": SHARING}, examples="kind", targets=["llvm", "metal"], fast=["metal"])
+def tiles_that_share_memory_for_want_of_room(A: float32[4, 6144], C: float32[4, 6144]):
     """They wait for each other; what threads can't wait for lies apart."""
     with T.Kernel(1, threads=128):
         if kind == "one after the other":
@@ -118,13 +105,10 @@ def tiles_that_share_memory_for_want_of_room(
 
 
 @program(
-    tags={"memory"},
     parameters={"dtype": ["float16", "float32"]},
     expects={"metal": ["[[ buffer(1) ]]", "not [[ buffer(2) ]]"]},
 )
-def tensor_that_moves_as_vectors_and_elements(
-    A: T.Tensor((3, 128), dtype), B: T.Tensor((3, 128), dtype)
-):
+def tensor_that_moves_as_vectors_and_elements(A: dtype[3, 128], B: dtype[3, 128]):
     """It is one argument."""
     with T.Kernel(3, threads=32) as row:
         tile = T.alloc_fragment((128,), dtype)
@@ -134,7 +118,6 @@ def tensor_that_moves_as_vectors_and_elements(
 
 
 @program(
-    tags={"memory"},
     sizes=[{"m": 37, "n": 131}, {"m": 1, "n": 1}],
     expects={
         "sm_90a": ["(int64_t)", "not (int64_t)((int)blockIdx"],
@@ -142,23 +125,15 @@ def tensor_that_moves_as_vectors_and_elements(
     },
     fast=["metal"],
 )
-def elements_of_a_tensor_of_any_size(
-    A: T.Tensor((m, n), "float32"), B: T.Tensor((m, n), "float32")
-):
+def elements_of_a_tensor_of_any_size(A: float32[m, n], B: float32[m, n]):
     """Where they lie is computed in 64 bits, from the row and the column in 32."""
     with T.Kernel(T.ceildiv(n, 64), T.ceildiv(m, 8), threads=128) as (bx, by):
         for i, j in T.Parallel(8, 64):
             B[by * 8 + i, bx * 64 + j] = A[by * 8 + i, bx * 64 + j] * 2
 
 
-@program(
-    tags={"memory"},
-    sizes=[{"m": 700}, {"m": 1}],
-    expects={"sm_90a": ["(int64_t)"]},
-)
-def neighbours_in_one_row_of_a_large_tensor(
-    A: T.Tensor((m, 3), "float32"), B: T.Tensor((m, 3), "float32")
-):
+@program(sizes=[{"m": 700}, {"m": 1}], expects={"sm_90a": ["(int64_t)"]})
+def neighbours_in_one_row_of_a_large_tensor(A: float32[m, 3], B: float32[m, 3]):
     """Rows of three do not consist of vectors, the tensor as one row does."""
     with T.Kernel(T.ceildiv(m, 256), threads=64) as bx:
         tile = T.alloc_shared((256, 3), "float32")
@@ -166,23 +141,16 @@ def neighbours_in_one_row_of_a_large_tensor(
         T.copy(tile, B[bx * 256, 0])
 
 
-@program(tags={"memory"}, sizes=[{"m": 300}, {"m": 1}], expects={"sm_90a": ["not int64_t)"]})
-def elements_of_one_axis_of_any_extent(A: T.Tensor((m,), "float32")):
+@program(sizes=[{"m": 300}, {"m": 1}], expects={"sm_90a": ["not int64_t)"]})
+def elements_of_one_axis_of_any_extent(A: float32[m]):
     """31 bits hold it."""
     with T.Kernel(T.ceildiv(m, 128), threads=128) as bx:
         for i in T.Parallel(128):
             A[bx * 128 + i] += 1
 
 
-@program(
-    tags={"memory", "gemm"},
-    parameters={"loop": ["while", "for"]},
-    examples=[{}, {"loop": "for"}],
-    targets=["llvm"],
-)
-def memory_of_loops_that_are_left(
-    A: T.Tensor((32, 32), "float16"), C: T.Tensor((4, 32, 32), "float32")
-):
+@program(parameters={"loop": ["while", "for"]}, examples="loop", targets=["llvm"])
+def memory_of_loops_that_are_left(A: float16[32, 32], C: float32[4, 32, 32]):
     """TVM's pool gets it back: a product packs an operand."""
     with T.Kernel(4, threads=64) as bx:
         a = T.alloc_shared((32, 32), "float16")
@@ -206,135 +174,88 @@ def memory_of_loops_that_are_left(
 
 
 @program(
-    tags={"memory"},
-    inputs={
-        "I": lambda rng, shape: rng.integers(-20, 90, shape),
-        "S": lambda rng, shape: [1.0, 2.5, 3.0, -4.0],
-    },
+    parameters={"dtype": ["float16", "bfloat16"]},
+    examples="dtype",
+    targets=["sm_80", "gpu"],
+    fast=["gpu"],
 )
-def elements_that_may_lie_outside(
-    A: T.Tensor((70,), "float32"),
-    I: T.Tensor((100,), "int32"),
-    S: T.Tensor((4,), "float32"),
-    B: T.Tensor((100,), "float32"),
-    C: T.Tensor((100,), "float32"),
-    D: T.Tensor((8,), "float32"),
-    E: T.Tensor((100,), "float32"),
+def constants_alone_of_a_dtype(B: float32[64]):
+    """CUDA's compiler needs the header all the same."""
+    with T.Kernel(1, threads=64):
+        for i in T.Parallel(64):
+            B[i] = T.cast(getattr(T, dtype)(2) / T.abs(getattr(T, dtype)(4)), "float32")
+
+
+@program(
+    inputs={"places": lambda rng, shape: rng.integers(-20, 90, shape), "S": [1.0, 2.5, 3.0, -4.0]},
+    sizes=[{"m": 45}, {"m": 64}],
+    fast=["metal"],
+)
+def elements_under_guards(
+    A: float32[70],
+    places: int32[100],
+    S: float32[4],
+    R: float32[m, 64],
+    V: float32[32, 16],
+    B: float32[3, 100],
+    C: float32[m],
+    D: float32[8],
+    E: float32[64],
+    F: float32[9],
+    G: float16[32, 16],
 ):
-    """By names, by what memory holds, by floats, under a condition of the user's."""
+    # By names, by what memory holds, by floats, under a condition of the user's.
     with T.Kernel(4, threads=32) as bx:
         for i in T.Parallel(32):
             here = bx * 32 + i
             there = here + 3
-            B[here] = A[there] + 1
+            B[0, here] = A[there] + 1
         for i in T.Parallel(32):
-            C[bx * 32 + i] = A[I[bx * 32 + i]]
+            B[1, bx * 32 + i] = A[places[bx * 32 + i]]
         for i in T.Parallel(32):
             if bx * 32 + i < 100:
-                E[bx * 32 + i] = E[bx * 32 + i] * 2
+                B[2, bx * 32 + i] = B[2, bx * 32 + i] * 2
         if bx == 0:
             for k in T.serial(4):
                 first = S[k]
                 for i in T.Parallel(2):
                     D[2 * k + i] = A[T.cast(first * (i + 64), "int32")]
-
-
-@program(tags={"memory"}, sizes=[{"m": 45}, {"m": 64}])
-def rows_that_may_lie_outside(
-    A: T.Tensor((m, 64), "float32"), C: T.Tensor((m,), "float32"), D: T.Tensor((64,), "float32")
-):
-    """What stands around the innermost loop is done once, whether that has guards or not."""
+    # What stands around the innermost loop is done once, whether that has guards or not.
     with T.Kernel(T.ceildiv(m, 32), threads=32) as bx:
-        total = T.alloc_fragment((32,), "float32")
+        total, sums = T.alloc_fragment((32,), "float32"), T.alloc_fragment((64,), "float32")
         for i in T.Parallel(32):
             total[i] = C[bx * 32 + i]
         for k in T.serial(64):
             for i in T.Parallel(32):
-                total[i] += A[bx * 32 + i, k]
+                total[i] += R[bx * 32 + i, k]
         for i in T.Parallel(32):
             C[bx * 32 + i] = total[i]
         if bx == 0:
-            sums = T.alloc_fragment((64,), "float32")
             T.clear(sums)
             for j in T.Parallel(64):
                 for row in T.serial(70):
-                    sums[j] += A[row, j]
-            T.copy(sums, D)
-
-
-@program(tags={"memory"})
-def elements_at_places_of_a_variable(
-    A: T.Tensor((8,), "float32"), B: T.Tensor((4,), "float32"), C: T.Tensor((5,), "float32")
-):
-    """A name keeps the value that it had; a condition holds until it changes."""
+                    sums[j] += R[row, j]
+            T.copy(sums, E)
+    # A name keeps the value that a variable had; a condition holds until it changes.
     with T.Kernel(1, threads=32):
-        v = T.alloc_var("int32", 6)
+        v = T.alloc_var("int32", 68)
         start = v
         v = 0
         for i in T.Parallel(4):
-            B[i] = A[start + i]
-        w = T.alloc_var("int32", 3)
-        if w < 4:
+            F[i] = A[start + i]
+        w = T.alloc_var("int32", 63)
+        if w < 64:
             w = w + 4
             for i in T.Parallel(4):
-                C[i] = A[w + i]
-            if w < 4:
-                C[4] = 1
+                F[4 + i] = A[w + i]
+            if w < 64:
+                F[8] = 1
             else:
-                C[4] = 2
-
-
-@program(tags={"memory"}, targets=["llvm", "metal", "sm_80", "gpu"], fast=["metal"])
-def elements_of_vectors_one_by_one(
-    A: T.Tensor((32, 16), "float32"), C: T.Tensor((32, 16), "float16")
-):
-    """A thread reads eight neighbours of a tile that is written as vectors."""
+                F[8] = 2
+    # A thread reads eight neighbours of a tile that is written as vectors.
     with T.Kernel(1, threads=64):
-        tile = T.alloc_shared((32, 16), "float32")
-        result = T.alloc_fragment((32, 16), "float16")
-        T.copy(A, tile)
+        tile, result = T.alloc_shared((32, 16), "float32"), T.alloc_fragment((32, 16), "float16")
+        T.copy(V, tile)
         for i, j in T.Parallel(32, 16):
             result[i, j] = T.if_then_else(tile[i, j] > 0, T.float32(1), tile[i, j])
-        T.copy(result, C)
-
-
-@program(
-    tags={"memory", "gemm"},
-    parameters={
-        "kind": [
-            ("int32", "alloc_fragment"),
-            ("float32", "alloc_fragment"),
-            ("int32", "alloc_shared"),
-            ("float32", "alloc_shared"),
-        ]
-    },
-    examples=[{}, {"kind": ("float32", "alloc_shared")}],
-    targets=["llvm", "metal"],
-)
-def products_of_words(
-    A: T.Tensor((32, 64), kind[0]), B: T.Tensor((64, 32), kind[0]), C: T.Tensor((32, 32), kind[0])
-):
-    with T.Kernel(1, threads=128):
-        a = T.alloc_shared((32, 32), kind[0])
-        b = T.alloc_shared((32, 32), kind[0])
-        c = getattr(T, kind[1])((32, 32), kind[0])
-        T.clear(c)
-        for k in T.Pipelined(2, num_stages=0):
-            T.copy(A[0, k * 32], a)
-            T.copy(B[k * 32, 0], b)
-            T.gemm(a, b, c)
-        T.copy(c, C)
-
-
-@program(
-    tags={"memory"},
-    parameters={"dtype": ["float16", "bfloat16"]},
-    examples=[{}, {"dtype": "bfloat16"}],
-    targets=["sm_80", "gpu"],
-    fast=["gpu"],
-)
-def constants_alone_of_a_dtype(B: T.Tensor((64,), "float32")):
-    """CUDA's compiler needs the header all the same."""
-    with T.Kernel(1, threads=64):
-        for i in T.Parallel(64):
-            B[i] = T.cast(getattr(T, dtype)(2) / T.abs(getattr(T, dtype)(4)), "float32")
+        T.copy(result, G)

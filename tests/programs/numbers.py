@@ -1,11 +1,17 @@
-"""Arithmetic: functions, roundings, conversions of constants, and numbers that are none."""
+"""Arithmetic of floats and integers: functions, roundings, conversions, numbers that are none."""
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+
 import tvmtile.language as T
+from tests.gpu.machine import HAS_GPU
 from tests.programs import program
 
 FLOATS = ["float32", "float16", "bfloat16"]
+BRAIN, E4M3, E5M2 = "bfloat16", "float8_e4m3fn", "float8_e5m2"
 LIMITED = [
     *("float64", "float32", "float16", "bfloat16"),
     *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
@@ -27,10 +33,12 @@ OF_TWO = (
     (34, "nextafter"),
 )
 OF_POSITIVE = ("rsqrt", "log", "log2", "log10", "sqrt")
+WITH_FAST = ("cos", "exp", "exp10", "log", "log10", "log2", "sin", "tan", "tanh")
+FAST = [*(f"__{name}f(" for name in WITH_FAST[:-1]), "tvmtile_fast_tanh("]
+EXACT = [f"{before}{name}f(" for name in (*WITH_FAST, "pow") for before in ("= ", "(", "+ ")]
 
 
 @program(
-    tags={"numbers"},
     parameters={"dtype": [*FLOATS, "float64"], "which": [0, 1]},
     examples=[{"dtype": d, "which": w} for w in (0, 1) for d in (*FLOATS, "float64")],
     inputs={
@@ -40,9 +48,7 @@ OF_POSITIVE = ("rsqrt", "log", "log2", "log10", "sqrt")
     targets=lambda p: ["llvm", "sm_80", "gpu", *(["metal"] if p.dtype != "float64" else [])],
     fast=["metal"],
 )
-def functions(
-    A: T.Tensor((128,), dtype), B: T.Tensor((128,), dtype), C: T.Tensor((36, 256), dtype)
-):
+def functions(A: dtype[128], B: dtype[128], C: dtype[36, 256]):
     """In a loop over T.vectorized, alone and in T.Parallel; nothing is lost of small arguments."""
     with T.Kernel(1, threads=32):
         thread = T.get_thread_binding()
@@ -85,16 +91,40 @@ def functions(
 
 
 @program(
-    tags={"numbers"},
+    parameters={"dtype": FLOATS, "is_fast": [True, False]},
+    examples=[{"dtype": d, "is_fast": is_fast} for is_fast in (True, False) for d in FLOATS],
+    inputs={"A": lambda rng, shape: np.linspace(0.1, 1.4, 64)},
+    options=lambda p: {"pass_configs": {"tl.enable_fast_math": True}} if p.is_fast else {},
+    expects=lambda p: {
+        "sm_90a": [*FAST, *(f"not {text}" for text in EXACT)]
+        if p.is_fast
+        else [f"not {text}" for text in FAST]
+    },
+    targets=lambda p: [
+        *("llvm", "metal", "sm_90a"),
+        *(["gpu"] if not p.is_fast or not HAS_GPU else []),  # which compiles what it doesn't run
+    ],
+    fast=["sm_90a"],
+)
+def functions_that_are_fast(A: dtype[64], C: dtype[9, 64], D: dtype[16, 4]):
+    """They are approximations on CUDA where a kernel asks for it, also lane by lane of a vector."""
+    with T.Kernel(1, threads=32):
+        for n, function in tuple(enumerate(WITH_FAST)):
+            for i in T.Parallel(64):
+                C[n, i] = getattr(T, function)(A[i])
+        for i in T.Parallel(16):
+            for k in T.vectorized(4):
+                D[i, k] = T.exp(A[i * 4 + k]) + T.tanh(A[i * 4 + k])
+
+
+@program(
     inputs={
-        "A": lambda rng, shape: [9, 50, 1e30, math.inf, -math.inf, -100, math.nan, 0],
+        "A": [9, 50, 1e30, math.inf, -math.inf, -100, math.nan, 0],
         "B": lambda rng, shape: rng.integers(-50, 50, shape),
     },
     fast=["metal"],
 )
-def functions_of_some_numbers(
-    A: T.Tensor((8,), "float32"), B: T.Tensor((8,), "int32"), C: T.Tensor((13, 8), "float32")
-):
+def functions_of_some_numbers(A: float32[8], B: int32[8], C: float32[13, 8]):
     """Of what is no number, of several, of integers and of Python's."""
     with T.Kernel(1, threads=32):
         for i in T.Parallel(8):
@@ -112,13 +142,8 @@ def functions_of_some_numbers(
                 C[row, i] = T.ceildiv(B[i], multiple) * 1000 + T.align_up(B[i], multiple)
 
 
-@program(
-    tags={"numbers"},
-    parameters={"dtype": LIMITED},
-    examples=[{"dtype": dtype} for dtype in LIMITED],
-    targets=["llvm"],
-)
-def ends_of_a_dtype(A: T.Tensor((4,), dtype)):
+@program(parameters={"dtype": LIMITED}, examples="dtype", targets=["llvm"])
+def ends_of_a_dtype(A: dtype[4]):
     with T.Kernel(1):
         A[0] = T.max_value(dtype)
         A[1] = T.min_value(dtype)
@@ -129,9 +154,8 @@ def ends_of_a_dtype(A: T.Tensor((4,), dtype)):
 
 
 @program(
-    tags={"numbers"},
-    parameters={"dtype": ["float8_e4m3fn", "float32", "float16", "bfloat16", "float8_e5m2"]},
-    examples=[{}, {"dtype": "float32"}, {"dtype": "bfloat16"}, {"dtype": "float8_e5m2"}],
+    parameters={"dtype": [E4M3, *FLOATS, E5M2]},
+    examples="dtype",
     inputs={
         "A": lambda rng, shape: [
             *(-3.5, -2.5, -1.5, -0.5, -0.25, -0.2, 0, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 2.5, 3),
@@ -141,34 +165,16 @@ def ends_of_a_dtype(A: T.Tensor((4,), dtype)):
     targets=["llvm", "metal", "sm_90a", "gpu"],
     fast=["metal", "sm_90a"],
 )
-def roundings(A: T.Tensor((24,), dtype), B: T.Tensor((2, 24), dtype)):
+def roundings(A: dtype[24], B: dtype[2, 24]):
     with T.Kernel(1, threads=32):
         for i in T.Parallel(24):
             B[0, i] = T.round(A[i])
             B[1, i] = T.round(A[i], "ties-away-from-zero")
 
 
-@program(
-    tags={"numbers"},
-    parameters={"dtype": FLOATS},
-    examples=[{}, {"dtype": "float16"}, {"dtype": "bfloat16"}],
-    inputs="extreme",
-    fast=["metal", "sm_80"],
-)
+@program(parameters={"dtype": FLOATS}, examples="dtype", inputs="extreme", fast=["metal", "sm_80"])
 def floats_that_are_extreme(
-    X: T.Tensor((16, 32), dtype),
-    Z: T.Tensor((16, 32), dtype),
-    C: T.Tensor((16, 32), dtype),
-    D: T.Tensor((16, 32), dtype),
-    E: T.Tensor((16, 32), dtype),
-    F: T.Tensor((16, 32), dtype),
-    G: T.Tensor((16, 32), dtype),
-    H: T.Tensor((16, 32), dtype),
-    K: T.Tensor((16, 32), dtype),
-    S: T.Tensor((16,), dtype),
-    U: T.Tensor((16,), dtype),
-    V: T.Tensor((16,), dtype),
-    W: T.Tensor((16,), dtype),
+    X: dtype[16, 32], Z: dtype[16, 32], C: dtype[7, 16, 32], R: dtype[4, 16]
 ):
     """Differences keep what a sum has lost; a number is larger and smaller than none."""
     with T.Kernel(1, threads=64):
@@ -176,36 +182,34 @@ def floats_that_are_extreme(
         rows = T.alloc_fragment((16,), dtype)
         T.copy(X, tile)
         for i, j in T.Parallel(16, 32):
-            C[i, j] = ((X[i, j] + Z[i, j]) - X[i, j]) - Z[i, j]
-            D[i, j] = X[i, j] - (Z[i, j] + X[i, j])
-            E[i, j] = T.if_then_else(T.isnan(X[i, j]), Z[i, j], X[i, j] - X[i, j])
-            F[i, j] = T.max(X[i, j], Z[i, j])
-            G[i, j] = T.min(X[i, j], Z[i, j])
-            H[i, j] = T.max(1.0, T.max(X[i, j], -1.0))
-            K[i, j] = T.clamp(X[i, j], -1.0, 1.0)
+            C[0, i, j] = ((X[i, j] + Z[i, j]) - X[i, j]) - Z[i, j]
+            C[1, i, j] = X[i, j] - (Z[i, j] + X[i, j])
+            C[2, i, j] = T.if_then_else(T.isnan(X[i, j]), Z[i, j], X[i, j] - X[i, j])
+            C[3, i, j] = T.max(X[i, j], Z[i, j])
+            C[4, i, j] = T.min(X[i, j], Z[i, j])
+            C[5, i, j] = T.max(1.0, T.max(X[i, j], -1.0))
+            C[6, i, j] = T.clamp(X[i, j], -1.0, 1.0)
         T.reduce_max(tile, rows, dim=1)
-        T.copy(rows, S)
+        T.copy(rows, R[0, :])
         T.reduce_min(tile, rows, dim=1)
-        T.copy(rows, U)
+        T.copy(rows, R[1, :])
         T.reduce_absmax(tile, rows, dim=1)
-        T.copy(rows, V)
+        T.copy(rows, R[2, :])
         T.reduce_max(tile, rows, dim=1, nan_propagate=True)
-        T.copy(rows, W)
+        T.copy(rows, R[3, :])
 
 
 @program(
-    tags={"numbers"},
     parameters={"dtype": FLOATS},
     inputs={
-        "X": lambda rng, shape: np.where(rng.random(shape) < [[0.4]] * 7 + [[1]], math.nan, -3),
+        "X": lambda rng, shape: np.where(rng.random(shape) < [[0.4]] * 7 + [[1]], math.nan, -3)
     },
     fast=["metal"],
 )
-def largest_numbers_among_none(X: T.Tensor((8, 8), dtype), Y: T.Tensor((2, 8), dtype)):
+def largest_numbers_among_none(X: dtype[8, 8], Y: dtype[2, 8]):
     """A loop over elements and an operator; the last row has no number."""
     with T.Kernel(1, threads=32):
-        tile = T.alloc_shared((8, 8), dtype)
-        rows = T.alloc_fragment((8,), dtype)
+        tile, rows = T.alloc_shared((8, 8), dtype), T.alloc_fragment((8,), dtype)
         T.copy(X, tile)
         T.reduce_max(tile, rows, dim=1)
         T.copy(rows, Y[0, :])
@@ -216,44 +220,29 @@ def largest_numbers_among_none(X: T.Tensor((8, 8), dtype), Y: T.Tensor((2, 8), d
 
 
 @program(
-    tags={"numbers"},
-    parameters={"dtype": ["float16", "float8_e4m3fn", "float8_e5m2"]},
-    examples=[{}, {"dtype": "float8_e4m3fn"}, {"dtype": "float8_e5m2"}],
+    parameters={"dtype": ["float16", E4M3, E5M2]},
+    examples="dtype",
     inputs="extreme",
     targets=["llvm", "metal", "sm_80", "sm_90a", "gpu"],
     fast=["metal"],
 )
-def constants_beyond_a_narrow_float(
-    A: T.Tensor((1, 4), "float32"),
-    B: T.Tensor((1, 4), "float32"),
-    C: T.Tensor((1, 4), "float32"),
-    D: T.Tensor((1, 4), "float32"),
-    E: T.Tensor((1, 4), "float32"),
-    F: T.Tensor((1, 4), "float32"),
-    G: T.Tensor((1, 4), "float32"),
-    H: T.Tensor((1, 4), "float32"),
-):
+def constants_beyond_a_narrow_float(C: float32[8, 1, 4]):
     """They become what they do at run time."""
     with T.Kernel(1, threads=32):
         for i, j in T.Parallel(1, 4):
-            A[i, j] = T.cast(T.cast(T.int32(65504), dtype), "float32")
-            B[i, j] = T.cast(T.cast(T.int32(65519), dtype), "float32")
-            C[i, j] = T.cast(T.cast(T.int32(65520), dtype), "float32")
-            D[i, j] = T.cast(T.cast(T.int32(2147483647), dtype), "float32")
-            E[i, j] = T.cast(T.cast(T.int32(-65519), dtype), "float32")
-            F[i, j] = T.cast(T.cast(T.cast(T.int32(-65520), "float32"), dtype), "float32")
-            G[i, j] = T.cast(T.cast(T.int32(448), dtype), "float32")
-            H[i, j] = T.cast(T.cast(T.cast(T.int32(-449), "float32"), dtype), "float32")
+            for n, value in tuple(enumerate((65504, 65519, 65520, 2147483647, -65519, 448))):
+                C[n, i, j] = T.cast(T.cast(T.int32(value), dtype), "float32")
+            for n, value in ((6, -65520), (7, -449)):
+                C[n, i, j] = T.cast(T.cast(T.cast(T.int32(value), "float32"), dtype), "float32")
 
 
 @program(
-    tags={"numbers"},
     parameters={"dtype": ["int8", "int16", "int32", "int64"]},
     examples=[{}, {"dtype": "int64"}],
     inputs="extreme",
     fast=["metal"],
 )
-def magnitudes_of_integers(A: T.Tensor((16, 32), dtype), C: T.Tensor((16, 32), dtype)):
+def magnitudes_of_integers(A: dtype[16, 32], C: dtype[16, 32]):
     """The smallest one has none."""
     with T.Kernel(1, threads=32):
         for i, j in T.Parallel(16, 32):
@@ -261,25 +250,17 @@ def magnitudes_of_integers(A: T.Tensor((16, 32), dtype), C: T.Tensor((16, 32), d
 
 
 @program(
-    tags={"numbers"},
     parameters={"amount": [31, 32, 40, 63]},
-    examples=[{}, {"amount": 32}, {"amount": 40}, {"amount": 63}],
+    examples="amount",
     inputs={
         "X": lambda rng, shape: np.arange(-4, 4),
         "Z": lambda rng, shape: np.arange(8) * 1234567890123456789 & (2**63 - 1),
         "N": lambda rng, shape: np.full(shape, amount),
-        "M": lambda rng, shape: [0x1200000034, -1],
+        "M": [0x1200000034, -1],
     },
     fast=["metal"],
 )
-def wide_numbers(
-    X: T.Tensor((8,), "int8"),
-    Z: T.Tensor((8,), "uint64"),
-    N: T.Tensor((8,), "int32"),
-    M: T.Tensor((2,), "int64"),
-    Y: T.Tensor((5, 8), "int64"),
-    C: T.Tensor((5,), "int32"),
-):
+def wide_numbers(X: int8[8], Z: uint64[8], N: int32[8], M: int64[2], Y: int64[5, 8], C: int32[5]):
     """Shifts of 32 bits in 64, by a constant and by what is known at run time only; wide masks."""
     with T.Kernel(1, threads=32):
         for i in T.Parallel(8):
@@ -298,20 +279,221 @@ def wide_numbers(
         C[4] = (0x1200000000 >> T.cast(32 + N[0] * 0, "int64")) & 0xFF
 
 
-INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
+@program(inputs="extreme", targets=["llvm"])
+def floats_that_are_rounded_once(
+    A: BRAIN[16, 8],
+    B: BRAIN[16, 8],
+    C: BRAIN[16, 8],
+    D: BRAIN[10, 16, 8],
+    W: float32[16, 8],
+    U: uint16[16, 8],
+):
+    """Each operation, what names hold, and an expression that uses each name several times."""
+    with T.Kernel(1, threads=32):
+        for i, j in T.Parallel(16, 8):
+            D[0, i, j] = A[i, j] * B[i, j] + C[i, j]
+            D[1, i, j] = A[i, j] - B[i, j]
+            D[2, i, j] = A[i, j] / B[i, j]
+            D[3, i, j] = T.max(A[i, j], B[i, j])
+            D[4, i, j] = T.min(-A[i, j], B[i, j])
+            D[5, i, j] = T.if_then_else(A[i, j] < B[i, j], A[i, j], B[i, j] * B[i, j])
+            D[6, i, j] = T.Select(A[i, j] >= B[i, j], B[i, j], A[i, j])
+            D[7, i, j] = T.sqrt(T.abs(A[i, j]))
+            D[8, i, j] = A[i, j] + T.bfloat16(1.1)
+            wide = T.cast(B[i, j], "float32")
+            product = A[i, j] * T.cast(wide, BRAIN)
+            W[i, j] = T.cast(product, "float32") + wide
+            U[i, j] = T.reinterpret(A[i, j], "uint16")
+            a = A[i, j]
+            for _ in (0,) * 6:
+                a = T.max(a / (T.abs(a * B[i, j]) + T.bfloat16(1)), C[i, j])
+            D[9, i, j] = a
 
 
 @program(
-    tags={"numbers", "integers"},
+    parameters={"dtype": [BRAIN, E4M3, E5M2]}, examples="dtype", inputs="extreme", targets=["llvm"]
+)
+def floats_of_few_bits(
+    A: float32[16, 8],
+    B: dtype[16, 8],
+    C: dtype[16, 8],
+    U: uint8[16, 8],
+    D: float32[16, 8],
+    E: float32[2, 16, 8],
+    F: dtype[16, 8],
+):
+    """A tile and a conversion round, a choice moves bits, bits become a float."""
+    with T.Kernel(1, threads=32) as bx:
+        tile = T.alloc_fragment((16, 8), dtype)
+        T.copy(A[bx * 16, 0], tile)
+        T.copy(tile, D[bx * 16, 0])
+        for i, j in T.Parallel(16, 8):
+            E[0, i, j] = T.cast(T.cast(A[i, j], dtype), "float32")
+            F[i, j] = T.if_then_else(i % 2 == 0, B[i, j], C[i, j])
+            E[1, i, j] = T.cast(T.reinterpret(U[i, j], E5M2), "float32")
+
+
+@program(inputs={"P": [0, 1, 2, 3, 7, 8, 1 << 30, 5]}, targets=["llvm"])
+def floats_in_variables_and_under_guards(
+    A: BRAIN[8],
+    P: int32[8],
+    H: float16[8],
+    B: BRAIN[2, 8],
+    D: BRAIN[64],
+    E: float32[8],
+    F: float16[8],
+):
+    """What a condition guards is not computed before it; a value is computed once; vectors; an edge."""
+    with T.Kernel(1, threads=32):
+        total = T.alloc_var(BRAIN, 0.0)
+        squares = T.alloc_local((8,), BRAIN)
+        tile, wide = T.alloc_shared((8,), BRAIN), T.alloc_shared((64,), BRAIN)
+        for j in T.vectorized(8):
+            squares[j] = A[j] * A[j]
+        for i in T.serial(8):
+            total = total + squares[i]
+            B[0, i] = total
+        T.copy(A, tile)
+        for i in T.Parallel(8):
+            B[1, i] = T.if_then_else(
+                P[i] < 8, (tile[P[i]] + T.bfloat16(1)) * T.bfloat16(3), T.bfloat16(0)
+            )
+            E[i] = T.exp(T.cast(A[i], "float32")) + T.cast(T.exp2(A[i]), "float32")
+            F[i] = T.cast(T.tanh(T.cast(H[i], BRAIN)), "float16")
+        T.copy(A[0], wide)
+        T.copy(wide, D)
+
+
+@program(targets=["llvm", "sm_90a", "gpu"], fast=["sm_90a"])
+def floats_of_two_tiles_decoded_before_one_loop(A: E4M3[16, 16], B: float32[16, 16]):
+    with T.Kernel(1, threads=64):
+        a, b = T.alloc_shared((16, 16), E4M3), T.alloc_shared((16, 16), E4M3)
+        c = T.alloc_shared((16, 16), E4M3)
+        T.copy(A, a)
+        T.copy(A, b)
+        for i, j in T.Parallel(16, 16):
+            c[i, j] = T.cast(a[i, j], "float32") - T.cast(b[i, j], "float32") * 2
+        T.copy(c, B)
+
+
+@program(
+    inputs={
+        "A": lambda rng, shape: np.arange(4096) % 256,
+        "B": lambda rng, shape: np.arange(4096) % 256 - 128,
+        "H": lambda rng, shape: np.arange(4096) * 3,
+        "I": lambda rng, shape: np.arange(4096) - 2048,
+    },
+    targets=["llvm", "sm_80", "gpu"],
+    fast=["sm_80"],
+)
+def integers_that_become_floats(
+    A: uint8[4096], B: int8[4096], H: uint16[4096], I: int32[4096], C: float32[12, 4096]
+):
+    """Every one of a small range, with a name and without."""
+    with T.Kernel(4, threads=128) as bx:
+        for q in T.Parallel(1024):
+            i = bx * 1024 + q
+            bits = (T.cast(A[i], "int32") >> 4) & 15
+            small = (I[i] & 15) - 8
+            wrapped = T.cast((I[i] & 511) - 200, "uint8")
+            C[0, i] = T.cast(T.cast(A[i], "float16"), "float32")
+            C[1, i] = T.cast(T.cast(B[i], "float16"), "float32")
+            C[2, i] = T.cast(T.cast(((T.cast(A[i], "int32") >> 4) & 15) - 8, "float16"), "float32")
+            C[3, i] = T.cast(T.cast(I[i] & 1023, "float16"), "float32")
+            C[4, i] = T.cast(T.cast(T.cast(H[i], "int8"), "float16"), "float32")
+            C[5, i] = T.cast(T.cast(I[i] & 127, BRAIN), "float32")
+            C[6, i] = T.cast(T.cast(bits, "float16"), "float32")
+            C[7, i] = T.cast(T.cast(wrapped, "float16"), "float32")
+            C[8, i] = T.cast(T.cast(small, BRAIN), "float32")
+            C[9, i] = T.cast(T.cast((T.cast(A[i], "int32") >> 4) & 15, "float16"), "float32")
+            C[10, i] = T.cast(T.cast(T.cast((I[i] & 511) - 200, "uint8"), "float16"), "float32")
+            C[11, i] = T.cast(T.cast((I[i] & 15) - 8, BRAIN), "float32")
+
+
+SIGNED, UNSIGNED = ["int8", "int16", "int32", "int64"], ["uint8", "uint16", "uint32", "uint64"]
+WRAPPED = [
+    *(("int32", "int8"), ("uint64", "int64"), ("int64", "uint32"), ("uint32", "int32")),
+    *(("int16", "uint64"), ("uint16", "int16"), ("int8", "uint16"), ("uint8", "int8")),
+    ("int64", "uint8"),
+]
+
+
+@program(
+    parameters={"source": SIGNED[::-1] + UNSIGNED[::-1], "target": SIGNED + UNSIGNED},
+    examples=[{"source": source, "target": target} for source, target in WRAPPED],
+    where=lambda p: not np.can_cast(p.source, p.target),
+    targets=["llvm", "metal", "sm_80", "gpu"],
+    drawn=4,
+    inputs="extreme",
+    fast=["metal"],
+)
+def integers_that_wrap(
+    A: source[64, 8], F: source[64, 8], B: int32[2, 64, 8], Q: target[2, 64, 8], W: int64[4, 64, 8]
+):
+    """They are compared, divided, chosen, widened and shifted: read from memory, or of an index."""
+    half = 2 ** (int(target.removeprefix("uint")) - 1) - 1 if target[0] == "u" else 0
+    with T.Kernel(1, threads=64):
+        for i, j in T.Parallel(64, 8):
+            wrapped = T.cast(A[i, j], target)
+            other = T.cast(T.cast(F[i, j], target), "int64")
+            index = T.cast(T.cast(i * 7 - 200, source), target)
+            B[0, i, j] = T.if_then_else(
+                T.cast(A[i, j], target) < getattr(T, target)(half), T.int32(1), T.int32(0)
+            )
+            if index < getattr(T, target)(half):
+                B[1, i, j] = T.int32(1)
+            else:
+                B[1, i, j] = T.int32(0)
+            Q[0, i, j] = T.cast(A[i, j], target) // getattr(T, target)(3)
+            Q[1, i, j] = T.max(wrapped, getattr(T, target)(half))
+            W[0, i, j] = T.cast(T.cast(A[i, j], target), "int64")
+            W[1, i, j] = T.cast(wrapped, "int64") // 2 - other // 2
+            W[2, i, j] = T.cast(T.cast(A[i, j], target) >> getattr(T, target)(3), "int64")
+            W[3, i, j] = T.cast(index, "int64")
+
+
+NARROW = [
+    *(("int32", "int8"), ("int64", "int8"), ("int64", "int32"), ("int32", "int16")),
+    *(("int16", "int8"), ("float32", "bfloat16"), ("int8", "float8_e5m2")),
+]
+
+
+@program(parameters={"dtypes": NARROW}, examples="dtypes", targets=["llvm"])
+def elements_of_few_bits(A: dtypes[0][32, 24], C: dtypes[1][10, 17], D: dtypes[1][10, 24]):
+    """Nothing behind them is written, at an edge and of one element of a row."""
+    with T.Kernel(1, threads=128):
+        tile = T.alloc_shared((32, 24), dtypes[0])
+        T.copy(A, tile)
+        T.copy(tile, C[0, 0])
+        for i, j in T.Parallel(10, 24):
+            if j * 5 % 24 == 19:
+                D[i, j] = tile[i, j]
+
+
+@program(parameters={"dtype": SIGNED[:3]}, targets=["llvm"], drawn=3)
+def elements_of_a_part_of_a_vector(A: int64[5, 9], C: dtype[5, 9]):
+    """LLVM masks the last of nine iterations where they are too long to be repeated."""
+    with T.Kernel(1, threads=32):
+        tile = T.alloc_shared((5, 9), "int64")
+        T.copy(A, tile)
+        for i, j in T.Parallel(5, 9):
+            x = tile[i, j]
+            for _ in (0,) * 20:
+                x = (x * x + tile[i, j]) & 65535
+            C[i, j] = x
+
+
+INTEGERS = SIGNED + UNSIGNED
+
+
+@program(
     parameters={"dtype": INTEGERS},
     examples="dtype",
     inputs="extreme",
     targets=["llvm", "metal", "sm_80", "gpu"],
     fast=["metal"],
 )
-def operators_of_integers(
-    A: T.Tensor((64, 8), dtype), B: T.Tensor((64, 8), dtype), C: T.Tensor((21, 64, 8), dtype)
-):
+def operators_of_integers(A: dtype[64, 8], B: dtype[64, 8], C: dtype[21, 64, 8]):
     """They wrap around, but those of 32 bits and more that have a sign."""
     half = 17 if dtype == "int32" else 33 if dtype == "int64" else 0
     with T.Kernel(1, threads=32):
@@ -346,29 +528,21 @@ TO_AND_FROM = [*INTEGERS, *FLOATS, "bool"]
 
 
 @program(
-    tags={"numbers"},
     parameters={"dtype": TO_AND_FROM},
     examples="dtype",
     inputs={"A": lambda rng, shape: np.arange(64) % (2 if dtype == "bool" else 50)},
     targets=["llvm", "metal", "sm_80", "gpu"],
     fast=["metal"],
 )
-def conversions(A: T.Tensor((64,), dtype), C: T.Tensor((12, 64), "float32")):
+def conversions(A: dtype[64], C: float32[12, 64]):
     with T.Kernel(1, threads=32):
         for i in T.Parallel(64):
             for row in (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11):
                 C[row, i] = T.cast(T.cast(A[i], TO_AND_FROM[row]), "float32")
 
 
-@program(
-    tags={"numbers"},
-    inputs={"C": lambda rng, shape: [1]},
-    targets=["llvm", "metal", "sm_80"],
-    fast=["metal"],
-)
-def constants_that_fewer_digits_would_change(
-    A: T.Tensor((6,), "float32"), B: T.Tensor((2,), "bfloat16"), C: T.Tensor((1,), "int32")
-):
+@program(inputs={"C": [1]}, targets=["llvm", "metal", "sm_80"], fast=["metal"])
+def constants_that_fewer_digits_would_change(A: float32[6], B: bfloat16[2], C: int32[1]):
     with T.Kernel(1, threads=32):
         for i, value in (
             *((0, 16777216.0), (1, 0.1), (2, 1.0000001), (3, -math.inf)),
@@ -380,10 +554,8 @@ def constants_that_fewer_digits_would_change(
         C[0] = T.min(C[0], -(2**31))
 
 
-@program(tags={"numbers"}, inputs={"A": lambda rng, shape: np.arange(32)}, fast=["metal"])
-def bits_of_a_narrow_integer_that_was_computed(
-    A: T.Tensor((32,), "uint8"), C: T.Tensor((32,), "int8")
-):
+@program(inputs={"A": lambda rng, shape: np.arange(32)}, fast=["metal"])
+def bits_of_a_narrow_integer_that_was_computed(A: uint8[32], C: int8[32]):
     with T.Kernel(1, threads=32):
         for i in T.Parallel(32):
             C[i] = T.reinterpret((A[i] & T.uint8(15)) << T.uint8(4), "int8") >> T.int8(4)

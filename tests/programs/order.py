@@ -9,16 +9,13 @@ GPUS = ["llvm", "metal", "sm_80", "sm_90a", "gpu"]
 
 
 @program(
-    tags={"scalars"},
     parameters={"form": ["a branch", "loops", "names and variables"]},
-    examples=[{}, {"form": "loops"}, {"form": "names and variables"}],
-    inputs={"Y": lambda rng, shape: [0, 1, 2, 5]},
-    expects=lambda p: {
-        "sm_80": ["if (((int)threadIdx.x) == 0)", "not if (Y_ptr", "not while (Y_ptr"]
-    },
+    examples="form",
+    inputs={"Y": [0, 1, 2, 5]},
+    expects={"sm_80": ["if (((int)threadIdx.x) == 0)", "not if (Y_ptr", "not while (Y_ptr"]},
     fast=["metal"],
 )
-def scalars_of_an_element_that_changes(Y: T.Tensor((4,), "int32")):
+def scalars_of_an_element_that_changes(Y: int32[4]):
     """What names no thread is done once a block."""
     with T.Kernel(4, threads=128) as bx:
         if form == "a branch":
@@ -46,7 +43,6 @@ def scalars_of_an_element_that_changes(Y: T.Tensor((4,), "int32")):
 
 
 @program(
-    tags={"stores in order"},
     parameters={
         "form": ["elements", "a tile", "two loops", "a view", "pipelined", "while", "dynamic"],
         "step": [64, 0, 128],
@@ -60,9 +56,7 @@ def scalars_of_an_element_that_changes(Y: T.Tensor((4,), "int32")):
     targets=GPUS,
     fast=["metal", "sm_90a"],
 )
-def stores_of_later_iterations_stay(
-    A: T.Tensor((128,), "float32"), C: T.Tensor((512,), "float32"), n: T.Tensor((2,), "int32")
-):
+def stores_of_later_iterations_stay(A: float32[128], C: float32[512], n: int32[2]):
     rows = T.reshape(C, (8, 64))
     with T.Kernel(1, threads=128):
         held = T.alloc_fragment((128,), "float32")
@@ -102,20 +96,16 @@ def stores_of_later_iterations_stay(
                     C[m * step + i + 0 * T.min(n[1], 0)] = A[i] + m
 
 
-@program(tags={"stores in order", "persistent"}, targets=GPUS)
-def stores_of_persistent_blocks(A: T.Tensor((128,), "float32"), C: T.Tensor((512,), "float32")):
+@program(targets=GPUS)
+def stores_of_persistent_blocks(A: float32[128], C: float32[512]):
     with T.Kernel(2, threads=128) as block:
         for (m,) in T.Persistent([4], 2, block):
             for i in T.Parallel(128):
                 C[m * 128 + i] = A[i] + m
 
 
-@program(tags={"stores in order", "roles"}, targets=["llvm", "sm_90a", "gpu"], fast=["sm_90a"])
-def stores_of_consumers(
-    A: T.Tensor((128, 64), "float16"),
-    B: T.Tensor((64, 64), "float16"),
-    C: T.Tensor((256, 64), "float32"),
-):
+@program(targets=["llvm", "sm_90a", "gpu"], fast=["sm_90a"])
+def stores_of_consumers(A: float16[128, 64], B: float16[64, 64], C: float32[256, 64]):
     """They wait for each other, and the producer does not."""
     with T.Kernel(1, threads=256):
         a, b = T.alloc_shared((128, 32), "float16"), T.alloc_shared((64, 32), "float16")
@@ -132,7 +122,6 @@ def stores_of_consumers(
 
 
 @program(
-    tags={"guards"},
     parameters={"extents": [(50, 128), (64, 128), (64, 100), (33, 65)]},
     examples=[{}, {"extents": (64, 128)}, {"extents": (33, 65)}],
     expects=lambda p: {
@@ -143,7 +132,7 @@ def stores_of_consumers(
     fast=["metal", "sm_80"],
 )
 def guards_of_the_users_own(
-    A: T.Tensor(extents, "float16"), s: T.Tensor((1,), "float16"), B: T.Tensor(extents, "float16")
+    A: T.Tensor(extents, "float16"), s: float16[1], B: T.Tensor(extents, "float16")
 ):
     """A factor in a fragment of one element, and a bounds check that is decided before the loop."""
     M, N = extents
@@ -157,8 +146,8 @@ def guards_of_the_users_own(
                 B[y, x] = A[y, x] * factor[0]
 
 
-@program(tags={"guards"}, sizes=[{"n": 11}, {"n": 8}], fast=["metal"])
-def guards_that_no_block_passes(A: T.Tensor((23, 24), "float32"), B: T.Tensor((n, 24), "float32")):
+@program(sizes=[{"n": 11}, {"n": 8}], fast=["metal"])
+def guards_that_no_block_passes(A: float32[23, 24], B: float32[n, 24]):
     """A guard is dropped under a condition that can't hold, and later nothing shows that it can't."""
     with T.Kernel(T.ceildiv(n, 8), T.ceildiv(24, 24), threads=32) as (by, bx):
         s = T.alloc_shared((8, 24), "float32")
@@ -169,12 +158,11 @@ def guards_that_no_block_passes(A: T.Tensor((23, 24), "float32"), B: T.Tensor((n
 
 
 @program(
-    tags={"unrolled"},
     parameters={"count": [32, 7, 0], "factor": [8, 1, 4, 64]},
     examples=[{}, {"count": 0, "factor": 4}, {"count": 7, "factor": 64}],
     sizes=[{"n": 29}, {"n": 3}],
 )
-def unrolled_by_a_factor(A: T.Tensor((64,), "int32"), B: T.Tensor((n,), "int32")):
+def unrolled_by_a_factor(A: int32[64], B: int32[n]):
     """All iterations run once and in order, as many as there are; one that is left ends."""
     with T.Kernel(1, threads=32):
         for i in T.unroll(count if count else n, unroll_factor=factor):

@@ -20,18 +20,13 @@ ORDERS = ["stored, then read", "read, then stored", "under a condition"]
 
 
 @program(
-    tags={"copy", "parallel"},
     parameters={
         "moved": [
-            ((32, 64), "float16", "uint4"),
-            ((32, 64), "bfloat16", "uint4"),
-            ((32, 64), "float32", "float4"),
-            ((64, 64), "int8", "uint4"),
+            *(((32, 64), "float16", "uint4"), ((32, 64), "bfloat16", "uint4")),
+            *(((32, 64), "float32", "float4"), ((64, 64), "int8", "uint4")),
             ((16, 36), "float16", "uint2"),  # rows of 72 bytes: 8 at a time
             ((16, 33), "float32", None),  # rows of odd length: one by one
-            ((3, 1), "int32", None),
-            ((3, 31), "int32", None),
-            ((3, 257), "int32", None),
+            *(((3, 1), "int32", None), ((3, 31), "int32", None), ((3, 257), "int32", None)),
             ((3, 100), "int32", "int4"),
         ],
         "through": ["shared", "fragment"],
@@ -54,30 +49,25 @@ def tile_that_moves(A: T.Tensor(moved[0], moved[1]), C: T.Tensor(moved[0], moved
         T.copy(tile, C)
 
 
-@program(tags={"copy", "parallel"}, expects={"metal": ["not B_ptr["]}, fast=["metal"])
-def rows_that_end_in_a_block(A: T.Tensor((61, 96), "float16"), B: T.Tensor((61, 96), "float16")):
-    """A guard that neighbours share stands around their vector."""
+@program(expects={"metal": ["not B_ptr[", "not C_ptr[", "not D_ptr["]}, fast=["metal"])
+def guards_that_neighbours_share(
+    A: float16[61, 96], B: float16[61, 96], C: float16[40, 16], D: float16[40, 16]
+):
+    """They stand around a vector: of rows that end in a block, of columns behind the end of a row."""
     with T.Kernel(2, threads=64) as by:
         tile = T.alloc_shared((32, 96), "float16")
         T.copy(A[by * 32, 0], tile)
         T.copy(tile, B[by * 32, 0])
-
-
-@program(tags={"copy", "parallel"}, expects={"metal": ["not A_ptr[", "not B_ptr["]})
-def columns_behind_the_end_of_a_row(
-    A: T.Tensor((40, 16), "float16"), B: T.Tensor((40, 16), "float16")
-):
-    """They are left out a vector at a time."""
     with T.Kernel(2, threads=64) as by:
-        tile = T.alloc_shared((32, 64), "float16")
-        T.copy(A[by * 32, 0], tile)
+        wide = T.alloc_shared((32, 64), "float16")
+        T.copy(C[by * 32, 0], wide)
         for i, j in T.Parallel(32, 64):
             if by * 32 + i < 40 and j < 16:
-                B[by * 32 + i, j] = tile[i, j]
+                D[by * 32 + i, j] = wide[i, j]
 
 
-@program(tags={"copy", "parallel"}, sizes=[{"m": 70, "n": 45}, {"m": 1, "n": 33}])
-def rows_and_columns_of_any_number(A: T.Tensor((m, n), "float32"), C: T.Tensor((m, n), "float32")):
+@program(sizes=[{"m": 70, "n": 45}, {"m": 1, "n": 33}])
+def rows_and_columns_of_any_number(A: float32[m, n], C: float32[m, n]):
     with T.Kernel(T.ceildiv(m, 64), threads=64) as bx:
         tile = T.alloc_fragment((64, 32), "float32")
         for k in T.serial(2):
@@ -86,12 +76,7 @@ def rows_and_columns_of_any_number(A: T.Tensor((m, n), "float32"), C: T.Tensor((
 
 
 @program(
-    tags={"copy", "parallel"},
-    parameters={
-        "width": [64, 32, 96],
-        "threads": [32, 128],
-        "is_known": [False, True],
-    },
+    parameters={"width": [64, 32, 96], "threads": [32, 128], "is_known": [False, True]},
     examples=[{}, {"width": 32, "threads": 128}],
     sizes=[{"m": 70, "n": 45}, {"m": 1, "n": 7}, {"m": 64, "n": 129}],
     expects=lambda p: (
@@ -117,21 +102,8 @@ def rows_that_begin_anywhere(
         T.copy(own, C[by * 32, bx * width])
 
 
-@program(tags={"parallel"})
-def element_that_all_threads_would_store(A: T.Tensor((4,), "int32"), C: T.Tensor((4,), "int32")):
-    with T.Kernel(4, threads=64) as bx:
-        total = T.alloc_shared((1,), "int32")
-        total[0] = A[bx] * 2
-        C[bx] = total[0] + 1
-
-
-@program(
-    tags={"parallel"},
-    parameters={"form": FORMS},
-    examples=[{"form": form} for form in FORMS],
-    fast=["metal"],
-)
-def elements_that_are_positive(A: T.Tensor((64,), "float32")):
+@program(parameters={"form": FORMS}, examples="form", fast=["metal"])
+def elements_that_are_positive(A: float32[64]):
     """Half of the threads have none: they do not read what others write, for conditions or names."""
     with T.Kernel(1, threads=128):
         s = T.alloc_shared((64,), "float32")
@@ -164,14 +136,10 @@ def elements_that_are_positive(A: T.Tensor((64,), "float32")):
 
 
 @program(
-    tags={"parallel"},
-    parameters={
-        "shape": [(3, 5, 128), (7, 3, 256), (6, 10, 64)],
-        "dtype": ["bfloat16", "float32"],
-    },
+    parameters={"shape": [(3, 5, 128), (7, 3, 256), (6, 10, 64)], "dtype": ["bfloat16", "float32"]},
     fast=["metal"],
 )
-def small_tile_in_place(A: T.Tensor(shape[:2], dtype), W: T.Tensor((shape[0], 16), dtype)):
+def small_tile_in_place(A: T.Tensor(shape[:2], dtype), W: dtype[shape[0], 16]):
     rows, columns, threads = shape
     with T.Kernel(1, threads=threads):
         s = T.alloc_shared((rows, columns), dtype)
@@ -187,13 +155,9 @@ def small_tile_in_place(A: T.Tensor(shape[:2], dtype), W: T.Tensor((shape[0], 16
 
 
 @program(
-    tags={"parallel"},
-    parameters={
-        "order": ORDERS,
-        "shape": [(8, 7, 128), (4, 4, 64), (40, 3, 256)],
-    },
-    examples=[{"order": order} for order in ORDERS],
-    inputs={"keep": lambda rng, shape: 3},
+    parameters={"order": ORDERS, "shape": [(8, 7, 128), (4, 4, 64), (40, 3, 256)]},
+    examples="order",
+    inputs={"keep": 3},
     fast=["sm_80"],
 )
 def tile_beside_copies_of_a_fragment(
@@ -222,34 +186,9 @@ def tile_beside_copies_of_a_fragment(
         T.copy(s, A)
 
 
-@program(tags={"gemm", "parallel"})
-def sums_that_three_threads_hold(
-    A: T.Tensor((64, 32), "float16"),
-    B: T.Tensor((32, 64), "float16"),
-    C: T.Tensor((64, 64), "float32"),
-):
-    """All read the tile before one of them stores to it."""
-    with T.Kernel(1, threads=384):
-        a = T.alloc_shared((64, 32), "float16")
-        b = T.alloc_shared((32, 64), "float16")
-        s = T.alloc_shared((64, 64), "float32")
-        f = T.alloc_fragment((64, 64), "float32")
-        T.copy(A, a)
-        T.copy(B, b)
-        T.copy(C, s)
-        T.gemm(a, b, f, clear_accum=True)
-        for i, j in T.Parallel(64, 64):
-            own = T.alloc_var("float32", init=0)
-            for q in T.serial(2):
-                own += s[i, j] * f[i, j]
-            s[i, j] = own
-        T.copy(s, C)
-
-
 @program(
-    tags={"parallel", "quantized"},
     parameters={"per_byte": [2, 4]},
-    examples=[{}, {"per_byte": 4}],
+    examples="per_byte",
     expects=lambda p: {  # the least is a word
         "metal": [
             "uchar packed_vector[4]" if p.per_byte == 2 else "not uchar packed_vector[4]",
@@ -257,11 +196,7 @@ def sums_that_three_threads_hold(
         ]
     },
 )
-def packed_weights(
-    W: T.Tensor((16, 128 // per_byte), "uint8"),
-    scales: T.Tensor((16, 4), "float16"),
-    C: T.Tensor((16, 128), "float16"),
-):
+def packed_weights(W: uint8[16, 128 // per_byte], scales: float16[16, 4], C: float16[16, 128]):
     """Values with names, and loads that several iterations share."""
     bits = 8 // per_byte
     with T.Kernel(1, threads=64):
@@ -274,14 +209,11 @@ def packed_weights(
 
 
 @program(
-    tags={"copy", "parallel"},
     parameters={"channels": [8, 12, 32]},
-    examples=[{}, {"channels": 12}, {"channels": 32}],
+    examples="channels",
     expects=lambda p: {"metal": ["X_ptr[" if p.channels == 12 else "not X_ptr["]},
 )
-def patches_of_an_image(
-    X: T.Tensor((5, 6, channels), "float16"), Y: T.Tensor((64, 9 * channels), "float16")
-):
+def patches_of_an_image(X: float16[5, 6, channels], Y: float16[64, 9 * channels]):
     """Where a row of a patch starts and ends follows from quotients that eight channels share."""
     with T.Kernel(1, threads=64):
         tile = T.alloc_shared((64, 24), "float16")
@@ -296,10 +228,9 @@ def patches_of_an_image(
 
 
 @program(
-    tags={"parallel"},
     parameters={"form": ELEMENTWISE},
-    examples=[{"form": form} for form in ELEMENTWISE],
-    inputs={"order": lambda rng, shape: rng.permutation(96), "n": lambda rng, shape: 7},
+    examples="form",
+    inputs={"order": lambda rng, shape: rng.permutation(96), "n": 7},
     expects=lambda p: {
         "metal": {
             "product": ["not A_ptr[", "not B_ptr[", "not C_ptr["],
@@ -310,11 +241,7 @@ def patches_of_an_image(
     fast=["metal"],
 )
 def elementwise(
-    A: T.Tensor((24, 96), "float32"),
-    B: T.Tensor((24, 96), "float32"),
-    C: T.Tensor((24, 96), "float32"),
-    order: T.Tensor((96,), "int32"),
-    n: T.int32,
+    A: float32[24, 96], B: float32[24, 96], C: float32[24, 96], order: int32[96], n: T.int32
 ):
     """Neighbours are loaded and stored at once, but no place before what it is computed from."""
     with T.Kernel(2, threads=64) as bx:

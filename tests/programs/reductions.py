@@ -1,4 +1,4 @@
-"""Reductions, reducers and quantifiers: kinds, axes, dtypes, regions, what was there before."""
+"""Reductions, running totals, reducers and quantifiers: kinds, axes, dtypes, regions, threads."""
 
 from __future__ import annotations
 
@@ -8,96 +8,129 @@ from hypothesis import strategies as st
 
 import tvmtile.language as T
 from tests.programs import program
+from tests.programs.text import Name
 
 KINDS = ["sum", "max", "min", "abssum", "absmax", "bitand", "bitor", "bitxor"]
 BITS = KINDS[5:]
+EXTREMES = ["max", "min", "absmax"]
+SAME = {d: (d, d) for d in ("float32", "int32", "float16", "bfloat16", "float64", "int8", "uint8")}
 DTYPES = [
-    ("float32", "float32"),
-    ("int32", "int32"),
-    ("float16", "float16"),
-    ("float16", "float32"),
-    ("bfloat16", "bfloat16"),
-    ("float32", "bfloat16"),
-    ("float64", "float64"),
-    ("float64", "float32"),
-    ("int8", "int8"),
-    ("int8", "int32"),
-    ("int8", "float32"),
-    ("uint8", "uint8"),
-    ("int64", "int64"),
-    ("uint64", "uint64"),
-    ("bool", "int32"),
-    ("bool", "bool"),
-]
-PAIRS = list(zip(KINDS[:5] * 2 + ["sum"] * 4 + ["bitor"], DTYPES[1:], strict=True))
-SHAPES = [
-    ((5, 77), 1, (5,)),
-    ((37, 21), 0, (21,)),
-    ((37, 21), 0, (1, 21)),
-    ((3, 4, 5, 6), 0, (4, 5, 6)),
-    ((3, 4, 5, 6), 1, (3, 5, 6)),
-    ((3, 4, 5, 6), 2, (3, 4, 1, 6)),
-    ((3, 4, 5, 6), -1, (3, 4, 5)),
-    ((1, 64), 1, (1,)),
-    ((1, 64), 0, (64,)),
-    ((64, 1), 0, (1,)),
-    ((64, 1), 1, (64, 1)),
-    ((1, 1), 0, (1,)),
-    ((90,), 0, (1,)),
-    ((4, 256), -1, (4,)),
-    ((256, 4), 0, (4,)),
-]
-GPUS = ["sm_80", "sm_89", "sm_90a", "sm_100a", "gpu"]
-
-
-@program(
-    tags={"reduce"},
-    parameters={
-        "kind": KINDS,
-        "dtypes": DTYPES,
-        "tile": SHAPES,  # of the tile, the axis, and what is left
-        "clear": [True, False],
-        "scopes": [("shared", "fragment"), ("fragment", "fragment"), ("fragment", "shared")],
-    },
-    examples=[
-        {},
-        *({"kind": k, "dtypes": d, "tile": SHAPES[n % 2]} for n, (k, d) in enumerate(PAIRS)),
-        *({"kind": k, "dtypes": ("int32", "int32"), "clear": False} for k in ("max", *BITS)),
-    ],
-    where=lambda p: (
-        p.dtypes == ("bool", "bool") and p.kind == "bitor"
-        if p.dtypes[1] == "bool"
-        else p.kind == "sum"
-        or p.dtypes[0] == "int32"
-        or (p.kind not in BITS and p.dtypes[0] != "bool")
+    *(SAME["float32"], SAME["int32"], SAME["float16"], ("float16", "float32"), SAME["bfloat16"]),
+    *(("float32", "bfloat16"), SAME["float64"], ("float64", "float32"), SAME["int8"]),
+    *(
+        ("int8", "int32"),
+        ("int8", "float32"),
+        SAME["uint8"],
+        ("int64", "int64"),
+        ("uint64", "uint64"),
     ),
-    inputs={"A": lambda rng, shape: _small(rng, shape, dtypes[0], kind)},
-    targets=lambda p: ["llvm", *GPUS, *([] if "float64" in p.dtypes else ["metal"])],
-    fast=["metal", "sm_80"],
-)
-def reduce(A: T.Tensor(tile[0], dtypes[0]), C: T.Tensor(tile[2], dtypes[1])):
-    with T.Kernel(1, threads=32):
-        src = getattr(T, "alloc_" + scopes[0])(tile[0], dtypes[0])
-        total = getattr(T, "alloc_" + scopes[1])(tile[2], dtypes[1])
-        T.copy(A, src)
-        T.copy(C, total)
-        getattr(T, "reduce_" + kind)(src, total, dim=tile[1], clear=clear)
-        T.copy(total, C)
+    *(("bool", "int32"), ("bool", "bool"), ("uint32", "int32")),
+]
+PAIRS = list(zip(KINDS[:5] * 2 + ["sum"] * 4 + ["bitor"], DTYPES[1:16], strict=True))
+# Of the tile, the axis, and what is left.
+SHAPES = [
+    *(((5, 77), 1, (5,)), ((37, 21), 0, (21,)), ((37, 21), 0, (1, 21))),
+    *(((3, 4, 5, 6), 0, (4, 5, 6)), ((3, 4, 5, 6), 1, (3, 5, 6)), ((3, 4, 5, 6), -1, (3, 4, 5))),
+    *(((3, 4, 5, 6), 2, (3, 4, 1, 6)), ((1, 64), 1, (1,)), ((1, 64), 0, (64,)), ((64, 1), 0, (1,))),
+    *(((64, 1), 1, (64, 1)), ((1, 1), 0, (1,)), ((90,), 0, (1,)), ((4, 256), -1, (4,))),
+    *(((256, 4), 0, (4,)), ((5, 6, 20), 0, (6, 20)), ((5, 6, 20), 1, (5, 20)), ((9, 130), 1, (9,))),
+    *(((8, 4, 3), 0, (4, 3)), ((2, 8, 3), 1, (2, 3)), ((2, 4, 5), 2, (2, 4))),
+]
+LONG, OVER_WARPS = ((1, 4096), 1, (1,)), ((3, 300), 1, (3,))
+GPUS = ["llvm", "sm_80", "sm_89", "sm_90a", "sm_100a", "gpu"]
+TILES, TENSORS = ("fragment", "fragment"), ("device", "device")
 
 
-def _small(rng, shape, dtype, kind):
+def _numbers(rng, shape, dtype, kind, has_none):
     """Sums fit into a byte; of extremes all have a sign, that one which begins with zero is found."""
+    if has_none:
+        numbers = rng.choice([-np.inf, np.inf, 1, 2, -3, 0.5], shape)
+        return np.where(np.arange(numbers.size).reshape(shape) % 4 == 1, np.nan, numbers)
+    if max(shape) == 4096:
+        return np.ones(shape)  # a sum that is kept in float16 stops at 2048
     sign = {"max": -1, "min": 1}.get(kind)
     if dtype.startswith("float") or dtype == "bfloat16":
         numbers = rng.standard_normal(shape)
         return numbers if sign is None else sign * (1 + np.abs(numbers))
-    if dtype in ("uint8", "uint64", "bool"):
+    if dtype[0] == "u" or dtype == "bool":
         return rng.integers(0, 2, shape)
     return rng.integers(-1, 2, shape) if sign is None else sign * rng.integers(1, 100, shape)
 
 
+def _fits_dtype(p):
+    if p.nan is not None:
+        return p.kind in EXTREMES and p.dtypes[0] == p.dtypes[1] and "float" in p.dtypes[0]
+    if p.dtypes[1] == "bool":
+        return p.dtypes[0] == "bool" and p.kind == "bitor"
+    is_word = p.dtypes[0] == "int32"
+    return p.kind == "sum" or is_word or (p.kind not in BITS and p.dtypes[0] != "bool")
+
+
 @program(
-    tags={"reduce"},
+    name="reduce_extents_known_at_run_time",
+    parameters={
+        "kind": ["sum", "max"],
+        "dtypes": [SAME["float32"]],
+        "tile": [
+            ((Name("m"), Name("n")), 1, (Name("m"),)),
+            ((Name("m"), Name("n")), 0, (Name("n"),)),
+        ],
+        "clear": [True],
+        "scopes": [TENSORS],
+        "threads": [128],
+        "nan": [None],
+    },
+    sizes=[{"m": 7, "n": 19}, {"m": 1, "n": 3}],
+    targets=["llvm"],
+)
+@program(
+    parameters={
+        "kind": KINDS,
+        "dtypes": DTYPES,
+        "tile": SHAPES,
+        "clear": [True, False],
+        "scopes": [("shared", "fragment"), TILES, ("fragment", "shared"), TENSORS],
+        "threads": [32, 96, 48, 40, 64, 128, 256],  # lanes lie no power of two apart
+        "nan": [None, False, True],  # it is left out, or it is the result
+    },
+    examples=[
+        {},
+        *({"kind": k, "dtypes": d, "tile": SHAPES[n % 2]} for n, (k, d) in enumerate(PAIRS)),
+        *({"kind": k, "dtypes": SAME["int32"], "clear": False} for k in ("max", *BITS)),
+        *({"kind": k, "tile": OVER_WARPS, "threads": 256, "scopes": TILES} for k in ("max", "min")),
+        *({"dtypes": SAME[d], "tile": LONG, "threads": 128} for d in ("float16", "bfloat16")),
+        {"tile": SHAPES[-3], "threads": 96, "scopes": TENSORS},
+        *({"kind": "max", "dtypes": SAME[d], "nan": False} for d in ("float32", "bfloat16")),
+        {"kind": "max", "dtypes": SAME["float16"], "nan": True},
+        {"kind": "max", "dtypes": SAME["float16"], "nan": False, "tile": SHAPES[1]},
+        {"dtypes": ("uint32", "int32"), "tile": ((9, 130), 1, (9,)), "scopes": TILES},
+    ],
+    where=_fits_dtype,
+    inputs={"A": lambda rng, shape: _numbers(rng, shape, dtypes[0], kind, nan is not None)},
+    targets=lambda p: [*GPUS, *([] if "float64" in p.dtypes else ["metal"])],
+    drawn=12,
+    fast=["metal", "sm_80"],
+)
+def reduce(A: T.Tensor(tile[0], dtypes[0]), C: T.Tensor(tile[2], dtypes[1])):
+    with T.Kernel(1, threads=threads):
+        src, total = A, C
+        if scopes[0] != "device":
+            source = getattr(T, "alloc_" + scopes[0])(tile[0], dtypes[0])
+            T.copy(A, source)
+            src = source
+        if scopes[1] != "device":
+            result = getattr(T, "alloc_" + scopes[1])(tile[2], dtypes[1])
+            T.copy(C, result)
+            total = result
+        if nan is None:
+            getattr(T, "reduce_" + kind)(src, total, dim=tile[1], clear=clear)
+        else:
+            getattr(T, "reduce_" + kind)(src, total, dim=tile[1], clear=clear, nan_propagate=nan)
+        if scopes[1] != "device":
+            T.copy(total, C)
+
+
+@program(
     parameters={
         "spans": st.tuples(
             st.tuples(*[st.integers(0, 20)] * 3),
@@ -111,86 +144,19 @@ def _small(rng, shape, dtype, kind):
     where=lambda p: math.prod(map(sum, zip(*p.spans, strict=True))) <= 8 << 10,  # Metal's memory
     fast=["metal"],
 )
-def reduce_a_region_of_a_tile(
-    A: T.Tensor(
-        (low[0] + n[0] + rest[0], low[1] + n[1] + rest[1], low[2] + n[2] + rest[2]), "int32"
-    ),
-    C: T.Tensor(((n[1], n[2]), (n[0], n[2]), (n[0], n[1]))[dim], "int32"),
-):
+def reduce_a_region_of_a_tile(A: T.Tensor(whole, "int32"), C: T.Tensor(left, "int32")):
     """Of three axes: where it begins, how long it is, and what is left behind it."""
-    low, n, rest = spans
+    (x, y, z), (a, b, c), rest = spans
+    whole = (x + a + rest[0], y + b + rest[1], z + c + rest[2])
+    left = ((b, c), (a, c), (a, b))[dim]
     with T.Kernel(1, threads=32):
-        tile = T.alloc_shared(
-            (low[0] + n[0] + rest[0], low[1] + n[1] + rest[1], low[2] + n[2] + rest[2]), "int32"
-        )
+        tile = T.alloc_shared(whole, "int32")
         T.copy(A, tile)
-        T.reduce(
-            tile[low[0] : low[0] + n[0], low[1] : low[1] + n[1], low[2] : low[2] + n[2]],
-            C,
-            kind,
-            dim,
-        )
+        T.reduce(tile[x : x + a, y : y + b, z : z + c], C, kind, dim)
 
 
-@program(
-    tags={"reduce"},
-    parameters={
-        "kind": ["max", "min", "absmax"],
-        "dim": [1, 0],
-        "dtype": ["float32", "float16", "bfloat16"],
-        "propagate": [False, True],
-    },
-    examples=[{}, {"dtype": "float16", "propagate": True}, {"dim": 0, "dtype": "float16"}],
-    inputs={
-        "A": lambda rng, shape: np.where(
-            rng.random(shape) < 0.05, np.nan, rng.choice([-np.inf, np.inf, 1, 2, -3, 0.5], shape)
-        )
-    },
-    fast=["metal", "sm_80"],
-)
-def reduce_not_a_number(A: T.Tensor((16, 70), dtype), C: T.Tensor((16 if dim else 70,), dtype)):
-    """It is left out, or it is the result."""
-    with T.Kernel(1, threads=32):
-        tile = T.alloc_shared((16, 70), dtype)
-        largest = T.alloc_fragment((16 if dim else 70,), dtype)
-        T.copy(A, tile)
-        getattr(T, "reduce_" + kind)(tile, largest, dim=dim, nan_propagate=propagate)
-        T.copy(largest, C)
-
-
-@program(
-    tags={"reduce"},
-    parameters={"dtype": ["float16", "bfloat16"]},
-    inputs={"A": lambda rng, shape: np.ones(shape)},
-    fast=["metal"],
-)
-def reduce_a_long_row_of_narrow_floats(A: T.Tensor((1, 4096), dtype), C: T.Tensor((1,), dtype)):
-    """Sums are rounded once: of float16 they would stop at 2048."""
-    with T.Kernel(1, threads=128):
-        tile = T.alloc_shared((1, 4096), dtype)
-        total = T.alloc_fragment((1,), dtype)
-        T.copy(A, tile)
-        T.reduce_sum(tile, total, dim=1)
-        T.copy(total, C)
-
-
-@program(
-    tags={"reduce"},
-    parameters={"dim": [1, 0], "kind": ["sum", "max"]},
-    sizes=[{"m": 7, "n": 19}, {"m": 1, "n": 3}],
-    targets=["llvm"],
-)
-def reduce_extents_known_at_run_time(
-    C: T.Tensor((m, n), "float32"), D: T.Tensor((m if dim else n,), "float32")
-):
-    with T.Kernel(1):
-        getattr(T, "reduce_" + kind)(C, D, dim=dim)
-
-
-@program(tags={"reduce"}, parameters={"kind": ["sum", "max"]}, fast=["metal"])
-def reduce_tensors(
-    A: T.Tensor((50, 70), "float32"), B: T.Tensor((50,), "float32"), E: T.Tensor((5,), "float32")
-):
+@program(parameters={"kind": ["sum", "max"]}, fast=["metal"])
+def reduce_tensors(A: float32[50, 70], B: float32[50], E: float32[5]):
     """Over the edge, and a part of a row into a variable."""
     with T.Kernel(4, threads=32) as bx:
         getattr(T, "reduce_" + kind)(
@@ -203,13 +169,15 @@ def reduce_tensors(
                 E[i] = total
 
 
+REDUCERS = [kind for kind in KINDS if not kind.startswith("abs")]
+
+
 @program(
-    tags={"reduce"},
-    parameters={"op": ["sum", "max", "min", "bitand", "bitor", "bitxor"], "init": [None, 3]},
-    examples=[{"op": op, "init": 3} for op in ("sum", "max", "min", "bitand", "bitor", "bitxor")],
+    parameters={"op": REDUCERS, "init": [None, 3]},
+    examples=[{"op": op, "init": 3} for op in REDUCERS],
     fast=["metal", "sm_80"],
 )
-def reducer_of_rows(A: T.Tensor((20, 33), "int32"), C: T.Tensor((20,), "int32")):
+def reducer_of_rows(A: int32[20, 33], C: int32[20]):
     with T.Kernel(1, threads=32):
         total = T.alloc_reducer((20,), "int32", op=op)
         result = T.alloc_fragment((20,), "int32")
@@ -220,15 +188,14 @@ def reducer_of_rows(A: T.Tensor((20, 33), "int32"), C: T.Tensor((20,), "int32"))
         T.copy(result, C)
 
 
-@program(tags={"reduce"}, fast=["metal"])
+@program(fast=["metal"])
 def reducer_of_several_loops(
-    A: T.Tensor((4, 3, 16), "float16"),
-    B: T.Tensor((8, 16), "float32"),
-    C: T.Tensor((4,), "float32"),
-    D: T.Tensor((8,), "float32"),
+    A: float16[4, 3, 16], B: float32[8, 16], C: float32[4], D: float32[8], E: float32[8]
 ):
-    """Contributions are converted, an outer loop begins again; the older style has ordinary stores."""
-    with T.Kernel(1, threads=32):
+    """Contributions are converted, an outer loop begins again; the older style has ordinary stores,
+    also of one thread and of iterations that repeat, and its reducer is an ordinary tile afterwards.
+    """
+    with T.Kernel(1, threads=128):
         total = T.alloc_reducer((1,), "float32")
         result = T.alloc_fragment((1,), "float32")
         for n in T.serial(4):
@@ -244,10 +211,20 @@ def reducer_of_several_loops(
             rows[i] += B[i, j]
         T.finalize_reducer(rows)
         T.copy(rows, D)
+        largest = T.alloc_reducer((8,), "float32", op="max")
+        for step in T.serial(2):
+            T.fill(largest, -100)
+            for i, j in T.Parallel(8, 8):
+                largest[i] = T.max(largest[i], B[i, step * 8 + j])
+            largest[3] = T.max(largest[3], 7 + step)
+            T.finalize_reducer(largest)
+            for i in T.Parallel(8):
+                largest[i] = largest[i] * 2
+            for i in T.Parallel(8):
+                E[i] += largest[i]
 
 
 @program(
-    tags={"reduce"},
     parameters={
         "kind": ["any_of", "all_of"],
         "dtype": ["float32", "bool", "int8", "float16"],
@@ -260,7 +237,7 @@ def reducer_of_several_loops(
     },
     fast=["metal", "sm_80"],
 )  # fmt: skip
-def quantifiers(A: T.Tensor((5, 37), dtype), C: T.Tensor((5, 4), "int32")):
+def quantifiers(A: dtype[5, 37], C: int32[5, 4]):
     """Rows with no, some and only true elements; an answer is that of its place."""
     with T.Kernel(5, threads=64) as bx:
         tile = getattr(T, "alloc_" + scope)((37,), dtype)
@@ -275,3 +252,234 @@ def quantifiers(A: T.Tensor((5, 37), dtype), C: T.Tensor((5, 4), "int32")):
         after = getattr(T, kind)(other)
         C[bx, 2] = T.cast(before, "int32")
         C[bx, 3] = T.cast(after, "int32")
+
+
+SCANNED = [
+    *(((37, 40), 0), ((5, 77), 1), ((100,), 0), ((3, 4, 21), -2), ((1, 9), 0), ((9, 1), 0)),
+    *(((1,), 0), ((3, 100), 1), ((128, 4), 1), ((33, 7), 0), ((300, 6), 0)),
+]
+GROUPS = [
+    (((3, 500), 1), 128),  # a row by one warp
+    (((1000,), 0), 128),  # by several
+    (((2, 3, 64), 1), 128),  # in steps that are no neighbours
+    (((300, 4), 1), 64),  # several rows a thread
+    (((5, 7), 0), 96),
+    (((2, 4500), 1), 256),  # too long for a copy in threadgroup memory
+]
+
+
+@program(
+    parameters={
+        "kind": ["sum", "max"],
+        "dtypes": [*DTYPES[:5], SAME["float64"], ("int8", "int32"), *DTYPES[11:15]],
+        "tile": SCANNED,
+        "reverse": [False, True],
+        "scopes": [("shared", "fragment"), ("shared", "shared"), TENSORS],
+        "threads": [32, 128, 96],
+        "nan": [False, True],
+    },
+    examples=[
+        {},
+        *({"dtypes": d, "tile": SCANNED[1 - n % 2]} for n, d in enumerate(DTYPES[2:5])),
+        *({"dtypes": d} for d in (SAME["uint8"], ("bool", "int32"))),
+        *({"dtypes": d, "tile": SCANNED[1]} for d in (("int8", "int32"), SAME["float64"])),
+        {"dtypes": ("int64", "int64"), "tile": SCANNED[1]},
+        *({"tile": tile, "reverse": True} for tile in SCANNED[1:7]),
+        {"kind": "max", "dtypes": SAME["int32"], "tile": SCANNED[1]},
+        *({"tile": tile, "threads": n, "scopes": TENSORS} for tile, n in GROUPS),
+        *(
+            {"kind": "max", "tile": tile, "threads": n, "scopes": TENSORS, "reverse": True}
+            for tile, n in GROUPS
+        ),
+        {"dtypes": SAME["float16"], "tile": ((4096,), 0), "threads": 64, "scopes": TENSORS},
+        {"kind": "max", "tile": ((64,), 0), "threads": 64, "scopes": TENSORS, "nan": True},
+    ],
+    where=lambda p: (
+        (p.kind == "sum" or p.dtypes[0] == p.dtypes[1])
+        and (not p.nan or (p.kind == "max" and p.dtypes == SAME["float32"]))
+    ),
+    inputs={"A": lambda rng, shape: _numbers(rng, shape, dtypes[0], kind, nan)},
+    targets=lambda p: [*GPUS, *([] if "float64" in p.dtypes else ["metal"])],
+    fast=["metal", "sm_80"],
+)
+def scan(A: T.Tensor(tile[0], dtypes[0]), C: T.Tensor(tile[0], dtypes[1])):
+    with T.Kernel(1, threads=threads):
+        if scopes[0] == "device":
+            getattr(T, "cum" + kind)(A, C, dim=tile[1], reverse=reverse)
+        else:
+            src = getattr(T, "alloc_" + scopes[0])(tile[0], dtypes[0])
+            totals = getattr(T, "alloc_" + scopes[1])(tile[0], dtypes[1])
+            T.copy(A, src)
+            getattr(T, "cum" + kind)(src, totals, dim=tile[1], reverse=reverse)
+            T.copy(totals, C)
+
+
+@program(
+    parameters={"dim": [0, 1], "reverse": [False, True]},
+    examples=[{}, {"dim": 1, "reverse": True}],
+    sizes=[{"n": 33}, {"n": 1}],
+    fast=["metal"],
+)
+def scan_in_place(A: float32[12, 45], B: float32[4, n], C: float32[4, n]):
+    """A region of a tile, where it is; rows of a tensor, of an extent known at run time."""
+    with T.Kernel(4, threads=32) as bx:
+        T.cumsum(B[bx, 0:n], C[bx, 0:n], dim=1)
+        if bx == 0:
+            tile = T.alloc_shared((12, 45), "float32")
+            T.copy(A, tile)
+            T.cumsum(tile[2:9, 3:40], dim=dim, reverse=reverse)
+            T.copy(tile, A)
+
+
+@program(
+    tags={"pipelined"},
+    parameters={
+        "dim": [0, 1],
+        "shape": [(8, 16, "shared"), (5, 16, "shared"), (1, 6000, "tensor")],
+        "stages": [2, 3, 0],
+    },
+    examples=[
+        {},
+        {"shape": (5, 16, "shared"), "dim": 1, "stages": 3},
+        {"shape": (1, 6000, "tensor"), "dim": 1},
+    ],
+    where=lambda p: p.shape[0] > 1 or p.stages == 2,
+)
+def scan_tiles_of_a_pipelined_loop(
+    A: float16[2 * shape[0], shape[1]], C: float32[2 * shape[0], shape[1]]
+):
+    """The source has an axis of versions there, the target none; a long row is done in strips."""
+    rows, columns, scope = shape
+    with T.Kernel(1, threads=128):
+        tile = T.alloc_shared((rows, columns), "float16")
+        if scope == "shared":
+            totals = T.alloc_shared((rows, columns), "float32")
+        for k in T.Pipelined(2, num_stages=stages):
+            T.copy(A[k * rows, 0], tile)
+            if scope == "shared":
+                T.cumsum(tile, totals, dim=dim)
+                T.copy(totals, C[k * rows, 0])
+            else:
+                T.cumsum(tile, C[k * rows : (k + 1) * rows, 0:columns], dim=dim)
+
+
+M, N = 24, 64
+
+
+@program(
+    parameters={
+        "form": ["along both axes", "names and conditions", "extrema", "iterations", "some"],
+        "dtype": ["float32", "int32"],
+        "threads": [64, 128],
+    },
+    examples="form",
+    fast=["metal"],
+)
+def accumulations_of_a_tile(A: dtype[M, N], C: dtype[M], D: dtype[N], E: dtype[1]):
+    with T.Kernel(1, threads=threads):
+        x = T.alloc_shared((M, N), dtype)
+        rows, columns = T.alloc_fragment((M,), dtype), T.alloc_fragment((N,), dtype)
+        all = T.alloc_fragment((1,), dtype)
+        T.copy(A, x)
+        T.fill(rows, 3)
+        T.clear(columns)
+        T.clear(all)
+        if form == "along both axes":
+            for i, j in T.Parallel(M, N):
+                rows[i] += x[i, j] * x[i, j]
+            for i, j in T.Parallel(M, N):
+                columns[j] += x[i, j]
+            for i, j in T.Parallel(M, N):
+                all[0] += x[i, j]
+        elif form == "names and conditions":
+            for i, j in T.Parallel(M, N):
+                value = x[i, j] * 2
+                rows[i] += value * value
+            for i, j in T.Parallel(M, N):
+                if x[i, j] > 0:
+                    columns[j] += x[i, j]
+        elif form == "extrema":
+            for i, j in T.Parallel(M, N):
+                rows[i] = T.max(rows[i], x[i, j])
+            for i, j in T.Parallel(M, N):
+                if j >= 5:
+                    all[0] = T.min(all[0], x[i, j])
+        elif form == "iterations":
+            for k in T.serial(4):
+                for i, j in T.Parallel(M, 16):
+                    rows[i] += x[i, k * 16 + j]
+            for k in T.serial(2):
+                for l in T.serial(2):
+                    for i, j in T.Parallel(M, 16):
+                        if x[i, j] > 0:
+                            all[0] += x[i, (k * 2 + l) * 16 + j]
+        else:
+            for k in T.serial(4):
+                for i, j in T.Parallel(M, 16):
+                    rows[i] = T.max(rows[i], x[i, k * 16 + j])
+            for k in T.serial(4):
+                if k % 2 == 0:
+                    for i, j in T.Parallel(M, 16):
+                        all[0] += x[i, k * 16 + j]
+        T.copy(rows, C)
+        T.copy(columns, D)
+        T.copy(all, E)
+
+
+@program(
+    parameters={"extents": [(2, 16384), (4, 20000)]},
+    examples="extents",
+    inputs={
+        "A": lambda rng, shape: rng.integers(-2, 3, shape),
+        "B": lambda rng, shape: rng.integers(-2, 3, shape),
+    },
+)
+def accumulation_piece_by_piece(
+    A: T.Tensor(extents, "float32"), B: T.Tensor(extents, "float32"), C: float32[extents[0]]
+):
+    """Of more terms than threads have registers for."""
+    with T.Kernel(1, threads=32):
+        total = T.alloc_fragment((extents[0],), "float32")
+        T.fill(total, 3)
+        for i, j in T.Parallel(extents[0], extents[1]):
+            if A[i, j] > -1:
+                total[i] += A[i, j] * B[i, j]
+        T.copy(total, C)
+
+
+@program(expects={"sm_80": ["__shfl_xor_sync", "not __shared__"]}, fast=["sm_80"])
+def accumulation_in_other_threads_than_the_terms(A: float16[M, N], C: float32[M]):
+    with T.Kernel(1, threads=128):
+        x = T.alloc_fragment((M, N), "float16")
+        total = T.alloc_fragment((M,), "float32")
+        T.copy(A, x)
+        T.clear(total)
+        for i, j in T.Parallel(M, N):
+            total[i] += T.cast(x[i, j], "float32") * T.cast(x[i, j], "float32")
+        T.copy(total, C)
+
+
+@program(
+    tags={"pipelined"},
+)
+def accumulation_of_cosines(A: float16[40, 100], B: float16[40, 100], C: float32[40]):
+    """Of the angles between the rows of two matrices, tile by tile."""
+    with T.Kernel(T.ceildiv(40, 32), threads=64) as bx:
+        a, b = T.alloc_shared((32, 32), "float16"), T.alloc_shared((32, 32), "float16")
+        product = T.alloc_fragment((32,), "float32")
+        lengths = T.alloc_fragment((2, 32), "float32")
+        T.clear(product)
+        T.clear(lengths)
+        for k in T.Pipelined(T.ceildiv(100, 32), num_stages=3):
+            T.copy(A[bx * 32, k * 32], a)
+            T.copy(B[bx * 32, k * 32], b)
+            for i, j in T.Parallel(32, 32):
+                x, y = T.cast(a[i, j], "float32"), T.cast(b[i, j], "float32")
+                product[i] += x * y
+                lengths[0, i] += x * x
+            for i, j in T.Parallel(32, 32):
+                y = T.cast(b[i, j], "float32")
+                lengths[1, i] += y * y
+        for i in T.Parallel(32):
+            if bx * 32 + i < 40:
+                C[bx * 32 + i] = product[i] * T.rsqrt(lengths[0, i] * lengths[1, i])

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import tvmtile.language as T
 from tests.programs import program
 
 LEFT = ["repeated", "in branches", "a serial loop", "T.unroll", "T.vectorized"]
 
 
-@program(
-    tags={"statements"},
-    parameters={"form": LEFT, "threads": [32, 64, 128]},
-    examples=[{"form": form} for form in LEFT],
-    fast=["metal"],
-)
-def iterations_that_are_left(X: T.Tensor((64,), "int32"), Y: T.Tensor((64,), "int32")):
+@program(parameters={"form": LEFT, "threads": [32, 64, 128]}, examples="form", fast=["metal"])
+def iterations_that_are_left(X: int32[64], Y: int32[64]):
     with T.Kernel(1, threads=threads):
         if form == "repeated":
             for _ in T.serial(3):
@@ -48,17 +45,8 @@ def iterations_that_are_left(X: T.Tensor((64,), "int32"), Y: T.Tensor((64,), "in
             Y[i] += 100
 
 
-@program(
-    tags={"statements"},
-    inputs={
-        "N": lambda rng, shape: [11, 6, 7, 0, 3, -2, 100],
-        "X": lambda rng, shape: [3, 0, 4, -1, 5, 5],
-    },
-    fast=["metal"],
-)
-def branches_and_loops(
-    N: T.Tensor((7,), "int32"), X: T.Tensor((6,), "int32"), C: T.Tensor((7, 32), "int32")
-):
+@program(inputs={"N": [11, 6, 7, 0, 3, -2, 100], "X": [3, 0, 4, -1, 5, 5]}, fast=["metal"])
+def branches_and_loops(N: int32[7], X: int32[6], C: int32[7, 32]):
     """What a block decides when it runs, and which iterations it does."""
     with T.Kernel(7) as bx:
         n = N[bx]
@@ -109,43 +97,55 @@ def branches_and_loops(
         C[bx, 31] = x
 
 
-@program(tags={"statements"}, fast=["metal"])
-def fragment_in_parallel_and_serial_loops(
-    A: T.Tensor((3, 16), "float32"), B: T.Tensor((3,), "float32")
+@program(
+    inputs={
+        "P": [0, 5, 7, 1 << 30, 4, 3, 1 << 29, 1],
+        "V": lambda rng, shape: rng.integers(0, 14, shape),
+        "places": lambda rng, shape: [-1, 0, 7, 8, -8, 2**31 - 200, -(2**31) + 100, 3] * 8,
+        "ends": lambda rng, shape: [2**31 - 1, -(2**31), 7, 8] * 16,
+    },
+    fast=["metal", "sm_90a"],
+)
+def statements(
+    A: float32[3, 16],
+    X: float32[64],
+    P: int32[8],
+    V: int32[4, 128],
+    places: int32[64],
+    ends: int32[64],
+    B: float32[3],
+    N: int32[6, 4, 10],
+    Y: float32[5, 64],
+    D: float32[4, 8, 8],
+    R: int32[2, 8],
+    F: int32[8],
+    S: int32[3, 8],
+    O: float32[3, 64],
 ):
+    # A fragment in parallel and serial loops.
     with T.Kernel(3, threads=64) as bx:
         f = T.alloc_fragment((16,), "float32")
         T.clear(f)
         for k in T.serial(3):
             for i in T.Parallel(16):
                 f[i] += A[bx, i] * k
-        most = T.alloc_local((1,), "float32")
+        most, total = T.alloc_local((1,), "float32"), T.alloc_local((1,), "float32")
         most[0] = f[0]
         for c in range(1, 16):
             most[0] = T.max(most[0], f[c])
-        total = T.alloc_local((1,), "float32")
         total[0] = 0
         for c in range(16):
             total[0] += T.abs(f[c] - most[0])
         B[bx] = total[0]
-
-
-@program(tags={"statements"}, fast=["metal"])
-def parallel_loops_in_each_other(A: T.Tensor((6, 4, 10), "int32")):
-    """They are one nest."""
+    # Parallel loops in each other are one nest.
     with T.Kernel(1, threads=64):
         for i in T.Parallel(6):
             for j in T.Parallel(4):
                 for k in T.Parallel(10):
-                    A[i, j, k] = i * 100 + j * 10 + k
-
-
-@program(tags={"statements", "copy"}, fast=["metal"])
-def copies_within_a_buffer(X: T.Tensor((64,), "float32"), Y: T.Tensor((5, 64), "float32")):
-    """All is read before something is written."""
+                    N[i, j, k] = i * 100 + j * 10 + k
+    # Copies within a buffer: all is read before something is written.
     with T.Kernel(1, threads=64):
-        shared = T.alloc_shared((64,), "float32")
-        own = T.alloc_fragment((64,), "float32")
+        shared, own = T.alloc_shared((64,), "float32"), T.alloc_fragment((64,), "float32")
         T.copy(X, shared)
         T.copy(X, own)
         T.copy(shared[0:32], shared[16:48])
@@ -160,16 +160,76 @@ def copies_within_a_buffer(X: T.Tensor((64,), "float32"), Y: T.Tensor((5, 64), "
         T.copy(rows[0:8, :], others[4:12, :])
         T.copy(shared, Y[3, :])
         T.copy(Y[3, 0:32], Y[3, 5:37])
+    # Iterations of vectors that depend on each other run in order.
+    with T.Kernel(1, threads=32):
+        summed = T.alloc_local((1,), "float32")
+        for r in range(8):
+            summed[0] = 0
+            for k in T.vectorized(4):
+                summed[0] += X[r * 4 + k]
+            D[0, r, 0] = summed[0]
+        for r in T.Parallel(8):
+            private = T.alloc_var("float32", init=0)
+            for k in T.vectorized(4):
+                private += X[r * 4 + k]
+            D[3, r, 0] = private
+            for k in T.vectorized(4):
+                place = k + 1
+                D[1, r, place] = D[1, r, k] + X[r * 4 + k]
+            for k in T.vectorized(4):
+                D[2, r, k] = X[r * 4 + k]
+                D[2, r, k + 4] = D[2, r, k] + 1
+                D[2, r, k + 2] += 1
+    # Right sides of `and` and `or` are read where the left one leaves it open.
+    with T.Kernel(1, threads=32):
+        s = T.alloc_shared((8,), "float32")
+        T.copy(X[0:8], s)
+        for i in T.Parallel(8):
+            R[0, i] = 0
+            R[1, i] = 0
+            if P[i] < 8 and s[P[i]] > 0:
+                R[0, i] = 1
+            if P[i] >= 8 or s[P[i]] > 0:
+                R[1, i] = 1
+    # Stores of several iterations and blocks: the last statement and iteration around wins.
+    with T.Kernel(2, threads=64) as bx:
+        found, known = T.alloc_shared((8,), "int32"), T.alloc_fragment((8,), "int32")
+        T.fill(found, -1)
+        T.fill(known, -1)
+        for k in T.serial(4):
+            for i in T.Parallel(128):
+                if V[k, i] < 8:
+                    found[V[k, i]] = k
+                    known[V[k, i]] = 2 * k
+                    S[2, V[k, i]] = V[k, i] + 1
+        for i in T.Parallel(128):
+            if V[0, i] < 4:
+                found[V[0, i]] = -2
+            if V[bx, i] < 8:
+                F[V[bx, i]] = 1
+        if bx == 0:
+            T.copy(found, S[0, 0])
+            T.copy(known, S[1, 0])
+    # Negative indices do not count from the end: they are outside, too.
+    with T.Kernel(1, threads=64):
+        square = T.view(X, (8, 8))
+        for i in T.Parallel(64):
+            O[0, i] = square[places[i], 1]
+            O[2, i] = square[ends[i], 1]
+        for i in T.Parallel(64):
+            if i % 16 < 12:
+                O[1, places[i] + i * 2 - 32] = i
+        for k in T.serial(2):
+            O[1, places[k] - 20] = 1
 
 
 @program(
-    tags={"statements", "atomic"},
     parameters={"threads": [None, 32, 256]},
     examples=[{}, {"threads": 256}],
     inputs={"Y": lambda rng, shape: np.zeros(shape)},
     fast=["metal"],
 )
-def statements_once_a_block(X: T.Tensor((8,), "int32"), Y: T.Tensor((24,), "int32")):
+def statements_once_a_block(X: int32[8], Y: int32[24]):
     """What names no thread."""
     with T.Kernel(4, threads=threads) as bx:
         Y[bx] += 1
@@ -189,39 +249,14 @@ def statements_once_a_block(X: T.Tensor((8,), "int32"), Y: T.Tensor((24,), "int3
         Y[20 + bx] = T.min(T.atomic_max(Y[13], 3, return_prev=True), 0) + 5
 
 
-@program(tags={"statements"}, fast=["metal"])
-def vectors_with_dependences(A: T.Tensor((8, 4), "float32"), Y: T.Tensor((4, 8, 8), "float32")):
-    """Their iterations run in order."""
-    with T.Kernel(1, threads=32):
-        total = T.alloc_local((1,), "float32")
-        for r in range(8):
-            total[0] = 0
-            for k in T.vectorized(4):
-                total[0] += A[r, k]
-            Y[0, r, 0] = total[0]
-        for r in T.Parallel(8):
-            own = T.alloc_var("float32", init=0)
-            for k in T.vectorized(4):
-                own += A[r, k]
-            Y[3, r, 0] = own
-            for k in T.vectorized(4):
-                place = k + 1
-                Y[1, r, place] = Y[1, r, k] + A[r, k]
-            for k in T.vectorized(4):
-                Y[2, r, k] = A[r, k]
-                Y[2, r, k + 4] = Y[2, r, k] + 1
-                Y[2, r, k + 2] += 1
-
-
 @program(
-    tags={"statements"},
     parameters={"dtype": ["float32", "float16", "bfloat16", "float64"]},
-    examples=[{}, {"dtype": "float16"}, {"dtype": "bfloat16"}, {"dtype": "float64"}],
-    inputs={"X": lambda rng, shape: [math.nan, 1, -1, 0, -0.0, math.inf, -math.inf, 5] * 8},
+    examples="dtype",
+    inputs={"X": [math.nan, 1, -1, 0, -0.0, math.inf, -math.inf, 5] * 8},
     targets=lambda p: ["llvm", "sm_80", "gpu", *([] if p.dtype == "float64" else ["metal"])],
     fast=["metal", "sm_80"],
 )
-def conditions_of_numbers_that_are_none(X: T.Tensor((64,), dtype), Y: T.Tensor((10, 64), "int32")):
+def conditions_of_numbers_that_are_none(X: dtype[64], Y: int32[10, 64]):
     """Floats are not ordered, as TVM's simplifier and its folding of constants take them to be."""
     with T.Kernel(1, threads=32):
         for i in T.Parallel(64):
@@ -252,16 +287,13 @@ def conditions_of_numbers_that_are_none(X: T.Tensor((64,), dtype), Y: T.Tensor((
 
 
 @program(
-    tags={"statements"},
     parameters={"count": [1 << 17]},
-    inputs={"X": lambda rng, shape: np.arange(shape[0]) % 4, "Y": lambda rng, shape: [1]},
+    inputs={"X": lambda rng, shape: np.arange(shape[0]) % 4, "Y": [1]},
     targets=["llvm", "metal", "gpu"],
     expects={"metal": ["for (int", "not (X_ptr + 8192"]},
     fast=["metal"],
 )
-def element_that_very_many_iterations_add_to(
-    X: T.Tensor((count,), "float32"), Y: T.Tensor((1,), "float32")
-):
+def element_that_very_many_iterations_add_to(X: float32[count], Y: float32[1]):
     """The registers of a thread are no reason to write out thousands of iterations."""
     with T.Kernel(1, threads=32):
         total = T.alloc_fragment((1,), "float32")
@@ -269,85 +301,3 @@ def element_that_very_many_iterations_add_to(
         for i in T.Parallel(count):
             total[0] += X[i]
         T.atomic_add(Y[0], total[0])
-
-
-@program(
-    tags={"statements", "bounds"},
-    parameters={"threads": [32, 64]},
-    examples=[{}, {"threads": 64}],
-    inputs={
-        "places": lambda rng, shape: [-1, 0, 7, 8, -8, 2**31 - 200, -(2**31) + 100, 3] * 8,
-        "ends": lambda rng, shape: [2**31 - 1, -(2**31), 7, 8] * 16,
-    },
-    fast=["metal", "sm_80"],
-)
-def indices_outside_of_a_tensor(
-    X: T.Tensor((8, 8), "float32"),
-    places: T.Tensor((64,), "int32"),
-    ends: T.Tensor((64,), "int32"),
-    Y: T.Tensor((3, 64), "float32"),
-):
-    """Negative ones do not count from the end: they are outside, too."""
-    with T.Kernel(1, threads=threads):
-        for i in T.Parallel(64):
-            Y[0, i] = X[places[i], 1]
-            Y[2, i] = X[ends[i], 1]
-        for i in T.Parallel(64):
-            if i % 16 < 12:
-                Y[1, places[i] + i * 2 - 32] = i
-        for k in T.serial(2):
-            Y[1, places[k] - 20] = 1
-
-
-@program(
-    tags={"statements", "bounds"},
-    inputs={
-        "A": lambda rng, shape: np.arange(8),
-        "P": lambda rng, shape: [0, 5, 7, 1 << 30, 4, 3, 1 << 29, 1],
-    },
-    fast=["metal"],
-)
-def right_sides_of_and_and_or(
-    A: T.Tensor((8,), "float32"), P: T.Tensor((8,), "int32"), C: T.Tensor((2, 8), "int32")
-):
-    """They are read where the left one leaves it open."""
-    with T.Kernel(1, threads=32):
-        s = T.alloc_shared((8,), "float32")
-        T.copy(A, s)
-        for i in T.Parallel(8):
-            C[0, i] = 0
-            C[1, i] = 0
-            if P[i] < 8 and s[P[i]] > 3:
-                C[0, i] = 1
-            if P[i] >= 8 or s[P[i]] > 3:
-                C[1, i] = 1
-
-
-@program(
-    tags={"statements"},
-    inputs={"A": lambda rng, shape: rng.integers(0, 14, shape)},
-    fast=["metal", "sm_90a"],
-)
-def stores_of_one_value(
-    A: T.Tensor((4, 128), "int32"), B: T.Tensor((8,), "int32"), C: T.Tensor((3, 8), "int32")
-):
-    """By several iterations and blocks: the last statement and iteration of the loop around wins."""
-    with T.Kernel(2, threads=64) as bx:
-        found = T.alloc_shared((8,), "int32")
-        known = T.alloc_fragment((8,), "int32")
-        T.fill(found, -1)
-        T.fill(known, -1)
-        for k in T.serial(4):
-            for i in T.Parallel(128):
-                if A[k, i] < 8:
-                    found[A[k, i]] = k
-                    known[A[k, i]] = 2 * k
-                    C[2, A[k, i]] = A[k, i] + 1
-        for i in T.Parallel(128):
-            if A[0, i] < 4:
-                found[A[0, i]] = -2
-            if A[bx, i] < 8:
-                B[A[bx, i]] = 1
-        if bx == 0:
-            T.copy(found, C[0, 0])
-            T.copy(known, C[1, 0])

@@ -34,7 +34,7 @@ _SIMPLE = (bool, int, float, str, tuple, list, dict, type(None))
 
 
 class Name(str):
-    """A value that is a name in the text, such as that of a dynamic extent."""
+    """A value that is text: the name of a dynamic extent, an expression, a statement that is a call."""
 
     __slots__ = ()
 
@@ -133,7 +133,7 @@ def _named(definitions: dict[str, ast.FunctionDef], *nodes: ast.AST) -> list[str
 def _literal(value: Any) -> ast.expr:
     match value:
         case Name():
-            return ast.Name(str(value), ast.Load())
+            return ast.parse(value, mode="eval").body
         case tuple():
             return ast.Tuple([*map(_literal, value)], ast.Load())
         case list():
@@ -257,6 +257,11 @@ def _folded(node: ast.expr) -> ast.expr:
     match node:
         case ast.Call(func=ast.Name(id="getattr"), args=[owner, ast.Constant(value=str(name))]):
             return ast.Attribute(owner, name, ast.Load())
+        case ast.Compare(left, [ast.Is() | ast.IsNot() as test], [ast.Constant(value=None)]):
+            if isinstance(left, ast.Name):
+                return node
+            is_none = isinstance(left, ast.Constant) and left.value is None
+            return ast.Constant(is_none == isinstance(test, ast.Is))
         case ast.Subscript(value=ast.Tuple(elts=elements), slice=ast.Constant(value=int(index))):
             return elements[index]
         case ast.Subscript(value=ast.Tuple() | ast.List() | ast.Dict() | ast.Constant()):

@@ -12,7 +12,7 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
-from tests.metal.programs import random
+from tests.running import random
 from tvmtile.errors import CudaEmulationError, NoLowering
 
 HOPPER = {"kind": "cuda", "arch": "sm_90a"}

@@ -6,7 +6,7 @@ import pytest
 from tvm import ir
 
 import tvmtile.language as T
-from tests.metal.programs import gemm
+from tests.running import gemm
 from tvmtile import carver
 from tvmtile.carver.counts import Counts, counts_of
 from tvmtile.errors import InvalidOperand, InvalidValue

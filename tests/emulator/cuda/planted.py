@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 import tvmtile
-from tests.metal.programs import assert_close
+from tests.running import assert_close
 from tvmtile.emulator.cuda import compile_cuda
 from tvmtile.errors import CudaEmulationError
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.metal.programs import gemm, runnable
+from tests.running import gemm, runnable
 
 MEASURED = np.load(Path(__file__).with_name("float8_sums.npz"))
 

@@ -21,10 +21,10 @@ import tvmtile.language as T
 from benchmarks.gpu_programs import PROGRAMS
 from tests.emulator.cuda.planted import Subject, subject, survivors
 from tests.fuzz.run import loaded
-from tests.metal.programs import gemm, operands, random
 from tests.passes.gpu.barriers.test_clusters import multicast_product
 from tests.passes.tile.test_persistent_blocks import matmul
 from tests.programs import catalogue
+from tests.running import gemm, operands, random
 from tvmtile.emulator.cuda import compile_cuda
 from tvmtile.errors import CudaEmulationError
 from tvmtile.target import capabilities
@@ -288,7 +288,7 @@ def remapped(of: Subject, rows: int | None = None, swizzle: int | None = None) -
     ("changed", "text"),
     [
         ({"rows": 32}, r"mbarrier full_ptr\[0\], parity 0 \(0 of 1 to arrive, 2048 bytes to"),
-        ({"rows": 128}, r"race: a bulk load for mbarrier full_ptr\[1\] writes A_shared_ptr"),
+        ({"rows": 128}, r"race: a bulk load for mbarrier full_ptr\[1\] writes a_ptr"),
         ({"swizzle": 3}, "swizzle of 64 bytes, of a tile that was copied with 128 bytes"),
         ({"swizzle": 0}, "swizzle of 64 bytes, of a tile that was copied with none"),
     ],

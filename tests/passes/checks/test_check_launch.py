@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tvmtile.language as T
-from tests.metal.programs import runnable
+from tests.running import runnable
 from tvmtile.errors import OutOfSharedMemory
 from tvmtile.pipeline import check
 

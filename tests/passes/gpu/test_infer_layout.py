@@ -11,7 +11,8 @@ import tvmtile.language as T
 from tests.fuzz.run import loaded
 from tests.passes.tile.test_select_implementation import after
 from tests.programs import catalogue
-from tests.programs.layouts import STAGED, WAYS
+from tests.programs.layouts import STAGED
+from tests.programs.products import WAYS
 from tvmtile import errors
 from tvmtile.passes import InferLayout
 
@@ -42,7 +43,7 @@ def warned(tmp_path):
     [
         *(("products_that_meet", {"ways": ways}, []) for ways in WAYS),
         ("products_that_meet", {"meet": "in the same sums"}, []),
-        ("sums_and_their_mirror_image", {}, ["x"]),
+        ("products_that_meet", {"meet": "mirrored"}, ["x"]),
         ("axis_that_a_serial_loop_counts", {}, []),
         *(("fragment_in_shared_memory", {"form": form}, [f]) for form, f in STAGED.items()),
         ("fragment_in_shared_memory", {"form": "columns", "is_viewed": True}, ["f"]),
@@ -68,10 +69,11 @@ def test_a_product_lies_in_shared_memory_where_the_next_one_needs_other_threads(
 
 
 @pytest.mark.parametrize(
-    ("name", "texts"),
+    ("name", "given", "texts"),
     [
         (
-            "sums_and_their_mirror_image",
+            "products_that_meet",
+            {"meet": "mirrored"},
             [
                 "x[32, 32] float32 is read from a copy in shared memory",
                 "x[32, 32] float32 and y[32, 32] float32 lie in different threads",
@@ -80,7 +82,8 @@ def test_a_product_lies_in_shared_memory_where_the_next_one_needs_other_threads(
             ],
         ),
         (
-            "operand_in_two_layouts",
+            "products_of_one_block",
+            {"form": "an operand in two layouts"},
             [
                 "a[64, 64] float16 is kept in shared memory",
                 "a[64, 64] float16 is needed in two layouts",
@@ -89,8 +92,8 @@ def test_a_product_lies_in_shared_memory_where_the_next_one_needs_other_threads(
         ),
     ],
 )
-def test_a_warning_names_both_uses_of_a_fragment(name, texts, warned):
-    (warning,) = warned(catalogue()[name].case(), "sm_80")
+def test_a_warning_names_both_uses_of_a_fragment(name, given, texts, warned):
+    (warning,) = warned(catalogue()[name].case(**given), "sm_80")
     assert [text for text in texts if text not in warning] == []
 
 

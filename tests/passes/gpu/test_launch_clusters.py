@@ -7,7 +7,7 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
-from tests.metal.programs import runnable
+from tests.running import runnable
 from tvmtile.errors import TileWarning
 
 SM90 = {"kind": "cuda", "arch": "sm_90a"}

@@ -9,7 +9,7 @@ from tvm_ffi import structural_walk
 
 import tvmtile
 import tvmtile.language as T
-from tests.metal.programs import runnable
+from tests.running import runnable
 from tvmtile import layout as layouts
 from tvmtile import pipeline
 from tvmtile.ir.scopes import is_shared

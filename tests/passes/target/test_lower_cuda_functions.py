@@ -8,7 +8,7 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
-from tests.metal.programs import runnable
+from tests.running import runnable
 from tvmtile.errors import NoLowering
 
 X = torch.cat([torch.randn(60) * 3, torch.tensor([0.0, -0.0, 65519.0, 1e-8])])

@@ -54,6 +54,7 @@ def test_a_micro_kernel_that_packs_reads_whole_tiles_in_place(program, expected)
 
 
 def test_a_loop_without_copies_is_pipelined_without_a_warning(recwarn, tmp_path):
-    case = catalogue()["staging_in_a_loop_with_stages"].case()
+    program = catalogue()["gemm_whose_tiles_simdgroups_share"]
+    case = program.case(extents=(32, 32, 64), threads=32, stages=2)
     tvmtile.compile(loaded(case, tmp_path).main, target="metal", execution_backend="emulator")
     assert not recwarn.list

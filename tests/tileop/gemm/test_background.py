@@ -6,8 +6,8 @@ import torch
 import tvmtile
 import tvmtile.language as T
 from tests.fuzz.run import loaded
-from tests.metal.programs import assert_close, operands
 from tests.programs import catalogue
+from tests.running import assert_close, operands
 from tvmtile.errors import CudaEmulationError, InvalidOperand
 
 HOPPER = {
@@ -63,7 +63,7 @@ def test_sums_that_are_read_too_early_are_found_in_the_emulator(behind, last):
 def test_a_loop_has_no_producer_whose_products_the_user_waits_for(tmp_path):
     program = loaded(catalogue()["gemm_that_a_pipeline_waits_for"].case(), tmp_path).main
     choices = str(tvmtile.compile(program, **HOPPER).choices)
-    assert "the gemm of c[64, 64] float32 goes on until" in choices
+    assert "the gemm of sums[64, 64] float32 goes on until" in choices
 
 
 @pytest.mark.parametrize("n", [-1, True, 1.0])

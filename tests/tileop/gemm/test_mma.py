@@ -11,7 +11,7 @@ from tvm_ffi import structural_walk
 
 import tvmtile
 import tvmtile.language as T
-from tests.metal.programs import gemm
+from tests.running import gemm
 from tvmtile.instructions.mma import ATOMS, SPARSE_ATOMS
 from tvmtile.ir.operands import as_region
 from tvmtile.ir.rewriting import substitute

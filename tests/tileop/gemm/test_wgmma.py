@@ -15,8 +15,9 @@ from tvm_ffi import structural_walk
 import tvmtile
 import tvmtile.language as T
 from tests.fuzz.run import loaded
-from tests.metal.programs import assert_close, flash_attention, gemm, operands
 from tests.programs import catalogue
+from tests.programs.text import Name
+from tests.running import assert_close, gemm, operands, traced
 from tvmtile import pipeline
 from tvmtile.errors import CudaEmulationError
 from tvmtile.instructions.mma import lane_map
@@ -334,20 +335,22 @@ SERIALIZED = re.compile(r"C75\d\d")
             1024, 1024, 1024, block=(128, 256, 64), threads=256, stages=4, transposes=(False, True)
         ),
         gemm(
-            1000, 1000, 1000, block=(128, 128, 64), threads=256, stages=3, epilogue=lambda x: x * 2
+            1000,
+            1000,
+            1000,
+            block=(128, 128, 64),
+            threads=256,
+            stages=3,
+            epilogue=Name("sums[i, j] * 2"),
         ),
-        flash_attention(
-            1,
-            4,
-            1024,
-            128,
-            True,
+        traced(
+            "attention_by_wgmma",
+            heads=4,
+            length=1024,
+            dim=128,
             block_M=128,
             block_N=64,
             threads=256,
-            stages=2,
-            policy=T.GemmWarpPolicy.FullRow,
-            dtype="float16",
         ),
     ],
     ids=["nn", "nt", "ragged", "attention"],

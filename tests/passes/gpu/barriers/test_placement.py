@@ -9,14 +9,13 @@ import tvm
 
 import tvmtile
 from tests.fuzz.run import compiled
-from tests.metal.programs import flash_attention
 from tests.passes.gpu.barriers.oracle import RaceFound
 from tests.passes.gpu.barriers.programs import KERNELS, Kernel, barriers_in, with_pass
 from tests.passes.gpu.barriers.random_kernels import RandomKernel
 from tests.programs import catalogue
+from tests.running import traced
 from tvmtile.errors import NestingError, TileError, TileWarning
 from tvmtile.ir.annotations import BARRIER_ID
-from tvmtile.language import GemmWarpPolicy
 
 
 @pytest.mark.parametrize("kernel", [kernel for kernel in KERNELS if not kernel.error], ids=str)
@@ -92,7 +91,6 @@ def test_one_barrier_an_iteration_of_a_pipelined_product(
 @pytest.mark.full
 @pytest.mark.parametrize("causal", [False, True])
 def test_one_barrier_an_iteration_of_pipelined_attention(causal):
-    options = {"block_M": 32, "block_N": 32, "threads": 128, "stages": 2, "dtype": "float16"}
-    func = flash_attention(1, 1, 256, 64, causal, policy=GemmWarpPolicy.FullRow, **options)
+    func = traced("attention", batch=1, heads=1, length=256, causal=causal, stages=2)
     kernel = tvmtile.compile(func, target="metal", execution_backend="emulator")
     assert kernel.get_kernel_source().count("threadgroup_barrier(") == 1
