@@ -51,53 +51,35 @@ def shape(buffer):
 TILE = spread((8, 64), THREADS, 4)
 
 
-@T.prim_func
-def same(x: T.Buffer((8, 64), "float32"), y: T.Buffer((8, 64), "float32")):
-    for i in T.parallel(8):
-        for j in T.parallel(64):
-            y[i, j] = x[i, j]
+def copied(x, y, of_x, of_y, extents=(8, 64), into="y"):
+    """A nest of two loops: tensors of two shapes, indices of each, and which one is written."""
+
+    @T.prim_func
+    def written_y(x: T.Buffer(x, "float32"), y: T.Buffer(y, "float32")):
+        for i in T.parallel(extents[0]):
+            for j in T.parallel(extents[1]):
+                y[of_y(i, j)] = x[of_x(i, j)]
+
+    @T.prim_func
+    def written_x(x: T.Buffer(x, "float32"), y: T.Buffer(y, "float32")):
+        for i in T.parallel(extents[0]):
+            for j in T.parallel(extents[1]):
+                x[of_x(i, j)] = y[of_y(i, j)]
+
+    return written_y if into == "y" else written_x
 
 
-@T.prim_func
-def transposed(x: T.Buffer((8, 64), "float32"), y: T.Buffer((64, 8), "float32")):
-    for i in T.parallel(8):
-        for j in T.parallel(64):
-            y[j, i] = x[i, j]
+def plain(i, j):
+    return i, j
 
 
-@T.prim_func
-def row_vector(x: T.Buffer((8, 64), "float32"), y: T.Buffer((64,), "float32")):
-    for i in T.parallel(8):
-        for j in T.parallel(64):
-            x[i, j] = y[j]
-
-
-@T.prim_func
-def packed(x: T.Buffer((8, 64), "float32"), y: T.Buffer((8, 32), "float32")):
-    for i in T.parallel(8):
-        for j in T.parallel(64):
-            x[i, j] = y[i, j // 2]
-
-
-@T.prim_func
-def split(x: T.Buffer((8, 64), "float32"), y: T.Buffer((8, 4, 16), "float32")):
-    for i in T.parallel(8):
-        for j in T.parallel(64):
-            y[i, j // 16, j % 16] = x[i, j]
-
-
-@T.prim_func
-def flat(x: T.Buffer((8, 64), "float32"), y: T.Buffer((512,), "float32")):
-    for i in T.parallel(8):
-        for j in T.parallel(64):
-            y[i * 64 + j] = x[i, j]
-
-
-@T.prim_func
-def reversed_columns(x: T.Buffer((8, 64), "float32"), y: T.Buffer((8, 64), "float32")):
-    for i in T.parallel(8):
-        for j in T.parallel(64):
-            y[i, 63 - j] = x[i, j]
+same = copied((8, 64), (8, 64), plain, plain)
+transposed = copied((8, 64), (64, 8), plain, lambda i, j: (j, i))
+row_vector = copied((8, 64), (64,), plain, lambda i, j: j, into="x")
+packed = copied((8, 64), (8, 32), plain, lambda i, j: (i, j // 2), into="x")
+split = copied((8, 64), (8, 4, 16), plain, lambda i, j: (i, j // 16, j % 16))
+flat = copied((8, 64), (512,), plain, lambda i, j: i * 64 + j)
+reversed_columns = copied((8, 64), (8, 64), plain, lambda i, j: (i, 63 - j))
 
 
 def test_the_same_indices_give_the_same_layout():
@@ -168,13 +150,7 @@ def test_a_nest_runs_where_the_least_copied_fragment_lies():
 
 
 def test_loops_without_digits_run_in_the_threads_that_hold_copies():
-    @T.prim_func
-    def spread_out(y: T.Buffer((8,), "float32"), out: T.Buffer((8, 64), "float32")):
-        for i in T.parallel(8):
-            for j in T.parallel(64):
-                out[i, j] = y[i]
-
-    nest = nest_of(spread_out)
+    nest = nest_of(copied((8, 64), (8,), plain, lambda i, j: i, into="x"))
     loops = LoopLayout.of_elements(nest, access(nest, "y"), TILE.without_axis(1))
     assert loops.replicas == []
     assert loops.axes[nest.variables[1]].size == 64
@@ -196,13 +172,7 @@ def test_a_slice_runs_where_the_whole_lies(first):
 
 
 def test_the_other_half_of_a_row_lies_in_other_threads():
-    @T.prim_func
-    def halves(x: T.Buffer((8, 64), "float32"), y: T.Buffer((8, 64), "float32")):
-        for i in T.parallel(8):
-            for j in T.parallel(32):
-                y[i, j] = x[i, j + 32]
-
-    nest = nest_of(halves)
+    nest = nest_of(copied((8, 64), (8, 64), lambda i, j: (i, j + 32), plain, extents=(8, 32)))
     near, far = access(nest, "y"), access(nest, "x")
     loops = LoopLayout.of_elements(nest, near, TILE)
     assert loops.reaches(nest, near, TILE)
