@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.examples.test_examples import (
-    METAL_SIZES,
+    SIZES,
     assert_checked,
     load,  # noqa: F401 - a fixture
 )
@@ -16,9 +16,9 @@ from tests.gpu.machine import ARCHITECTURES, HAS_GPU
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", sorted(METAL_SIZES))
+@pytest.mark.parametrize("name", SIZES)
 def test_example_agrees_with_its_float64_reference(name, load, capsys):  # noqa: F811
     torch.manual_seed(0)
     target = "cuda" if HAS_GPU else json.dumps({"kind": "cuda", "arch": ARCHITECTURES[0]})
-    load(name).main(["--check", "--target", target, *METAL_SIZES[name].split()])
+    load(name).main(["--check", "--target", target, *SIZES[name][0].split()])
     assert_checked(capsys.readouterr().out)
