@@ -248,8 +248,8 @@ def _divided(a: Value, b: Value, dtype: str) -> Value:
     return rounded(result, error, dtype)
 
 
-def monotone(function: Any, value: Value, ulps: int) -> Value:
-    """A growing or falling function, computed in float32 at least, to some units in the last place."""
+def monotone(function: Any, value: Value, within: float) -> Value:
+    """A growing or falling function of floats, computed within a relative error."""
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         result = function(value.data)
         above, below = (function(value.data + e) for e in (value.error, -value.error))
@@ -257,9 +257,9 @@ def monotone(function: Any, value: Value, ulps: int) -> Value:
     if np.any(np.isinf(result) & np.isfinite(value.data)):
         raise Invalid(f"a {value.dtype} overflows")
     spread = np.where(np.isnan(spread), UNKNOWN, spread)  # what may lie outside of the domain
-    error = spread + ulps * min(EPSILON[value.dtype], EPSILON["float32"]) * np.abs(result)
+    error = spread + within * np.abs(result)
     # Integers are floored, rounded and cut without an error.
-    return rounded(result, spread if ulps == 0 else error, value.dtype)
+    return rounded(result, spread if within == 0 else error, value.dtype)
 
 
 _COMPARISONS = {
