@@ -29,7 +29,6 @@ def places(rng, shape, dtype, meta):
 
 
 @program(
-    tags={"gemm", "sparse"},
     parameters={
         "dtypes": [*SPARSE],
         "meta": ["int16", "uint8", "int32"],
@@ -115,7 +114,6 @@ def factors(rng, shape, dtype):
 
 @program(
     name="scaled_gemm_by_wgmma",
-    tags={"gemm", "scaled", "wgmma"},
     parameters={
         "dtypes": [(E4M3, E4M3)],
         "scales": [MX, TENSOR, ROW, DEEPSEEK],
@@ -126,7 +124,7 @@ def factors(rng, shape, dtype):
         "sums": ["float32"],
         "clear": FLAGS,
     },
-    examples=[{"scales": scales} for scales in (MX, TENSOR, ROW, DEEPSEEK)],
+    examples="scales",
     inputs={
         "R": lambda rng, shape: factors(rng, shape, scales[0]),
         "S": lambda rng, shape: factors(rng, shape, scales[0]),
@@ -137,7 +135,6 @@ def factors(rng, shape, dtype):
 )
 @program(
     name="scaled_gemm_in_registers",
-    tags={"gemm", "scaled"},
     parameters={
         "dtypes": [(E4M3, E4M3), (E5M2, E4M3)],
         "scales": [ROW, MX, NVFP4],
@@ -161,7 +158,6 @@ def factors(rng, shape, dtype):
     fast=["sm_80"],
 )
 @program(
-    tags={"gemm", "scaled"},
     parameters={
         "dtypes": [(a, b) for a in FLOAT8 for b in FLOAT8],
         "scales": SCALES,
@@ -256,13 +252,12 @@ def scaled_gemm(
 
 
 @program(
-    tags={"copy"},
     parameters={"dtype": ["float32", "float16", "int8"], "some": [False, True]},
     examples=[{}, {"some": True, "dtype": "float16"}],
     counts={"sm_80": "async_copies == 6 * 64"},
     fast=["sm_80"],
 )
-def copies_of_threads_in_groups(A: T.Tensor((6, 512), dtype), C: T.Tensor((6, 512), dtype)):
+def copies_of_threads_in_groups(A: dtype[6, 512], C: dtype[6, 512]):
     """A row is copied while the one before it is read; zeros where a predicate does not hold."""
     each = 4 if dtype == "float32" else 8
     with T.Kernel(1, threads=64):
@@ -298,7 +293,6 @@ def copies_of_threads_in_groups(A: T.Tensor((6, 512), dtype), C: T.Tensor((6, 51
 
 
 @program(
-    tags={"copy", "mbarriers"},
     parameters={"stages": [2, 1, 3], "copied": [True, False]},
     examples=[
         {},
@@ -311,9 +305,7 @@ def copies_of_threads_in_groups(A: T.Tensor((6, 512), dtype), C: T.Tensor((6, 51
     counts={"sm_90a": "block_barriers == 1"},  # behind the initialisation
     fast=["sm_90a"],
 )
-def tiles_that_mbarriers_hand_over(
-    A: T.Tensor((6, 256), "float32"), C: T.Tensor((6, 256), "float32")
-):
+def tiles_that_mbarriers_hand_over(A: float32[6, 256], C: float32[6, 256]):
     """One half of the threads writes tiles, the other one reads them, reversed."""
     with T.Kernel(1, threads=128):
         tile = T.alloc_shared((stages, 256), "float32")
@@ -356,7 +348,6 @@ def copy_rows(A, Rows, a, k, thread):
 
 
 @program(
-    tags={"gemm", "wgmma", "copy"},
     parameters={"COUNT": [8, 4, 2], "SHIFT": [0, 4], "groups": FLAGS},
     examples=[
         *({"COUNT": count, "groups": groups} for count, groups in ((8, 0), (8, 1), (4, 0), (2, 1))),
@@ -372,10 +363,10 @@ def copy_rows(A, Rows, a, k, thread):
     expects={"sm_90a": ["wgmma.mma_async", "not mma.sync"]},
 )
 def gemm_of_rows_that_threads_copy(
-    A: T.Tensor((256, 200), "float16"),
-    Rows: T.Tensor((64,), "int32"),
-    B: T.Tensor((192, 128), "float16"),
-    C: T.Tensor((64, 128), "float32"),
+    A: float16[256, 200],
+    Rows: int32[64],
+    B: float16[192, 128],
+    C: float32[64, 128],
 ):
     """By pieces: one of 16 bytes, or a part of one, lies in one place, its address is no view."""
     with T.Kernel(1, threads=256 if groups else 128):
@@ -429,7 +420,6 @@ LAYOUTS = {
 
 @program(
     name="gemm_of_panels_that_two_groups_read",
-    tags={"gemm", "wgmma", "layout"},
     parameters={
         "layout": [("half_bank_swizzled",), ("full_bank_swizzled",)],
         "by_numbers": FLAGS,
@@ -449,7 +439,6 @@ LAYOUTS = {
     },
 )
 @program(
-    tags={"gemm", "wgmma", "layout"},
     parameters={
         "layout": [*LAYOUTS],
         "by_numbers": FLAGS,
@@ -470,7 +459,7 @@ LAYOUTS = {
 def gemm_of_tiles_with_layouts(
     A: T.Tensor((192, 64) if transpose_A else (64, 192), "float16"),
     B: T.Tensor((n, 192) if transpose_B else (192, n), "float16"),
-    C: T.Tensor((64, n), "float32"),
+    C: float32[64, n],
 ):
     """Those of the hardware, whatever they were made by; tensor maps fill them where they can."""
     rows, columns = (n, 64) if transpose_B else (64, n)
@@ -512,7 +501,6 @@ def gemm_of_tiles_with_layouts(
 
 
 @program(
-    tags={"copy", "tma", "layout"},
     parameters={
         # Panels of 128, 64 and 32 bytes, of which each is a copy.
         "tile": [
@@ -536,9 +524,7 @@ def gemm_of_tiles_with_layouts(
     counts=lambda p: {"sm_90a": f"bulk_copies == 2 * 2 * {p.tile[2]}"},
     fast=["sm_90a"],
 )
-def bulk_copies_of_swizzled_tiles(
-    A: T.Tensor((32, tile[1]), "float16"), C: T.Tensor((32, tile[1]), "float16")
-):
+def bulk_copies_of_swizzled_tiles(A: float16[32, tile[1]], C: float16[32, tile[1]]):
     """`count` threads arrive at an mbarrier; the tile is changed before it is stored."""
     with T.Kernel(2, threads=128) as x:
         t = T.alloc_shared((16, tile[1]), "float16")
@@ -557,12 +543,11 @@ def bulk_copies_of_swizzled_tiles(
 
 
 @program(
-    tags={"numbers"},
     inputs={"A": lambda rng, shape: np.linspace(-1e5, 1e5, 64)},
     targets=["llvm", "sm_80", "gpu"],
     expects={"sm_80": ["= sinf(", "not __sinf("]},
 )
-def functions_far_from_zero(A: T.Tensor((64,), "float32"), C: T.Tensor((3, 64), "float32")):
+def functions_far_from_zero(A: float32[64], C: float32[3, 64]):
     """They are exact, and no approximations."""
     with T.Kernel(1, threads=32):
         for row, function in ((0, "sin"), (1, "cos"), (2, "tan")):
@@ -574,13 +559,12 @@ FLOATS = ("float32", "float16", "bfloat16", *FLOAT8)
 
 
 @program(
-    tags={"floats"},
     parameters={"dtype": [*FLOATS]},
-    examples=[{"dtype": dtype} for dtype in FLOATS],
+    examples="dtype",
     inputs={"X": lambda rng, shape: np.arange(128) / 8},
     targets=["llvm", "sm_80", "gpu"],
 )
-def floats_converted_in_turn(X: T.Tensor((128,), dtype), Y: T.Tensor((21, 128), "int32")):
+def floats_converted_in_turn(X: dtype[128], Y: int32[21, 128]):
     """ptxas makes one wrong instruction of `bfloat16 -> float16 -> int32`."""
     with T.Kernel(1, threads=128):
         for i in T.Parallel(128):
@@ -590,18 +574,16 @@ def floats_converted_in_turn(X: T.Tensor((128,), dtype), Y: T.Tensor((21, 128), 
 
 
 @program(
-    tags={"floats"},
     parameters={"dtype": [E4M3, E5M2, "float16", "bfloat16"]},
     targets=["llvm", "metal", "sm_80", "gpu"],
 )
-def floats_of_few_bits_computed(A: T.Tensor((64,), dtype), C: T.Tensor((64,), dtype)):
+def floats_of_few_bits_computed(A: dtype[64], C: dtype[64]):
     with T.Kernel(1, threads=32):
         for i in T.Parallel(64):
             C[i] = T.max(A[i] * A[i] + A[i], A[63 - i])
 
 
 @program(
-    tags={"atomic"},
     parameters={
         "dtype": ["float32", "float16", "bfloat16"],
         "extents": [(64, 64), (50, 40), (50, 42)],
@@ -617,7 +599,7 @@ def floats_of_few_bits_computed(A: T.Tensor((64,), dtype), C: T.Tensor((64,), dt
     drawn=6,
     fast=["metal"],
 )
-def atomic_tiles_by_vectors(A: T.Tensor((64, 64), "float32"), C: T.Tensor(extents, dtype)):
+def atomic_tiles_by_vectors(A: float32[64, 64], C: T.Tensor(extents, dtype)):
     """From registers and from shared memory, where an edge keeps out whole vectors or none."""
     with T.Kernel(3, threads=128):
         own, shared = T.alloc_fragment((64, 64), "float32"), T.alloc_shared((64, 64), "float32")
