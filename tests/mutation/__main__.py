@@ -86,7 +86,7 @@ def _run(
         hunt.measure()
         seconds = sum(baseline.durations.values())
         print(
-            f"without a mutant: {len(baseline.durations)} functions, {seconds:.0f} s, "
+            f"without a mutant: {len(baseline.durations)} tests, {seconds:.0f} s, "
             f"{len(baseline.broken)} tests fail",
             flush=True,
         )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 
 from tests.mutation.mutants import Mutant
@@ -40,14 +40,9 @@ class Baseline:
     broken: set[str] = field(default_factory=set)
     """Tests that fail without one: they show nothing."""
     durations: dict[str, float] = field(default_factory=dict)
-    """Seconds of a test function, all of its parameters together, in the order of the files."""
+    """Seconds of each test, in the order of the files."""
     reach: dict[str, set[str]] = field(default_factory=dict)
-    """The test functions that execute a mutant's lines; of one that is absent, all may."""
-
-    def durations_of(self, mutant: str) -> dict[str, float]:
-        """Seconds of the functions that can find a mutant."""
-        reach = self.reach.get(mutant, self.durations.keys())
-        return {name: took for name, took in self.durations.items() if name in reach}
+    """The tests that execute a mutant's lines; of one that is absent, all may."""
 
 
 @dataclass
@@ -82,10 +77,7 @@ class Hunt:
         tests = self._pytest(self.trees.clean, ["--collect-only", *self.settings.paths])
         if not tests.collected:
             raise RuntimeError(f"no tests were collected\n{tests.output}")
-        functions: dict[str, float] = defaultdict(float)
-        for test in tests.collected:
-            functions[_function(test)] += _UNKNOWN
-        shards = list(_shards(functions, _SHARD / 2))
+        shards = list(_shards(dict.fromkeys(tests.collected, _UNKNOWN), _SHARD / 2))
 
         def run(shard: list[str]) -> tuple[list[str], Ran]:
             return shard, self._pytest(self.trees.clean, shard)
@@ -94,13 +86,12 @@ class Hunt:
             runs = list(pool.map(run, shards))
         if time.monotonic() > self.settings.end:
             raise RuntimeError("the time did not suffice for the tests without a mutant")
-        took = dict.fromkeys(functions, 0.0)
+        took = dict.fromkeys(tests.collected, 0.0)
         for shard, ran in runs:
             self.baseline.broken |= ran.failed.keys()
-            for test, seconds in ran.durations.items():
-                took[_function(test)] += seconds
+            took.update(ran.durations)
             if not ran.ended:  # what hangs, and what comes behind it, shows nothing
-                self.baseline.broken |= {function for function in shard if not took[function]}
+                self.baseline.broken |= {test for test in shard if not took[test]}
                 self.baseline.broken |= {ran.last} if ran.last else set()
         self.baseline.durations = took
 
@@ -110,9 +101,10 @@ class Hunt:
         known = self.settings.known
         jobs = [(case, [known[name]]) for case in cases if (name := case.verdict.name) in known]
         if not self.settings.known_only:
-            for case in cases:
-                functions = self.baseline.durations_of(case.verdict.name)
-                jobs += [(case, shard) for shard in _shards(functions, _SHARD)]
+            # Those that few tests reach are decided first, and none waits for all of another.
+            shards = [[(case, shard) for shard in case.shards()] for case in cases]
+            turns = zip_longest(*sorted(shards, key=len))
+            jobs += [job for turn in turns for job in turn if job is not None]
         for case, _ in jobs:
             case.jobs += 1
         with ThreadPoolExecutor(self.settings.jobs) as pool:
@@ -152,6 +144,15 @@ class _Case:
     @property
     def is_decided(self) -> bool:
         return self.verdict.result != "open"
+
+    def shards(self) -> Iterator[list[str]]:
+        """The tests that can find it, those in the folder of the file's part of tvmtile first."""
+        baseline, mutant = self._hunt.baseline, self._mutant
+        reach = baseline.reach.get(mutant.name, baseline.durations.keys())
+        own = "/".join(["tests", *mutant.file.split("/")[1:2]])
+        tests = [test for test in baseline.durations if test in reach]
+        tests.sort(key=lambda test: not test.startswith(own))
+        return _shards({test: baseline.durations[test] for test in tests}, _SHARD)
 
     def run(self, tests: list[str]) -> _Case | None:
         """Run tests on the mutant; itself, where this decides it or was the last that could."""
@@ -203,19 +204,15 @@ class _Case:
             self.verdict.result = result
 
 
-def _function(test: str) -> str:
-    return test.partition("[")[0]
-
-
 def _shards(seconds: dict[str, float], size: float) -> Iterator[list[str]]:
-    """Functions of neighbouring files together, each shard of about the same time."""
+    """Neighbouring tests together, each shard of about the same time."""
     shard: list[str] = []
     total = 0.0
-    for function, took in seconds.items():
+    for test, took in seconds.items():
         if shard and total + took > size:
             yield shard
             shard, total = [], 0.0
-        shard.append(function)
+        shard.append(test)
         total += took
     if shard:
         yield shard

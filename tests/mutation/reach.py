@@ -10,7 +10,7 @@ from tests.mutation.mutants import Mutant
 
 
 def reach(data: Path, tree: Path, mutants: Iterable[Mutant]) -> dict[str, set[str]]:
-    """The test functions that do, of each mutant for which that is known.
+    """The tests that do, of each mutant for which that is known.
 
     It is not known of what runs when a module is imported, and of what is not Python.
 
@@ -29,7 +29,7 @@ def reach(data: Path, tree: Path, mutants: Iterable[Mutant]) -> dict[str, set[st
         by_line = covered.contexts_by_lineno(str(file))
         tests: set[str] = set()
         for line in _lines(file.read_text(encoding="utf-8"), mutant):
-            tests.update(context.partition("[")[0].partition("|")[0] for context in by_line[line])
+            tests.update(context.partition("|")[0] for context in by_line[line])
         if tests and "" not in tests:
             found[mutant.name] = tests
     return found
