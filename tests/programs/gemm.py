@@ -384,7 +384,9 @@ def _staged(p):
         {"begin": (STAYS, SHARED, IN_ROWS), "dtypes": BRAINS},
         *({**OF_THE_CALL, "steps": steps} for steps in (None, Name("T.min(by + 1, 10)"))),
     ],
-    where=lambda p: p.block[0] % (p.threads // 2) == 0,
+    # A strip has two columns of blocks.
+    where=lambda p: p.block[0] % (p.threads // 2) == 0
+    and (p.extents[1] > 8 or IN_STRIPS not in p.begin),
     # As many blocks as there are tiles, where these are fewer.
     sizes=lambda p: [{"M": n} for n in (1, 128, 300, 1000)] if p.block[2] == 64 else ({}, {}),
     targets=["llvm", "sm_80", "sm_90a", "gpu"],

@@ -54,7 +54,9 @@ def _numbers(rng, shape, dtype, kind, has_none):
         return numbers if sign is None else sign * (1 + np.abs(numbers))
     if dtype[0] == "u" or dtype == "bool":
         return rng.integers(0, 2, shape)
-    return rng.integers(-1, 2, shape) if sign is None else sign * rng.integers(1, 100, shape)
+    if sign is None:
+        return rng.integers(-1, 2, shape) * (rng.random(shape) < 0.3)
+    return sign * rng.integers(1, 100, shape)
 
 
 def _fits_dtype(p):
