@@ -204,14 +204,14 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
     def _surroundings(self) -> Surroundings:
         return Surroundings(self.func)
 
-    def _is_eager(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bool, Any]:
+    def _style_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Any]:
         """Tell the style, and what the function returned where it was called to know.
 
         The kernel may be in a helper that the function calls. It is not called where its signature
         describes a tensor.
         """
         if self._style is not None:
-            return self._style == EAGER, None
+            return self._style, None
         returned, style = None, EAGER
         if not any(isinstance(each, TensorSpec) for each in self._eager.annotations.values()):
             self._arguments.check(args, kwargs)
@@ -220,7 +220,7 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
         if style == EAGER:
             self._refuse_out_idx()
         self._style = style
-        return style == EAGER, returned
+        return style, returned
 
     def _refuse_out_idx(self) -> None:
         if self._out_idx is not None:
@@ -232,14 +232,14 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
 
     def tensors_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
         """What a kernel in the eager style is run on for these arguments; None in the lazy style."""
-        is_eager, _ = self._is_eager(args, kwargs)
-        return self.specialisation(*args, **kwargs)[2] if is_eager else None
+        style, _ = self._style_of(args, kwargs)
+        return self.specialisation(*args, **kwargs)[2] if style == EAGER else None
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if is_traced():
             return untraced(self, args, kwargs)
-        is_eager, returned = self._is_eager(args, kwargs)
-        if not is_eager:
+        style, returned = self._style_of(args, kwargs)
+        if style == LAZY:
             return self._lazy_kernel(args, kwargs, returned)
         kernel, tensors = self.prepared(*args, **kwargs)
         return kernel(*tensors)
@@ -250,8 +250,8 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
 
         In the eager style constants may be given by keyword in place of tensors.
         """
-        is_eager, returned = self._is_eager(args, kwargs)
-        if not is_eager:
+        style, returned = self._style_of(args, kwargs)
+        if style == LAZY:
             return self._lazy_kernel(args, kwargs, returned)
         return self.prepared(*args, **kwargs)[0]
 
@@ -297,8 +297,8 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
     @hide_internal_frames
     def get_tir(self, *args: Any, **kwargs: Any) -> tirx.PrimFunc:
         """The tile program for these arguments."""
-        is_eager, returned = self._is_eager(args, kwargs)
-        if not is_eager:
+        style, returned = self._style_of(args, kwargs)
+        if style == LAZY:
             return self._program(args, kwargs, returned)
         return self.specialisation(*args, **kwargs)[1]()
 

@@ -45,7 +45,7 @@ class LoopAxis:
     @property
     def size(self) -> int:
         """How many values the digits have."""
-        return math.prod(digit.extent for digit in self.digits)
+        return _count(self.digits)
 
 
 @dataclass(frozen=True)
@@ -174,8 +174,7 @@ class LoopLayout:
         They are fewer where a digit of the thread's number tells iterations apart and not elements:
         in `b[14 + i] = a[i]` with one iteration and `a` spread over threads, one of them runs it.
         """
-        run = (digit for axis in self.axes.values() for digit in axis.digits)
-        return _threads_told_apart(run) == _threads_told_apart(layout.digits)
+        return _count(self.replicas) == _count(layout.replicas)
 
     def _digits_of(self, nest: Nest, index: ir.Expr, extent: int) -> list[Digit] | None:
         """The digits of an index, from those of the loop variables in it."""
@@ -210,8 +209,9 @@ def _widest_move(nest: Nest) -> int:
     return min((widest_vector(int(DataType(str(ty.dtype)).bits)) for ty in memory), default=4)
 
 
-def _threads_told_apart(digits: Iterable[Digit]) -> int:
-    return math.prod(digit.extent for digit in digits if digit.is_thread)
+def _count(digits: Iterable[Digit]) -> int:
+    """How many values digits have together."""
+    return math.prod(digit.extent for digit in digits)
 
 
 def _fits(held: Digit, run: Digit, writes: bool) -> bool:
@@ -284,4 +284,4 @@ def loop_layout(
 def _preference(item: tuple[Access, FragmentLayout]) -> tuple[int, bool]:
     """Elements with few copies first; written ones among equals."""
     access, layout = item
-    return math.prod(digit.extent for digit in layout.replicas), not access.writes
+    return _count(layout.replicas), not access.writes

@@ -48,6 +48,8 @@ class Analyzer:
         time = max(
             counts.flops / (rate * device.matrix), counts.global_bytes / (device.memory * 1e9)
         )
-        rates = (each / time if time else 0.0 for each in (counts.flops, counts.global_bytes))
-        tflops, bandwidth = (each / scale for each, scale in zip(rates, (1e12, 1e9), strict=True))
-        return AnalysisResult(counts.flops, counts.global_bytes, time, tflops, bandwidth)
+        tflop, gigabytes = counts.flops / 1e12, counts.global_bytes / 1e9
+        per_second = 1 / time if time else 0.0
+        return AnalysisResult(
+            counts.flops, counts.global_bytes, time, tflop * per_second, gigabytes * per_second
+        )
