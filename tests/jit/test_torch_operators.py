@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import pickle
+import re
 
 import pytest
 import torch
@@ -127,6 +130,50 @@ def test_without_a_backward_a_gradient_is_an_error():
     operator = kernel_of_product().as_torch_op(name_of("product"))
     with pytest.raises(RuntimeError, match="no autograd formula was registered"):
         operator(*operands(requires_grad=True), 2.0).sum().backward()
+
+
+def one_gradient(ctx, gradient):
+    return gradient
+
+
+@pytest.mark.parametrize(
+    ("backward", "message"),
+    [
+        (one_gradient, "1 gradient, not 3"),
+        (lambda ctx, gradient: (gradient,) * 4, "4 gradients, not 3"),
+        (lambda ctx, gradient: [gradient, None, None, None], None),  # more of None are none
+    ],
+)
+def test_a_backward_returns_a_gradient_for_each_parameter(backward, message):
+    operator = kernel_of_product().as_torch_op(name := name_of("product"), backward)
+    result = operator(*operands(requires_grad=True), 2.0).sum()
+    if message is None:
+        result.backward()
+        return
+    with pytest.raises(ArgumentError) as caught:
+        result.backward()
+    assert caught.value.message == (
+        f"{name} has the parameters X, Y, scale, and its backward returned {message}"
+    )
+    assert caught.value.help == (
+        "return one for each parameter, None where there is none, as for a number"
+    )
+    assert caught.value.location.line == backward.__code__.co_firstlineno
+
+
+def test_copied_and_pickled_with_a_module(product):
+    model = Module(product)
+    assert copy.deepcopy(model).operator is copy.copy(product) is product
+    data = pickle.dumps(model)
+    assert pickle.loads(data).operator is product
+    x, y = operands()
+    name = product._qualname.encode()
+    elsewhere = data.replace(name, name[:-1] + b"z")  # the name is not registered
+    if product is eager_product:
+        with pytest.raises(pickle.UnpicklingError, match=re.escape(f"{__name__} has no operator")):
+            pickle.loads(elsewhere)
+    else:
+        close(pickle.loads(elsewhere)(x, y), torch.relu(6 * x * y))
 
 
 def exported(product):

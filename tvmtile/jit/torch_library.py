@@ -7,15 +7,19 @@ for kernels in the eager style. Imported only where it is used, since it imports
 
 from __future__ import annotations
 
+import functools
+import importlib
+import pickle
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.library import custom_op
+from torch.library import CustomOpDef, custom_op
 from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var
-from tvmtile.errors import ArgumentError, InvalidValue
+from tvmtile.errors import ArgumentError, InvalidValue, SourceLocation
 from tvmtile.frontend.dtypes import DType
 from tvmtile.jit.arguments import is_pointer
 from tvmtile.jit.artifact import name_of
@@ -37,11 +41,47 @@ _OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
 """What a program's extents are made of, on integers that torch may not know yet."""
 
 
-def as_torch_op(kernel: Kernel, name: str, backward: Callable[..., object] | None) -> Any:
+class Operator(CustomOpDef):
+    """An operator of torch, of which there is one in a process: a copy of it is the operator itself.
+
+    Pickled it is its name, and what registers it where that has not been done: a module to import, or a
+    kernel.
+    """
+
+    registers: tuple[Callable[..., object], tuple[Any, ...]]
+
+    def __copy__(self) -> Operator:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Operator:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _operator, (self._qualname, *self.registers)
+
+
+_OPERATORS: weakref.WeakValueDictionary[str, Operator] = weakref.WeakValueDictionary()
+
+
+def _operator(name: str, register: Callable[..., object], args: tuple[Any, ...]) -> Operator:
+    """The operator of a name, registered now if it was not."""
+    if name not in _OPERATORS:
+        register(*args)
+    if name not in _OPERATORS:
+        raise pickle.UnpicklingError(
+            f"{args[0]} has no operator {name!r} once it is imported: define it in a module, or pickle "
+            "one that a kernel's `as_torch_op` returns"
+        )
+    return _OPERATORS[name]
+
+
+def as_torch_op(kernel: Kernel, name: str, backward: Callable[..., object] | None) -> Operator:
     """See `Kernel.as_torch_op`."""
     device = kernel.adapter.device
     program = Program(kernel.prim_func, kernel.out_idx, kernel.artifact.written, device)
-    return registered(name, program.schema, kernel, program.fake, backward)
+    operator = registered(name, program.schema, kernel, program.fake, backward)
+    operator.registers = as_torch_op, (kernel, name, backward)
+    return operator
 
 
 def registered(
@@ -50,11 +90,13 @@ def registered(
     kernel: Callable[..., object],
     fake: Callable[..., object],
     backward: Callable[..., object] | None,
-) -> Any:
+    module: str = "",
+) -> Operator:
     """An operator of torch that calls a kernel.
 
     The name has a namespace; the schema is in torch's language; `fake` returns the like of what the
-    kernel returns, for tensors without memory; `backward` is as of `Kernel.as_torch_op`.
+    kernel returns, for tensors without memory; `backward` is as of `Kernel.as_torch_op`; to import the
+    module registers the operator.
     """
     # Bound here, since a call should do little else.
     is_grad_enabled, set_grad_enabled = torch.is_grad_enabled, torch._C._set_grad_enabled
@@ -83,8 +125,34 @@ def registered(
         lambda info, dims, *args: _run_each(operator, written, info.batch_size, dims, args)
     )
     if backward is not None:
-        operator.register_autograd(backward, setup_context=_save)
+        names = [arg.name for arg in parsed]
+        operator.register_autograd(_counted(name, names, backward), setup_context=_save)
+    operator.__class__ = Operator
+    operator.registers = importlib.import_module, (module,)
+    _OPERATORS[name] = operator
     return operator
+
+
+def _counted(
+    name: str, parameters: Sequence[str], backward: Callable[..., object]
+) -> Callable[..., object]:
+    """A backward whose gradients are counted: torch's own error has names that only torch gave."""
+    code = getattr(backward, "__code__", None)
+
+    @functools.wraps(backward)
+    def counted(ctx: Any, *gradients: torch.Tensor) -> object:
+        returned = backward(ctx, *gradients)
+        each = list(returned) if isinstance(returned, tuple | list) else [returned]
+        if len(each) < len(parameters) or any(one is not None for one in each[len(parameters) :]):
+            raise ArgumentError(
+                f"{name} has the parameters {', '.join(parameters)}, and its backward returned "
+                f"{len(each)} gradient{'s' if len(each) != 1 else ''}, not {len(parameters)}",
+                help="return one for each parameter, None where there is none, as for a number",
+                location=code and SourceLocation(code.co_filename, code.co_firstlineno),
+            )
+        return tuple(each)
+
+    return counted
 
 
 def checked_name(name: str) -> str:

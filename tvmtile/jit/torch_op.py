@@ -120,7 +120,8 @@ class _Operator:
 
     def registered(self, name: str, backward: Callable[..., object] | None) -> Any:
         """The operator."""
-        return registered(name, self._schema, self._run, self._fake, backward)
+        module = self._function.func.__module__
+        return registered(name, self._schema, self._run, self._fake, backward, module)
 
     @property
     def _schema(self) -> str:
