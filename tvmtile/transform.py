@@ -30,12 +30,12 @@ class PassConfigKey(str, Enum):
     Those of `tirx.*` are TVM's and go to TVM's passes. `tl.disable_warp_specialized` and
     `tl.disable_tma_lower` leave kernels without warps of their own for copies, and with the second
     `T.copy` loads and stores no tile by a tensor map. With `tl.enable_fast_math` the functions that
-    CUDA has approximations of (`T.exp`, `T.exp10`, `T.log`, `T.log2`, `T.log10`, `T.sin`, `T.cos`,
-    `T.tan`, `T.tanh`) are these, in float32 and below, as they are with `--use_fast_math`; they stay
-    exact on other targets, and so does `T.pow`, whose approximation has no value for a base below
-    zero. The others of `tl.*` steer TileLang's own passes; where one asks for something that is not
-    done here, a warning says so and what there is instead. None of them changes what a program
-    computes, fast mathematics aside.
+    CUDA has approximations of (`T.exp`, `T.exp2`, `T.exp10`, `T.log`, `T.log2`, `T.log10`, `T.sin`,
+    `T.cos`, `T.tan`, `T.tanh`) are these, in float32 and below, quotients and square roots too, and
+    subnormals are 0, as they are with `--use_fast_math`; all is exact on other targets, and so is
+    `T.pow`, whose approximation has no value for a base below zero. The others of `tl.*` steer
+    TileLang's own passes; where one asks for something that is not done here, a warning says so and
+    what there is instead. None of them changes what a program computes, fast mathematics aside.
     """
 
     TL_SIMPLIFY = "tl.Simplify"

@@ -33,8 +33,9 @@ OF_TWO = (
     (34, "nextafter"),
 )
 OF_POSITIVE = ("rsqrt", "log", "log2", "log10", "sqrt")
-WITH_FAST = ("cos", "exp", "exp10", "log", "log10", "log2", "sin", "tan", "tanh")
-FAST = [*(f"__{name}f(" for name in WITH_FAST[:-1]), "tvmtile_fast_tanh("]
+WITH_FAST = ("cos", "exp", "exp10", "log", "log10", "log2", "sin", "tan", "exp2", "tanh")
+FAST = [*(f"__{name}f(" for name in WITH_FAST[:-2]), "tvmtile_fast_exp2(", "tvmtile_fast_tanh("]
+FAST += ["tvmtile_fast_math();"]
 EXACT = [f"{before}{name}f(" for name in (*WITH_FAST, "pow") for before in ("= ", "(", "+ ")]
 
 
@@ -106,7 +107,7 @@ def functions(A: dtype[128], B: dtype[128], C: dtype[36, 256]):
     ],
     fast=["sm_90a"],
 )
-def functions_that_are_fast(A: dtype[64], C: dtype[9, 64], D: dtype[16, 4]):
+def functions_that_are_fast(A: dtype[64], C: dtype[10, 64], D: dtype[16, 4]):
     """They are approximations on CUDA where a kernel asks for it, also lane by lane of a vector."""
     with T.Kernel(1, threads=32):
         for n, function in tuple(enumerate(WITH_FAST)):
@@ -115,6 +116,23 @@ def functions_that_are_fast(A: dtype[64], C: dtype[9, 64], D: dtype[16, 4]):
         for i in T.Parallel(16):
             for k in T.vectorized(4):
                 D[i, k] = T.exp(A[i * 4 + k]) + T.tanh(A[i * 4 + k])
+
+
+@program(
+    parameters={"dtype": ["float32", "float64", "bfloat16"]},
+    examples="dtype",
+    inputs={"A": lambda rng, shape: np.float64([1, 3, -1e-3, 6e-39, -2e-45, 0, 2, 1e-40])},
+    targets=["llvm", "sm_90a", "gpu"],
+    fast=["sm_90a"],
+)
+def numbers_below_the_normal_ones(A: dtype[8], C: dtype[4, 8]):
+    """They are constants as others are, and results."""
+    with T.Kernel(1, threads=32):
+        for i in T.Parallel(8):
+            for n, tiny in tuple(enumerate((1e-40, -6e-39))):
+                C[n, i] = T.if_then_else(A[i] > 0, T.cast(tiny, dtype), A[i])
+            C[2, i] = (A[i] + T.cast(1e-40, dtype)) * T.cast(2.0**100, dtype)
+            C[3, i] = A[i] * T.cast(0.25, dtype) * T.cast(2.0**100, dtype)
 
 
 @program(

@@ -25,6 +25,11 @@ LOG = "printf"
 FAST_TANH = "tvmtile_fast_tanh"
 """`__tanhf`, which toolkits before CUDA 13 lack: about 11 bits of a float32's hyperbolic tangent."""
 
+FAST_EXP2 = "tvmtile_fast_exp2"
+"""`ex2.approx.ftz`: what `exp2f` is where results below the least normal number may be 0."""
+FAST_MATH = "tvmtile_fast_math"
+"""Does nothing: a source that has it is compiled with fast quotients and roots, without subnormals."""
+
 _INTRINSIC = "tvmtile.cuda_function"
 _PURE_INTRINSIC = "tvmtile.cuda_value"
 
@@ -46,6 +51,17 @@ __device__ __forceinline__ int tvmtile_negate(int x) {
   asm("{ .reg .b32 flipped; not.b32 flipped, %1; add.s32 %0, flipped, 1; }" : "=r"(result) : "r"(x));
   return result;
 }
+""",
+    FAST_EXP2: """\
+__device__ __forceinline__ float tvmtile_fast_exp2(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+""",
+    FAST_MATH: """\
+// Compiled with --ftz=true --prec-div=false --prec-sqrt=false.
+__device__ __forceinline__ void tvmtile_fast_math() {}
 """,
     FAST_TANH: """__device__ __forceinline__ float tvmtile_fast_tanh(float x) {
 #if __CUDA_ARCH__ >= 750

@@ -9,33 +9,34 @@ from __future__ import annotations
 from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile.codegen.cuda import FAST_TANH, value
-from tvmtile.codegen.float_functions import NAMES, OTHER_NAMES, Rule, calling, scaling
+from tvmtile.codegen.cuda import FAST_EXP2, FAST_TANH, value
+from tvmtile.codegen.float_functions import NAMES, OTHER_NAMES, Rule, calling, scaling, widened
 from tvmtile.ir.annotations import FAST
 
 _OWN_NAMES = ("erf", "hypot", "log1p", "rsqrt", "tanh")
-APPROXIMATIONS = ("cos", "exp", "exp10", "log", "log10", "log2", "sin", "tan", "tanh")
+APPROXIMATIONS = ("cos", "exp", "exp10", "exp2", "log", "log10", "log2", "sin", "tan", "tanh")
 """The functions of which CUDA has fast ones, by the name of TVM's intrinsic."""
+
+
+_OURS = {"exp2": FAST_EXP2, "tanh": FAST_TANH}
+"""Those that are functions of ours, of one lane."""
 
 
 def _or_fast(name: str, exact: Rule) -> Rule:
     """The approximation of a function where a call of float32, or of less, asks for it."""
-    fast = _fast_tanh if name == "tanh" else calling({"float32": f"__{name}f"})
+    fast = _calling_ours(_OURS[name]) if name in _OURS else calling({"float32": f"__{name}f"})
 
     def lowered(call: ir.Call) -> ir.Expr:
         is_fast = call.attrs is not None and FAST in call.attrs.keys()  # noqa: SIM118
         dtype = DataType(str(call.ty.dtype))
-        has_fast = dtype.bits <= 32 and (name != "tanh" or dtype.lanes == 1)
+        has_fast = dtype.bits <= 32 and (name not in _OURS or dtype.lanes == 1)
         return fast(call) if is_fast and has_fast else exact(call)
 
     return lowered
 
 
-def _fast_tanh(call: ir.Call) -> ir.Expr:
-    (operand,), result = call.args, str(call.ty.dtype)
-    if result == "float32":
-        return value(result, FAST_TANH, operand)
-    return tirx.Cast(result, value("float32", FAST_TANH, tirx.Cast("float32", operand)))
+def _calling_ours(name: str) -> Rule:
+    return widened(lambda call: value("float32", name, *call.args))
 
 
 def _popcount(call: ir.Call) -> ir.Expr:

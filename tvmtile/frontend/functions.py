@@ -15,6 +15,7 @@ from tvmtile.ir.types import Value
 __all__ = [
     "__cos",
     "__exp",
+    "__exp2",
     "__exp10",
     "__log",
     "__log2",
@@ -141,6 +142,9 @@ __cos = _fast(tirx.cos)
 
 
 __exp = _fast(tirx.exp)
+
+
+__exp2 = _fast(tirx.exp2)
 
 
 __exp10 = _fast(tirx.exp10)

@@ -46,6 +46,16 @@ def test_one_kernel_of_two_asks_for_approximations():
     assert ["__expf(" in source for source in sources] == [True, False, True]
 
 
+def test_quotients_and_roots_are_approximations_on_request():
+    """The machine code of exact ones has a branch for what is not normal: it is longer."""
+    program = applying(lambda x: T.sqrt(x) / (1 + x))
+    fast, exact = (
+        len(tvmtile.compile(program, target=HOPPER, pass_configs=options).cubin)
+        for options in (FAST, None)
+    )
+    assert fast < exact
+
+
 def test_vectors_of_bfloat16_in_private_arrays_and_views_of_them():
     @T.prim_func
     def main(A: T.Tensor((8,), "bfloat16"), B: T.Tensor((8,), "bfloat16")):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tvmtile.cache import current_store, digest
+from tvmtile.codegen.cuda import FAST_MATH
 from tvmtile.cuda_runtime import load_beside_others
 from tvmtile.errors import CudaCompileError, import_optional
 from tvmtile.jit.cuda.headers import (
@@ -78,7 +79,7 @@ def identity(nvrtc: Any) -> list[str]:
 
 def _key(nvrtc: object, source: str, arch: str) -> str:
     headers = chain.from_iterable(headers_in_memory(source).items())
-    return digest(PREAMBLE, source, *_options(arch), "", *headers, "", *identity(nvrtc))
+    return digest(PREAMBLE, source, *_options(arch, source), "", *headers, "", *identity(nvrtc))
 
 
 def _compiled(nvrtc: Any, source: str, arch: str) -> Binary:
@@ -95,7 +96,7 @@ def _compiled(nvrtc: Any, source: str, arch: str) -> Binary:
         ),
     )
     try:
-        options = [option.encode() for option in _options(arch)]
+        options = [option.encode() for option in _options(arch, source)]
         (result,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
         log = _text(nvrtc, program)
         if result == nvrtc.nvrtcResult.NVRTC_ERROR_COMPILATION:
@@ -112,8 +113,12 @@ def _compiled(nvrtc: Any, source: str, arch: str) -> Binary:
         nvrtc.nvrtcDestroyProgram(program)
 
 
-def _options(arch: str) -> list[str]:
-    """What NVRTC is told, as TVM tells it."""
+# Which functions are approximations is in the source: --use_fast_math would take them for all.
+_FAST = ("--ftz=true", "--prec-div=false", "--prec-sqrt=false")
+
+
+def _options(arch: str, source: str = "") -> list[str]:
+    """What NVRTC is told: arithmetic is IEEE's, unless the source asks for what is faster."""
     ptxas = [
         "-v",
         f"--register-usage-level={os.environ.get('TVM_CUDA_PTXAS_REG_LEVEL', '10')}",
@@ -123,10 +128,7 @@ def _options(arch: str) -> list[str]:
         f"--gpu-architecture={arch}",
         "-default-device",
         "--device-int128",
-        # Functions such as sin stay exact: --use_fast_math would take approximations for them.
-        "--ftz=true",
-        "--prec-div=false",
-        "--prec-sqrt=false",
+        *(_FAST if FAST_MATH in source else ()),
         "--disable-warnings",
         "--no-cache",  # what it takes from a cache of its own has no log
         *(f"-I{directory}" for directory in include_directories()),

@@ -134,9 +134,9 @@ def attention(
                 T.copy(row_max, old_max)
                 T.reduce_max(scores, row_max, dim=1, clear=False)
                 for i in T.Parallel(block_M):
-                    rescale[i] = T.exp2((old_max[i] - row_max[i]) * log2_scale)
+                    rescale[i] = T.__exp2((old_max[i] - row_max[i]) * log2_scale)
                 for i, j in T.Parallel(block_M, block_N):
-                    scores[i, j] = T.exp2(scores[i, j] * log2_scale - row_max[i] * log2_scale)
+                    scores[i, j] = T.__exp2(scores[i, j] * log2_scale - row_max[i] * log2_scale)
                 T.copy(scores, weights)
                 T.reduce_sum(scores, tile_sum, dim=1)
                 for i in T.Parallel(block_M):
@@ -315,7 +315,7 @@ def attention_backward(
                 T.gemm(k, q, scores, transpose_B=True, policy=rows, clear_accum=True)
                 T.gemm(v, do, d_scores, transpose_B=True, policy=rows, clear_accum=True)
                 for i, j in T.Parallel(block_M, block_N):
-                    scores[i, j] = T.exp2(scores[i, j] * (scale * _LOG2E) - of_query[j])
+                    scores[i, j] = T.__exp2(scores[i, j] * (scale * _LOG2E) - of_query[j])
                 if causal or is_ragged:
                     for i, j in T.Parallel(block_M, block_N):
                         last = T.min(at + j, keys - 1) if causal else keys - 1

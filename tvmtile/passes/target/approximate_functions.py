@@ -1,15 +1,18 @@
-"""ApproximateFunctionsOnCuda: functions of floats are the fast ones where a kernel asks for them."""
+"""ApproximateFunctionsOnCuda: arithmetic of floats is the fast one where a kernel asks for it."""
 
 from __future__ import annotations
 
 from tvm import ir, tirx
 
 from tvmtile._tvm import mapped
+from tvmtile.codegen import cuda
+from tvmtile.codegen.cuda import function_call
 from tvmtile.codegen.cuda_math import APPROXIMATIONS
 from tvmtile.ir.annotations import FAST
 from tvmtile.ir.calls import op_name
-from tvmtile.ir.kernels import with_body
+from tvmtile.ir.kernels import Launch, with_body, with_kernels, with_launch_body
 from tvmtile.ir.passes import prim_func_pass
+from tvmtile.ir.rewriting import seq
 from tvmtile.transform import FAST_MATH
 
 
@@ -18,12 +21,20 @@ def ApproximateFunctionsOnCuda(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Let functions be approximations where the attribute `tvmtile.fast_math` says so.
 
     `tl.enable_fast_math` sets it. It has the meaning of NVIDIA's `--use_fast_math`: `T.log` is what
-    `T.__log` is, and its siblings likewise. Quotients and square roots are approximations already.
+    `T.__log` is, and its siblings likewise. Quotients, square roots and subnormals are the compiler's,
+    which reads in the source that they may be fast.
     A power is left exact, but for `T.exp10`: the approximation has no value for a base below zero.
     """
     if func.attrs is None or not func.attrs.get(FAST_MATH, False):
         return func
-    return with_body(func, mapped(func.body, (ir.Call, _approximate)))
+    approximated = with_body(func, mapped(func.body, (ir.Call, _approximate)))
+    return with_kernels(approximated, _asking)
+
+
+def _asking(kernel: tirx.For) -> tirx.For:
+    """A kernel whose source says that all of its arithmetic may be fast."""
+    ask = tirx.Evaluate(function_call("void", cuda.FAST_MATH))
+    return with_launch_body(kernel, seq([ask, Launch(kernel).body]))
 
 
 def _approximate(call: ir.Call) -> ir.Call:

@@ -8,8 +8,10 @@ In both languages arithmetic on integers of 8 and 16 bits gives an int, which do
 the dtype does and is ambiguous among Metal's functions: a cast follows.
 
 That of CUDA prints an infinity of bfloat16 or float16 as `inff`, which is no name, and other constants
-of them by functions whose header it includes only where it prints the type; casts name it. Its `max`
-and `min` of them give the second operand where either is NaN; `__hmax` and `__hmin` give the number.
+of them by functions whose header it includes only where it prints the type; casts name it. It prints 15
+decimals of a float64, which of 1e-16 are none, and NVRTC refuses literals of float32 below the least
+normal number: they get their bits. Its `max` and `min` of narrow floats give the second operand where
+either is NaN; `__hmax` and `__hmin` give the number.
 
 ptxas (of CUDA 12 and 13) makes one instruction of a conversion from bfloat16 to float16, or back, and
 one of its result to an integer: it takes the bits of the first for those of the second, and rounds to
@@ -54,8 +56,11 @@ def _float32(value: float) -> ir.Expr:
     return tirx.reinterpret("float32", tirx.const(_bits(value), "uint32"))
 
 
-def _bits(value: float) -> int:
-    return int(struct.unpack("<I", struct.pack("<f", value))[0])
+def _bits(value: float, dtype: str = "float32") -> int:
+    return int.from_bytes(struct.pack(_FORMATS[dtype], value), "little")
+
+
+_FORMATS = {"float32": "<f", "float64": "<d"}
 
 
 def _extreme(node: Binary) -> ir.Expr:
@@ -122,10 +127,16 @@ def _integer(number: tirx.IntImm) -> ir.Expr:
 
 
 def _cast(number: tirx.FloatImm) -> ir.Expr:
-    dtype = str(number.ty.dtype)
-    if dtype not in ("float16", "bfloat16"):
+    dtype, value = str(number.ty.dtype), float(number.value)
+    if dtype in ("float16", "bfloat16"):
+        return tirx.Cast(dtype, _cast(tirx.FloatImm("float32", value)))
+    is_lost = {
+        "float32": 0 < abs(value) < 2.0**-126,
+        "float64": math.isfinite(value) and float(f"{value:.15f}") != value,
+    }
+    if not is_lost.get(dtype, False):
         return number
-    return tirx.Cast(dtype, tirx.FloatImm("float32", float(number.value)))
+    return tirx.reinterpret(dtype, tirx.const(_bits(value, dtype), dtype.replace("float", "uint")))
 
 
 _EXTREMES = {tirx.Max: "__hmax", tirx.Min: "__hmin"}
