@@ -95,6 +95,25 @@ for target in ("llvm", CUDA, "metal"):
 for cls in (ir.Expr, ir.Var, ir.Call, tirx.PrimFunc, tvm.target.Target, tvm.runtime.Tensor):
     print(cls, sorted(vars(cls)))
 print(ir.Var.dtype.fget.__module__)
+
+def print_names(thing, path, seen):
+    names = [name for name in dir(thing) if name != "tvmtile"]  # the script's one name of ours
+    print(path, type(thing), names)
+    for name in names:
+        child = getattr(thing, name, None)
+        place = child.__name__ if isinstance(child, type(tvm)) else type(child).__module__
+        if name[0] != "_" and place.startswith("tvm.") and id(child) not in seen:
+            seen.add(id(child))
+            print_names(child, path + "." + name, seen)
+
+print_names(T, "T", set())
+
+@T.prim_func
+def primitives(A: T.Buffer((64, 64), "float32"), B: T.Buffer((64, 64), "float32")):
+    T.tile.copy(B[0:64, 0:64], A[0:64, 0:64])
+    T.tile.add(B[0:64, 0:64], A[0:64, 0:64], A[0:64, 0:64])
+
+print(primitives.script())
 """
 
 

@@ -85,7 +85,7 @@ _names = {*OPERATORS, *_ASYNCHRONOUS, *_VALUES}
 
 
 class ScriptNamespace:
-    """`T.tile` of TVMScript: `T.tile.copy(...)` is a call of the intrinsic `tvmtile.copy`."""
+    """`T.tvmtile` of TVMScript: `T.tvmtile.copy(...)` is a call of the intrinsic `tvmtile.copy`."""
 
     def __getattr__(self, name: str) -> Any:
         if name not in _names:
@@ -139,7 +139,7 @@ def _register_with_compiler() -> None:
 
     for name in _names:
         _register_operator(name)
-    register_script_namespace("tile", ScriptNamespace())
+    register_script_namespace("tvmtile", ScriptNamespace())
     register_tir_pipeline(PIPELINE_NAME, _pipeline)
     for name in ("s_tir", "tirx"):  # the first is the default
         register_tir_pipeline(name, partial(_with_tile_programs, PIPELINE_MAP[name]))
@@ -160,7 +160,7 @@ def _register_operator(name: str) -> None:
     register_op(f"tvmtile.{name}", f"Tile operator {name}.")
     effect = PURE if name in _PURE else OPAQUE
     register_op_attr(f"tvmtile.{name}", "TCallEffectKind", effect)
-    register_op_attr(f"tvmtile.{name}", "TScriptPrinterName", f"tile.{name}")
+    register_op_attr(f"tvmtile.{name}", "TScriptPrinterName", f"tvmtile.{name}")
     register_op_attr(f"tvmtile.{name}", "default.FLowerIntrinsic", _refuse_to_generate)
 
 

@@ -183,7 +183,7 @@ def test_example_measures_itself_beside_torch(load, capsys):
 def test_gemm_prints_the_kernel_its_lowering_its_error_and_its_speed(load, capsys):
     load("gemm").main(["--m", "64", "--n", "64", "--k", "64"])
     out = capsys.readouterr().out
-    parts = ["T.gemm(A_shared, B_shared, C_local)", "T.tile.gemm(", "for block in T.parallel(1)"]
+    parts = ["T.gemm(A_shared, B_shared, C_local)", "T.tvmtile.gemm(", "for block in T.parallel(1)"]
     parts += ["relative error", "torch.mm"]
     positions = [out.index(part) for part in parts]
     assert positions == sorted(positions)

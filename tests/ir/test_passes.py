@@ -37,7 +37,7 @@ def test_the_verifier_checks_what_a_pass_requires():
         T.func_attr({"target": T.target("metal")})
         for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
             for tx in T.thread_binding(32, thread="threadIdx.x"):
-                T.tile.copy(A[0:8], C[0:8])
+                T.tvmtile.copy(A[0:8], C[0:8])
 
     module = ir.IRModule({"main": program})
     with pytest.raises(VerifyError, match=r"main is not what tvmtile.DistributeParallel requires"):

@@ -63,5 +63,5 @@ def _lowered(call: ir.Call) -> ir.Expr:
 register_op(_NAME, "A value that is computed where it is bound.")
 register_op_attr(_NAME, "TCallEffectKind", READS)
 register_op_attr(_NAME, "TVectorizable", True)
-register_op_attr(_NAME, "TScriptPrinterName", "tile.once")
+register_op_attr(_NAME, "TScriptPrinterName", "tvmtile.once")
 tirx.register_intrin_lowering(_NAME, target="llvm", f=_lowered)

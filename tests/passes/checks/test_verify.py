@@ -29,7 +29,7 @@ def main(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
     for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
 """
 TILE = 'tile = T.alloc_buffer((8,), "float32", scope="shared.dyn")\n'
-WHOLE_BUFFER = "T.tile.copy(A, C)"
+WHOLE_BUFFER = "T.tvmtile.copy(A, C)"
 THREAD_LOOP = 'for tx in T.thread_binding(8, thread="threadIdx.x"):\n    A[tx] = T.float32(0)'
 PARALLEL = """for i in T.parallel(8):
     A[i] = T.float32(0)
@@ -48,7 +48,7 @@ VIOLATIONS = [
     (BEYOND_TENSOR, "GuardGlobalAccess", "A[8] float32 lies outside A[8] float32"),
     (f"{TILE}for i in range(8):\n    A[i] = tile[i + 8]", None, "tile[i + 8] float32 lies outside"),
     (f"{TILE}for i in range(8):\n    tile[i - 8] = A[i]", None, "tile[i - 8] float32 lies outside"),
-    (f"{TILE}T.tile.copy(A[0:8], tile[4:12])", None, "tile[4:12] float32 lies outside tile[8]"),
+    (f"{TILE}T.tvmtile.copy(A[0:8], tile[4:12])", None, "tile[4:12] float32 lies outside tile[8]"),
     (
         f"{TILE}pairs = T.decl_buffer((4, 2), data=tile.data, scope='shared.dyn')\nA[0] = pairs[4, 0]",
         None,
@@ -86,7 +86,7 @@ def test_a_view_of_a_tensor_is_one_until_accesses_are_guarded():
             "    for", '    pairs = T.decl_buffer((4, 2), "float32", data=A.data)\n    for'
         )
         + '        tile = T.alloc_buffer((4, 4), "float32", scope="shared.dyn")\n'
-        + "        T.tile.copy(pairs[0:4, 0:4], tile[0:4, 0:4])",
+        + "        T.tvmtile.copy(pairs[0:4, 0:4], tile[0:4, 0:4])",
         {"T": T},
     )
     assert not violations(beyond_view, [])

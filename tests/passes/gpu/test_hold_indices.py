@@ -23,7 +23,9 @@ def main(A: T.Buffer((64, 64), "int8")):
                 for k in range(4):
 BODY
 """
-COPY = 'T.tile.async_issue("cp.async/1", T.address_of(tile[tx, 0]), T.address_of(A[PLACE, 0]), 16)'
+COPY = (
+    'T.tvmtile.async_issue("cp.async/1", T.address_of(tile[tx, 0]), T.address_of(A[PLACE, 0]), 16)'
+)
 
 
 def held(*lines, place="rows[tx]"):

@@ -26,7 +26,7 @@ def main(A: T.Buffer((8,), "float32"), n: T.int32, C: T.Buffer((256,), "float32"
 
 def product(c, a, b):
     shape = {"m": 64, "n": 8, "k": 32, "columns": 8}
-    return T.tile.async_multiply("wgmma/1", c, a, T.address_of(b), **shape, b_transposed=True)
+    return T.tvmtile.async_multiply("wgmma/1", c, a, T.address_of(b), **shape, b_transposed=True)
 
 
 NAMES = {
@@ -36,8 +36,8 @@ NAMES = {
     "COLUMN": T.ComposeLayout(3, 2, 3, T.TileLayout(T.S[(64, 2, 32) : (32, 2048, 1)])),
     "product": product,
     "at": T.address_of,
-    "signal": lambda token: T.tile.async_signal(f"cp.async{token}"),
-    "wait": lambda token, behind: T.tile.async_wait(f"cp.async{token}", behind),
+    "signal": lambda token: T.tvmtile.async_signal(f"cp.async{token}"),
+    "wait": lambda token, behind: T.tvmtile.async_wait(f"cp.async{token}", behind),
 }
 
 

@@ -60,10 +60,10 @@ def copied_in_a_loop(A: T.Buffer((4, 1024), "uint8"), C: T.Buffer((4, 1024), "ui
             y = T.alloc_buffer((1024,), "uint8", scope="shared.dyn")
             z = T.alloc_buffer((1024,), "uint8", scope="shared.dyn")
             for k in range(4):
-                T.tile.copy(A[k, 0:1024], x[0:1024])
-                T.tile.copy(x[0:1024], y[0:1024])
-                T.tile.copy(y[0:1024], z[0:1024])
-                T.tile.copy(z[0:1024], C[k, 0:1024])
+                T.tvmtile.copy(A[k, 0:1024], x[0:1024])
+                T.tvmtile.copy(x[0:1024], y[0:1024])
+                T.tvmtile.copy(y[0:1024], z[0:1024])
+                T.tvmtile.copy(z[0:1024], C[k, 0:1024])
 
 
 @pytest.mark.parametrize(("through_loops", "names"), [(True, "xyz"), (False, "xy")])
@@ -78,11 +78,11 @@ def with_a_hint(A: T.Buffer((1024,), "uint8"), C: T.Buffer((1024,), "uint8")):
         for tx in T.thread_binding(32, thread="threadIdx.x"):
             x = T.alloc_buffer((1024,), "uint8", scope="shared.dyn")
             y = T.alloc_buffer((1024,), "uint8", scope="shared.dyn")
-            T.tile.annotate_layout(y)
-            T.tile.copy(A[0:1024], x[0:1024])
-            T.tile.copy(x[0:1024], C[0:1024])
-            T.tile.copy(A[0:1024], y[0:1024])
-            T.tile.copy(y[0:1024], C[0:1024])
+            T.tvmtile.annotate_layout(y)
+            T.tvmtile.copy(A[0:1024], x[0:1024])
+            T.tvmtile.copy(x[0:1024], C[0:1024])
+            T.tvmtile.copy(A[0:1024], y[0:1024])
+            T.tvmtile.copy(y[0:1024], C[0:1024])
 
 
 def test_a_tile_is_not_in_use_where_a_hint_names_it():

@@ -22,7 +22,7 @@ def DeclareViewsInKernel(func: tirx.PrimFunc) -> tirx.PrimFunc:
     stays outside: the tensor memory accelerator takes tensors whose address no kernel computes.
 
     Tensors that `T.annotate_restrict_buffers` names may be one memory, too: all but the first that a
-    kernel uses become views of that one, which begin nobody knows where (`T.tile.may_share`).
+    kernel uses become views of that one, which begin nobody knows where (`T.tvmtile.may_share`).
     """
     aliases = Aliases(func.body)
     sharing = _sharing(func)

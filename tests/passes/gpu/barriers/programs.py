@@ -81,8 +81,8 @@ _NAMES = {
     "each_warpgroup": lambda tx: _sync(
         **{ARRIVE_COUNT: 128, APART: True, BARRIER_ID: 1 + tx // 128 % 2}
     ),
-    "await_all": lambda: T.tile.async_wait("cp.async", 0),
-    "signal": lambda: T.tile.async_signal("cp.async"),
+    "await_all": lambda: T.tvmtile.async_wait("cp.async", 0),
+    "signal": lambda: T.tvmtile.async_signal("cp.async"),
     "number": numbered,
     "block": _sync,
     "warp": lambda: _sync("warp"),
