@@ -109,6 +109,50 @@ def test_what_is_something_else_is_left_with_the_reason():
     assert torch.equal(model(x), reference(x))
 
 
+class LiteralRMSNorm(OwnRMSNorm):
+    def __init__(self, width):
+        super().__init__(width)
+        del self.variance_epsilon
+
+    def forward(self, x):
+        return self.weight * x * torch.rsqrt(x.square().mean(-1, True) + 1e-5)
+
+
+class LayerNormByHand(nn.LayerNorm):
+    def forward(self, x):
+        return super().forward(x) + 1
+
+
+class ScaledLinear(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) * 2
+
+
+@pytest.mark.parametrize(
+    ("module", "operator", "reason"),
+    [
+        (
+            LiteralRMSNorm(4),
+            "rms_norm",
+            "it has no number eps, variance_epsilon or epsilon",
+        ),
+        (
+            type("PlainRMSNorm", (nn.Identity,), {})(),
+            "rms_norm",
+            "it has no `weight` of one axis",
+        ),
+        (LayerNormByHand(4), "layer_norm", "its class has a forward of its own"),
+        (ScaledLinear(4, 4), "matmul", "its class has a forward of its own"),
+        (nn.LayerNorm((4, 4)), "layer_norm", "it is over several axes"),
+        (nn.RMSNorm((4, 4)), "rms_norm", "it is over several axes"),
+    ],
+    ids=lambda given: type(given).__name__ if isinstance(given, nn.Module) else "",
+)
+def test_what_looks_like_an_operator_has_a_line(module, operator, reason):
+    report = tvmtile.torch.replace(module, torch.ones(4, 4), at_least=0)
+    assert [(entry.operator, entry.reason) for entry in report.left] == [(operator, reason)]
+
+
 class Attention(nn.Module):
     def forward(self, q, k, v):
         return F.scaled_dot_product_attention(q, k, v)

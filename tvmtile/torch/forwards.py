@@ -40,27 +40,45 @@ def identity(x: Tensor) -> Tensor:
     return x
 
 
-def forward_of(module: nn.Module, activation: str | None = None) -> tuple[str, Any] | None:
-    """The name of the operator that does what a module does, and the forward; None if there is none.
+def forward_of(
+    module: nn.Module, activation: str | None = None
+) -> tuple[str, Callable[..., Tensor] | str] | None:
+    """The operator that does what a module does, and the forward, or why there is none.
 
-    A norm that is written by hand is known by its class's name, its weight and its epsilon. That it is
-    one is for verification to say. `activation` is what follows a linear layer.
+    None for a module of another kind. A norm that is written by hand is known by its class's name, its
+    weight and its epsilon. That it is one is for verification to say. `activation` is what follows a
+    linear layer.
     """
-    if type(module).forward is nn.Linear.forward:
+    forward, named = type(module).forward, type(module).__name__.lower()
+    if isinstance(module, nn.Linear):
         name = f"matmul + {activation}" if activation else "matmul"
-        return name, partial(_linear, module, activation)
-    if type(module) is nn.Softmax and module.dim is not None:
-        return "softmax", partial(_softmax, module)
-    if type(module) is nn.LayerNorm and len(module.normalized_shape) == 1:
-        return "layer_norm", partial(_layer_norm, module)
-    if type(module) is nn.RMSNorm and len(module.normalized_shape) == 1:
-        return "rms_norm", partial(_rms_norm, module, module.eps)
+        is_torchs = forward is nn.Linear.forward
+        return name, partial(_linear, module, activation) if is_torchs else _OWN_FORWARD
+    if isinstance(module, nn.Softmax) and forward is nn.Softmax.forward:
+        return "softmax", "it names no axis" if module.dim is None else partial(_softmax, module)
+    if isinstance(module, nn.LayerNorm) and forward is nn.LayerNorm.forward:
+        many = len(module.normalized_shape) > 1
+        return "layer_norm", _MANY_AXES if many else partial(_layer_norm, module)
+    if isinstance(module, nn.RMSNorm) and forward is nn.RMSNorm.forward:
+        many = len(module.normalized_shape) > 1
+        return "rms_norm", _MANY_AXES if many else partial(_rms_norm, module, module.eps)
+    if "rmsnorm" in named:
+        return "rms_norm", _norm_by_hand(module)
+    return ("layer_norm", _OWN_FORWARD) if "layernorm" in named else None
+
+
+_OWN_FORWARD = "its class has a forward of its own"
+_MANY_AXES = "it is over several axes"
+
+
+def _norm_by_hand(module: nn.Module) -> Callable[..., Tensor] | str:
     weight = getattr(module, "weight", None)
     epsilon = next((getattr(module, n) for n in _EPSILONS if hasattr(module, n)), None)
-    is_norm = "rmsnorm" in type(module).__name__.lower() and isinstance(epsilon, float)
-    if is_norm and isinstance(weight, Tensor) and weight.dim() == 1:
-        return "rms_norm", partial(_rms_norm, module, epsilon)
-    return None
+    if not isinstance(weight, Tensor) or weight.dim() != 1:
+        return "it has no `weight` of one axis"
+    if not isinstance(epsilon, float):
+        return f"it has no number {', '.join(_EPSILONS[:-1])} or {_EPSILONS[-1]}"
+    return partial(_rms_norm, module, epsilon)
 
 
 _EPSILONS = ("eps", "variance_epsilon", "epsilon")

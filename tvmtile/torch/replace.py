@@ -92,7 +92,7 @@ class _Candidate:
     name: str
     module: nn.Module
     operator: str
-    forward: Callable[..., Tensor]
+    forward: Callable[..., Tensor] | str
     follower: nn.Module | None = None
 
 
@@ -171,12 +171,18 @@ def _attempt(candidate: _Candidate, recording: Recording) -> _Attempt:
         result = theirs(module, *args, **kwargs)
         return follower(result) if follower else result
 
-    forwards = {module: candidate.forward, **({follower: identity} if follower else {})}
+    reason = _reason(module, follower, recording)
+    if isinstance(candidate.forward, str):
+        ours: Callable[[], Tensor] | str = reason or candidate.forward
+        forwards = {}
+    else:
+        ours = reason or partial(candidate.forward, *args, **kwargs)
+        forwards = {module: candidate.forward, **({follower: identity} if follower else {})}
     return _Attempt(
         candidate.name,
         candidate.operator,
         call,
-        _reason(module, follower, recording) or partial(candidate.forward, *args, **kwargs),
+        ours,
         by_torch,
         tuple(module.parameters(recurse=False)),
         forwards,
@@ -197,7 +203,7 @@ def _functions(model: nn.Module, recording: Recording) -> Iterator[_Attempt]:
     names = {module: name for name, module in model.named_modules()}
     for (module, function), call in recording.functions.items():
         operator, make = FUNCTIONS[function]
-        if forward_of(module) is not None:
+        if callable((forward_of(module) or ("", ""))[1]):
             continue  # it is replaced as a whole
         yield _Attempt(
             names[module],
