@@ -27,6 +27,7 @@ from tvmtile.ir.kernels import is_tile_program
 from tvmtile.ir.passes import check_order
 from tvmtile.passes.checks.check_buffers import CheckBuffers
 from tvmtile.passes.cpu.outline_blocks import OutlineBlocks
+from tvmtile.passes.gpu.check_alignment import CheckAlignment
 from tvmtile.passes.gpu.guard_launches import GuardLaunches
 from tvmtile.passes.gpu.kernel_attributes import SetKernelAttributes
 from tvmtile.passes.lower_tile_programs import LowerTilePrograms
@@ -274,6 +275,7 @@ _GPU_REST = ir.transform.Sequential(
         tirx.transform.VerifyMemory(),
         tirx.transform.AnnotateEntryFunc(),
         s_tir.transform.LowerThreadAllreduce(),
+        CheckAlignment,  # tensors begin where vectors of them may
         GuardLaunches,  # a grid without blocks is not launched
         tirx.transform.SplitHostDevice(),
         tirx.transform.MakePackedAPI(),

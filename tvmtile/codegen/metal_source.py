@@ -17,9 +17,7 @@ from tvmtile.codegen.unrolled_loops import UNROLL_NEXT
 
 _CALLBACK = "tvm_callback_metal_compile"  # TVM calls it with the source of each kernel
 
-_BYTES = {"char": 1, "uchar": 1, "half": 2, "bfloat": 2, "short": 2, "ushort": 2}
-_BYTES |= {"int": 4, "uint": 4, "float": 4, "long": 8, "ulong": 8}
-_VECTOR = re.compile(rf"\(device ({'|'.join(_BYTES)})([24])\s*\*\)")
+_SCALARS = "char|uchar|half|bfloat|short|ushort|int|uint|float|long|ulong"
 
 _UNION = "union __TVMArgUnion {\n int v_int[2];\n};\n"
 # A scalar of less than 32 bits is read as a member of this union that TVM does not declare.
@@ -30,7 +28,7 @@ _WHOLE_UNION = (
 
 _CAST = re.compile(r"\(thread \w+\s*\*\)\(*(?!thread\b)(\w+)")
 _ARRAY = re.compile(
-    rf"^( *)(thread \w+ (\w+)\[\d+\];|threadgroup (?:{'|'.join(_BYTES)}) \w+\[\d+\];)", re.MULTILINE
+    rf"^( *)(thread \w+ (\w+)\[\d+\];|threadgroup (?:{_SCALARS}) \w+\[\d+\];)", re.MULTILINE
 )
 _KERNEL = re.compile(r"\bkernel void (\w+)\(")
 _LONG_LONG = re.compile(r"\b(\d+)(U?)LL\b")
@@ -59,12 +57,6 @@ def _aligned(source: str) -> str:
         return f"{indent}alignas(16) {declaration}" if aligned else array.group()
 
     return _ARRAY.sub(align, source)
-
-
-def needed_alignment(source: str) -> int:
-    """The bytes at a multiple of which a tensor must start for a kernel's vectors to be aligned."""
-    vectors = _VECTOR.findall(source)
-    return max((_BYTES[element] * int(lanes) for element, lanes in vectors), default=1)
 
 
 def complete_what_tvm_builds(names: Iterable[str]) -> None:

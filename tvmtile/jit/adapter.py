@@ -35,6 +35,15 @@ class Adapter(ABC):
     def source(self, kernel_only: bool) -> str:
         """The code that was generated, with or without the host's part."""
 
+    def offset(self, tensor: Any) -> int:
+        """Bytes between memory that is aligned for any vector and a tensor's first element.
+
+        It is 0 where the tensor does not tell.
+        """
+        if hasattr(tensor, "data_ptr"):
+            return int(tensor.data_ptr())
+        return int(tensor.ctypes.data) if hasattr(tensor, "ctypes") else 0
+
     @property
     def statistics(self) -> Any:
         """What the last call did.

@@ -18,7 +18,10 @@ from tvmtile.errors import (
     MetalCompileError,
     MissingDependency,
     OutOfBounds,
+    TileError,
+    warn,
 )
+from tvmtile.ir.alignment import WIDEST, failed_tensor, unaligned
 from tvmtile.ir.packed import has_float4, params_in_bytes
 from tvmtile.ir.rewriting import mentions, variables_of
 from tvmtile.jit.adapter import Adapter
@@ -68,6 +71,7 @@ class CompiledProgram(Generic[Results]):
         self._input_count = len(prim_func.params) - len(out_idx)
         self._stored, _ = params_in_bytes(prim_func.params)
         self._has_packed = any(map(has_float4, prim_func.params))
+        self._versions: dict[frozenset[str], CompiledProgram[Any]] = {}
         self._results_of_calls = Allocated(self._stored, out_idx)
         prepare_thread_pool()
 
@@ -201,6 +205,8 @@ class CompiledProgram(Generic[Results]):
                 error = second
             else:
                 return None, self._results_in(prepared)
+        if failed_tensor(str(error)) is not None:
+            return self._run_unaligned(args if prepared is None else prepared, str(error))
         from tvmtile.jit.failures import failed_assumption, launch_failure
 
         failed = failed_assumption(self.prim_func, error)
@@ -208,6 +214,44 @@ class CompiledProgram(Generic[Results]):
             self.name, list(self.prim_func.params), self.out_idx, given, self.adapter.device, failed
         )
         return explained or launch_failure(self.prim_func, error), None
+
+    def _run_unaligned(self, args: tuple[Any, ...], said: str) -> tuple[Exception | None, Any]:
+        """Call a version of the program for tensors that begin where these do."""
+        names = {failed_tensor(said)}
+        for param, arg in zip(self.prim_func.params, args, strict=True):
+            if self.adapter.offset(arg) % WIDEST:
+                names.add(param.name)
+        try:
+            self._version(frozenset(map(str, names)))._call(*args)
+        except TileError as error:
+            return error, None
+        return None, self._results_in(args)
+
+    def _version(self, names: frozenset[str]) -> CompiledProgram[Any]:
+        """The program without vectors of the named parameters, compiled when it is first needed.
+
+        Raises
+        ------
+        ArgumentError
+            If it can't do without.
+        """
+        from tvmtile.jit.compiler import compile as compile_program
+
+        if names not in self._versions:
+            them = ", ".join(sorted(names))
+            what = f"{self.name}: {them} must begin at a multiple of {WIDEST} bytes"
+            remedy = "pass a copy, `x.clone()` or `x.copy()`"
+            try:
+                self._versions[names] = compile_program(
+                    unaligned(self.prim_func, names),
+                    target=self.target,
+                    execution_backend=self.adapter.backend,
+                    pass_configs=self._config,
+                )
+            except TileError as error:
+                raise ArgumentError(f"{what}: {error}", help=remedy) from error
+            warn(f"{what} to be fast; a version of the kernel for others was compiled")
+        return self._versions[names]
 
     def _converted(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """All arguments as TVM takes them, or None where nothing needs converting."""

@@ -48,10 +48,6 @@ class EmulatorAdapter(RecordedAdapter):
         """Whether it is on the CPU."""
         return str(getattr(tensor, "device", "cpu")).startswith("cpu")
 
-    def offset(self, tensor: object) -> int:
-        """Its address."""
-        return _address_of_memory(tensor)
-
     def allocate(self, dtype: str, elements: int) -> Any:
         """An array of numpy, or a torch tensor where numpy does not have the dtype."""
         import numpy as np
@@ -105,10 +101,6 @@ def memory_of(tensor: object) -> Any:
     if not hasattr(tensor, "__dlpack__"):
         return tensor
     return _from_tvm(tensor)
-
-
-def _address_of_memory(tensor: Any) -> int:
-    return int(tensor.data_ptr() if hasattr(tensor, "data_ptr") else tensor.ctypes.data)
 
 
 def _from_tvm(tensor: Any) -> Any:

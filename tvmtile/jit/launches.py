@@ -22,6 +22,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import call_packed_returning, mapped
 from tvmtile.codegen.kept_maps import keeps_map
+from tvmtile.ir.alignment import WIDEST
 from tvmtile.ir.annotations import LAUNCH_TAGS_WITHOUT_VALUE
 from tvmtile.ir.tensor_maps import ENCODER
 from tvmtile.jit.placeholders import address_of, argument_at
@@ -209,7 +210,7 @@ def _position(value: object) -> int:
     if address in _ACTIVE.map_at:
         return int(_ACTIVE.map_at[address])
     index, offset = argument_at(address)
-    if offset == 0:
+    if offset < WIDEST:
         return index
     # A kernel's buffer starts where its argument does: this is memory for a map that was not made.
     index = _ACTIVE.map_at[address] = _FIRST_MAP + len(_ACTIVE.maps)

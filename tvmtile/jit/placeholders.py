@@ -86,15 +86,20 @@ class _Exporter:
 
 @functools.lru_cache(maxsize=4096)
 def placeholder(
-    index: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str, kind: str = "metal"
+    index: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    dtype: str,
+    kind: str = "metal",
+    offset: int = 0,
 ) -> Any:
     """Describe an argument of a GPU program to its host function.
 
-    It lies on the GPU, at `address_of(index)`; its elements must not be accessed.
+    It lies on the GPU, `offset` bytes behind `address_of(index)`; its elements must not be accessed.
     """
     element = tvm_ffi.dtype(dtype)
     tensor = _Tensor(
-        address_of(index),
+        address_of(index) + offset,
         int(_DEVICES[kind]),
         0,
         len(shape),

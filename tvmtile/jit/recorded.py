@@ -15,8 +15,8 @@ import tvm
 from tvm import ir
 
 from tvmtile._tvm import is_buffer_var
-from tvmtile.codegen.metal_source import needed_alignment
 from tvmtile.errors import ArgumentError
+from tvmtile.ir.alignment import WIDEST
 from tvmtile.jit.adapter import Adapter
 from tvmtile.jit.arguments import is_pointer, strides_of
 from tvmtile.jit.artifact import Artifact
@@ -42,7 +42,6 @@ class RecordedAdapter(Adapter):
         self.call = self._run_program
         self._host = tvm.runtime.Executable(artifact.module)[name]
         self._names = [f"{name}: {param.name}" for param in params]
-        self._alignment = max(map(needed_alignment, self.sources.values()), default=1)
         self._pointers = frozenset(i for i, param in enumerate(params) if is_pointer(param))
         self._tensors = frozenset(i for i, param in enumerate(params) if is_buffer_var(param))
 
@@ -59,10 +58,6 @@ class RecordedAdapter(Adapter):
     @abstractmethod
     def accepts(self, tensor: object) -> bool:
         """Tell whether the kernels can reach a tensor's memory."""
-
-    @abstractmethod
-    def offset(self, tensor: object) -> int:
-        """Bytes between memory that is aligned for any vector and the tensor's first element."""
 
     @abstractmethod
     def allocate(self, dtype: str, elements: int) -> Any:
@@ -91,10 +86,10 @@ class RecordedAdapter(Adapter):
             return arg
         if not self.accepts(arg) or not _has_memory(arg):
             raise TypeError(f"a tensor that {type(self).__name__} can't reach")
-        self._check_alignment(index, arg)
         strides = strides_of(arg)
         dtype = str(arg.dtype).removeprefix("torch.")
-        return placeholder(index, tuple(arg.shape), tuple(strides), dtype, self._kind)
+        offset = self.offset(arg) % WIDEST
+        return placeholder(index, tuple(arg.shape), tuple(strides), dtype, self._kind, offset)
 
     def _address(self, index: int, arg: object) -> Any:
         if not hasattr(arg, "shape") or not self.accepts(arg):
@@ -102,17 +97,7 @@ class RecordedAdapter(Adapter):
                 f"{self._names[index]} is a pointer; it got {arg!r:.80}",
                 help=f"pass a tensor on {self.device}: this backend takes no bare address",
             )
-        self._check_alignment(index, arg)
-        return ctypes.c_void_p(address_of(index))
-
-    def _check_alignment(self, index: int, tensor: object) -> None:
-        """A GPU would access other memory than the tensor's."""
-        if self._alignment > 1 and self.offset(tensor) % self._alignment:
-            raise ArgumentError(
-                f"{self._names[index]} must start at a multiple of {self._alignment} bytes, "
-                "which the kernel moves at once",
-                help="pass a copy, `x.clone()` or `x.copy()`",
-            )
+        return ctypes.c_void_p(address_of(index) + self.offset(arg) % WIDEST)
 
 
 def _has_memory(tensor: object) -> bool:

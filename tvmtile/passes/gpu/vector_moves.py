@@ -213,6 +213,8 @@ def contiguous_base(
     total = size * extent
     if not _WORD <= total <= LARGEST or not is_power_of_two(total):
         return None
+    if is_global(buffer) and total > int(buffer.ty.data_alignment):
+        return None
     run = contiguous_run(buffer) if is_shared(buffer) else None
     if run is not None and run % extent:
         return None

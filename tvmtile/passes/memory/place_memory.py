@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tvm import DataType, ir, tirx
+from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import is_buffer_var, mapped, nodes_in
+from tvmtile._tvm import is_buffer_var, mapped
+from tvmtile.ir.alignment import least_alignments
 from tvmtile.ir.kernels import (
     Launch,
     leaves_loop,
@@ -19,7 +20,7 @@ from tvmtile.ir.kernels import (
 )
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import contains, mentions, retyped, seq, substitute
+from tvmtile.ir.rewriting import contains, retyped, seq, substitute
 from tvmtile.ir.scopes import is_global, is_mbarrier, is_shared
 from tvmtile.passes.memory.shared_memory import (
     alignment_of,
@@ -46,7 +47,7 @@ def PlaceMemoryOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     placed = {
         tensor: retyped(tensor, data_alignment=alignment)
-        for tensor, alignment in _alignments(func).items()
+        for tensor, alignment in least_alignments(func, func.params).items()
     }
 
     def place(var: ir.Var) -> ir.Var:
@@ -101,24 +102,6 @@ def PlaceMemoryOnGpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 _SCOPES_ON_GPU = {"shared.dyn": "shared", "local.var": "local"}
-
-
-def _alignments(func: tirx.PrimFunc) -> dict[ir.Var, int]:
-    """The alignments to assume of parameters, their views, and targets of pointers."""
-    alignments = {param: _itemsize(param) for param in func.params if is_buffer_var(param)}
-    for view in nodes_in(func.body, tirx.DeclBuffer):
-        if not is_global(view.buffer):
-            continue
-        alignment = _itemsize(view.buffer)
-        for tensor, known in list(alignments.items()):
-            if mentions(view.data, tensor):
-                alignment = min(alignment, known)
-        alignments[view.buffer] = alignment
-    return alignments
-
-
-def _itemsize(buffer: ir.Var) -> int:
-    return max(1, DataType(str(buffer.ty.dtype)).bits // 8)
 
 
 _STATIC_LIMIT = 48 * 1024

@@ -86,6 +86,8 @@ def check_tensor(tensor: ir.Var, analyzer: Analyzer) -> None:
         raise Decline(f"elements of {tensor.ty.dtype} are no whole bytes")
     if not 1 <= axes <= _MOST_AXES:
         raise Decline(f"{describe(tensor)} has {axes} axes; a tensor map has 1 to {_MOST_AXES}")
+    if int(tensor.ty.data_alignment) < PIECE:
+        raise Decline(f"{describe(tensor)} may not begin at a multiple of {PIECE} bytes")
     *outer, last = strides_of(tensor)
     if not analyzer.can_prove_equal(last, 1):
         raise Decline(f"the last axis of {describe(tensor)} has gaps")

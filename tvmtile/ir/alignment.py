@@ -1,0 +1,71 @@
+"""Where tensors of a signature begin in memory: what is assumed of it, and the version without.
+
+A tensor begins at a multiple of its `data_alignment`, 64 bytes by TVM's default. That decides what may
+be moved at once; `CheckAlignment` has the host check what was made use of. The version of a program for
+other tensors has the size of an element there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from tvm import DataType, ir, tirx
+
+from tvmtile._tvm import is_buffer_var, mapped, nodes_in
+from tvmtile.ir.rewriting import mentions, retyped
+from tvmtile.ir.scopes import is_global
+
+WIDEST = 16
+"""Bytes: no instruction needs a tensor to begin at a multiple of more."""
+
+_FAILURE = re.compile(rf"(\w+) must begin at a multiple of (?:2|4|8|{WIDEST}) bytes")
+
+
+def failure_of(name: str, alignment: int) -> str:
+    """What to say where a tensor does not begin at a multiple of so many bytes."""
+    return f"{name} must begin at a multiple of {alignment} bytes"
+
+
+def failed_tensor(message: str) -> str | None:
+    """The tensor that a message of `failure_of` names."""
+    found = _FAILURE.search(message)
+    return found.group(1) if found else None
+
+
+def unaligned(func: tirx.PrimFunc, names: Collection[str]) -> tirx.PrimFunc:
+    """A program of whose named parameters no more is assumed than their dtypes demand.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        The program.
+    names : collection of str
+        Tensors, and pointers to some.
+    """
+    chosen = [param for param in func.params if param.name in names]
+    placed = {
+        tensor: retyped(tensor, data_alignment=alignment)
+        for tensor, alignment in least_alignments(func, chosen).items()
+    }
+    body = mapped(func.body, (ir.Var, lambda var: placed.get(var, var)))
+    params = [placed.get(param, param) for param in func.params]
+    return tirx.PrimFunc(params, body, func.ret_type, func.attrs, func.span)
+
+
+def least_alignments(func: tirx.PrimFunc, params: Collection[ir.Var]) -> dict[ir.Var, int]:
+    """The alignments that the dtypes of some parameters demand, and those of their views."""
+    alignments = {param: itemsize(param) for param in params if is_buffer_var(param)}
+    pointers = [param for param in params if not is_buffer_var(param)]
+    for view in nodes_in(func.body, tirx.DeclBuffer):
+        if not is_global(view.buffer):
+            continue
+        viewed = [known for tensor, known in alignments.items() if mentions(view.data, tensor)]
+        if viewed or any(mentions(view.data, pointer) for pointer in pointers):
+            alignments[view.buffer] = min([itemsize(view.buffer), *viewed])
+    return alignments
+
+
+def itemsize(buffer: ir.Var) -> int:
+    """Bytes of an element."""
+    return max(1, DataType(str(buffer.ty.dtype)).bits // 8)
