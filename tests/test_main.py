@@ -173,8 +173,22 @@ def twice(X):
 def test_what_is_installed(capsys):
     main(["info"])
     lines = capsys.readouterr().out.splitlines()
-    assert "targets llvm, metal, cuda" in lines
+    assert any(line.startswith("targets llvm (this machine), metal, ") for line in lines)
     assert any(line.startswith("apache-tvm 0.27") for line in lines)
     (gemm,) = (line for line in lines if line.split()[:1] == ["gemm"])
     assert "cuda/mma" in gemm
     assert "metal/simdgroup" in gemm
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(InvalidValue) as caught:
+        main(["check", str(tmp_path / "nope.py")])
+    assert caught.value.message == f"there is no file {tmp_path / 'nope.py'}"
+    assert caught.value.help == "give a path, or path.py:name of a kernel"
+
+
+@pytest.mark.parametrize("written", ["n", "n=many"])
+def test_an_extent_that_is_no_number(written, capsys):
+    with pytest.raises(SystemExit):
+        main(["profile", "kernels.py", "--extent", written])
+    assert f"{written!r} is no NAME=VALUE of an integer" in capsys.readouterr().err

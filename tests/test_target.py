@@ -58,7 +58,8 @@ def test_cuda_without_an_architecture_is_this_machines_gpu(written, monkeypatch,
     with pytest.raises(UnknownTarget) as caught:
         resolve(written)
     assert "no NVIDIA GPU is found here" in caught.value.message
-    assert 'target={"kind": "cuda", "arch": "sm_90a"}' in caught.value.help
+    assert 'target="sm_90a" compiles for one that is elsewhere' in caught.value.help
+    assert 'execution_backend="emulator"' in caught.value.help
     assert "sm_80" in caught.value.help
     assert capfd.readouterr().err == ""  # TVM would warn of an architecture of its own choice
 
@@ -69,8 +70,13 @@ def test_what_tvm_makes_of_cuda_without_a_gpu_is_said_to_be_that(monkeypatch):
         gpu(Target({"kind": "cuda", "arch": "sm_50"}))
 
 
-def test_an_architecture_needs_no_gpu():
-    target = resolve({"kind": "cuda", "arch": "sm_90a"})
+@pytest.mark.parametrize(
+    "written",
+    ["sm_90a", {"kind": "cuda", "arch": "sm_90a"}, '{"kind": "cuda", "arch": "sm_90a"}'],
+    ids=str,
+)
+def test_an_architecture_needs_no_gpu(written):
+    target = resolve(written)
     assert str(target.attrs["arch"]) == "sm_90a"
     assert gpu(target).shared_memory == 227 * 1024
 
@@ -118,3 +124,26 @@ def test_no_layer_of_the_compiler_asks_for_the_number_of_an_architecture(layer):
     sources = (Path(tvmtile.__file__).parent / layer).rglob("*.py")
     number = re.compile(r"compute_capability|attrs(\.get\(|\[)\"arch\"")
     assert [path.name for path in sources if number.search(path.read_text())] == []
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("sm90a", "sm_90a"),
+        ("SM_90A", "sm_90a"),
+        ("cuda -arch=sm_90a", "sm_90a"),
+        ({"kind": "cuda", "arch": "sm90"}, "sm_90"),
+        ({"kind": "cuda", "arch": "sm100a"}, "sm_100a"),
+        ({"kind": "cude"}, "cuda"),
+        ("CUDA", "cuda"),
+        ("cuda:0", "cuda"),
+        ("Metal", "metal"),
+        ("metal3", "metal"),
+        ("gpu", None),
+    ],
+)
+def test_the_nearest_target(written, meant):
+    with pytest.raises(UnknownTarget) as caught:
+        resolve(written)
+    found = re.match(r"did you mean '(.*?)'\?", caught.value.help)
+    assert (found and found[1]) == meant

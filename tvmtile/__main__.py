@@ -10,6 +10,7 @@ from typing import Any
 
 from tvmtile.cache import Store, cache_directory, clear_cache
 from tvmtile.errors import TileError
+from tvmtile.target import HOW_WRITTEN
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -41,7 +42,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     profile.add_argument("--emulate", action="store_true", help="count bank conflicts instead")
     profile.add_argument(
-        "--extent", action="append", default=[], metavar="NAME=VALUE", help="of a dynamic shape"
+        "--extent",
+        action="append",
+        default=[],
+        type=_extent,
+        metavar="NAME=VALUE",
+        help="of a dynamic shape",
     )
     kinds.add_parser("info", help="versions, the machine, targets, operators")
     given = parser.parse_args(arguments)
@@ -61,9 +67,17 @@ def _about_a_file(kinds: Any, name: str, text: str) -> Any:
     parser.add_argument(
         "--target",
         action="append",
-        help="llvm (the default), metal, cuda, an architecture as sm_90a, or JSON; check takes several",
+        help=f"llvm by default; {HOW_WRITTEN}. check takes several",
     )
     return parser
+
+
+def _extent(written: str) -> tuple[str, int]:
+    name, _, value = written.partition("=")
+    try:
+        return name, int(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{written!r} is no NAME=VALUE of an integer") from None
 
 
 def _list() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import platform
 import runpy
 import sys
@@ -32,12 +31,16 @@ def programs_of(place: str) -> list[tuple[str, tirx.PrimFunc]]:
     Raises
     ------
     InvalidValue
-        If there is none; the message says what functions there are that would have to be called.
+        If there is none, or no such file; the message says what functions would have to be called.
     """
     from tvmtile.ir.kernels import is_tile_program
 
     path, _, wanted = place.partition(".py:")
     file = Path(f"{path}.py" if wanted else place)
+    if not file.is_file():
+        raise InvalidValue(
+            f"there is no file {file}", help="give a path, or path.py:name of a kernel"
+        )
     sys.path.insert(0, str(file.parent))
     try:
         names = runpy.run_path(str(file), run_name="tvmtile_command")
@@ -62,20 +65,13 @@ def programs_of(place: str) -> list[tuple[str, tirx.PrimFunc]]:
     return chosen
 
 
-def target_of(written: str) -> Any:
-    """A target as a shell's user writes it: a name, an architecture as sm_90a, or JSON."""
-    if written.startswith("{"):
-        return json.loads(written)
-    return {"kind": "cuda", "arch": written} if written.startswith("sm_") else written
-
-
 def lower(given: Namespace) -> None:
     """Print programs after the passes, after one of them, or what each has changed."""
     from tvmtile.jit.lowering_view import LoweringView
     from tvmtile.jit.trace import lowering_steps
     from tvmtile.target import resolve
 
-    target = resolve(target_of(given.target[-1]))
+    target = resolve(given.target[-1])
     for _, program in programs_of(given.file):
         steps = lowering_steps(program, target, {})
         if given.diff:
@@ -93,7 +89,7 @@ def lower(given: Namespace) -> None:
 def source(given: Namespace) -> None:
     """Print the code that is generated for programs."""
     for _, program in programs_of(given.file):
-        print(_compiled(program, target_of(given.target[-1])).get_kernel_source(given.kernel_only))
+        print(_compiled(program, given.target[-1]).get_kernel_source(given.kernel_only))
 
 
 def check(given: Namespace) -> None:
@@ -102,7 +98,7 @@ def check(given: Namespace) -> None:
     for name, program in programs_of(given.file):
         for target in given.target:
             try:
-                kernel = _compiled(program, target_of(target))
+                kernel = _compiled(program, target)
                 if kernel.target.kind.name == "cuda":
                     _ = kernel.cubin
             except TileError as error:
@@ -116,10 +112,9 @@ def check(given: Namespace) -> None:
 
 def profile(given: Namespace) -> None:
     """Measure programs, and print what they do beside what the device can."""
-    extents = dict(written.split("=") for written in given.extent)
+    sizes = dict(given.extent)
     for _, program in programs_of(given.file):
-        kernel = _compiled(program, target_of(given.target[-1]), given.emulate)
-        sizes = {name: int(value) for name, value in extents.items()}
+        kernel = _compiled(program, given.target[-1], given.emulate)
         print(
             kernel.profile(*kernel.get_profiler().inputs(sizes) if kernel.adapter.can_run else ())
         )
@@ -147,7 +142,7 @@ def _facts() -> Iterator[str]:
     from tvmtile.cache import cache_directory
     from tvmtile.carver.arch import auto_infer_current_arch
     from tvmtile.ir.operators import all_operators
-    from tvmtile.target import host_target, target_kinds
+    from tvmtile.target import HOW_WRITTEN, host_target
     from tvmtile.tileop.registry import registered_lowerings
 
     yield f"python {platform.python_version()} on {platform.platform()}"
@@ -159,7 +154,7 @@ def _facts() -> Iterator[str]:
     device = auto_infer_current_arch()
     yield f"device {device.name}, {device.compute_max_core} cores"
     yield f"host {host_target()}"
-    yield f"targets {', '.join(target_kinds())}"
+    yield f"targets {HOW_WRITTEN}"
     yield f"cache {cache_directory()}"
     yield "operators"
     ways: dict[str, list[str]] = {name: [] for name in sorted(all_operators())}

@@ -63,6 +63,10 @@ def test_a_notebook_gets_what_it_can_fold(kernel, monkeypatch):
     assert "tvmtile.Legalize: nothing</div>" in page
     assert re.search(r"<summary>tvmtile\.LowerParallelOnCpu \(\d+ lines\)</summary>", page)
     assert "T.Buffer((64,), &quot;float32&quot;)" in page
+    coloured = re.findall(r'style="([^"]*background[^"]*)"', page)
+    assert coloured
+    assert all(re.search("(^|;)color:", style) for style in coloured)  # themes may be dark
+    assert "font-family:monospace" in page
 
 
 def test_kernels_and_functions_say_what_they_are(kernel):

@@ -14,7 +14,12 @@ from tvmtile.jit.artifact import name_of
 
 _COLOURS = {"+": "\x1b[32m", "-": "\x1b[31m", "@": "\x1b[36m"}
 _HEADING, _PLAIN = "\x1b[1m", "\x1b[0m"
-_STYLES = {"+": "background:#e6ffec", "-": "background:#ffebe9", "@": "color:#888"}
+# A notebook's theme may be dark, so that a background has its colour of text.
+_STYLES = {
+    "+": "background:#e6ffec;color:#1f2328",
+    "-": "background:#ffebe9;color:#1f2328",
+    "@": "color:#888",
+}
 _CONTEXT = 3
 
 
@@ -40,8 +45,8 @@ class PassView:
 class LoweringView:
     """The passes that a program went through.
 
-    In a notebook it shows itself; printed, it is text without colours. In a notebook it shows itself;
-    printed, it is text without colours. With a `name` it has only passes whose name has this in it.
+    In a notebook it shows itself; printed, it is text without colours. With a `name` it has only passes
+    whose name has this in it.
     """
 
     def __init__(
@@ -89,5 +94,5 @@ def _as_html(view: PassView) -> str:
     changed = sum(line[0] in "+-" for line in view.diff)
     return (
         f"<details><summary>{html.escape(view.name)} ({changed} lines)</summary>"
-        f'<pre style="margin:0">{lines}</pre></details>'
+        f'<pre style="margin:0;font-family:monospace">{lines}</pre></details>'
     )

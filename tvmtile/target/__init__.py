@@ -30,6 +30,7 @@ from tvmtile.target.capabilities import (
 
 __all__ = [
     "CUDA_NAMED_BARRIERS",
+    "HOW_WRITTEN",
     "CpuCapability",
     "GpuCapability",
     "TargetLike",
@@ -55,13 +56,19 @@ _APPLE = {
     "max_threads_per_block": MAX_THREADS,
     "max_num_threads": MAX_THREADS,
 }
-_ALIASES: dict[str, object] = {
+_ALIASES: dict[str, Any] = {
     "cpu": "llvm",
     "c": "llvm",
     "metal": _APPLE,
     "mps": _APPLE,
     "metal4": {**_APPLE, "keys": [METAL4_KEY, "metal", "gpu"]},
+    **{arch: {"kind": "cuda", "arch": arch} for arch in ARCHITECTURES},
 }
+HOW_WRITTEN = (
+    "llvm (this machine), metal, metal4, cuda (the GPU that is here), an architecture as sm_90a, "
+    'or all of it as {"kind": "cuda", "arch": "sm_90a"}'
+)
+"""What names a target, in words."""
 
 
 def target_kinds() -> tuple[str, ...]:
@@ -95,8 +102,8 @@ def resolve(target: TargetLike | None) -> Target:
         None, "cpu", "llvm" and "auto" mean the machine this runs on, and so does "c", for which
         TileLang makes C where this makes machine code. "metal" and "mps" are Apple's GPUs,
         "metal4" those from M5 on, as `{"kind": "metal", "keys": ["metal4", "metal", "gpu"]}` does.
-        "cuda" is this machine's NVIDIA GPU; `{"kind": "cuda", "arch": "sm_90a"}` names one that may be
-        elsewhere, with the letter that gives access to instructions of this one architecture.
+        "cuda" is this machine's NVIDIA GPU; "sm_90a", or `{"kind": "cuda", "arch": "sm_90a"}`, one that
+        may be elsewhere, with the letter that gives access to instructions of this one architecture.
         `{"kind": "llvm", "mtriple": "aarch64-linux-gnu"}` is a CPU that may be elsewhere.
         A GPU's target without a host gets this machine as its host. A CPU with AVX-512 gets LLVM's
         second level of optimisation, unless it has an `opt-level`.
@@ -107,9 +114,7 @@ def resolve(target: TargetLike | None) -> Target:
         If TVM has no such target, or tile programs can't be lowered for it, or there is no GPU for
         "cuda", or the addresses of its CPU have 32 bits.
     """
-    if isinstance(target, str):
-        target = _ALIASES.get(target, target)
-    if target is None or target in ("llvm", "auto"):
+    if target is None or target in ("cpu", "llvm", "auto"):
         return host_target()
     resolved = parse(target)
     if resolved.kind.name == "c":
@@ -131,7 +136,7 @@ def require_lowering(target: Target) -> None:
     if target.kind.name not in _SUPPORTED:
         raise UnknownTarget(
             f"tile programs can't be lowered for {target.kind.name!r}",
-            help=f"the targets of tile programs are {', '.join(_SUPPORTED)}",
+            help=f"the targets of tile programs are {HOW_WRITTEN}",
         )
     architecture = _machine(target)[0]
     if "64" not in architecture or architecture.startswith("wasm"):
@@ -169,21 +174,32 @@ def parse(target: TargetLike) -> Target:
     UnknownTarget
         If TVM does not know it, or it is CUDA without an architecture on a machine without a GPU.
     """
+    if isinstance(target, str):
+        target = _ALIASES.get(target, target)
     if _leaves_architecture_open(target) and not has_gpu():
         raise no_gpu()
     try:
         return Target(target)
     except Exception as error:  # TVM raises several kinds
-        near = difflib.get_close_matches(str(target), Target.list_kinds(), n=1)
-        if isinstance(target, dict) and target.get("kind") == "cuda":
-            near = difflib.get_close_matches(str(target.get("arch")), ARCHITECTURES, n=1)
+        near = _nearest(target)
         last = str(error).strip().splitlines()[-1].partition(" Target creation from ")[0]
         reason = reason_of(ValueError(last))
         raise UnknownTarget(
             f"there is no target {target!r}: {reason}",
-            help=(f"did you mean {near[0]!r}? " if near else "")
-            + f"The targets of tile programs are {', '.join(_SUPPORTED)}",
+            help=(f"did you mean {near}? " if near else "")
+            + f"The targets of tile programs are {HOW_WRITTEN}",
         ) from error
+
+
+def _nearest(target: TargetLike) -> str:
+    """What may have been meant, as it is written; "" where nothing is near."""
+    mapping = target if isinstance(target, Mapping) else {}
+    kind, arch = str(mapping.get("kind", "")), str(mapping.get("arch", ""))
+    # An option of the command lines that TVM had is the last word: `cuda -arch=sm_90a`.
+    word = arch if kind == "cuda" else kind or str(target).split("=")[-1]
+    known = ARCHITECTURES if kind == "cuda" else (*_ALIASES, *_SUPPORTED)
+    near = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.7)
+    return repr(near[0]) if near else ""
 
 
 def _leaves_architecture_open(target: TargetLike) -> bool:

@@ -163,8 +163,11 @@ _CUDA_SHARED_KB = {
     "sm_103": 227,
     "sm_120": 99,
 }
-ARCHITECTURES = tuple(_CUDA_SHARED_KB)
-"""Of NVIDIA's GPUs."""
+_CUDA_LETTERS = {"sm_90": "a", "sm_100": "af", "sm_103": "af", "sm_120": "af"}
+ARCHITECTURES = tuple(
+    f"{name}{letter}" for name in _CUDA_SHARED_KB for letter in ("", *_CUDA_LETTERS.get(name, ""))
+)
+"""Of NVIDIA's GPUs, with the letters that give access to instructions of one, or of its family."""
 _CUDA_MATRIX_DTYPES = {
     **dict.fromkeys(("float16", "bfloat16", "float32", "float64", "int8", "uint8"), 80),
     **dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 89),
@@ -217,8 +220,7 @@ def gpu(target: Target | None) -> GpuCapability | None:
     arch = str(target.attrs.get("arch", ""))
     if arch == _ARCH_WITHOUT_GPU and not has_gpu():
         raise no_gpu()
-    kilobytes = _CUDA_SHARED_KB.get(arch.rstrip("af"))
-    if kilobytes is None:
+    if arch not in ARCHITECTURES:
         raise UnknownTarget(
             f"the limits of the CUDA architecture {arch!r} are not known",
             help=f"the architectures are {', '.join(ARCHITECTURES)}",
@@ -228,7 +230,7 @@ def gpu(target: Target | None) -> GpuCapability | None:
         f"CUDA {arch}",
         WARP_SIZE,
         MAX_THREADS,
-        kilobytes * 1024,
+        _CUDA_SHARED_KB[arch.rstrip("af")] * 1024,
         shared_alignment=128,
         compute_capability=number,
         stores_matrices=number >= 90,
@@ -251,6 +253,6 @@ def no_gpu() -> UnknownTarget:
     # TVM compiles for sm_50 then, which has no tensor cores, and says so in its log only.
     return UnknownTarget(
         "target 'cuda' is the GPU of this machine, and no NVIDIA GPU is found here",
-        help='target={"kind": "cuda", "arch": "sm_90a"} compiles for one that is elsewhere; the '
-        f"architectures are {', '.join(ARCHITECTURES)}",
+        help='target="sm_90a" compiles for one that is elsewhere, and with execution_backend='
+        f'"emulator" runs here; the architectures are {", ".join(ARCHITECTURES)}',
     )
