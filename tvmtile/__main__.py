@@ -81,7 +81,11 @@ def _extent(written: str) -> tuple[str, int]:
 
 
 def _list() -> None:
-    store = Store(cache_directory(), 0)
+    place = cache_directory()
+    if place is None:
+        print("there is no cache")
+        return
+    store = Store(place, 0)
     entries = sorted(store.entries(), key=lambda entry: entry[2], reverse=True)
     for directory, size, used in entries:
         facts = store.facts(directory)
@@ -96,7 +100,7 @@ def _list() -> None:
 _CACHE: dict[str, Callable[[], None]] = {
     "list": _list,
     "clear": clear_cache,
-    "path": lambda: print(cache_directory()),
+    "path": lambda: print(cache_directory() or "there is no cache"),
 }
 
 if __name__ == "__main__":

@@ -155,7 +155,7 @@ def _facts() -> Iterator[str]:
     yield f"device {device.name}, {device.compute_max_core} cores"
     yield f"host {host_target()}"
     yield f"targets {HOW_WRITTEN}"
-    yield f"cache {cache_directory()}"
+    yield f"cache {cache_directory() or 'none'}"
     yield "operators"
     ways: dict[str, list[str]] = {name: [] for name in sorted(all_operators())}
     for item in registered_lowerings():

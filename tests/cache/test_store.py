@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import random
 import re
@@ -51,7 +52,6 @@ def test_what_was_put_is_there_for_others(store):
     read = Store(store.directory, store.limit).get("kernels", KEY)
     assert read == written
     assert (read.files, read.facts) == (FILES, FACTS)
-    assert (read.directory / "code").read_bytes() == FILES["code"]
     assert store.get("cubins", KEY) is None
     assert not unfinished(store)
 
@@ -158,6 +158,120 @@ def test_where_nothing_can_be_written(tmp_path, obstacle, monkeypatch):
     assert len(caught) == 1
 
 
+def test_a_path_that_is_too_long(tmp_path):
+    store = Store(tmp_path / ("x" * 300), MEGABYTE)
+    with pytest.warns(TileWarning, match="can't be read .File name too long.") as caught:
+        assert (store.get("kernels", KEY), put(store)) == (None, None)
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize("which", ["cache", "cache/kernels"])
+@pytest.mark.parametrize(
+    ("whose", "reason"),
+    [
+        ("another's", "another user owns it"),
+        ("everybody's", "others may write to it; `chmod -R go-w` forbids it"),
+    ],
+)
+def test_what_others_may_have_written_is_neither_read_nor_removed(store, which, whose, reason):
+    put(store)
+    place = store.directory.parent / which
+    if whose == "everybody's":
+        place.chmod(0o777)
+    elif os.geteuid() == 0:
+        os.chown(place, 12345, 12345)
+    else:
+        pytest.skip("needs another user")
+    with pytest.warns(TileWarning) as caught:
+        assert (store.get("kernels", KEY), put(store)) == (None, None)
+    assert [str(each.message) for each in caught] == [
+        f"the cache of tvmtile: {store.directory} can't be read ({reason}): its work is done again"
+    ]
+    store.clear()
+    assert (directory_of(store) / "code").read_bytes() == FILES["code"]
+
+
+def test_nobody_else_sees_what_is_kept(store):
+    put(store)
+    modes = {path.stat().st_mode & 0o777 for path in [store.directory, *store.directory.rglob("*")]}
+    assert modes == {0o700, 0o600}
+
+
+def test_names_in_a_manifest_lead_nowhere_else(store, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"not the cache's")
+    for name in ("../../../secret", str(secret), "..", "", "a\0b"):
+        put(store)
+        files = {name: digest(secret.read_bytes())}
+        text = json.dumps({"key": KEY, "facts": {}, "files": files})
+        (directory_of(store) / "manifest").write_text(f"{digest(text)}\n{text}")
+        store._warned = True
+        assert store.get("kernels", KEY) is None
+        assert not directory_of(store).exists()
+    with pytest.raises(ValueError, match="is not the name of a file"):
+        store.put("kernels", KEY, {}, {"../x": b""})
+
+
+@pytest.mark.parametrize("planted", ["a file", "the manifest"])
+def test_a_link_is_no_file_and_what_it_leads_to_stays(store, tmp_path, planted):
+    put(store)
+    other = Store(tmp_path / "other", MEGABYTE)
+    put(other)
+    at = {"a file": "code", "the manifest": "manifest"}[planted]
+    ours, theirs = directory_of(store) / at, directory_of(other) / at
+    ours.unlink()
+    ours.symlink_to(theirs)
+    with pytest.warns(TileWarning, match="was damaged"):
+        assert store.get("kernels", KEY) is None
+    assert put(store)
+    shutil.rmtree(directory_of(store))
+    directory_of(store).symlink_to(directory_of(other))
+    store.clear()
+    assert not list(store.entries())
+    assert other.get("kernels", KEY).files == FILES
+
+
+@pytest.mark.parametrize("what", ["[" * 100_000, "5", "{}", '{"key": 1}'])
+def test_a_manifest_of_anything_is_removed(store, what):
+    put(store)
+    (directory_of(store) / "manifest").write_text(f"{digest(what)}\n{what}")
+    with pytest.warns(TileWarning, match="was damaged"):
+        assert store.get("kernels", KEY) is None
+    assert put(store)
+
+
+def test_what_an_entry_is_not_good_for_is_made_again(store):
+    put(store)
+    with pytest.warns(TileWarning, match="was damaged"):
+        assert store.load("kernels", KEY, lambda entry: 1 // 0) is None
+    assert store.get("kernels", KEY) is None
+    assert store.load("kernels", KEY, lambda entry: entry) is None
+    assert store.load("kernels", put(store) and KEY, lambda entry: entry.facts) == FACTS
+
+
+def test_a_lock_is_waited_for_and_not_for_ever(store, monkeypatch):
+    """Another process may have been stopped while it holds it."""
+    monkeypatch.setattr("tvmtile.cache.store._PATIENCE", 0.1)
+    with store.alone(KEY), pytest.warns(TileWarning, match="compiling the same for 0.1 s"):
+        with Store(store.directory, MEGABYTE).alone(KEY):
+            pass
+    with store.alone(KEY):
+        pass
+
+
+def test_a_forked_process_holds_no_lock(store):
+    with store.alone(KEY):
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+            os._exit(0)
+    start = time.monotonic()
+    with Store(store.directory, MEGABYTE).alone(KEY):
+        os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert time.monotonic() - start < 10
+
+
 def test_a_warning_is_given_once(store):
     for index in range(3):
         put(store, digest(str(index)))
@@ -205,11 +319,13 @@ def test_what_a_killed_process_left_goes_after_a_while(store):
 
 
 def test_a_cache_that_is_deleted_meanwhile(store, monkeypatch):
-    def rename(path, target):
-        shutil.rmtree(store.directory)
-        os.replace(path, target)  # noqa: PTH105 - what is replaced here is Path.rename
+    rename = os.rename
 
-    monkeypatch.setattr(Path, "rename", rename)
+    def renamed(*names, **directories):
+        shutil.rmtree(store.directory)
+        rename(*names, **directories)
+
+    monkeypatch.setattr(os, "rename", renamed)
     assert put(store) is None
     monkeypatch.undo()
     assert put(store)

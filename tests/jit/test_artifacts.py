@@ -6,9 +6,10 @@ import contextlib
 import json
 import linecache
 import os
+import shutil
 import subprocess
 import sys
-import threading
+import warnings
 from pathlib import Path
 
 import pytest
@@ -21,11 +22,12 @@ import tvmtile.language as T
 from tests.children import WITHOUT_TORCH
 from tests.kernels import scaling
 from tests.running import gemm
-from tvmtile.cache import current_store
+from tvmtile.cache import Store, current_store, digest
 from tvmtile.errors import TileWarning
 from tvmtile.jit import artifacts, toolchain
 from tvmtile.jit.key import key_of
 from tvmtile.target import resolve
+from tvmtile.utils.locks import Lock
 
 EMULATED = {"target": "metal", "execution_backend": "emulator"}
 SM_80 = {"target": {"kind": "cuda", "arch": "sm_80"}}
@@ -307,19 +309,32 @@ def test_the_compilers_are_in_the_key(base, compiler, monkeypatch, tmp_path):
         toolchain.toolchain.cache_clear()
 
 
-def test_a_library_is_known_by_its_contents_and_read_once(tmp_path):
-    """In a second environment the same library has another path and date."""
+def test_a_library_is_known_by_its_contents(tmp_path):
+    """In a second environment it has another path; dates are those that an installer gives it."""
     files = [tmp_path / name / "libtvm.so" for name in ("first", "second")]
     for file in files:
         file.parent.mkdir()
         file.write_bytes(b"the compiler")
-    os.utime(files[1], (0, 0))
+        os.utime(file, (0, 0))
     first, second = (toolchain.contents_of([file]) for file in files)
     assert first == second
     files[1].write_bytes(b"the compiles")
-    assert toolchain.contents_of([files[1]]) != second
     os.utime(files[1], (0, 0))
-    assert toolchain.contents_of([files[1]]) == second
+    assert toolchain.contents_of([files[1]]) != second
+
+
+def test_what_has_no_build_id_is_read_once(tmp_path, monkeypatch):
+    (tmp_path / "header.h").write_text("int x;")
+    first = toolchain.contents_of([tmp_path / "header.h"])
+    monkeypatch.setattr(Path, "read_bytes", None)
+    assert toolchain.contents_of([tmp_path / "header.h"]) == first
+
+
+@pytest.mark.skipif(not shutil.which("readelf"), reason="needs readelf")
+def test_a_library_of_tvm_is_known_by_its_build_id():
+    for path in (path for directory in toolchain._LIBRARIES for path in directory.glob("*.so")):
+        notes = subprocess.run(["readelf", "-n", path], capture_output=True, text=True, check=True)
+        assert toolchain._build_id(path).hex() in notes.stdout
 
 
 @tvm.instrument.pass_instrument
@@ -507,12 +522,61 @@ def test_a_damaged_entry_is_compiled_again(name, builds):
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
 def test_a_fork_while_another_thread_compiles(builds):
     key = names_of(scale())
-    with artifacts._locks.setdefault(key.with_lines, threading.Lock()):
+    with artifacts._locks.setdefault(key.with_lines, Lock()):
         child = os.fork()
         if child == 0:
             tvmtile.compile(scale(), target="llvm")
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def damages(facts, files):
+    """Entries that are as they were written, and of no use."""
+    yield from ((facts, {**files, name: b""}) for name in files)
+    yield from ((facts, {n: d for n, d in files.items() if n != name}) for name in files)
+    yield {}, files
+    yield [], files
+    for name in facts:
+        yield {n: v for n, v in facts.items() if n != name}, files
+        if facts[name]:
+            yield from (({**facts, name: wrong}, files) for wrong in (None, 5))
+
+
+def test_an_entry_of_no_use_is_made_again_once(builds, monkeypatch):
+    kernel, name = compiled(scale(), out_idx=-1), names_of(scale()).code
+    monkeypatch.setattr(artifacts, "_build", lambda *_: builds.append("again") or kernel.artifact)
+    facts, files = kernel.artifact.saved()
+    x, first = torch.ones(64), []
+    for said, contents in damages(facts, files):
+        tvmtile.clear_cache()
+        store = Store(current_store().directory, 1 << 30)
+        assert store.put("kernels", name, {}, contents)
+        manifest = store.directory / "kernels" / name / "manifest"
+        text = json.loads(manifest.read_bytes().partition(b"\n")[2])
+        text = json.dumps({**text, "facts": said})
+        manifest.write_text(f"{digest(text)}\n{text}")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TileWarning)
+            for again in (first, []):
+                builds.clear()
+                assert torch.equal(compiled(scale(), out_idx=-1)(x), 2 * x)
+                again += builds
+        assert not again, (said, list(contents))
+    assert len(first) == 15
+
+
+def test_a_user_without_a_home_has_no_cache_and_one_warning(monkeypatch, builds):
+    monkeypatch.setenv("TVMTILE_CACHE_DIR", "~nobody-of-this-name/cache")
+    assert tvmtile.cache.cache_directory() is None
+    with pytest.warns(TileWarning) as caught:
+        assert [current_store() for _ in range(2)] == [None] * 2
+    tvmtile.clear_cache()
+    (message,) = [str(each.message) for each in caught]
+    assert message == (
+        "TVMTILE_CACHE_DIR=~nobody-of-this-name/cache names no directory, so that nothing that is "
+        "compiled is kept: TVMTILE_CACHE_DIR says where to keep it, TVMTILE_DISABLE_CACHE=1 that "
+        "nothing is to be"
+    )
 
 
 def test_the_users_directory_is_where_caches_are(monkeypatch):

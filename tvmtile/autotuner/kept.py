@@ -19,7 +19,7 @@ from tvmtile.autotuner.configurations import Configuration
 from tvmtile.autotuner.identity import Unknown, identity
 from tvmtile.autotuner.result import Trial
 from tvmtile.autotuner.settings import ProfileArgs
-from tvmtile.cache import current_store, digest
+from tvmtile.cache import Entry, current_store, digest
 from tvmtile.jit.request import Request
 from tvmtile.jit.sources import all_sources
 
@@ -74,11 +74,10 @@ def keep(key: str, trials: Sequence[Trial], ref_latency: float | None) -> None:
 def kept(key: str, configs: Sequence[Configuration]) -> tuple[list[Trial], float | None] | None:
     """The times that were kept, and the reference's; None where there are none."""
     store = current_store()
-    entry = store.get(_KIND, key) if store is not None else None
-    if entry is None:
-        return None
-    trials = [
-        Trial(index, config, *row)
-        for index, (config, row) in enumerate(zip(configs, entry.facts["trials"], strict=True))
-    ]
-    return trials, entry.facts["ref_latency"]
+
+    def trials(entry: Entry) -> tuple[list[Trial], float | None]:
+        rows = zip(configs, entry.facts["trials"], strict=True)
+        found = [Trial(index, config, *row) for index, (config, row) in enumerate(rows)]
+        return found, entry.facts["ref_latency"]
+
+    return None if store is None else store.load(_KIND, key, trials)

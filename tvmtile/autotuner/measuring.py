@@ -94,7 +94,7 @@ def _let_go() -> bool:
 
 
 def _measure(request: Request, compiled: Compiled, plan: Plan, is_checked: bool) -> Measurement:
-    artifact = Artifact.restored(compiled.facts, compiled.files, request.target)
+    artifact = Artifact.loaded(compiled.facts, compiled.files, request.target)
     kernel = request.kernel(artifact)
     arguments = _arguments(request, artifact)
     results = kernel(*arguments)

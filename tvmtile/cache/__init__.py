@@ -2,9 +2,11 @@
 
 It holds compiled kernels, machine code of GPUs, what the emulators compiled and what was tuned.
 `TVMTILE_CACHE_DIR` says where it is, `TVMTILE_CACHE_SIZE` how many megabytes it may have;
-`TVMTILE_DISABLE_CACHE=1` does without. `python -m tvmtile cache` shows it.
+`TVMTILE_DISABLE_CACHE=1` does without. `python -m tvmtile cache` shows it. What a process needs for a
+while is in its scratch directory. No other module names a file that the user did not.
 """
 
+from tvmtile.cache.scratch import scratch_directory, scratch_file
 from tvmtile.cache.settings import (
     cache_directory,
     clear_cache,
@@ -26,4 +28,6 @@ __all__ = [
     "disable_cache",
     "enable_cache",
     "is_cache_enabled",
+    "scratch_directory",
+    "scratch_file",
 ]

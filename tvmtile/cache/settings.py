@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from tvmtile.cache.store import Store
-from tvmtile.errors import InvalidValue
+from tvmtile.errors import InvalidValue, warn
 
 _MEGABYTES = 4096
 _switched: bool | None = None
@@ -37,13 +37,19 @@ def is_cache_enabled() -> bool:
     return given.lower() not in ("1", "true", "yes", "on")
 
 
-def cache_directory() -> Path:
-    """Where the cache is: `TVMTILE_CACHE_DIR`, or the user's directory for caches."""
+def cache_directory() -> Path | None:
+    """Where the cache is: `TVMTILE_CACHE_DIR`, or the user's directory for caches; None without either.
+
+    A user without a home directory has none, as in some containers.
+    """
     named = os.environ.get("TVMTILE_CACHE_DIR")
-    return Path(named).expanduser() if named else _user_directory()
+    try:
+        directory = Path(named).expanduser() if named else _user_directory()
+    except (RuntimeError, OSError, KeyError):  # there is no such user, or none knows where he lives
+        return None
+    return directory if named or directory.is_absolute() else None
 
 
-@lru_cache(maxsize=1)
 def _user_directory() -> Path:
     try:
         from platformdirs import user_cache_path
@@ -53,10 +59,26 @@ def _user_directory() -> Path:
 
 
 def current_store() -> Store | None:
-    """The cache, or None where it is disabled."""
+    """The cache, or None where it is disabled or can't be, which a warning says once."""
     if not is_cache_enabled():
         return None
-    return _store(cache_directory(), _limit(os.environ.get("TVMTILE_CACHE_SIZE", "")))
+    directory = _found(os.environ.get("TVMTILE_CACHE_DIR"))
+    if directory is None:
+        return None
+    return _store(directory, _limit(os.environ.get("TVMTILE_CACHE_SIZE", "")))
+
+
+@lru_cache(maxsize=16)
+def _found(named: str | None) -> Path | None:
+    """The directory, which is looked for once."""
+    directory = cache_directory()
+    if directory is None:
+        place = f"TVMTILE_CACHE_DIR={named} names" if named else "this user has"
+        warn(
+            f"{place} no directory, so that nothing that is compiled is kept: TVMTILE_CACHE_DIR says "
+            "where to keep it, TVMTILE_DISABLE_CACHE=1 that nothing is to be"
+        )
+    return directory
 
 
 @lru_cache(maxsize=16)
@@ -75,4 +97,6 @@ def _limit(megabytes: str) -> int:
 
 def clear_cache() -> None:
     """Remove all that the cache holds, also where it is disabled."""
-    _store(cache_directory(), _limit("")).clear()
+    directory = cache_directory()
+    if directory is not None:
+        _store(directory, _limit("")).clear()

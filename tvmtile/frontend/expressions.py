@@ -21,8 +21,9 @@ from tvm.tirx.expr import ExprOp
 from tvmtile._tvm import ExprOperand
 from tvmtile.frontend.dtypes import DType
 from tvmtile.frontend.values import ARITHMETIC, BITWISE, operands
+from tvmtile.utils.locks import Lock
 
-_LOCK = threading.Lock()
+_LOCK = Lock()
 # Assigned to: TVM's classes, whose attributes the type checker knows.
 _EXPR: Any = ir.Expr
 _VAR: Any = ir.Var

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import tvm
 from tvm import tirx
 from tvm.target import Target
 
 from tvmtile._tvm import load_device_module, load_host_module, packed_imports
-from tvmtile.cache import Entry
+from tvmtile.cache import scratch_file
 from tvmtile.errors import Caught, SourceLocation
 from tvmtile.jit.launches import KernelInterface
+from tvmtile.target import runs_here
 
 if TYPE_CHECKING:
     from tvmtile.jit.cuda import Binary
@@ -86,34 +86,27 @@ class Artifact:
         return facts, files
 
     @classmethod
-    def loaded(cls, entry: Entry, target: Target) -> Artifact:
-        """Make it from what `saved` gave."""
-        facts = entry.facts
-        module = load_host_module(str(entry.directory / _HOST))
+    def loaded(
+        cls, facts: Mapping[str, Any], files: Mapping[str, bytes], target: Target
+    ) -> Artifact:
+        """Make it from what `saved` gave, in another process or before."""
+        with scratch_file(files[_HOST], _HOST) as path:
+            module = load_host_module(str(path))
         for index, kind in enumerate(facts["devices"]):
             load = load_device_module(kind)
             assert load is not None, "it was here when the entry was written; has_gpu is in its key"
-            module.import_module(load(entry.files[f"device{index}"]))
+            module.import_module(load(files[f"device{index}"]))
         artifact = cls(
-            facts["name"],
+            str(facts["name"]),
             target,
             module,
-            facts["sources"],
+            {str(name): str(text) for name, text in dict(facts["sources"]).items()},
             {n: KernelInterface(*map(tuple, k.values())) for n, k in facts["kernels"].items()},
-            tuple(facts["written"]),
+            tuple(map(int, facts["written"])),
             tuple((text, where and SourceLocation(**where)) for text, where in facts["warnings"]),
-            is_whole=facts["is_whole"],
+            is_whole=bool(facts["is_whole"]),
         )
-        artifact.__dict__["host_source"] = entry.files[_HOST].decode()  # TVM would renumber it
+        artifact.__dict__["host_source"] = files[_HOST].decode()  # TVM would renumber it
+        if runs_here(target):  # LLVM reads the text when a function is asked for
+            tvm.runtime.Executable(module)[artifact.name]
         return artifact
-
-    @classmethod
-    def restored(
-        cls, facts: Mapping[str, object], files: Mapping[str, bytes], target: Target
-    ) -> Artifact:
-        """Make it from what `saved` gave in another process."""
-        with tempfile.TemporaryDirectory() as name:
-            directory = Path(name)
-            for file, data in files.items():
-                (directory / file).write_bytes(data)
-            return cls.loaded(Entry(directory, facts, files), target)

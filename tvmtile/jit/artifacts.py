@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from weakref import WeakValueDictionary
 
 from tvm import tirx
@@ -19,12 +16,11 @@ from tvmtile.jit.artifact import Artifact
 from tvmtile.jit.key import Key, key_of
 from tvmtile.jit.sources import is_unchanged
 from tvmtile.transform import with_effect
+from tvmtile.utils.locks import Lock
 
 _KIND = "kernels"
 _made: WeakValueDictionary[str, Artifact] = WeakValueDictionary()
-_locks: WeakValueDictionary[str, Any] = WeakValueDictionary()
-if hasattr(os, "register_at_fork"):  # another thread may hold one, and is not there to release it
-    os.register_at_fork(after_in_child=_locks.clear)
+_locks: WeakValueDictionary[str, Lock] = WeakValueDictionary()
 
 
 def artifact_of(
@@ -42,7 +38,7 @@ def artifact_of(
     if store is None or key is None:
         return _build(func, target, backend, config)
     # Threads that compile the same program wait for the first.
-    with _locks.setdefault(key.with_lines, threading.Lock()):
+    with _locks.setdefault(key.with_lines, Lock()):
         artifact = _found(store, key, target)
         if artifact is None:
             artifact = _build(func, target, backend, config)
@@ -68,14 +64,12 @@ def _found(store: Store, key: Key, target: Target) -> Artifact | None:
         artifact = _made.get(name)
         if artifact is not None:
             return artifact
-        entry = store.get(_KIND, name)
-        if entry is None:
-            continue
-        try:
-            artifact = _made[name] = Artifact.loaded(entry, target)
-        except Exception:  # noqa: BLE001 - TVM raises several kinds where a file is gone again
-            return None
-        return artifact
+        artifact = store.load(
+            _KIND, name, lambda entry: Artifact.loaded(entry.facts, entry.files, target)
+        )
+        if artifact is not None:
+            _made[name] = artifact
+            return artifact
     return None
 
 

@@ -61,9 +61,9 @@ def code_of(kind: str) -> str:
     a second.
     """
     store, name = current_store(), digest(all_sources(), kind)
-    entry = store.get(_KIND, name) if store is not None else None
-    if entry is not None:
-        return str(entry.facts["code"])
+    kept = None if store is None else store.load(_KIND, name, lambda e: str(e.facts["code"]))
+    if kept is not None:
+        return kept
     code = digest(
         *(part for module, text in _modules(kind).items() for part in (module, text.code))
     )

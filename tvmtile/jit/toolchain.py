@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import struct
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -33,26 +34,66 @@ def toolchain(kind: str) -> tuple[str, ...]:
 
 
 def contents_of(files: Iterable[Path]) -> str:
-    """The digest of files that are too large to be read each time.
+    """What files that are too large to be read each time hold: a digest.
 
-    It is kept under their names, sizes and dates, so that they are read once. These alone differ from
-    one environment to the next that the same files are installed in.
+    A library says by its build ID what it is. The contents of others are kept under what changes when
+    they do, which is not their dates: those are set by whoever installs them.
     """
-    files = list(files)
-    store, name = current_store(), digest(*map(_status, files))
-    entry = store.get(_KIND, name) if store is not None else None
-    if entry is not None:
-        return str(entry.facts["contents"])
-    contents = digest(*(part for path in files for part in (path.name, path.read_bytes())))
+    return digest(*(part for path in files for part in (path.name, _build_id(path) or _read(path))))
+
+
+def _read(path: Path) -> str:
+    store, name = current_store(), digest(_status(path))
+    kept = None if store is None else store.load(_KIND, name, lambda e: str(e.facts["contents"]))
+    if kept is not None:
+        return kept
+    contents = digest(path.read_bytes())
     if store is not None:
-        names = f"{files[0].name} and {len(files) - 1} more"
-        store.put(_KIND, name, {"name": names, "contents": contents}, {})
+        store.put(_KIND, name, {"name": path.name, "contents": contents}, {})
     return contents
 
 
 def _status(path: Path) -> str:
+    """The system sets the time of the last change, and gives a new file another number."""
     status = path.stat()
-    return f"{path} {status.st_size} {status.st_mtime_ns}"
+    return f"{path} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
+
+
+_PROGRAM_HEADER = struct.Struct("<IIQQQQ")
+_NOTE = struct.Struct("<III")
+_IS_NOTE, _IS_BUILD_ID = 4, 3
+
+
+def _build_id(path: Path) -> bytes | None:
+    """The build ID of an ELF library of 64 bits, by which a linker names what it has made."""
+    with path.open("rb") as file:
+        header = file.read(64)
+        if header[:6] != b"\x7fELF\x02\x01" or len(header) < 64:
+            return None
+        (start,) = struct.unpack_from("<Q", header, 32)
+        size, count = struct.unpack_from("<HH", header, 54)
+        file.seek(start)
+        table = file.read(size * count)
+        for place in range(0, len(table) - _PROGRAM_HEADER.size, size):
+            kind, _, offset, _, _, length = _PROGRAM_HEADER.unpack_from(table, place)
+            if kind == _IS_NOTE:
+                file.seek(offset)
+                for kind, text in _notes(file.read(length)):
+                    if kind == _IS_BUILD_ID:
+                        return text
+    return None
+
+
+def _notes(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """The kind and the text of GNU's notes; all fields are of words of four bytes."""
+    place = 0
+    while place + _NOTE.size <= len(data):
+        name_size, size, kind = _NOTE.unpack_from(data, place)
+        name = place + _NOTE.size
+        text = name + -(-name_size // 4) * 4
+        if data[name : name + name_size] == b"GNU\0":
+            yield kind, data[text : text + size]
+        place = text + -(-size // 4) * 4
 
 
 @lru_cache(maxsize=1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import math
 import operator
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,7 @@ from tvmtile.errors import ArgumentError
 SECONDS = 60.0
 MAX_THREADS = 1024
 MAX_BLOCKS = 8  # of a cluster
-# One launch at a time: the runtime has one state.
-_LOCK = threading.Lock()
+_LOCK = toolchain.LOCK
 
 
 @dataclass(frozen=True)
@@ -59,8 +57,7 @@ class Image:
     def __init__(self, front_end: toolchain.FrontEnd, library: Path) -> None:
         self.library = library
         self._front_end = front_end
-        with _LOCK:  # its constants are made, which is not the work of a kernel
-            self._functions = toolchain.load(front_end, library)
+        self._functions = toolchain.load(front_end, library)
 
     def run(
         self,

@@ -7,24 +7,23 @@ are kept in tvmtile's cache, each under a digest of all that went into it.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
-import fcntl
 import functools
 import os
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tvmtile.cache import current_store, digest
+from tvmtile.cache import Entry, current_store, digest, scratch_directory, scratch_file
 from tvmtile.emulator.machine.compiler import compiler_identity, find_compiler, machine_flags, run
 from tvmtile.errors import TileError
+from tvmtile.utils.locks import Lock
 
 _HERE = Path(__file__).resolve().parent
 _INCLUDE = _HERE / "include"
@@ -89,6 +88,8 @@ class FrontEnd:
         return tuple(option for path in directories for option in ("-isystem", str(path)))
 
 
+LOCK = Lock()
+"""One launch at a time: the runtime has one state."""
 _MACHINE = FrontEnd("machine", "", _INCLUDE, _RUNTIME, TileError)
 """The machine itself, as a language that adds nothing."""
 
@@ -110,23 +111,28 @@ def build_module(
     flags = (*_KERNEL_FLAGS, *flags, *machine_flags())
     key = _key(front_end, translated, _runtime_name(front_end), *_LINK_FLAGS, *flags)
     store = current_store()
-    if store is None:
-        return _compiled(front_end, translated, source, flags)
-    entry = store.get(_KIND, key) if cache else None
-    if entry is None:
-        library = _compiled(front_end, translated, source, flags)
+
+    def kept(entry: Entry) -> Path:
+        library = _own_directory() / _LIBRARY
+        library.write_bytes(entry.files[_LIBRARY])
+        load(front_end, library)
+        return library
+
+    found = store.load(_KIND, key, kept) if store is not None and cache else None
+    if found is not None:
+        return found
+    library = _compiled(front_end, translated, source, flags)
+    if store is not None:
         facts = {"name": _names(source), "target": front_end.language}
-        entry = store.put(_KIND, key, facts, {_LIBRARY: library.read_bytes()})
-        if entry is None:
-            return library
-        shutil.rmtree(library.parent)
-    return entry.directory / _LIBRARY
+        store.put(_KIND, key, facts, {_LIBRARY: library.read_bytes()})
+    return library
 
 
 def load(front_end: FrontEnd, library: Path) -> ctypes.CDLL:
     """Load the library of a kernel, and before it the runtime that it needs by name."""
     _loaded(_runtime(front_end) / _runtime_name(front_end))
-    return ctypes.CDLL(str(library))
+    with LOCK:  # its constants are made, which is not the work of a kernel
+        return ctypes.CDLL(str(library))
 
 
 _loaded = functools.cache(ctypes.CDLL)
@@ -144,10 +150,8 @@ def _names(source: str) -> str:
 def _compiled(front_end: FrontEnd, translated: str, source: str, flags: Sequence[str]) -> Path:
     flags = (*_precompiled(front_end, flags), *flags, *front_end.search_path)
     runtime = _runtime(front_end) / _runtime_name(front_end)
-    with tempfile.TemporaryDirectory(dir=_scratch(os.getpid())) as directory:
-        unit = Path(directory) / "kernel.cc"
-        unit.write_text(translated, encoding="utf-8")
-        library = Path(tempfile.mkdtemp(dir=_scratch(os.getpid()))) / _LIBRARY
+    with scratch_file(translated.encode(), "kernel.cc") as unit:
+        library = _own_directory() / _LIBRARY
         made = ("-o", str(library), str(unit), str(runtime))
         done = run([*find_compiler(), *flags, *made, *_LINK_FLAGS])
         if done.returncode != 0:
@@ -167,7 +171,7 @@ def _runtime(front_end: FrontEnd) -> Path:
     name = _runtime_name(front_end)
 
     def link_into(directory: Path) -> None:
-        with tempfile.TemporaryDirectory(dir=_scratch(os.getpid())) as own:
+        with tempfile.TemporaryDirectory(dir=scratch_directory()) as own:
             _compile_sources(front_end, Path(own))
             objects = sorted((*_machine().glob("*.o"), *Path(own).glob("*.o")))
             flags = ("-shared", f"-Wl,-soname,{name}", "-Wl,-Bsymbolic", "-lm")
@@ -222,13 +226,13 @@ def _prepared(
 ) -> Path:
     """A directory of this process with what all kernels of a language share, compiled or kept."""
     key = _key(front_end, name, *flags)
-    directory = _scratch(os.getpid()) / key / name
+    directory = scratch_directory() / key / name
     if directory.exists():
         return directory
-    made = Path(tempfile.mkdtemp(dir=_scratch(os.getpid())))
+    made = _own_directory()
     (made / name).mkdir()
     store = current_store()
-    with contextlib.nullcontext() if store is None else _one_at_a_time(key):
+    with _one_at_a_time(key):
         entry = None if store is None else store.get(_KIND, key)
         if entry is None:
             compile_into(made / name)
@@ -237,39 +241,21 @@ def _prepared(
                 store.put(_KIND, key, {"name": name, "target": front_end.language}, files)
     if entry is not None:
         for file, data in entry.files.items():
-            _keep(entry.directory / file, data, made / name / file)
+            (made / name / file).write_bytes(data)
     with contextlib.suppress(OSError):  # another thread was quicker
         made.rename(directory.parent)
     return directory
 
 
-def _keep(kept: Path, data: bytes, own: Path) -> None:
-    """Let a process have a file of the cache as its own, for as long as it needs it."""
-    try:
-        own.hardlink_to(kept)
-    except OSError:  # on another file system, or gone by now
-        own.write_bytes(data)
-
-
-@contextlib.contextmanager
-def _one_at_a_time(key: str) -> Iterator[None]:
+def _one_at_a_time(key: str) -> contextlib.AbstractContextManager[None]:
     """Other processes wait, and find in the cache what this one compiles: it takes many seconds."""
-    with (Path(tempfile.gettempdir()) / f"tvmtile-{os.getuid()}-{key[:16]}.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    store = current_store()
+    return contextlib.nullcontext() if store is None else store.alone(key)
 
 
-@functools.cache
-def _scratch(process: int) -> Path:
-    """A directory of this process's own, until it ends; a forked one has another."""
-    directory = Path(tempfile.mkdtemp(prefix="tvmtile-"))
-
-    def remove() -> None:
-        if os.getpid() == process:
-            shutil.rmtree(directory, ignore_errors=True)
-
-    atexit.register(remove)
-    return directory
+def _own_directory() -> Path:
+    """A new directory that lasts as long as the process."""
+    return Path(tempfile.mkdtemp(dir=scratch_directory()))
 
 
 @functools.cache

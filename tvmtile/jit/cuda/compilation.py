@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -14,6 +13,7 @@ import tvm_ffi
 from tvm.target import Target
 
 from tvmtile.jit.cuda.nvrtc import Binary, compile_source
+from tvmtile.utils.locks import Lock
 
 _CALLBACK = "tvm_callback_cuda_compile"
 
@@ -54,7 +54,7 @@ class _Builds:
     """Keeps our callback in TVM's place while programs are built, in any number of threads."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._count = 0
 
     def __enter__(self) -> None:

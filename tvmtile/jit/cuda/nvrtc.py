@@ -58,9 +58,9 @@ def compile_source(source: str, arch: str) -> Binary:
     if store is None:
         return _compiled(nvrtc, source, arch)
     key = _key(nvrtc, source, arch)
-    entry = store.get(_KIND, key)
-    if entry is not None:
-        return Binary(entry.files["cubin"], entry.files["log"].decode())
+    kept = store.load(_KIND, key, lambda e: Binary(e.files["cubin"], e.files["log"].decode()))
+    if kept is not None:
+        return kept
     binary = _compiled(nvrtc, source, arch)
     facts = {"name": ", ".join(_ENTRY.findall(source)), "target": arch}
     store.put(_KIND, key, facts, {"cubin": binary.cubin, "log": binary.log.encode()})
