@@ -10,6 +10,7 @@ import pytest
 
 import tvmtile
 import tvmtile.language as T
+from tvmtile.errors import ArgumentError
 
 SCALE = 2.0
 ROWS = T.dynamic("ROWS")
@@ -165,3 +166,21 @@ def test_a_tensor_map_of_a_tensor_without_elements():
     assert "tensormap" in kernel.get_kernel_source().lower()
     assert (kernel(np.ones((0, 64), np.float16)) == 0).all()
     assert (kernel(np.ones((128, 64), np.float16)) == 128).all()
+
+
+def test_more_blocks_than_a_gpu_launches():
+    n = T.dynamic("n")
+
+    @T.prim_func
+    def main(Y: T.Tensor((n,), "int32")):
+        with T.Kernel(1, 1, n, threads=32) as (x, y, z):
+            if T.get_thread_binding() == 0:
+                Y[z] = z
+
+    target = {"kind": "cuda", "arch": "sm_80"}
+    kernel = tvmtile.compile(main, target=target, execution_backend="emulator")
+    with pytest.raises(ArgumentError, match="n blocks in z are more than the 65535") as e:
+        kernel(np.zeros(70000, "int32"))
+    assert e.value.help == "write the longest axis first: T.Kernel(longest, ...)"
+    kernel(y := np.zeros(40, "int32"))
+    assert (y == np.arange(40)).all()

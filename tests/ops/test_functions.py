@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from tvmtile import ops
 from tvmtile.errors import ArgumentError, InvalidValue
-from tvmtile.ops import configurations, torch_attention, torch_matmul, torch_rows
+from tvmtile.ops import configurations, kernels, torch_attention, torch_matmul, torch_rows
 
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
 TOLERANCE[torch.float64] = TOLERANCE[torch.float32]  # in which rows are computed
@@ -251,3 +251,14 @@ WRONG = [
 def test_what_does_not_fit_is_named_with_its_remedy(call, message):
     with pytest.raises((ArgumentError, InvalidValue), match=message):
         call()
+
+
+def test_more_matrices_and_rows_than_a_grid_has_blocks(monkeypatch):
+    monkeypatch.setitem(kernels.call_in_parts.__kwdefaults__, "most", 2)
+    monkeypatch.setattr(torch_matmul, "MOST_BLOCKS", 2)
+    monkeypatch.setattr(torch_matmul, "_LEAST_ROWS", 2)
+    a, b, bias = torch.randn(5, 7, 19), torch.randn(5, 19, 11), torch.randn(11)
+    torch.testing.assert_close(ops.matmul(a, b, bias), a @ b + bias)
+    torch.testing.assert_close(ops.matmul(a[0], b[0], bias), a[0] @ b[0] + bias)
+    torch.testing.assert_close(ops.matmul(a[0].mT, b[0, :7], bias), a[0].mT @ b[0, :7] + bias)
+    assert_same(ops.attention, sdpa, *(random(5, 2, 9, 16) for _ in range(3)))

@@ -203,6 +203,11 @@ def with_body(func: tirx.PrimFunc, body: tirx.Stmt) -> tirx.PrimFunc:
     return mutated(func, (type(own), lambda node, _: body if node.same_as(own) else node))
 
 
+def too_many_blocks(count: str, axis: str, most: int) -> str:
+    """What to say where a grid has more blocks along an axis than a GPU launches."""
+    return f"T.Kernel: {count} blocks in {axis} are more than the {most} that the GPU launches"
+
+
 def importing_llvm(body: tirx.Stmt, texts: Iterable[str]) -> tirx.Stmt:
     """A body whose calls by name find functions of texts in LLVM's intermediate language."""
     for text in dict.fromkeys(texts):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from tvm.target import Target
 from tvmtile._tvm import nodes_in
 from tvmtile.analysis.accesses import kernels_of
 from tvmtile.errors import (
+    ArgumentError,
     CudaCompileError,
     InvalidValue,
     MetalCompileError,
@@ -130,10 +132,17 @@ def failed_assumption(
 
 
 def launch_failure(func: tirx.PrimFunc, error: Exception) -> Exception:
-    """Say what to do about a launch that CUDA refuses because its blocks would wait for each other.
+    """Say what to do about a launch of more blocks than a GPU takes, or runs at once.
 
     Another error is returned as it is.
     """
+    too_many = re.search(r"T\.Kernel: .* that the GPU launches", str(error))
+    if too_many is not None:
+        return ArgumentError(
+            too_many.group(),
+            help="write the longest axis first: T.Kernel(longest, ...)",
+            location=_location(func),
+        )
     if "COOPERATIVE_LAUNCH_TOO_LARGE" not in str(error):
         return error
     barriers = filter(is_grid_barrier, nodes_in(func.body, tirx.Evaluate))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from tvmtile.jit import Kernel
@@ -11,6 +11,8 @@ from tvmtile.jit import compile as compile_program
 from tvmtile.jit.following import chosen_target, target_on
 from tvmtile.target import TargetLike
 
+MOST_BLOCKS = 65_535
+"""Of a grid in y and in z, on CUDA."""
 _LARGEST = 1 << 14
 _MOST_PLANS = 4096
 _kernels: dict[Any, Kernel] = {}
@@ -46,6 +48,31 @@ def compiled(key: Any, program: Callable[[], Any], target: TargetLike) -> Kernel
     if kernel is None:
         kernel = _kernels[key] = compile_program(program(), target=target)
     return kernel
+
+
+def call_in_parts(
+    kernel: Callable[..., Any], *tensors: Any, whole: Sequence[int] = (), most: int = MOST_BLOCKS
+) -> None:
+    """Call a kernel as often as its tensors have more along their first axis than a grid.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        What takes them, or as many parts of them.
+    *tensors : torch.Tensor
+        The arguments, the first one in parts.
+    whole : sequence of int
+        Which arguments each call is given whole.
+    most : int
+        Of the first axis; that of a batch is the third of a grid.
+    """
+    count = tensors[0].shape[0]
+    if count <= most:
+        kernel(*tensors)
+        return
+    for start in range(0, count, most):
+        part = slice(start, start + most)
+        kernel(*(x if i in whole else x[part] for i, x in enumerate(tensors)))
 
 
 def is_plain(*tensors: Any) -> bool:

@@ -19,7 +19,7 @@ from tvmtile.ops.configurations import (
     attention_backward_configuration,
     attention_configuration,
 )
-from tvmtile.ops.kernels import compiled, is_plain, size_class, target_for
+from tvmtile.ops.kernels import call_in_parts, compiled, is_plain, size_class, target_for
 from tvmtile.ops.torch_matmul import matmul_operator
 from tvmtile.ops.torch_rows import softmax_operator
 
@@ -104,7 +104,7 @@ def _attention(
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     written = out.transpose(1, 2) if swapped else out
     sums = () if lse is None else (lse,)
-    kernel(q.contiguous(), k.contiguous(), v.contiguous(), written, *sums)
+    call_in_parts(kernel, q.contiguous(), k.contiguous(), v.contiguous(), written, *sums)
     return out
 
 
@@ -236,7 +236,7 @@ def _backward_operator(
     )  # fmt: skip
     read = (x.contiguous() for x in (q, k, v, out, gradient, lse))
     sums = lse.new_empty(q.shape)
-    kernel(*read, torch.empty_like(lse), sums, of_q, of_k, of_v)
+    call_in_parts(kernel, *read, torch.empty_like(lse), sums, of_q, of_k, of_v)
     if heads > kv_heads:
         of_k, of_v = (x.unflatten(1, (kv_heads, -1)).sum(2).to(q.dtype) for x in (of_k, of_v))
     return of_q, of_k, of_v

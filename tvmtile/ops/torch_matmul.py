@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -16,7 +17,9 @@ from tvmtile.ops import programs
 from tvmtile.ops.checks import check_same_kind, check_tensor, described
 from tvmtile.ops.configurations import matmul_configuration
 from tvmtile.ops.kernels import (
+    MOST_BLOCKS,
     Plans,
+    call_in_parts,
     compiled,
     how_it_lies,
     is_plain,
@@ -144,9 +147,15 @@ class _Plan(NamedTuple):
     of_a: Callable[[Tensor], Tensor]
     of_b: Callable[[Tensor], Tensor]
     """What the kernel takes of an operand."""
+    whole: tuple[int, ...] = ()
+    """The arguments that each of several calls takes whole."""
+    most: int = sys.maxsize
+    """Matrices, or rows of one, of a call."""
 
 
 _plans = Plans()
+_LEAST_ROWS = 16
+"""Of a block: that of tensor cores."""
 
 
 def _product(
@@ -172,7 +181,8 @@ def _product(
     if plan.kernel is not None:
         columns = () if bias is None else (bias.contiguous(),)
         partial = () if plan.splits == 1 else (_partial_sums(out, plan.splits, a.dtype),)
-        plan.kernel(plan.of_a(a), plan.of_b(b), *columns, out, *partial)
+        args = plan.of_a(a), plan.of_b(b), *columns, out, *partial
+        call_in_parts(plan.kernel, *args, whole=plan.whole, most=plan.most)
     return out if plan.view == plan.shape else out.view(plan.view)
 
 
@@ -204,7 +214,13 @@ def _plan(
         a.dtype, out_dtype or a.dtype, transposed_a, transposed_b,
         size_class(batch[0]) if batch else 0, m, N, k, bias is not None, activation, a.device.type,
     )  # fmt: skip
-    return _Plan(kernel, splits, shape, view, of_a, of_b)
+    plan = _Plan(kernel, splits, shape, view, of_a, of_b)
+    if splits > 1 or (transposed_a and not batch):
+        return plan
+    columns = () if bias is None else (2,)
+    if batch:
+        return plan._replace(whole=columns, most=MOST_BLOCKS)
+    return plan._replace(whole=(1, *columns), most=MOST_BLOCKS * _LEAST_ROWS)
 
 
 def _operand(

@@ -96,6 +96,8 @@ class GpuCapability:
     """Threads of a block."""
     shared_memory: int
     """Bytes of shared memory that a block may opt into."""
+    most_blocks: int = 2**31 - 1
+    """Blocks of a grid in y and in z."""
     shared_alignment: int = 16
     """Bytes: a shared tile begins at a multiple of it. The widest access asks for 16; on CUDA,
     where swizzled rows repeat after 128 bytes, a tile begins where they do.
@@ -231,6 +233,7 @@ def gpu(target: Target | None) -> GpuCapability | None:
         WARP_SIZE,
         MAX_THREADS,
         _CUDA_SHARED_KB[arch.rstrip("af")] * 1024,
+        most_blocks=65_535,
         shared_alignment=128,
         compute_capability=number,
         stores_matrices=number >= 90,

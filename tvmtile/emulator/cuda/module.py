@@ -26,6 +26,7 @@ __all__ = ["CudaKernel", "CudaModule", "LaunchStatistics", "compile_cuda"]
 SHARED_MEMORY = 227 * 1024
 DEFAULT_ARCH = "sm_90a"
 _HERE = Path(__file__).resolve().parent
+_MOST_BLOCKS = 65_535
 _WORDS = Vocabulary(
     CudaEmulationError,
     block="block",
@@ -210,12 +211,17 @@ class CudaKernel(Kernel[KernelSignature]):
         ArgumentError
             If the arguments do not fit the kernel.
         """
+        blocks = extent(grid, "grid")
+        if max(blocks[1:]) > _MOST_BLOCKS:
+            raise ArgumentError(
+                f"a grid of {blocks} blocks: CUDA launches at most {_MOST_BLOCKS} in y and z"
+            )
         words = _OF_TENSOR_MEMORY if "tcgen05" in self.module.source else _WORDS
         statistics = self._image.run(
             Context(words, self.signature.name, self.module.source, extent(block, "block")),
             bind(self.signature, arguments),
             [SharedArgument("dynamic shared memory", shared_bytes, 1)],
-            grid=extent(grid, "grid"),
+            grid=blocks,
             cluster=extent(cluster, "cluster"),
             shared_memory=SHARED_MEMORY,
             check_global_races=check_global_races,

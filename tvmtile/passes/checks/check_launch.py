@@ -69,12 +69,26 @@ def CheckLaunch(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return func
     refuse_host_accesses(func, capability)
     for kernel in kernels_of(func):
+        _check_blocks(kernel, capability)
         _check_threads(kernel, capability)
         _check_grid_barriers(kernel, capability)
         _check_dtypes(kernel, capability)
         _check_extents(kernel, capability)
         _check_shared_memory(kernel, capability)
     return func
+
+
+def _check_blocks(kernel: tirx.For, capability: GpuCapability) -> None:
+    """Refuse a grid that is too large; `GuardLaunches` looks at those of which a call says the size."""
+    for axis in Launch(kernel).blocks:
+        tag, count = str(axis.thread_binding.thread_tag), constant(axis.extent) or 0
+        if tag != "blockIdx.x" and count > capability.most_blocks:
+            raise InvalidOperand(
+                f"T.Kernel: {count} blocks in {tag[-1]}, of which {capability.name} launches at most "
+                f"{capability.most_blocks}",
+                help="write the longest axis first: T.Kernel(longest, ...)",
+                location=location_of(axis) or location_of(kernel),
+            )
 
 
 def _check_threads(kernel: tirx.For, capability: GpuCapability) -> None:

@@ -1,4 +1,4 @@
-"""GuardLaunches: a grid that has no blocks when a kernel is called is not launched."""
+"""GuardLaunches: a grid without blocks when a kernel is called is not launched, nor one too large."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import Mutator, mutated
-from tvmtile.ir.kernels import with_body
+from tvmtile.ir.kernels import too_many_blocks, with_body
 from tvmtile.ir.operands import constant
+from tvmtile.ir.rewriting import seq
+from tvmtile.target import GpuCapability, gpu
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvmtile.GuardLaunches")
@@ -18,25 +20,41 @@ def GuardLaunches(mod: ir.IRModule, _: PassContext) -> ir.IRModule:
     """Launch a kernel only if its grid has blocks, where a call gives an extent of the grid.
 
     TVM's runtime takes an extent of 0 for 1: a block would run, and write what no block should. The
-    kernel has no loops any more, but TVM's attributes of the extents of its axes.
+    kernel has no loops any more, but TVM's attributes of the extents of its axes. More blocks than a
+    GPU launches in y or z are an error before the launch.
     """
     result = mod.clone()
     for name, func in mod.functions.items():
         if isinstance(func, tirx.PrimFunc):
-            body = mutated(func.body, (tirx.AttrStmt, _guarded))
+            guard = _Guard(gpu(func.attrs["target"]))
+            body = mutated(func.body, (tirx.AttrStmt, guard.guarded))
             result.update_func(name, with_body(func, body))
     return result
 
 
-def _guarded(launch: tirx.AttrStmt, mutator: Mutator) -> tirx.Stmt:
-    if launch.attr_key != "thread_extent":
-        return mutator.default_mutate(launch)
-    extents: list[Any] = []
-    axis: Any = launch
-    while isinstance(axis, tirx.AttrStmt):
-        if axis.attr_key == "thread_extent" and constant(axis.value) is None:
-            extents.append(axis.value)
-        axis = axis.body
-    if not extents:
-        return launch
-    return tirx.IfThenElse(tirx.all(*(extent > 0 for extent in extents)), launch, None)
+class _Guard:
+    def __init__(self, capability: GpuCapability | None) -> None:
+        self._most = None if capability is None else capability.most_blocks
+
+    def guarded(self, launch: tirx.AttrStmt, mutator: Mutator) -> tirx.Stmt:
+        if launch.attr_key != "thread_extent":
+            return mutator.default_mutate(launch)
+        extents: list[Any] = []
+        checks: list[tirx.Stmt] = []
+        axis: Any = launch
+        while isinstance(axis, tirx.AttrStmt):
+            if axis.attr_key == "thread_extent" and constant(axis.value) is None:
+                extents.append(axis.value)
+                checks += self._checks(axis)
+            axis = axis.body
+        if not extents:
+            return launch
+        has_blocks = tirx.all(*(extent > 0 for extent in extents))
+        return seq([*checks, tirx.IfThenElse(has_blocks, launch, None)])
+
+    def _checks(self, axis: tirx.AttrStmt) -> list[tirx.Stmt]:
+        tag = str(axis.node.thread_tag)
+        if self._most is None or tag not in ("blockIdx.y", "blockIdx.z"):
+            return []
+        message = ir.StringImm(too_many_blocks(str(axis.value), tag[-1], self._most))
+        return [tirx.AssertStmt(axis.value <= self._most, ir.StringImm("ValueError"), [message])]
