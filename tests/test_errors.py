@@ -157,7 +157,7 @@ def test_missing_torch_is_named_with_what_installs_it(use, purpose):
     with pytest.raises(MissingDependency) as caught:
         use()
     assert caught.value.message == f"{purpose} needs torch, which is not installed"
-    assert caught.value.help == 'pip install "tvmtile[torch]"'
+    assert caught.value.help == 'pip install "torch>=2.7"'
 
 
 @pytest.mark.usefixtures("no_torch")

@@ -20,6 +20,7 @@ import ast
 import contextlib
 import functools
 import importlib
+import importlib.metadata
 import linecache
 import os
 import re
@@ -447,8 +448,17 @@ def import_optional(module: str, extra: str, purpose: str) -> Any:
             raise  # it is installed and lacks something itself
         raise MissingDependency(
             f"{purpose} needs {module}, which is not installed",
-            help=f'pip install "tvmtile[{extra}]"',
+            help=f"pip install {packages_of(extra)}",
         ) from None
+
+
+def packages_of(extra: str) -> str:
+    """What an extra of tvmtile stands for, as pip takes it: tvmtile itself may be on no index."""
+    requirements = importlib.metadata.requires("tvmtile") or []
+    marker = re.compile(rf"extra == ['\"]{extra}['\"]")
+    return " ".join(
+        f'"{each.split(";")[0].strip()}"' for each in requirements if marker.search(each)
+    )
 
 
 def _without_internal_frames(traceback: types.TracebackType | None) -> types.TracebackType | None:

@@ -598,6 +598,9 @@ class Interpreter(Expressions):
 
     def _atomic(self, kind: str, target: ast.expr, value: ast.expr) -> None:
         if self._in_parallel:
+            if isinstance(target, ast.Name):  # a tensor of one element
+                zeros = ["0"] * len(self.names[target.id].shape)
+                target = ast.parse(f"{target.id}[{', '.join(zeros)}]", mode="eval").body
             assert isinstance(target, ast.Subscript)
             number = self.value(value)
             buffer, offset, inside = self.offsets(target)

@@ -72,7 +72,7 @@ def test_no_headers_at_all(no_toolkit, monkeypatch):
     monkeypatch.setattr(headers, "_roots", lambda: iter(()))
     with pytest.raises(MissingDependency, match="headers, which are not installed") as caught:
         include_directories()
-    assert 'pip install "tvmtile[cuda]"' in caught.value.help
+    assert 'pip install "cuda-bindings<14,>=13" "nvidia-cuda-cccl<14,>=13" ' in caught.value.help
 
 
 HEADERS = ("cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h", "cuda_fp6.h", "cuda_fp4.h", "mma.h")

@@ -70,4 +70,4 @@ def test_an_nvrtc_that_fails_says_how_old_it_is(version, helped):
         nvrtc._checked(library, (5,))
     number = ".".join(map(str, version))
     assert caught.value.message == f"NVRTC {number} failed: NVRTC_ERROR_INVALID_OPTION"
-    assert ("tvmtile[cuda]" in (caught.value.help or "")) == helped
+    assert ("nvidia-cuda-nvrtc" in (caught.value.help or "")) == helped

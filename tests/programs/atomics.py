@@ -129,3 +129,15 @@ def atomic_updates_of_parts_of_words(A: dtype[64], C: dtype[4]):
         for i in T.Parallel(64):
             T.atomic_add(sums[i % 4], A[i])
         T.copy(sums, C)
+
+
+@program(
+    parameters={"kind": ["add", "max"]},
+    inputs={"total": 0},
+    fast=["metal", "sm_80"],
+)
+def atomics_on_a_tensor_of_one_element(A: int32[64], total: int32[1]):
+    """The whole tensor, named without an index, is the element."""
+    with T.Kernel(4, threads=32) as bx:
+        for i in T.Parallel(16):
+            getattr(T, "atomic_" + kind)(total, A[bx * 16 + i])

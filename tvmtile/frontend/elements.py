@@ -129,6 +129,11 @@ def _from_end(extent: Any, index: int) -> Any:
 
 
 def _check_integer(buffer: ir.Var, item: Any) -> None:
+    if isinstance(item, str):
+        raise InvalidOperand(
+            f"{describe(buffer)} is indexed with the string {item!r}",
+            help="an index is an integer, a slice or a value of the kernel",
+        )
     is_float = isinstance(item, float) or (ir.is_prim_expr(item) and "float" in str(item.ty.dtype))
     if is_float:
         raise InvalidOperand(

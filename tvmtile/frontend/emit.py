@@ -39,10 +39,11 @@ def checked_call(op: TileOp) -> ir.Call:
     as, that is evaluated.
     """
     outside = "tile operators are the work of a block: use them inside `with T.Kernel(...)`"
-    kernel = kernel_of(f"T.{op.name}", outside)
+    function = (op.spelled or op.name).format_map(vars(op))
+    kernel = kernel_of(f"T.{function}", outside)
     if kernel.parallel_depth and op.is_tile:
         raise NestingError(
-            f"T.{op.name} stands inside T.Parallel",
+            f"T.{function} stands inside T.Parallel",
             help="T.Parallel is for elements; a tile operator already works on the whole tile, so move "
             "it out of the loop, or make the loop T.serial",
         )

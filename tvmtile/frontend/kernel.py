@@ -251,7 +251,7 @@ def _grid_extent(extent: Any) -> Any:
 def _thread_extents(threads: Any) -> list[int]:
     if threads is None:
         threads = _DEFAULT_THREADS
-    extents = [threads] if isinstance(threads, int) else list(threads)
+    extents = list(threads) if isinstance(threads, Sequence) else [threads]
     if not 1 <= len(extents) <= 3 or any(not isinstance(e, int) or e < 1 for e in extents):
         raise InvalidValue(
             f"T.Kernel: threads={threads!r} is no number of threads",

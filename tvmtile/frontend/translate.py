@@ -323,6 +323,59 @@ def _truth_value(failure: Failure) -> TileError | None:
     )
 
 
+_INTEGERS_ONLY = (
+    "convert it first, T.cast(x, 'int32'); T.reinterpret(x, 'uint32') has the bits of a float"
+)
+_REASONS: tuple[tuple[str, type[TileError], str, str], ...] = (
+    (
+        r"Literal value (-?\d+) exceeds \w+ of (\w+)",
+        InvalidValue,
+        r"\1 is no \2",
+        "give a number that the dtype holds, or use a wider one",
+    ),
+    (
+        r"cannot make uint from negative value (-?\d+)",
+        InvalidValue,
+        r"\1 is no unsigned integer",
+        "use a signed dtype, or add 2 to the power of its bits",
+    ),
+    (
+        "Divide by zero",
+        InvalidValue,
+        "an integer is divided by 0",
+        "where a divisor may be 0, choose: T.if_then_else(n != 0, x // n, 0)",
+    ),
+    (
+        r"Expected integer argument as .HS of (\S+) operator .*, but received (.*) of type T\.(\w+)",
+        InvalidOperand,
+        r"`\1` is for integers, not for the \3 \2",
+        _INTEGERS_ONLY,
+    ),
+    (
+        "Cannot use ~ operator on float",
+        InvalidOperand,
+        "`~` is for integers, not for floats",
+        _INTEGERS_ONLY,
+    ),
+    (
+        r"a\.ty\(\)\.MatchesCode\(DLDataTypeCode::kDLInt, .*\) is false: (.*)",
+        InvalidOperand,
+        r"`//` and `%` are for integers, not for the float \1",
+        "T.floor(a / b) rounds down, T.fmod(a, b) is what remains",
+    ),
+)
+"""What TVM says, and what that means in a kernel, with a remedy."""
+
+
+def _known_reason(failure: Failure) -> TileError | None:
+    """A check of TVM's that has a remedy in the language."""
+    for pattern, kind, message, help in _REASONS:
+        found = re.search(pattern, str(failure.error))
+        if found is not None:
+            return kind(found.expand(message), help=help, location=failure.location)
+    return None
+
+
 def _refused_by_tvm(failure: Failure) -> TileError:
     kind = InvalidValue if isinstance(failure.error, ValueError) else InvalidOperand
     return kind(
@@ -353,5 +406,6 @@ _BY_TVM: tuple[_Rule, ...] = (
     _operator_on_tile,
     _function_of_tile,
     _python_function,
+    _known_reason,
     _refused_by_tvm,
 )

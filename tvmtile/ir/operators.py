@@ -41,6 +41,8 @@ class TileOp:
     """
 
     name: ClassVar[str]
+    spelled: ClassVar[str] = ""
+    """The function of `T` that makes it, by its fields, where it has another name: "cum{kind}"."""
     inputs: ClassVar[tuple[str, ...]] = ()
     """The fields with the operands that it reads."""
     outputs: ClassVar[tuple[str, ...]] = ()

@@ -89,6 +89,7 @@ class PrintTile(TileOp):
     """Print a message and a tile."""
 
     name = "print_tile"
+    spelled = "print"
     inputs = ("src",)
 
     src: ir.TensorRegion

@@ -80,6 +80,7 @@ class Quantifier(TileOp):
     """Whether any or all elements of `src` are true, into the boolean element `dst`."""
 
     name = "quantifier"
+    spelled = "{kind}_of"
     inputs = ("src",)
     outputs = ("dst",)
 

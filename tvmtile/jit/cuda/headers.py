@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
-from tvmtile.errors import MissingDependency
+from tvmtile.errors import MissingDependency, packages_of
 
 PREAMBLE = """\
 #ifndef INFINITY
@@ -126,7 +126,7 @@ def include_directories() -> tuple[Path, ...]:
             return found
     raise MissingDependency(
         "compiling for CUDA needs CUDA's headers, which are not installed",
-        help='pip install "tvmtile[cuda]", or set CUDA_PATH to a CUDA toolkit',
+        help=f"pip install {packages_of('cuda')}, or set CUDA_PATH to a CUDA toolkit",
     )
 
 

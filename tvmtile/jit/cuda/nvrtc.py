@@ -13,7 +13,7 @@ from typing import Any
 from tvmtile.cache import current_store, digest
 from tvmtile.codegen.cuda import FAST_MATH
 from tvmtile.cuda_runtime import load_beside_others
-from tvmtile.errors import CudaCompileError, import_optional
+from tvmtile.errors import CudaCompileError, import_optional, packages_of
 from tvmtile.jit.cuda.headers import (
     PREAMBLE,
     has_foreign_headers,
@@ -24,7 +24,6 @@ from tvmtile.jit.toolchain import contents_of
 
 _CUDA = 13
 """The version that TVM's wheel is built for."""
-_OLDER = f'what is compiled is for CUDA {_CUDA}, which this brings: pip install "tvmtile[cuda]"'
 _KIND = "cubins"
 _ENTRY = re.compile(r"__global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(")
 
@@ -147,9 +146,10 @@ def _checked(nvrtc: Any, returned: tuple[object, ...]) -> Any:
     status, *values = returned
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         _, major, minor = nvrtc.nvrtcVersion()
+        older = f"what is compiled is for CUDA {_CUDA}, which this brings: pip install "
         raise CudaCompileError(
             f"NVRTC {major}.{minor} failed: {nvrtc.nvrtcGetErrorString(status)[1].decode()}",
-            help=None if major >= _CUDA else _OLDER,
+            help=None if major >= _CUDA else older + packages_of("cuda"),
         )
     return values[0] if values else None
 

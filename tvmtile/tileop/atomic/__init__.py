@@ -249,7 +249,7 @@ def _update(
             f"{name}: there is no memory order {memory_order!r}",
             help=f"the memory orders are {', '.join(ORDERS)}",
         )
-    if not names_tile(value) and (return_prev or not names_tile(dst)):
+    if not names_tile(value) and (return_prev or not names_tile(dst) or _has_one_element(dst)):
         target = _single(name, "dst", dst)
         new = cast_like(as_expr(value, target), target)
         return _element_update(Atomic(target, new, kind, order), return_prev)
@@ -267,6 +267,10 @@ def _update(
 def names_tile(operand: ir.Expr | int) -> bool:
     """Tell a tile from an element, which has no extents, and from a value."""
     return is_buffer_var(operand) or isinstance(operand, ir.TensorRegion)
+
+
+def _has_one_element(tile: ir.Expr) -> bool:
+    return all(constant(extent) == 1 for extent in extents_of(tile) or ())
 
 
 def _element_update(op: Atomic, return_prev: bool) -> ir.Expr | None:
@@ -311,6 +315,7 @@ class Atomic(TileOp):
     """
 
     name = "atomic"
+    spelled = "atomic_{kind}"
     inputs = ("dst",)
     outputs = ("dst",)
     is_tile = False
@@ -362,6 +367,7 @@ class AtomicTile(TileOp):
     """Update every element of a tile, by those of another tile or by one value for all."""
 
     name = "atomic_tile"
+    spelled = "atomic_{kind}"
     outputs = ("dst",)
 
     src: Any

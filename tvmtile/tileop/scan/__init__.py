@@ -97,6 +97,7 @@ class Scan(TileOp):
     """Running totals along one axis; `dim` is not negative."""
 
     name = "scan"
+    spelled = "cum{kind}"
     inputs = ("src",)
     outputs = ("dst",)
 
