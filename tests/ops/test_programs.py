@@ -171,7 +171,9 @@ def gradients(q, k, v, gradient, causal):
         scores = scores.masked_fill(~torch.ones(scores.shape[-2:]).bool().tril(), -torch.inf)
     output = scores.softmax(-1) @ leaves[2]
     found = torch.autograd.grad(output, leaves, gradient.double())
-    lse = scores.logsumexp(-1) * math.log2(math.e)
+    largest = scores.amax(-1)
+    sums = (scores.logsumexp(-1) - largest) * math.log2(math.e)
+    lse = torch.stack([largest * math.sqrt(q.shape[-1]), sums], dim=1)
     return output.detach(), lse.detach(), found
 
 
@@ -192,12 +194,12 @@ def test_gradients_of_attention_of_every_length(target, causal):
         )
         gradient = random(1, 4, length, 16, dtype="float16")
         output, lse, expected = gradients(q, k, v, gradient, causal)
-        result, sums = torch.empty(1, 4, length, 16).half(), torch.empty(1, 4, length)
+        result, sums = torch.empty(1, 4, length, 16).half(), torch.empty(1, 2, 4, length)
         forward(q, k, v, result, sums)
         assert_near(result, output)
         torch.testing.assert_close(sums.double(), lse, rtol=1e-3, atol=1e-3)
         found = torch.empty_like(q), torch.empty(1, 4, seen, 32), torch.empty(1, 4, seen, 16)
-        scratch = torch.full_like(sums, torch.nan), torch.full((1, 4, length, 32), torch.nan)
+        scratch = torch.full((1, 4, length), torch.nan), torch.full((1, 4, length, 32), torch.nan)
         backward(q, k, v, result, gradient, sums, *scratch, *found)
         for ours, theirs in zip(found, expected, strict=True):
             assert_near(ours.half(), theirs)

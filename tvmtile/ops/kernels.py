@@ -107,6 +107,12 @@ def sum_of_rows(tensor: Any) -> Any:
     return tensor.unsqueeze(0).flatten(0, -2).sum(0)
 
 
+def sum_dtype(tensor: Any) -> Any:
+    """The dtype of torch's in which an operator adds elements of a tensor."""
+    torch = sys.modules["torch"]
+    return torch.promote_types(tensor.dtype, torch.float32)
+
+
 def how_it_lies(tensor: Any) -> Hashable:
     """All that decides what kernel reads a tensor, and how; what is no dense tensor is an error.
 

@@ -19,7 +19,14 @@ from tvmtile.ops.configurations import (
     attention_backward_configuration,
     attention_configuration,
 )
-from tvmtile.ops.kernels import call_in_parts, compiled, is_plain, size_class, target_for
+from tvmtile.ops.kernels import (
+    call_in_parts,
+    compiled,
+    is_plain,
+    size_class,
+    sum_dtype,
+    target_for,
+)
 from tvmtile.ops.torch_matmul import matmul_operator
 from tvmtile.ops.torch_rows import softmax_operator
 
@@ -60,7 +67,7 @@ def attention(
     """
     if scale is None:
         check_tensor("attention", "q", q, 4)
-        scale = 1 / math.sqrt(q.shape[-1])
+        scale = 1 / math.sqrt(max(1, q.shape[-1]))
     if is_plain(q, k, v):
         return _attention(q, k, v, causal, scale, None)
     result: Tensor = _operator(q, k, v, causal, scale)[0]
@@ -90,7 +97,7 @@ def _attention(
     if not causal and heads > kv_heads and queries < _FOLDED and q.is_contiguous():
         # The queries of the heads that share keys are as many queries of one head.
         folded = q.view(batch, kv_heads, heads // kv_heads * queries, dim)
-        sums = None if lse is None else lse.view(batch, kv_heads, -1)
+        sums = None if lse is None else lse.view(batch, 2, kv_heads, -1)
         return _attention(folded, k, v, False, scale, sums).view(batch, heads, queries, value_dim)
     out = _result(q, v)
     if not out.numel() or not keys:
@@ -171,7 +178,7 @@ def _kernel(
     schema="(Tensor q, Tensor k, Tensor v, bool causal, float scale) -> (Tensor, Tensor)",
 )
 def _operator(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-    """The result, and of each query the logarithm to base 2 of the sum of its weights."""
+    """The result, and of each query the largest score and the sum of its weights, as `lse`."""
     lse = _lse(q)
     return _attention(q, k, v, causal, scale, lse), lse
 
@@ -184,7 +191,7 @@ def _fake(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> tuple[
 
 
 def _lse(q: Tensor) -> Tensor:
-    return q.new_empty(q.shape[:3], dtype=torch.float32)
+    return q.new_empty((q.shape[0], 2, *q.shape[1:3]), dtype=sum_dtype(q))
 
 
 def _keep(ctx: Any, inputs: Sequence[Any], output: tuple[Tensor, Tensor]) -> None:
@@ -228,7 +235,7 @@ def _backward_operator(
     if _backward_blocks(max(dim, v.shape[3]), q.dtype, q.device.type) is None:
         return _by_products(q, k, v, gradient, causal, scale)
     of_q = torch.empty_like(q, memory_format=torch.contiguous_format)
-    shared = {"dtype": torch.float32} if heads > kv_heads else {}
+    shared = {"dtype": lse.dtype} if heads > kv_heads else {}
     of_k, of_v = (x.new_empty((batch, heads, *x.shape[2:]), **shared) for x in (k, v))
     kernel = _backward_kernel(
         heads, _queries(queries, q.device.type), dim, q.dtype, _queries(keys, q.device.type),
@@ -236,7 +243,7 @@ def _backward_operator(
     )  # fmt: skip
     read = (x.contiguous() for x in (q, k, v, out, gradient, lse))
     sums = lse.new_empty(q.shape)
-    call_in_parts(kernel, *read, torch.empty_like(lse), sums, of_q, of_k, of_v)
+    call_in_parts(kernel, *read, torch.empty_like(lse[:, 0]), sums, of_q, of_k, of_v)
     if heads > kv_heads:
         of_k, of_v = (x.unflatten(1, (kv_heads, -1)).sum(2).to(q.dtype) for x in (of_k, of_v))
     return of_q, of_k, of_v

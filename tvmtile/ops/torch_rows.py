@@ -27,6 +27,7 @@ from tvmtile.ops.kernels import (
     is_plain,
     is_traced,
     size_class,
+    sum_dtype,
     sum_of_rows,
     target_for,
 )
@@ -36,7 +37,9 @@ __all__ = ["layer_norm", "rms_norm", "softmax", "softmax_operator"]
 
 @hide_internal_frames
 def softmax(x: Tensor, dim: int = -1) -> Tensor:
-    """The softmax along an axis, computed in float32; another axis than the last is copied to be it.
+    """The softmax along an axis; another one than the last is copied to be it.
+
+    It is computed in float32, for float64 in float64.
 
     Parameters
     ----------
@@ -63,7 +66,9 @@ def softmax(x: Tensor, dim: int = -1) -> Tensor:
 
 @hide_internal_frames
 def rms_norm(x: Tensor, weight: Tensor | None = None, epsilon: float = 1e-6) -> Tensor:
-    """Rows over the root of their mean square, times a weight for each column, computed in float32.
+    """Rows over the root of their mean square, times a weight for each column.
+
+    They are computed in float32, for float64 in float64.
 
     Parameters
     ----------
@@ -88,7 +93,9 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, epsilon: float = 1e-6) -> 
 def layer_norm(
     x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, epsilon: float = 1e-5
 ) -> Tensor:
-    """Rows less their mean over their deviation, scaled and shifted a column, computed in float32.
+    """Rows less their mean over their deviation, scaled and shifted a column.
+
+    They are computed in float32, for float64 in float64.
 
     Parameters
     ----------
@@ -224,7 +231,7 @@ def _layer_norm_of(
 
 
 def _statistic(x: Tensor) -> Tensor:
-    return x.new_empty((*x.shape[:-1], 1), dtype=torch.float32)
+    return x.new_empty((*x.shape[:-1], 1), dtype=sum_dtype(x))
 
 
 softmax_operator = torch.library.custom_op(
@@ -280,11 +287,11 @@ def _of_rms_norm(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None,
     x, weight, factor = ctx.saved_tensors
     if x.is_cuda and hasattr(torch.ops.aten, "_fused_rms_norm_backward"):
         shape, wanted = [x.shape[-1]], list(ctx.needs_input_grad[:2])
-        given = gradient.contiguous(), x, shape, _of_torch(factor, x), weight, wanted
+        given = gradient.contiguous(), x, shape, factor, weight, wanted
         return (*torch.ops.aten._fused_rms_norm_backward(*given), None)
     if torch.is_grad_enabled():  # its own gradient is asked for: what was kept depends on x, too
-        factor = torch.rsqrt(x.float().square().mean(-1, keepdim=True) + ctx.epsilon)
-    unit, inner = x * factor, gradient * weight.float()
+        factor = torch.rsqrt(x.to(factor.dtype).square().mean(-1, keepdim=True) + ctx.epsilon)
+    unit, inner = x * factor, gradient * weight.to(factor.dtype)
     of_x = factor * (inner - unit * (inner * unit).mean(-1, keepdim=True))
     return of_x.to(gradient.dtype), sum_of_rows(gradient * unit).to(gradient.dtype), None
 
@@ -293,22 +300,16 @@ def _of_layer_norm(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | Non
     x, weight, bias, mean, factor = ctx.saved_tensors
     if x.is_cuda:
         shape, wanted = [x.shape[-1]], list(ctx.needs_input_grad[:3])
-        statistics = _of_torch(mean, x), _of_torch(factor, x)
-        given = gradient.contiguous(), x, shape, *statistics, weight, bias, wanted
+        given = gradient.contiguous(), x, shape, mean, factor, weight, bias, wanted
         return (*torch.ops.aten.native_layer_norm_backward(*given), None)
     if torch.is_grad_enabled():
-        variance, mean = torch.var_mean(x.float(), -1, correction=0, keepdim=True)
+        variance, mean = torch.var_mean(x.to(factor.dtype), -1, correction=0, keepdim=True)
         factor = torch.rsqrt(variance + ctx.epsilon)
-    unit, inner = (x - mean) * factor, gradient * weight.float()
+    unit, inner = (x - mean) * factor, gradient * weight.to(factor.dtype)
     mean_inner, mean_both = inner.mean(-1, keepdim=True), (inner * unit).mean(-1, keepdim=True)
     of_x = factor * (inner - mean_inner - unit * mean_both)
-    of_weight, of_bias = sum_of_rows(gradient * unit), sum_of_rows(gradient.float())
+    of_weight, of_bias = sum_of_rows(gradient * unit), sum_of_rows(gradient.to(factor.dtype))
     return (*(x.to(gradient.dtype) for x in (of_x, of_weight, of_bias)), None)
-
-
-def _of_torch(statistic: Tensor, x: Tensor) -> Tensor:
-    """It as torch's kernels have it, which keep that of float64 in float64."""
-    return statistic.double() if x.dtype == torch.float64 else statistic
 
 
 def _recorded(

@@ -8,10 +8,12 @@ transposed and batched operands, epilogues, shared heads and extents that only a
 
 from tvmtile.ops.programs.flash import attention, attention_backward
 from tvmtile.ops.programs.gemm import ACTIVATIONS, matmul
+from tvmtile.ops.programs.online_softmax import OnlineSoftmax
 from tvmtile.ops.programs.rows import layer_norm, rms_norm, softmax
 
 __all__ = [
     "ACTIVATIONS",
+    "OnlineSoftmax",
     "attention",
     "attention_backward",
     "layer_norm",

@@ -12,16 +12,16 @@ from tvm import tirx
 import tvmtile.language as T
 from tvmtile.errors import InvalidValue
 from tvmtile.frontend.dtypes import DTypeLike, Extent, as_dtype
+from tvmtile.ir.combiners import accumulator_dtype
 from tvmtile.ops.checks import check_attention
 from tvmtile.ops.configurations import (
     attention_backward_configuration,
     attention_configuration,
 )
+from tvmtile.ops.programs.online_softmax import OnlineSoftmax, normalized_weight
 from tvmtile.target import TargetLike
 
 __all__ = ["attention", "attention_backward"]
-
-_LOG2E = math.log2(math.e)  # exp2(_LOG2E * x) is exp(x)
 
 
 def attention(
@@ -44,7 +44,7 @@ def attention(
     """The tile program of `softmax(Q @ K.T * scale) @ V`; its parameters are Q, K, V and the result.
 
     A block keeps the maximum and the sum of each of its rows of scores while it walks over tiles of K
-    and V (the online softmax). It visits the last keys first, since only these need a mask.
+    and V (`OnlineSoftmax`). It visits the last keys first, since only these need a mask.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def attention(
     heads, dim : int
         Heads of Q, and elements of a head of Q and K.
     dtype : dtype
-        Of all tensors. Scores and sums are of float32.
+        Of all tensors. Scores and sums are of float32, for float64 of float64.
     target : str, dict or Target
         Where it runs; it chooses the configuration.
     kv_heads : int, optional
@@ -68,8 +68,9 @@ def attention(
     layout : str
         Order of the axes: "bhld" (batch, heads, length, dim) or "blhd".
     lse : bool
-        There is one more result, as `attention_backward` takes it: of each query the logarithm to
-        base 2 of the sum of its weights, of shape (batch, heads, queries) and float32.
+        There is one more result, as `attention_backward` takes it: of each query the largest score,
+        and the logarithm to base 2 of the sum of the weights relative to it. It is of shape (batch, 2,
+        heads, queries), of the scores' dtype.
     configuration : mapping, optional
         Values for `block_M`, `block_N`, `stages` and `threads`, in place of the table's.
 
@@ -88,7 +89,7 @@ def attention(
         **(configuration or {}),
     }
     block_M, block_N = c["block_M"], c["block_N"]
-    log2_scale = scale * _LOG2E
+    accum = accumulator_dtype(dtype, dtype)
     rows = T.GemmWarpPolicy.FullRow  # a warp has whole rows, so it finds their maximum itself
     masked = _masked_tiles(block_M, block_N, keys, causal)
     group = heads // kv_heads
@@ -104,19 +105,13 @@ def attention(
             Q_shared = T.alloc_shared((block_M, dim), dtype)
             K_shared = T.alloc_shared((block_N, dim), dtype)
             V_shared = T.alloc_shared((block_N, value_dim), dtype)
-            scores = T.alloc_fragment((block_M, block_N), "float32")
+            scores = T.alloc_fragment((block_M, block_N), accum)
             weights = T.alloc_fragment((block_M, block_N), dtype)
-            output = T.alloc_fragment((block_M, value_dim), "float32")
-            old_max = T.alloc_fragment((block_M,), "float32")
-            row_max = T.alloc_fragment((block_M,), "float32")
-            rescale = T.alloc_fragment((block_M,), "float32")
-            tile_sum = T.alloc_fragment((block_M,), "float32")
-            row_sum = T.alloc_fragment((block_M,), "float32")
+            output = T.alloc_fragment((block_M, value_dim), accum)
 
             T.copy(tile(Q, bz, by, bx * block_M, block_M), Q_shared)
             T.fill(output, 0)
-            T.fill(row_sum, 0)
-            T.fill(row_max, -1e30)  # finite: all of a row may be masked in the first tile
+            softmax = OnlineSoftmax(block_M, scale, accum)
             end = T.min((bx + 1) * block_M, keys) if causal else keys
             tiles = T.ceildiv(end, block_N)
             for step in T.Pipelined(tiles, num_stages=c["stages"]):
@@ -129,27 +124,19 @@ def attention(
                         for i, j in T.Parallel(block_M, block_N):
                             last = T.min(bx * block_M + i, keys - 1) if causal else keys - 1
                             scores[i, j] = T.if_then_else(
-                                k + j <= last, scores[i, j], -T.infinity("float32")
+                                k + j <= last, scores[i, j], -T.infinity(accum)
                             )
-                T.copy(row_max, old_max)
-                T.reduce_max(scores, row_max, dim=1, clear=False)
-                for i in T.Parallel(block_M):
-                    rescale[i] = T.__exp2((old_max[i] - row_max[i]) * log2_scale)
-                for i, j in T.Parallel(block_M, block_N):
-                    scores[i, j] = T.__exp2(scores[i, j] * log2_scale - row_max[i] * log2_scale)
+                softmax.weigh(scores)
                 T.copy(scores, weights)
-                T.reduce_sum(scores, tile_sum, dim=1)
-                for i in T.Parallel(block_M):
-                    row_sum[i] = row_sum[i] * rescale[i] + tile_sum[i]
-                for i, j in T.Parallel(block_M, value_dim):
-                    output[i, j] *= rescale[i]
+                softmax.rescale(output)
                 T.gemm(weights, V_shared, output, policy=rows)
-            for i, j in T.Parallel(block_M, value_dim):
-                output[i, j] /= row_sum[i]
+            softmax.normalize(output)
             T.copy(output, tile(Output, bz, by, bx * block_M, block_M))
             if lse:
-                _logarithms(row_sum, row_max, log2_scale, block_M)
-                T.copy(row_sum, sums[bz, by, bx * block_M])
+                for i in T.Parallel(block_M):
+                    softmax.total[i] = T.log2(softmax.total[i])
+                T.copy(softmax.largest, sums[bz, 0, by, bx * block_M])
+                T.copy(softmax.total, sums[bz, 1, by, bx * block_M])
 
     Q_tensor, K_tensor, V_tensor, Output_tensor = (
         T.Tensor((batch, h, length, d) if layout == "bhld" else (batch, length, h, d), dtype)
@@ -169,7 +156,7 @@ def attention(
             K: K_tensor,
             V: V_tensor,
             Output: Output_tensor,
-            lse: T.Tensor((batch, heads, queries), "float32"),
+            lse: T.Tensor((batch, 2, heads, queries), accum),
         ):
             compute(Q, K, V, Output, lse)
 
@@ -185,13 +172,6 @@ def attention(
 def _tile(layout: str, tensor: Any, b: Any, head: Any, start: Any, count: int) -> Any:
     span = slice(start, start + count)
     return tensor[b, head, span, :] if layout == "bhld" else tensor[b, span, head, :]
-
-
-@T.macro
-def _logarithms(row_sum, row_max, log2_scale, rows):
-    """To base 2, of the sums of weights that are relative to a maximum."""
-    for i in T.Parallel(rows):
-        row_sum[i] = row_max[i] * log2_scale + T.log2(row_sum[i])
 
 
 _PREPARED = 32
@@ -216,9 +196,9 @@ def attention_backward(
     """The tile program of the gradients of `attention`, in the layout "bhld".
 
     Its parameters are Q, K, V, the result of the forward pass, its gradient, the `lse` of the forward
-    pass; scratch tensors of float32, (batch, heads, queries) and of the shape of Q; and the
+    pass; scratch tensors of the scores' dtype, (batch, heads, queries) and of the shape of Q; and the
     gradients of Q, K and V. Where heads of Q share one of K and V, each has a gradient of its own, in
-    float32.
+    the scores' dtype.
 
     A block owns a tile of keys and walks over tiles of queries. It computes their weights again, and
     from the gradient of the result that of the scores. What it contributes to the gradients of the
@@ -252,7 +232,8 @@ def attention_backward(
         )
     block_M, block_N = c["block_M"], c["block_N"]
     group, rows = heads // kv_heads, T.GemmWarpPolicy.FullRow
-    of_shared = dtype if group == 1 else "float32"
+    accum = accumulator_dtype(dtype, dtype)
+    of_shared = dtype if group == 1 else accum
     is_ragged = not (isinstance(keys, int) and keys % block_M == 0)
 
     @T.prim_func
@@ -262,18 +243,18 @@ def attention_backward(
         V: T.Tensor((batch, kv_heads, keys, value_dim), dtype),
         Output: T.Tensor((batch, heads, queries, value_dim), dtype),
         dOutput: T.Tensor((batch, heads, queries, value_dim), dtype),
-        lse: T.Tensor((batch, heads, queries), "float32"),
-        delta: T.Tensor((batch, heads, queries), "float32"),
-        sums: T.Tensor((batch, heads, queries, dim), "float32"),
+        lse: T.Tensor((batch, 2, heads, queries), accum),
+        delta: T.Tensor((batch, heads, queries), accum),
+        sums: T.Tensor((batch, heads, queries, dim), accum),
         dQ: T.Tensor((batch, heads, queries, dim), dtype),
         dK: T.Tensor((batch, heads, keys, dim), of_shared),
         dV: T.Tensor((batch, heads, keys, value_dim), of_shared),
     ):
         blocks = T.ceildiv(queries, _PREPARED)
         with T.Kernel(blocks, heads, batch, threads=128) as (bx, by, bz):
-            products = T.alloc_fragment((_PREPARED, value_dim), "float32")
-            gradient = T.alloc_fragment((_PREPARED, value_dim), "float32")
-            total = T.alloc_fragment((_PREPARED,), "float32")
+            products = T.alloc_fragment((_PREPARED, value_dim), accum)
+            gradient = T.alloc_fragment((_PREPARED, value_dim), accum)
+            total = T.alloc_fragment((_PREPARED,), accum)
             T.copy(Output[bz, by, bx * _PREPARED, 0], products)
             T.copy(dOutput[bz, by, bx * _PREPARED, 0], gradient)
             for i, j in T.Parallel(_PREPARED, value_dim):
@@ -289,16 +270,17 @@ def attention_backward(
             v = T.alloc_shared((block_M, value_dim), dtype)
             q = T.alloc_shared((block_N, dim), dtype)
             do = T.alloc_shared((block_N, value_dim), dtype)
-            of_query = T.alloc_shared((block_N,), "float32")
-            delta_of_query = T.alloc_shared((block_N,), "float32")
+            largest = T.alloc_shared((block_N,), accum)
+            logarithm = T.alloc_shared((block_N,), accum)
+            delta_of_query = T.alloc_shared((block_N,), accum)
             d_scores_shared = T.alloc_shared((block_M, block_N), dtype)
-            scores = T.alloc_fragment((block_M, block_N), "float32")
-            d_scores = T.alloc_fragment((block_M, block_N), "float32")
+            scores = T.alloc_fragment((block_M, block_N), accum)
+            d_scores = T.alloc_fragment((block_M, block_N), accum)
             weights = T.alloc_fragment((block_M, block_N), dtype)
             rounded = T.alloc_fragment((block_M, block_N), dtype)
-            dk = T.alloc_fragment((block_M, dim), "float32")
-            dv = T.alloc_fragment((block_M, value_dim), "float32")
-            dq = T.alloc_fragment((block_N, dim), "float32")
+            dk = T.alloc_fragment((block_M, dim), accum)
+            dv = T.alloc_fragment((block_M, value_dim), accum)
+            dq = T.alloc_fragment((block_N, dim), accum)
             T.copy(K[bz, by // group, bx * block_M, 0], k)
             T.copy(V[bz, by // group, bx * block_M, 0], v)
             T.clear(dk)
@@ -308,14 +290,15 @@ def attention_backward(
             for step in T.Pipelined(steps, num_stages=c["stages"]):
                 at = (first + step) * block_N
                 T.copy(Q[bz, by, at, 0], q)
-                T.copy(lse[bz, by, at], of_query)
+                T.copy(lse[bz, 0, by, at], largest)
+                T.copy(lse[bz, 1, by, at], logarithm)
                 T.copy(dOutput[bz, by, at, 0], do)
                 T.copy(delta[bz, by, at], delta_of_query)
                 # Keys by queries, so that both products with them have the weights in registers.
                 T.gemm(k, q, scores, transpose_B=True, policy=rows, clear_accum=True)
                 T.gemm(v, do, d_scores, transpose_B=True, policy=rows, clear_accum=True)
                 for i, j in T.Parallel(block_M, block_N):
-                    scores[i, j] = T.__exp2(scores[i, j] * (scale * _LOG2E) - of_query[j])
+                    scores[i, j] = normalized_weight(scores[i, j], largest[j], logarithm[j], scale)
                 if causal or is_ragged:
                     for i, j in T.Parallel(block_M, block_N):
                         last = T.min(at + j, keys - 1) if causal else keys - 1

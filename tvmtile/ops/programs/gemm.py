@@ -29,7 +29,7 @@ def _gelu_tanh(x: Any) -> Any:
 
 ACTIVATIONS: Mapping[str | None, Callable[[Any], Any]] = {
     None: lambda x: x,
-    "relu": lambda x: T.max(x, 0.0),
+    "relu": lambda x: T.if_then_else(x < 0, 0.0, x),  # NaN stays NaN
     "silu": lambda x: x * T.sigmoid(x),
     "gelu": _gelu,
     "gelu_tanh": _gelu_tanh,

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from tvm import tirx
 
 import tvmtile.language as T
 from tvmtile.frontend.dtypes import DTypeLike, Extent, as_dtype
+from tvmtile.ir.combiners import accumulator_dtype
 from tvmtile.ops.configurations import rows_configuration
+from tvmtile.ops.programs.online_softmax import OnlineSoftmax
 from tvmtile.target import TargetLike
 
 __all__ = ["layer_norm", "rms_norm", "softmax"]
-
-_LOG2E = math.log2(math.e)  # exp2(_LOG2E * x) is exp(x)
-_LEAST = -3.4e38  # finite, since all of a part may be -inf
 
 
 def softmax(
@@ -35,7 +33,7 @@ def softmax(
     N : int
         Elements of a row.
     dtype : dtype
-        Of both tensors; it is computed in float32.
+        Of both tensors; it is computed in float32, for float64 in float64.
     target : str, dict or Target
         Where it runs; it chooses the configuration.
     configuration : mapping, optional
@@ -43,36 +41,26 @@ def softmax(
         `block_N` elements of a row, all of it where `block_N` is 0.
     """
     dtype = as_dtype(dtype)
+    accum = accumulator_dtype(dtype, dtype)
     block_M, block_N, threads = _blocks(target, M, N, dtype, configuration)
     parts = -(-N // block_N)
 
     @T.prim_func
     def softmax(X: T.Tensor((M, N), dtype), Y: T.Tensor((M, N), dtype)):
         with T.Kernel(T.ceildiv(M, block_M), threads=threads) as bx:
-            x = T.alloc_fragment((block_M, block_N), "float32")
-            row_max = T.alloc_fragment((block_M,), "float32")
-            old_max = T.alloc_fragment((block_M,), "float32")
-            row_sum = T.alloc_fragment((block_M,), "float32")
-            T.fill(row_max, _LEAST)
-            T.fill(row_sum, 0)
+            x = T.alloc_fragment((block_M, block_N), accum)
+            weights = OnlineSoftmax(block_M, dtype=accum)
             for k in T.serial(parts):
                 T.copy(X[bx * block_M, k * block_N], x)
                 for i, j in T.Parallel(block_M, block_N):
-                    x[i, j] = T.if_then_else(k * block_N + j < N, x[i, j], -T.infinity("float32"))
-                T.copy(row_max, old_max)
-                T.reduce_max(x, row_max, dim=1, clear=False)
-                for i in T.Parallel(block_M):
-                    row_sum[i] *= T.exp2((old_max[i] - row_max[i]) * _LOG2E)
-                for i, j in T.Parallel(block_M, block_N):
-                    x[i, j] = T.exp2((x[i, j] - row_max[i]) * _LOG2E)
-                T.reduce_sum(x, row_sum, dim=1, clear=False)
+                    x[i, j] = T.if_then_else(k * block_N + j < N, x[i, j], -T.infinity(accum))
+                weights.weigh(x)
             for k in T.serial(parts):
                 if parts > 1:
                     T.copy(X[bx * block_M, k * block_N], x)
-                    for i, j in T.Parallel(block_M, block_N):
-                        x[i, j] = T.exp2((x[i, j] - row_max[i]) * _LOG2E)
+                    weights.exponentiate(x)
                 for i, j in T.Parallel(block_M, block_N):
-                    x[i, j] /= row_sum[i]
+                    x[i, j] /= weights.total[i]  # NaN in a row of -infinity, as torch has it
                 T.copy(x, Y[bx * block_M, k * block_N])
 
     return softmax
@@ -99,19 +87,20 @@ def rms_norm(
     epsilon : float
         What is added to the mean square.
     statistics : bool
-        One more result of shape (M,), in float32: what each row is multiplied by, which the gradient
-        asks for.
+        One more result of shape (M,), of the dtype of sums: what each row is multiplied by, which the
+        gradient asks for.
     """
     dtype = as_dtype(dtype)
+    accum = accumulator_dtype(dtype, dtype)
     block_M, block_N, threads = _blocks(target, M, N, dtype, configuration)
     parts = -(-N // block_N)
 
     @T.macro
     def compute(X, weight, Y, factors):
         with T.Kernel(T.ceildiv(M, block_M), threads=threads) as bx:
-            x = T.alloc_fragment((block_M, block_N), "float32")
-            squares = T.alloc_fragment((block_M, block_N), "float32")
-            factor = T.alloc_fragment((block_M,), "float32")
+            x = T.alloc_fragment((block_M, block_N), accum)
+            squares = T.alloc_fragment((block_M, block_N), accum)
+            factor = T.alloc_fragment((block_M,), accum)
             T.fill(factor, 0)
             for k in T.serial(parts):
                 T.copy(X[bx * block_M, k * block_N], x)
@@ -132,9 +121,7 @@ def rms_norm(
     if statistics:
 
         @T.prim_func
-        def rms_norm_statistics(
-            X: rows, weight: columns, Y: rows, factors: T.Tensor((M,), "float32")
-        ):
+        def rms_norm_statistics(X: rows, weight: columns, Y: rows, factors: T.Tensor((M,), accum)):
             compute(X, weight, Y, factors)
 
         return rms_norm_statistics
@@ -169,20 +156,21 @@ def layer_norm(
     epsilon : float
         What is added to the variance.
     statistics : bool
-        Two more results of shape (M,), in float32: the mean of each row, and what it is multiplied by,
-        which the gradients ask for.
+        Two more results of shape (M,), of the dtype of sums: the mean of each row, and what it is
+        multiplied by, which the gradients ask for.
     """
     dtype = as_dtype(dtype)
+    accum = accumulator_dtype(dtype, dtype)
     block_M, block_N, threads = _blocks(target, M, N, dtype, configuration)
     parts = -(-N // block_N)
 
     @T.macro
     def compute(X, weight, bias, Y, means, factors):
         with T.Kernel(T.ceildiv(M, block_M), threads=threads) as bx:
-            x = T.alloc_fragment((block_M, block_N), "float32")
-            squares = T.alloc_fragment((block_M, block_N), "float32")
-            mean = T.alloc_fragment((block_M,), "float32")
-            factor = T.alloc_fragment((block_M,), "float32")
+            x = T.alloc_fragment((block_M, block_N), accum)
+            squares = T.alloc_fragment((block_M, block_N), accum)
+            mean = T.alloc_fragment((block_M,), accum)
+            factor = T.alloc_fragment((block_M,), accum)
             T.fill(mean, 0)
             T.fill(factor, 0)
             for k in T.serial(parts):
@@ -220,8 +208,8 @@ def layer_norm(
             weight: columns,
             bias: columns,
             Y: rows,
-            means: T.Tensor((M,), "float32"),
-            factors: T.Tensor((M,), "float32"),
+            means: T.Tensor((M,), accum),
+            factors: T.Tensor((M,), accum),
         ):
             compute(X, weight, bias, Y, means, factors)
 

@@ -1,0 +1,107 @@
+"""The softmax of rows whose scores come tile by tile: of operators, and of kernels of your own."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import tvmtile.language as T
+from tvmtile.frontend.dtypes import DTypeLike, Extent
+
+__all__ = ["OnlineSoftmax"]
+
+_LOG2E = math.log2(math.e)  # exp2(_LOG2E * x) is exp(x)
+_exp2 = T.__exp2  # in a class the name would be the class's own
+
+
+class OnlineSoftmax:
+    """Maximum and sum of the rows of scores that come tile by tile, in a kernel.
+
+    A weight is relative to its row's largest score so far. Where a tile raises it, what was summed
+    before is scaled down (M. Milakov and N. Gimelshein, Online normalizer calculation for softmax,
+    2018). ::
+
+        softmax = OnlineSoftmax(block_M, scale)
+        for k in T.Pipelined(...):
+            T.gemm(Q_shared, K_shared, scores, transpose_B=True, clear_accum=True)
+            softmax.weigh(scores)  # scores become weights
+            T.copy(scores, weights)
+            softmax.rescale(output)
+            T.gemm(weights, V_shared, output)
+        softmax.normalize(output)
+
+    The difference of scores is taken before it is scaled: that of the largest is 0 and its weight 1,
+    whatever its size. `x * c - m * c`, which compilers contract to a fused multiply-add, leaves the
+    error of rounding `m * c`, infinite as a power of 2 where `m` is large. The first maximum is the
+    lowest number: scores of -infinity, as masks make them, have the weight 0, and no finite score
+    lies below it.
+
+    Parameters
+    ----------
+    rows : int
+        Of a tile of scores.
+    scale : float
+        Positive: what scores are multiplied by.
+    dtype : dtype
+        Of scores and sums: float32, or float64.
+
+    Attributes
+    ----------
+    largest, total : fragment
+        Of each row, the largest score so far, and the sum of the weights relative to it.
+    """
+
+    def __init__(self, rows: Extent, scale: float = 1.0, dtype: DTypeLike = "float32") -> None:
+        self._factor = scale * _LOG2E
+        names = ("largest", "total", "_before", "_rescale", "_of_tile")
+        for name in names:
+            setattr(self, name, T.alloc_fragment((rows,), dtype))
+        T.fill(self.largest, T.min_value(dtype))
+        T.fill(self.total, 0)
+
+    largest: Any
+    total: Any
+    _before: Any
+    _rescale: Any
+    _of_tile: Any
+
+    @T.macro
+    def weigh(self, scores: Any) -> None:
+        """Turn a tile of scores into weights, and count them."""
+        T.copy(self.largest, self._before)
+        T.reduce_max(scores, self.largest, dim=1, clear=False)
+        for i in T.Parallel(scores.shape[0]):
+            self._rescale[i] = _exp2((self._before[i] - self.largest[i]) * self._factor)
+        self.exponentiate(scores)
+        T.reduce_sum(scores, self._of_tile, dim=1)
+        for i in T.Parallel(scores.shape[0]):
+            self.total[i] = self.total[i] * self._rescale[i] + self._of_tile[i]
+
+    @T.macro
+    def exponentiate(self, scores: Any) -> None:
+        """Turn scores into weights that are relative to the largest ones so far."""
+        for i, j in T.Parallel(*scores.shape):
+            scores[i, j] = _exp2((scores[i, j] - self.largest[i]) * self._factor)
+
+    @T.macro
+    def rescale(self, output: Any) -> None:
+        """Scale down what earlier tiles of weights made, before the last one's share is added."""
+        for i, j in T.Parallel(*output.shape):
+            output[i, j] *= self._rescale[i]
+
+    @T.macro
+    def normalize(self, output: Any) -> None:
+        """Divide by the sums of weights, of rows without one (which are 0) by 1."""
+        for i in T.Parallel(output.shape[0]):
+            self.total[i] = T.if_then_else(self.total[i] == 0, 1, self.total[i])
+        for i, j in T.Parallel(*output.shape):
+            output[i, j] /= self.total[i]
+
+
+def normalized_weight(score: Any, largest: Any, logarithm: Any, scale: float) -> Any:
+    """The weight of a score, by its row's largest one and the logarithm to base 2 of their sum.
+
+    A score that was summed in another order may lie above the largest one, without a bound.
+    """
+    below = score - largest
+    return _exp2(T.if_then_else(below > 0, 0, below) * (scale * _LOG2E) - logarithm)
