@@ -118,6 +118,7 @@ def test_rows_at_the_edges(operator, dtype, target):
             assert_same(of_x[i], of_wide[i], f"gradient of {name}")
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("name", SCORES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize("dim", [16, 40])
