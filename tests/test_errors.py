@@ -38,7 +38,7 @@ SUBCLASSES = [
 
 @pytest.mark.parametrize("kind", SUBCLASSES, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("remedy", [None, "what to do"])
-@pytest.mark.parametrize("file", ["kernel.py", __file__])
+@pytest.mark.parametrize("file", ["kernel.py", __file__], ids=["absent", "there"])
 def test_error_is_shown_whole_and_crosses_cpp_as_it_is(kind, remedy, file):
     error = kind("what\n  is wrong", help=remedy, location=SourceLocation(file, 3))
     shown = "".join(traceback.format_exception_only(error))

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 
+import pytest
+
 from tests.mutation.mutants import Mutant
 from tests.mutation.trees import Ran, Trees
 
@@ -124,6 +126,11 @@ class Hunt:
         arguments = [*self.settings.arguments, *broken, *tests]
         return self.trees.pytest(tree, arguments, self.settings.timeout, stop)
 
+    def lacks(self, tests: Sequence[str]) -> bool:
+        """Tell whether one of these tests does not exist without a mutant either."""
+        ran = self._pytest(self.trees.clean, ["--collect-only", *tests])
+        return ran.status == pytest.ExitCode.USAGE_ERROR
+
     def fails_alone(self, test: str) -> bool:
         """Tell whether a test fails without a mutant too."""
         ran = self._pytest(self.trees.clean, [test])
@@ -188,6 +195,8 @@ class _Case:
                 failed = {
                     ran.last or tests[0]: f"pytest ends with {ran.status}: {ran.output[-300:]}"
                 }
+                if ran.status == pytest.ExitCode.USAGE_ERROR and self._hunt.lacks(tests):
+                    raise RuntimeError(f"the tree lacks a test of the baseline: {ran.output}")
             if not failed:
                 return
             test, message = next(iter(failed.items()))

@@ -125,14 +125,14 @@ def test_a_large_product_goes_by_wgmma_and_tma_for_every_number_of_rows():
     )
 
 
-@pytest.mark.full
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize(
     ("target", "dtype", "layout", "causal"),
     [
-        ("llvm", "float32", "bhld", False),
-        ("llvm", "float32", "blhd", False),
         ("llvm", "float32", "bhld", True),
         ("llvm", "float32", "blhd", True),
+        ("llvm", "float32", "bhld", False),
+        ("llvm", "float32", "blhd", False),
         *(
             pytest.param(target, "float16", "blhd", True, marks=pytest.mark.nightly)
             for target in EMULATED
@@ -222,7 +222,7 @@ def rows_of(x, weight, bias, epsilon=1e-3):
     }
 
 
-@pytest.mark.full
+@pytest.mark.full(but=3)
 @pytest.mark.parametrize("program", [programs.softmax, programs.rms_norm, programs.layer_norm])
 @pytest.mark.parametrize(
     ("target", "dtype", "options"),

@@ -83,9 +83,9 @@ def bulk_load_of_rows_counted_at_run_time(A: float16[n, 64], C: float16[n, 64]):
         "roles": [False, True],
     },
     examples=[
+        {"stages": 4, "repeated": 3},
         {},
         {"stages": 1, "repeated": 3},
-        {"stages": 4, "repeated": 3},
         {"guarded": True, "stages": 2},
     ],
     inputs={"S": [1, 0, 1, 0, 0]},

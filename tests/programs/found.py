@@ -32,7 +32,9 @@ def tiles_read_behind_the_product_that_reads_them(
         T.copy(c, C)
 
 
-@program(tags={"roles", "attention"}, targets=HOPPER, expects={"sm_90a": [", skewed"]})
+@program(
+    tags={"roles", "attention"}, targets=HOPPER, expects={"sm_90a": [", skewed"]}, fast=["sm_90a"]
+)
 def factor_of_the_iteration_before(
     Q: T.Tensor((N, N), "float16"),
     K: T.Tensor((4 * N, N), "float16"),

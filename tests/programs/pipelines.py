@@ -382,7 +382,7 @@ def pipeline_of_integers(
                     C[k, i * 8 + j] = bits[j, i]
 
 
-@pipelined(parameters={"stages": STAGES}, fast=["metal"])
+@pipelined(parameters={"stages": STAGES}, fast=["metal", "sm_80"])
 def pipeline_of_a_ragged_vector(A: float16[1237], C: float32[512]):
     with T.Kernel(1, threads=64):
         tile, total = T.alloc_shared((512,), "float16"), T.alloc_fragment((512,), "float32")

@@ -277,10 +277,11 @@ GROUPS = [
         "tile": SCANNED,
         "reverse": [False, True],
         "scopes": [("shared", "fragment"), ("shared", "shared"), TENSORS],
-        "threads": [32, 128, 96],
+        "threads": [32, 128, 96, 256],
         "nan": [False, True],
     },
     examples=[
+        {"tile": GROUPS[-1][0], "threads": 256, "scopes": TENSORS},
         {},
         *({"dtypes": d, "tile": SCANNED[1 - n % 2]} for n, d in enumerate(DTYPES[2:5])),
         *({"dtypes": d} for d in (SAME["uint8"], ("bool", "int32"))),
