@@ -26,6 +26,7 @@ from tvmtile.errors import hide_internal_frames
 from tvmtile.ir.kernels import is_tile_program
 from tvmtile.ir.passes import check_order
 from tvmtile.passes.checks.check_buffers import CheckBuffers
+from tvmtile.passes.checks.check_extents import CheckExtents
 from tvmtile.passes.cpu.outline_blocks import OutlineBlocks
 from tvmtile.passes.gpu.check_alignment import CheckAlignment
 from tvmtile.passes.gpu.guard_launches import GuardLaunches
@@ -279,6 +280,7 @@ _GPU_REST = ir.transform.Sequential(
         GuardLaunches,  # a grid without blocks is not launched
         tirx.transform.SplitHostDevice(),
         tirx.transform.MakePackedAPI(),
+        CheckExtents,  # numbers of a call fit the dtypes of the program
         SetKernelAttributes,  # blocks that wait for each other run at once, and tensors may alias
         CheckBuffers,  # a kernel takes no more tensors than its GPU binds
     ]
@@ -322,6 +324,7 @@ def _cpu_rest(config: Mapping[str, object]) -> Any:
             tirx.transform.AnnotateEntryFunc(),
             tirx.transform.SplitHostDevice(),
             tirx.transform.MakePackedAPI(),
+            CheckExtents,
             tirx.transform.FP8StorageLegalize(),
             tirx.transform.BF16StorageLegalize(),
         ]

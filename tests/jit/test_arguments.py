@@ -175,3 +175,33 @@ def test_a_tensor_that_is_elsewhere(given, device, message, remedy):
     error = explain("fill", list(fill.params), (), (given,), device)
     assert error.message == f"fill: {message}"
     assert remedy in error.help
+
+
+def test_an_extent_that_its_dtype_does_not_hold():
+    n, m, wide = T.dynamic("n"), T.dynamic("m"), T.dynamic("wide", "int64")
+
+    def copying(*shape):
+        @T.prim_func
+        def main(A: T.Tensor(shape, "int8"), B: T.Tensor((4,), "int8")):
+            with T.Kernel(1, threads=32):
+                for i in T.Parallel(4):
+                    B[i] = A[i]
+
+        return tvmtile.compile(main, target="llvm")
+
+    large, b = np.empty(2**32 + 4, "int8"), np.zeros(4, "int8")  # memory that nobody touches
+    large[:4] = 1, 2, 3, 4
+    of_n = copying(n)
+    for size in (2**31 - 1, 2**31 + 1024, 2**32 + 4):
+        with pytest.raises(ArgumentError, match=r'axis 0 is n, an int32 of .*"n", "int64"\) holds'):
+            of_n(large[:size], b)
+    with pytest.raises(ArgumentError, match="axis 0 needs 4, not 4294967300"):
+        copying(4)(large, b)
+    with pytest.raises(
+        ArgumentError, match=r'axis 0 is 2 \* m, an int32 .*"m", "int64"\) holds more'
+    ):
+        copying(2 * m)(large[: 2**31], b)
+    for kernel, size in ((of_n, 2**31 - 2**17), (copying(wide), 2**32 + 4)):
+        b[:] = 0
+        kernel(large[:size], b)
+        assert b.tolist() == [1, 2, 3, 4]

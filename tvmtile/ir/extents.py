@@ -8,6 +8,7 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer, ConstIntBound
 
 from tvmtile._tvm import is_buffer_var
+from tvmtile.ir.operands import integer_range
 from tvmtile.ir.rewriting import substitute
 
 
@@ -36,3 +37,16 @@ def linear_in(expression: ir.Expr, var: ir.Var) -> tuple[int, ir.Expr] | None:
     if not analyzer.can_prove_equal(expression, coefficient * var + rest):
         return None
     return int(coefficient), rest
+
+
+def extent_range(dtype: str) -> tuple[int, int]:
+    """The least and the largest extent, or stride, that a dtype holds.
+
+    Beyond the last element there is room for a tile: kernels count to the end of the last one, and
+    `T.ceildiv` adds one to what it divides.
+    """
+    lowest, highest = integer_range(dtype)
+    return lowest, highest - (_LARGEST_TILE if dtype == "int32" else 0)
+
+
+_LARGEST_TILE = 1 << 16

@@ -12,6 +12,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import ArgumentError, SourceLocation
+from tvmtile.ir.extents import extent_range
 from tvmtile.ir.operands import constant, integer_range
 from tvmtile.ir.packed import has_float4, params_in_bytes
 from tvmtile.ir.rewriting import substitute, variables_of
@@ -98,28 +99,6 @@ def _address(value: Any) -> Any:
     if type(value).__module__ == "numpy":
         return ctypes.c_void_p(value.ctypes.data)
     return value
-
-
-def with_integers_in_range(
-    function: Callable[..., object], params: Sequence[ir.Var]
-) -> Callable[..., object]:
-    """`function`, with its integers checked, of which TVM would keep the low bits only."""
-    limits = {
-        index: integer_range(str(param.ty.dtype))
-        for index, param in enumerate(params)
-        if ir.is_prim_expr(param) and "int" in str(param.ty.dtype)
-    }
-    if not limits:
-        return function
-
-    def call(*args: object) -> Any:
-        for index, (lowest, highest) in limits.items():
-            value = args[index] if index < len(args) else None
-            if isinstance(value, int | Integral) and not lowest <= int(value) <= highest:
-                raise OverflowError(value)
-        return function(*args)
-
-    return call
 
 
 def in_order(
@@ -249,6 +228,13 @@ class _Check:
 
     def _mismatch(self, expected: Any, actual: int, what: str, name: str) -> str | None:
         """Compare an extent or a stride, which binds its variable where it is the first of its name."""
+        unknown = variables_of(expected) if isinstance(expected, ir.Expr) else []
+        lowest, highest = extent_range(str(expected.ty.dtype)) if unknown else (actual, actual)
+        if not lowest <= actual <= highest:
+            wider = f'T.dynamic("{unknown[0].name}", "int64") holds more'
+            return (
+                f"{what} is {expected}, {_a(str(expected.ty.dtype))} of at most {highest}; {wider}"
+            )
         if isinstance(expected, ir.Var):
             first, where = self._bound.setdefault(expected, (actual, f"{what} of {name}"))
             if first == actual:

@@ -25,7 +25,7 @@ from tvmtile.ir.alignment import WIDEST, failed_tensor, unaligned
 from tvmtile.ir.packed import has_float4, params_in_bytes
 from tvmtile.ir.rewriting import mentions, variables_of
 from tvmtile.jit.adapter import Adapter
-from tvmtile.jit.arguments import explain, in_order, is_pointer, ready, with_integers_in_range
+from tvmtile.jit.arguments import explain, in_order, is_pointer, ready
 from tvmtile.jit.artifact import Artifact
 from tvmtile.jit.dynamo import is_traced, untraced
 from tvmtile.jit.packed import as_bytes, as_elements
@@ -66,7 +66,7 @@ class CompiledProgram(Generic[Results]):
         self._config = dict(config)
         self.adapter = adapter
         self.name = artifact.name
-        self._launch = with_integers_in_range(adapter.call, list(prim_func.params))
+        self._launch = adapter.call
         self._call: Callable[..., None] = self._launch_or_dispatch
         self._input_count = len(prim_func.params) - len(out_idx)
         self._stored, _ = params_in_bytes(prim_func.params)
