@@ -45,7 +45,8 @@ _COMPARED: dict[type, Callable[[Any, Any], Any]] = {
 _ROUNDED = {"floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "round": np.rint}
 _ROUNDED["sqrt"] = np.sqrt
 _TESTED = {"isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite}
-_REDUCED: dict[str, Any] = {"max": np.nanmax, "min": np.nanmin}
+_OF_NOTHING = {"max": -np.inf, "min": np.inf, "absmax": 0}
+_REDUCED: dict[str, Any] = {"max": np.max, "min": np.min, "absmax": np.max}
 _REDUCED |= {f"bit{n}": getattr(np, f"bitwise_{n}").reduce for n in ("and", "or", "xor")}
 
 
@@ -79,7 +80,7 @@ def extremes(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> np
 
 
 def converted(x: np.ndarray, dtype: str) -> np.ndarray:
-    """Elements in another dtype: floats are rounded once, those of 8 bits end at their largest."""
+    """Elements in another dtype: floats are rounded once, without infinity they end."""
     kind, limit = storage(dtype), None
     if x.dtype == kind:
         return x
@@ -94,7 +95,7 @@ def converted(x: np.ndarray, dtype: str) -> np.ndarray:
                 raise Invalid(f"an {dtype} can't hold a float")
             x = cut
         return x.astype(kind)
-    if dtype.startswith("float8"):
+    if dtype.startswith("float8") and dtype != "float8_e5m2":
         limit = float(ml_dtypes.finfo(kind).max)
         x = np.clip(x.astype(np.float32), -limit, limit)
     return x.astype(kind)
@@ -294,13 +295,11 @@ def _truncmod(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _reduced(kind: str, x: np.ndarray, propagates: bool) -> np.ndarray:
-    """The last axis combined: by numbers where there are some, or NaN where there is one."""
-    if x.dtype.kind not in "biu" and np.isnan(_wide(x)).all(axis=-1).any():
-        raise Invalid("nothing but NaN")
-    if kind == "absmax":
-        kind, x = "max", _computed(np.abs, x)
-    combine = {"max": np.max, "min": np.min}[kind] if propagates else _REDUCED[kind]
-    return combine(_wide(x), axis=-1).astype(x.dtype)
+    """The last axis combined: NaN where there is one, or without it, as if it were not there."""
+    wide = _wide(_computed(np.abs, x) if kind == "absmax" else x)
+    if wide.dtype.kind == "f" and not propagates:
+        wide = np.where(np.isnan(wide), wide.dtype.type(_OF_NOTHING[kind]), wide)
+    return _REDUCED[kind](wide, axis=-1).astype(x.dtype)
 
 
 def _name(node: ast.expr) -> str:

@@ -424,10 +424,13 @@ def _combined(value: Value, kind: str, axis: int, nan_propagate: bool = False) -
         unsure = (error > 0).any(axis=axis)
         most = np.exp2(np.ceil(np.log2((np.abs(data) + error).max(axis=axis) + 1)) + 1)
         return Value(_BITS[kind].reduce(data, axis=axis), np.where(unsure, most, 0.0), value.dtype)
-    if is_float(value.dtype) and not nan_propagate:
-        data = np.where(np.isnan(data), neutral(kind, value.dtype).data, data)
+    data = data if nan_propagate else _without_nan(data, kind, value.dtype)
     extreme = _EXTREMES[kind].reduce(data, axis=axis)
     return Value(extreme, error.max(axis=axis), value.dtype)
+
+
+def _without_nan(data: np.ndarray, kind: str, dtype: str) -> np.ndarray:
+    return np.where(np.isnan(data), neutral(kind, dtype).data, data) if is_float(dtype) else data
 
 
 def scan(
@@ -446,7 +449,8 @@ def scan(
     if reverse:
         data, error = np.flip(data, dim), np.flip(error, dim)
     if kind == "max":
-        totals, errors = np.fmax.accumulate(data, dim), np.maximum.accumulate(error, dim)
+        data = _without_nan(data, kind, value.dtype)
+        totals, errors = np.maximum.accumulate(data, dim), np.maximum.accumulate(error, dim)
         result = Value(totals, errors, value.dtype)
     else:
         result = _running_sum(Value(data, error, value.dtype), dim)

@@ -224,7 +224,7 @@ def floats_that_are_extreme(
     },
     fast=["metal"],
 )
-def largest_numbers_among_none(X: dtype[8, 8], Y: dtype[2, 8]):
+def largest_numbers_among_none(X: dtype[8, 8], Y: dtype[4, 8], Z: dtype[8, 8]):
     """A loop over elements and an operator; the last row has no number."""
     with T.Kernel(1, threads=32):
         tile, rows = T.alloc_shared((8, 8), dtype), T.alloc_fragment((8,), dtype)
@@ -235,6 +235,11 @@ def largest_numbers_among_none(X: dtype[8, 8], Y: dtype[2, 8]):
         for i, j in T.Parallel(8, 8):
             rows[i] = T.max(rows[i], tile[i, j])
         T.copy(rows, Y[1, :])
+        T.reduce_min(tile, rows, dim=1)
+        T.copy(rows, Y[2, :])
+        T.reduce_absmax(tile, rows, dim=1)
+        T.copy(rows, Y[3, :])
+        T.cummax(tile, Z, dim=1)
 
 
 @program(

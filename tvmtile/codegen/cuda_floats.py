@@ -87,14 +87,20 @@ _HALVES_BY_BITS = {
 _ENCODE = """\
 #include <cuda_fp8.h>
 __device__ __forceinline__ unsigned char {name}(float value) {{
-  return __nv_cvt_float_to_fp8(value, __NV_SATFINITE, {kind});
+  unsigned char code = __nv_cvt_float_to_fp8(value, __NV_SATFINITE, {kind});
+  return {by_bits};
 }}
 """
+# The instruction saturates; CUDA's function that doesn't goes by float64.
+_BEYOND = {
+    "float8_e5m2": "fabsf(value) >= 61440.0f ? (code & 0x80u) | 0x7cu : code",
+    "float8_e4m3fn": "code",
+}
 _TEXTS = {
     "decode": (_DECODE, _BY_BITS),
     "half": (_HALF, _HALF_BY_BITS),
     "halves": (_HALVES, _HALVES_BY_BITS),
-    "encode": (_ENCODE, _BY_BITS),
+    "encode": (_ENCODE, _BEYOND),
 }
 _IN_CUDA = {
     "inline ": "__device__ __forceinline__ ",

@@ -14,7 +14,7 @@ from typing import Any
 from tvm import ir
 from tvm.tirx.script import builder as T
 
-from tvmtile.codegen.narrow_floats import NARROW_FLOATS, NarrowFloat
+from tvmtile.codegen.narrow_floats import NARROW_FLOATS, NarrowFloat, overflow
 
 _MANTISSA = 23
 _BIAS = 127
@@ -100,7 +100,6 @@ def _encode_lines(kind: NarrowFloat, half: bool) -> list[str]:
     exponents = _BIAS - kind.bias
     smallest = (exponents + 1) << _MANTISSA
     rounder = _bits(2.0 ** (_MANTISSA + 1 - kind.bias - kind.mantissa))
-    overflow = (kind.largest << shift) + (exponents << _MANTISSA)
     lines = [
         f"float rounder = as_type<float>({rounder:#x}u);",
         "uint bits = as_type<uint>((float)value);",
@@ -111,7 +110,7 @@ def _encode_lines(kind: NarrowFloat, half: bool) -> list[str]:
         f"code -= {exponents << kind.mantissa:#x}u;",
         f"if (magnitude < {smallest:#x}u)",
         f"  code = as_type<uint>(as_type<float>(magnitude) + rounder) - {rounder:#x}u;",
-        f"if (magnitude >= {overflow:#x}u) code = {kind.largest:#x}u;",
+        f"if (magnitude >= {overflow(kind):#x}u) code = {kind.beyond:#x}u;",
         f"uint sign = (bits >> {32 - kind.bits}) & {kind.sign:#x}u;",
     ]
     if kind.is_signed_zero_nan:

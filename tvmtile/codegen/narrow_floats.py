@@ -6,9 +6,10 @@ is 0, the mantissa counts steps of 2^(1 - bias - m), which float32 multiplies ex
 to the nearest, ties to even: by adding half a step less the last kept bit, so that a carry raises the
 exponent, and, where the result has e = 0, by adding a float whose last place is one such step.
 
-Values beyond the largest finite one become that one, infinity too (`T.cast` saturates, as TileLang's
-and CUDA's conversions do), except for bfloat16, which has float32's range and becomes infinity. NaN
-stays NaN; float4_e2m1fn, which has none, has zero in its place, of the other sign (as ml_dtypes).
+What rounds to a value beyond the largest finite one becomes infinity, where the dtype has one (bfloat16
+and float8_e5m2); elsewhere it becomes the largest finite one, infinity too (`T.cast` saturates, as
+TileLang's and CUDA's conversions do). NaN stays NaN; float4_e2m1fn, which has none, has zero in its
+place, of the other sign (as ml_dtypes).
 Nothing depends on how the processor treats subnormal numbers.
 
 Checked against torch: all codes of every dtype decode bit by bit and encode again; float32 values near
@@ -54,6 +55,11 @@ class NarrowFloat:
     def sign(self) -> int:
         """The bit of the sign."""
         return 1 << (self.bits - 1)
+
+    @property
+    def beyond(self) -> int:
+        """The code of what lies beyond the largest finite value, without the sign."""
+        return self.largest if self.infinity is None else self.infinity
 
     @property
     def is_signed_zero_nan(self) -> bool:
@@ -151,7 +157,7 @@ def _encode_bits(kind: NarrowFloat, u32: _Lanes, bits: ir.Expr) -> ir.Expr:
             shifted = u32.as_bits(u32.as_float(magnitude) + u32.float(rounder))
             subnormal = shifted - u32.as_bits(u32.float(rounder))
             code = tirx.Select(magnitude < u32(smallest), subnormal, code)
-            code = tirx.Select(magnitude >= u32(_overflow(kind)), u32(kind.largest), code)
+            code = tirx.Select(magnitude >= u32(overflow(kind)), u32(kind.beyond), code)
         sign = (bits >> u32(32 - kind.bits)) & u32(kind.sign)
         if kind.is_signed_zero_nan:
             sign = tirx.Select(code == u32(0), u32(0), sign)
@@ -167,10 +173,13 @@ def _exponents(kind: NarrowFloat) -> int:
     return _FLOAT32_BIAS - kind.bias
 
 
-def _overflow(kind: NarrowFloat) -> int:
-    """The bits of the largest finite value as a float32: what is not below it becomes it."""
+def overflow(kind: NarrowFloat) -> int:
+    """The bits of the float32 of the code `beyond`: what is not below it has that code.
+
+    What lies below infinity and rounds to it has its code, too, since its exponent is the next one.
+    """
     shift = _FLOAT32_MANTISSA - kind.mantissa
-    return (kind.largest << shift) + (_exponents(kind) << _FLOAT32_MANTISSA)
+    return (kind.beyond << shift) + (_exponents(kind) << _FLOAT32_MANTISSA)
 
 
 class _Lanes:

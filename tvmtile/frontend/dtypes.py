@@ -213,6 +213,8 @@ _LARGEST = {
     dtype: float(tirx.max_value(dtype).value)
     for dtype in ("float16", "float8_e4m3fn", "float8_e5m2")
 }
+_INFINITE = {"float16": 65520.0, "float8_e5m2": 61440.0}
+"""The least number that rounds to infinity."""
 
 
 def conversion(value: ir.Expr, dtype: str) -> ir.Expr:
@@ -229,7 +231,7 @@ def _limited(number: float, dtype: str) -> float:
     largest = _LARGEST.get(scalar, math.inf)
     if not abs(number) > largest:  # also NaN
         return number
-    rounds_up = scalar == "float16" and abs(number) >= largest + 16  # half of what is between two
+    rounds_up = scalar in _INFINITE and abs(number) >= _INFINITE[scalar]
     return math.copysign(math.inf if rounds_up else largest, number)
 
 

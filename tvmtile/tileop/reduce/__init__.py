@@ -66,8 +66,9 @@ def reduce(
     batch : int
         Accepted with a warning: how many results threads exchange at once.
     nan_propagate : bool
-        A maximum or minimum over a NaN is NaN, as torch has it. By default NaNs are ignored (and a
-        maximum over nothing else is minus infinity), as TileLang has it, which costs less.
+        A maximum or minimum over a NaN is NaN, as torch has it. By default NaNs are left out (of
+        nothing else the maximum is minus infinity, the minimum infinity, of absolute values 0), as
+        TileLang has it, which costs less.
     annotations : dict, optional
         Accepted with a warning.
 

@@ -67,7 +67,9 @@ def cummax(
     reverse: bool = False,
     annotations: Mapping[str, object] | None = None,
 ) -> None:
-    """Maxima of all elements up to each one, along an axis. NaNs are ignored.
+    """Maxima of all elements up to each one, along an axis. NaNs are left out.
+
+    Before the first number they are minus infinity.
 
     Parameters
     ----------
