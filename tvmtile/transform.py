@@ -16,6 +16,7 @@ __all__ = [
     "FAST_MATH",
     "NO_TENSOR_MAPS",
     "ONE_ROLE",
+    "OWN_BARRIERS",
     "PassConfigKey",
     "PassContext",
     "in_force",
@@ -33,9 +34,11 @@ class PassConfigKey(str, Enum):
     CUDA has approximations of (`T.exp`, `T.exp2`, `T.exp10`, `T.log`, `T.log2`, `T.log10`, `T.sin`,
     `T.cos`, `T.tan`, `T.tanh`) are these, in float32 and below, quotients and square roots too, and
     subnormals are 0, as they are with `--use_fast_math`; all is exact on other targets, and so is
-    `T.pow`, whose approximation has no value for a base below zero. The others of `tl.*` steer
-    TileLang's own passes; where one asks for something that is not done here, a warning says so and
-    what there is instead. None of them changes what a program computes, fast mathematics aside.
+    `T.pow`, whose approximation has no value for a base below zero. `tl.disable_thread_storage_sync`
+    makes a warning of the error for a race that no barrier can prevent; barriers that are needed stand
+    all the same. The others of `tl.*` steer TileLang's own passes; where one asks for something that is
+    not done here, a warning says so and what there is instead. None of them changes what a program
+    computes, fast mathematics aside.
     """
 
     TL_SIMPLIFY = "tl.Simplify"
@@ -117,7 +120,6 @@ _WITHOUT_EFFECT = {
     "tl.emit_line_directives": "errors name the lines of the kernel",
     "tl.config_index_bitwidth": "an index has the width that its tensor's extents need",
     "tl.disable_safe_memory_legalize": "an access that certainly lies inside has no guard",
-    "tl.disable_thread_storage_sync": "there are only the barriers that are needed",
     "tl.disable_shared_memory_reuse": "tiles share memory only where they would not fit otherwise",
     "tl.storage_rewrite_detect_inplace": "the target's compiler assigns registers",
     "tl.disable_data_race_check": _MISTAKES,
@@ -274,10 +276,13 @@ NO_TENSOR_MAPS = "tvmtile.no_tensor_maps"
 """The same: copies between tensors and tiles go by threads."""
 FAST_MATH = "tvmtile.fast_math"
 """The same: functions of floats are approximations, where the target has them."""
+OWN_BARRIERS = "tvmtile.own_barriers"
+"""The same: the author of a kernel answers for races where no barrier can stand."""
 EFFECTS = {
     FAST_MATH: ("tl.enable_fast_math",),
     ONE_ROLE: ("tl.disable_warp_specialized", "tl.disable_tma_lower"),
     NO_TENSOR_MAPS: ("tl.disable_tma_lower",),
+    OWN_BARRIERS: ("tl.disable_thread_storage_sync",),
 }
 """These attributes of functions, each with the keys that set it."""
 

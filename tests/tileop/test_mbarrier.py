@@ -239,3 +239,77 @@ def test_the_instructions_are_those_of_the_gpu(arch):
 
     kernel = tvmtile.compile(main, target={"kind": "cuda", "arch": arch})
     assert kernel.cubin
+
+
+@T.macro
+def answers(waited, tx, bars, asked, answer):
+    if waited:
+        T.mbarrier_wait_parity(bars[0], 0)
+    answer[tx] = asked[31 - tx] + 1
+    T.mbarrier_arrive(bars[1])
+
+
+@T.macro
+def asks(tx, bars, asked, answer, A, C):
+    asked[tx - 32] = A[tx - 32]
+    T.mbarrier_arrive(bars[0])
+    T.mbarrier_wait_parity(bars[1], 0)
+    C[tx - 32] = answer[63 - tx]
+
+
+def there_and_back(form, waited=True):
+    """The second warp writes a tile, the first one answers with another: what comes first waits."""
+
+    @T.prim_func
+    def main(A: T.Tensor((32,), "float32"), C: T.Tensor((32,), "float32")):
+        with T.Kernel(1, threads=64):
+            asked, answer = T.alloc_shared((32,), "float32"), T.alloc_shared((32,), "float32")
+            bars = T.alloc_barrier([32, 32])
+            tx = T.get_thread_binding()
+            if form == "two cases":
+                if tx < 32:
+                    answers(waited, tx, bars, asked, answer)
+                else:
+                    asks(tx, bars, asked, answer, A, C)
+            else:
+                if tx < 32:
+                    answers(waited, tx, bars, asked, answer)
+                if tx >= 32:
+                    asks(tx, bars, asked, answer, A, C)
+
+    return main
+
+
+@pytest.mark.parametrize("form", ["two cases", "two branches"])
+def test_branches_of_different_threads_have_no_order(form):
+    kernel = emulated(there_and_back(form))
+    assert body_of(kernel).count("__syncthreads") == 1  # behind the initialisation
+    a, c = torch.randn(32), torch.zeros(32)
+    kernel(a, c)
+    assert torch.equal(c, a + 1)
+
+
+def test_a_wait_that_is_left_out_of_the_first_branch_is_a_race():
+    with pytest.raises(DataRace, match="no barrier can stand between"):
+        emulated(there_and_back("two cases", waited=False))
+
+
+def test_a_tile_that_is_written_again_is_no_answer_to_an_earlier_wait():
+    @T.prim_func
+    def main(A: T.Tensor((2, 32), "float32"), C: T.Tensor((32,), "float32")):
+        with T.Kernel(1, threads=64):
+            tile, full = T.alloc_shared((32,), "float32"), T.alloc_barrier(32)
+            tx = T.get_thread_binding()
+            for k in T.unroll(2):
+                if tx < 32:
+                    tile[tx] = A[k, tx]
+                    T.mbarrier_arrive(full)
+                if tx >= 32:
+                    T.mbarrier_wait_parity(full, k)
+                    C[tx - 32] = tile[63 - tx]
+
+    kernel = emulated(main)
+    a, c = torch.randn(2, 32), torch.zeros(32)
+    kernel(a, c)
+    assert torch.equal(c, a[1].flip(0))
+    assert body_of(kernel).count("__syncthreads") == 2

@@ -119,6 +119,10 @@ class TileOp:
         """The mbarrier, an element, at which a thread waits; None of other operators."""
         return None
 
+    def phase(self) -> ir.Expr | None:
+        """The parity of the phase that it waits for; None of other operators."""
+        return None
+
     def ranks(self) -> Sequence[ir.Expr] | None:
         """The blocks of the cluster in whose memory it acts, by their ranks; None: its own one.
 

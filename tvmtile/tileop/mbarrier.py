@@ -301,6 +301,9 @@ class Mbarrier(ValueOp):
     def acquires(self) -> ir.TensorLoad | None:
         return self.barrier if self.action == "wait" else None
 
+    def phase(self) -> ir.Expr | None:
+        return self.value if self.action == "wait" else None
+
 
 @tile_operator
 class EndPhase(ValueOp):
@@ -334,6 +337,9 @@ class AwaitPhase(ValueOp):
 
     def acquires(self) -> ir.TensorLoad | None:
         return self.barrier
+
+    def phase(self) -> ir.Expr | None:
+        return self.parity
 
 
 @tile_operator

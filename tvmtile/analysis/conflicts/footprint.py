@@ -60,6 +60,15 @@ class Footprints:
         """The threads for which conditions on them certainly hold, a bit each."""
         return self._holding(conditions, unknown=False)
 
+    def are_alike_in_warps(self, expression: ir.Expr) -> bool:
+        """Tell whether an expression of the thread's index has one value in each warp."""
+        count = self._domain.num_threads
+        value = self._domain.by_threads(expression, np.arange(count))
+        if value is None or value.term is not None:
+            return False
+        numbers = np.broadcast_to(np.asarray(value.numbers), count)
+        return bool((numbers == numbers[np.arange(count) // WARP_SIZE * WARP_SIZE]).all())
+
     def warps_of(self, threads: int) -> int:
         """All threads of the warps that some are of."""
         warp = (1 << WARP_SIZE) - 1

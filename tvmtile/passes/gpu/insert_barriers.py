@@ -35,6 +35,7 @@ from tvmtile.passes.gpu.barriers.items import (
 from tvmtile.passes.gpu.barriers.placement import place
 from tvmtile.passes.gpu.barriers.structure import Builder
 from tvmtile.target import CUDA_NAMED_BARRIERS, gpu
+from tvmtile.transform import OWN_BARRIERS
 
 
 @prim_func_pass(
@@ -79,7 +80,8 @@ def InsertBarriers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     Raises
     ------
     DataRace
-        If threadgroup memory needs a barrier where not all threads of the block, or group, come.
+        If threadgroup memory needs a barrier where not all threads of the block, or group, come. Where
+        `tl.disable_thread_storage_sync` says that the author orders them, it is a warning.
     NestingError
         If a group needs a barrier, and the target has none for some of a block's threads.
     """
@@ -88,6 +90,7 @@ def InsertBarriers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     capability = gpu(target)
     count = CUDA_NAMED_BARRIERS if capability is None else capability.named_barriers
     exchanged: set[ir.Var] = set()
+    forgives = func.attrs is not None and bool(func.attrs.get(OWN_BARRIERS, False))
 
     def order(kernel: tirx.For) -> tirx.For:
         launch = Launch(kernel)
@@ -109,7 +112,8 @@ def InsertBarriers(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if blocks > 1 and not is_published(kernel, func.body, effects):
             kernel = mapped(kernel, (ir.Call, _within_block))
         for group in (None, *groups):
-            builder = Builder(Launch(kernel), effects, footprints, group, blocks)
+            program = Launch(kernel)
+            builder = Builder(program, effects, footprints, group, blocks, forgives=forgives)
             kernel = _with_barriers(kernel, builder, group, named, is_for_metal=is_for_metal)
         return with_launch_body(kernel, without_groups(Launch(kernel).body)) if groups else kernel
 

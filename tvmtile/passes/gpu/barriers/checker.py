@@ -10,7 +10,9 @@ is a clause. An access whose path holds a clause is closed: whatever comes later
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+import operator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from tvm import ir
@@ -60,10 +62,45 @@ class Clause(NamedTuple):
     """The threads to separate."""
 
 
-class Checker:
-    """Looks for races."""
+def _ordered_since(opened: Open) -> Open | None:
+    """An access behind a barrier of warps; None if one has ordered it before."""
+    if opened.ordered != ConflictScope.NONE:
+        return None
+    return opened._replace(ordered=ConflictScope.WARP)
 
-    def __init__(self, footprints: Footprints, cluster: Cluster) -> None:
+
+_Sides = tuple[frozenset[tuple[Access, int]], Distances]
+"""Two accesses, each with its block, whichever comes first, and how many iterations lie between."""
+
+
+class _OtherOrder(NamedTuple):
+    """What conflicts where parts that run at the same time are gone through in the other order."""
+
+    loops: tuple[Loop, ...]
+    """Those around the parts."""
+    conflicts: set[_Sides]
+
+    def excuses(self, earlier: Open, done: Done) -> bool:
+        """Tell whether an access comes after another one only where the text says so.
+
+        Of two that loops repeat, one comes before the other and after it: both must be ordered.
+        """
+        accesses = earlier.access, done.access
+        if all(any(loop not in self.loops for loop in each.loops) for each in accesses):
+            return False
+        return self.sides(earlier, done) not in self.conflicts
+
+    def sides(self, earlier: Open, done: Done) -> _Sides:
+        both = frozenset([(earlier.access, earlier.block), (done.access, done.block)])
+        return both, frozenset(each for each in earlier.distances if each[0] in self.loops)
+
+
+class Checker:
+    """Looks for races. Where it `forgives`, the author answers for those that no barrier prevents."""
+
+    def __init__(self, footprints: Footprints, cluster: Cluster, *, forgives: bool = False) -> None:
+        self.forgives = forgives
+        self._forgiven: set[tuple[Access, Access]] = set()
         self._footprints = footprints
         self._cluster = cluster
         self._barriers: Barriers = {}
@@ -78,6 +115,13 @@ class Checker:
         self._contested: set[ir.Var] = set()
         self._counted: dict[Loop, frozenset[ir.Var]] = {}
         self._following: dict[tuple[Distances, Loop, bool], Distances | None] = {}
+        self._threads: dict[Item, int] = {}
+        self._other_orders: list[_OtherOrder] = []
+        self._noted: _OtherOrder | None = None
+
+    def forgive(self, race: Race) -> None:
+        """Take two accesses to be in order."""
+        self._forgiven.add((race.earlier, race.later))
 
     def follow(self, program: Sequence) -> None:
         """Find which asynchronous copies are in flight where loops begin: they may arrive inside."""
@@ -137,7 +181,7 @@ class Checker:
     # Paths -------------------------------------------------------------------------------------------
 
     def _look_at(self, part: Item | Sequence, loops: tuple[Loop, ...]) -> None:
-        self._exits = [({}, {})]
+        self._exits, self._other_orders, self._noted = [({}, {})], [], None
         on_their_way = self._entering.get(part, {}) if isinstance(part, Iteration) else {}
         self._contested = contested(accesses_of(part), (opened.access for opened in on_their_way))
         if isinstance(part, Sequence):
@@ -146,9 +190,59 @@ class Checker:
             self._item(part, on_their_way, loops)
 
     def _sequence(self, sequence: Sequence, state: State, loops: tuple[Loop, ...]) -> State:
-        for slot, item in zip(sequence.slots, sequence.items, strict=False):
-            state = self._item(item, self._at(slot, state), loops)
+        for steps in self._at_once(sequence):
+            of_some = [item for _, item in steps if self._threads_in(item)]
+            parts = [case for item in of_some if isinstance(item, Branch) for case in item.cases]
+            is_ordered = len(parts) < 2 or not self._is_looking
+            if not is_ordered:
+                self._other_orders.append(self._backwards(parts, state, loops))
+            for slot, item in steps:
+                state = self._item(item, self._at(slot, state), loops)
+            if not is_ordered:
+                self._other_orders.pop()
         return self._at(sequence.slots[-1], state)
+
+    def _at_once(self, sequence: Sequence) -> Iterator[list[tuple[Slot | None, Item]]]:
+        """The items of a sequence: one by one, and together those that different threads do.
+
+        Threads that hand elements over at mbarriers in branches of their own go through these at the
+        same time. Which of them comes first in the text is nothing: mbarriers order what they do.
+        """
+        steps: list[tuple[Slot | None, Item]] = []
+        threads = 0
+        for slot, item in zip(sequence.slots, sequence.items, strict=False):
+            own = self._threads_in(item)
+            if not own or own & threads or slot in self._barriers:
+                if steps:
+                    yield steps
+                steps, threads = [], 0
+            steps.append((slot, item))
+            threads |= own
+            if not own:
+                yield steps
+                steps = []
+        if steps:
+            yield steps
+
+    def _threads_in(self, item: Item) -> int:
+        """The threads that may hand over in a branch of some of them, a bit each; 0 of another item."""
+        if not isinstance(item, Branch) or not item.diverges or not item.hands_over:
+            return 0
+        if item not in self._threads:
+            each = map(self._footprints.threads_of, accesses_of(item))
+            self._threads[item] = functools.reduce(operator.or_, each, 0)
+        return self._threads[item]
+
+    def _backwards(
+        self, parts: list[Sequence], state: State, loops: tuple[Loop, ...]
+    ) -> _OtherOrder:
+        """Go through parts from the last one on, and note what conflicts."""
+        outer, self._noted = self._noted, _OtherOrder(loops, set())
+        noted = self._noted
+        for part in reversed(parts):
+            state = self._sequence(part, state, loops)
+        self._noted = outer
+        return noted
 
     def _at(self, slot: Slot | None, state: State) -> State:
         if slot is None:
@@ -190,11 +284,15 @@ class Checker:
             joined: State = {}
             for case in item.paths:
                 add_all(joined, self._sequence(case, state, loops))
+            if item.diverges:  # some threads do not come, and do not wait for their warps there
+                add_all(joined, {o: p for o, p in state.items() if _ordered_since(o) in joined})
             return joined
         return self._iteration(item, state, loops)
 
     def _handed_over(self, state: State, item: Handover) -> State:
         if item.waits:
+            if self._noted is not None and not item.is_of_first_phase:
+                return state  # it may be over before the part that comes later begins
             after = moved(state, lambda opened: opened.known_to(item, self._cluster))
             everyone = self._cluster.all_threads
             return {o: paths for o, paths in after.items() if o.known != everyone}
@@ -345,6 +443,13 @@ class Checker:
                 continue
             scope, in_flight = self._conflict(earlier, later)
             if scope <= earlier.ordered:
+                continue
+            if (earlier.access, later) in self._forgiven:
+                continue
+            if any(order.excuses(earlier, done) for order in self._other_orders):
+                continue
+            if self._noted is not None:
+                self._noted.conflicts.add(self._noted.sides(earlier, done))
                 continue
             if 0 in paths:
                 raise Race(earlier.access, later, in_flight=in_flight)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from tvm import tirx
 
@@ -65,6 +66,8 @@ class Handover:
     """They wait, and know then what others did that arrived."""
     with_copies: bool = False
     """They arrive when their asynchronous copies have."""
+    is_of_first_phase: bool = False
+    """They wait, the first time, until the first phase is over: others have arrived by then."""
 
 
 @dataclass(eq=False)
@@ -116,6 +119,13 @@ class Branch:
     is_region: bool = False
     """It is the region of the threads whose barriers are looked for: they can stand in it alone."""
 
+    @cached_property
+    def hands_over(self) -> bool:
+        """Tell whether threads in it come to an mbarrier."""
+        return any(
+            isinstance(item, Handover) for case in self.cases for item in _items_in(case.items)
+        )
+
     @property
     def paths(self) -> list[Sequence]:
         """The ways through it."""
@@ -152,6 +162,12 @@ def _children(item: Item) -> Iterator[Item]:
             yield from case.items
     elif isinstance(item, Iteration):
         yield from item.body.items
+
+
+def _items_in(items: Iterable[Item]) -> Iterator[Item]:
+    for item in items:
+        yield item
+        yield from _items_in(_children(item))
 
 
 def accesses_of(item: Item | Sequence) -> list[Access]:

@@ -31,7 +31,7 @@ from tvmtile.passes.gpu.barriers.items import (
     Slot,
 )
 from tvmtile.passes.gpu.barriers.races import Race
-from tvmtile.passes.gpu.barriers.refusals import refuse
+from tvmtile.passes.gpu.barriers.refusals import settle
 from tvmtile.passes.gpu.barriers.removal import remaining
 
 _MAX_CHOICES = 6  # results of a loop that are kept
@@ -59,9 +59,8 @@ def place(program: Sequence, checker: Checker, *, of_device: bool) -> Barriers:
         search = _Search(program, checker, barriers_wait=True)
     strongest = Barrier(orders_device=of_device, waits_for_copies=search.barriers_wait)
     barriers = dict.fromkeys(search.slots, strongest)
-    race = checker.race(program, (), barriers)
-    if race is not None:
-        raise refuse(race)
+    while (race := checker.race(program, (), barriers)) is not None:
+        settle(race, checker)
     weaker: list[tuple[list[Slot], dict[str, Any]]] = [
         (search.slots, {"waits_for_copies": False}),
         (search.slots_for_simdgroups(), {"scope": ConflictScope.WARP}),
@@ -141,15 +140,17 @@ class _Search:
 
     def _separations(self, body: Sequence, around: Iteration | None) -> list[Clause]:
         part, loops = (body, ()) if around is None else (around, around.around)
-        try:
-            self._clauses = self._checker.clauses(
-                part, loops, self._bits, barriers_wait=self.barriers_wait
-            )
-        except Race as race:
-            if race.in_flight == Collision.POSSIBLE and not self.barriers_wait:
-                raise _InFlight from None
-            raise refuse(race) from None
-        return self._clauses
+        while True:
+            try:
+                self._clauses = self._checker.clauses(
+                    part, loops, self._bits, barriers_wait=self.barriers_wait
+                )
+            except Race as race:
+                if race.in_flight == Collision.POSSIBLE and not self.barriers_wait:
+                    raise _InFlight from None
+                settle(race, self._checker)
+            else:
+                return self._clauses
 
 
 def _slots(body: Sequence) -> Iterator[Slot]:

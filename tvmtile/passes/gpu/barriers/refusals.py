@@ -4,10 +4,29 @@ from __future__ import annotations
 
 from tvmtile.analysis.conflicts.dependence import Collision
 from tvmtile.analysis.effects import Access
-from tvmtile.errors import DataRace, VerifyError
+from tvmtile.errors import DataRace, VerifyError, warn
 from tvmtile.ir.asynchronous import BULK_STORE, CP_ASYNC, WGMMA
 from tvmtile.ir.operands import describe
+from tvmtile.passes.gpu.barriers.checker import Checker
 from tvmtile.passes.gpu.barriers.races import Race
+
+
+def settle(race: Race, checker: Checker) -> None:
+    """Refuse a race that no barrier can prevent; where the author answers for races, warn of it.
+
+    Raises
+    ------
+    DataRace, VerifyError
+        If nobody answers for it.
+    """
+    error = refuse(race)
+    if not checker.forgives or race.in_flight != Collision.NEVER:
+        raise error
+    warn(
+        f"{error.message}; the option tl.disable_thread_storage_sync says that the author orders them",
+        race.later.location or race.earlier.location,
+    )
+    checker.forgive(race)
 
 
 def refuse(race: Race) -> DataRace | VerifyError:

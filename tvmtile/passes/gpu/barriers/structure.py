@@ -6,6 +6,7 @@ The items are a control-flow graph to search, with a slot in front of each state
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from collections.abc import Sequence as Statements
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import OPAQUE, nodes_in
+from tvmtile._tvm import OPAQUE, mapped, nodes_in
 from tvmtile.analysis.conflicts.dependence import ConflictScope
 from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.analysis.effects import Access, Effects, Loop
@@ -26,8 +27,9 @@ from tvmtile.ir.calls import effect_of, is_extern_call, op_name
 from tvmtile.ir.conditions import conjuncts
 from tvmtile.ir.kernels import Launch, flattened, is_loop_exit, statements_of
 from tvmtile.ir.nodes import once_per_node
-from tvmtile.ir.operands import describe, literal
-from tvmtile.ir.operators import operator_of
+from tvmtile.ir.operands import constant, describe, literal
+from tvmtile.ir.operators import TileOp, operator_of
+from tvmtile.ir.rewriting import substitute, variables_of
 from tvmtile.ir.threads import Group, group_of_region
 from tvmtile.passes.gpu.barriers.checker import Checker
 from tvmtile.passes.gpu.barriers.clusters import Cluster
@@ -53,18 +55,18 @@ from tvmtile.passes.gpu.barriers.items import (
     accesses_of,
     has_own_flow,
 )
-from tvmtile.passes.gpu.barriers.refusals import refuse
+from tvmtile.passes.gpu.barriers.refusals import settle
 
+_COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
 _BRANCH_WEIGHT = 0.6  # so that a barrier beside a branch is better than one in each of its cases
 
 
 class _Uniformity(ThreadVariance):
     """Divergence on a GPU: also of what other threads may be writing just now."""
 
-    def __init__(self, launch: Launch, group: Group | None, written: frozenset[ir.Var]) -> None:
+    def __init__(self, launch: Launch, body: tirx.Stmt, written: frozenset[ir.Var]) -> None:
         self._written = written
-        threads = [loop.loop_var for loop in launch.threads]
-        super().__init__(seen_by(launch.body, group), threads)
+        super().__init__(body, [loop.loop_var for loop in launch.threads])
 
     def acts(self, expression: ir.Expr) -> bool:
         return any(map(self._may_differ, _loads_and_calls(expression)))
@@ -73,6 +75,41 @@ class _Uniformity(ThreadVariance):
         if type(node) is ir.TensorLoad:
             return node.source in self._written
         return effect_of(node) == OPAQUE or is_extern_call(node)
+
+
+class _Warps:
+    """Divergence within a warp: an index of threads that all of them have alike is a number."""
+
+    def __init__(
+        self, launch: Launch, effects: Effects, footprints: Footprints, group: Group | None
+    ) -> None:
+        self._threads = {loop.loop_var for loop in launch.threads}
+        self._effects = effects
+        self._footprints = footprints
+        body = self._of_warp(seen_by(launch.body, group))
+        self._variance = _Uniformity(launch, body, effects.written_by_blocks)
+
+    def may_diverge(self, expression: ir.Expr) -> bool:
+        """Tell whether an expression may have another value in another thread of a warp."""
+        return self._variance.may_diverge(self._of_warp(self._effects.resolved(expression)))
+
+    def is_divergent(self, loop: tirx.For | tirx.While) -> bool:
+        """Tell whether threads of a warp may go through a loop a different number of times."""
+        return self._variance.is_divergent(self._of_warp(loop))
+
+    def _of_warp(self, node: Any) -> Any:
+        return mapped(node, ((tirx.FloorDiv, *_COMPARISONS), self._number))
+
+    def _number(self, expression: Any) -> ir.Expr:
+        names = variables_of(expression)
+        if not names or not self._threads.issuperset(names):
+            return expression
+        alike = self._footprints.are_alike_in_warps(expression)
+        return tirx.const(0, str(expression.ty.dtype)) if alike else expression
+
+
+def _has_warp_barrier(stmt: tirx.Stmt) -> bool:
+    return any(is_barrier(s) and scope_of(s) == "warp" for s in nodes_in(stmt, tirx.Evaluate))
 
 
 @once_per_node  # each group asks
@@ -102,7 +139,8 @@ class Builder:
     `effects` are those of the kernel, whatever barriers are in it; `footprints` compares accesses,
     given the names that are uniform. Barriers are looked for the threads of `group`, or the block's:
     they stand in their regions, and order what the kernel does there, but for what some of them do as a
-    group. `blocks` reach each other's memory.
+    group. `blocks` reach each other's memory. Where it `forgives`, the
+    author answers for races that no barrier can prevent.
     """
 
     def __init__(
@@ -112,6 +150,8 @@ class Builder:
         footprints: Callable[[set[ir.Var]], Footprints],
         group: Group | None = None,
         blocks: int = 1,
+        *,
+        forgives: bool = False,
     ) -> None:
         self._body = launch.body
         self._effects = effects
@@ -119,12 +159,14 @@ class Builder:
         self._around: list[Group] = []  # the regions around a statement
         self._warps_come = True  # whole warps come to a statement
         self._hands_over = False  # whether the outermost one, of some of the threads, does
-        self._variance = _Uniformity(launch, group, effects.written_by_blocks)
+        body = seen_by(launch.body, group)
+        self._variance = _Uniformity(launch, body, effects.written_by_blocks)
         self._num_threads = launch.num_threads
         self._blocks = launch.blocks
         self._footprints = footprints(self._uniform_names(launch.body))
+        self._warps = functools.cache(lambda: _Warps(launch, effects, self._footprints, group))
         self._cluster = Cluster(self._footprints, blocks)
-        self.checker = Checker(self._footprints, self._cluster)
+        self.checker = Checker(self._footprints, self._cluster, forgives=forgives)
 
     @property
     def exchanges_through_device(self) -> bool:
@@ -223,7 +265,16 @@ class Builder:
             comers,
             released is None,
             op.releases_copies(),
+            released is None and self._is_of_first_phase(op, context.loops),
         )
+
+    def _is_of_first_phase(self, wait: TileOp, loops: tuple[Loop, ...]) -> bool:
+        """Tell whether a wait is for the first phase where the loops around it begin."""
+        parity = wait.phase()
+        if parity is None:
+            return False
+        begin = {loop.var: loop.low for loop in loops if loop.var is not None}
+        return constant(Analyzer().simplify(substitute(self._effects.resolved(parity), begin))) == 0
 
     def _attribute(self, stmt: tirx.AttrStmt, context: _Context) -> Item:
         group, outer = group_of_region(stmt), self._hands_over
@@ -301,7 +352,11 @@ class Builder:
         head = self._read(bounds, context)
         context = replace(context, weight=weight if is_uniform else None)
         inside = replace(context, loops=(*context.loops, loop))
+        come = self._warps_come
+        if come and not is_uniform and _has_warp_barrier(stmt):
+            self._warps_come = not self._warps().is_divergent(stmt)
         body = self._sequence(stmt.body, inside, is_body=True)
+        self._warps_come = come
         return self._closed(Iteration(stmt, loop, head, body, runs, context.loops), context)
 
     def _branch(self, stmt: tirx.IfThenElse, context: _Context) -> Item:
@@ -313,7 +368,8 @@ class Builder:
         is_uniform = weight is not None and not self._variance.may_diverge(stmt.condition)
         inner = weight * _BRANCH_WEIGHT if weight and is_uniform else None
         come = self._warps_come
-        self._warps_come = come and not self._variance.may_diverge(stmt.condition)
+        if come and not is_uniform and _has_warp_barrier(stmt):
+            self._warps_come = not self._warps().may_diverge(stmt.condition)
         cases = [self._sequence(stmt.then_case, context.where(stmt.condition, inner))]
         if stmt.else_case is not None:
             negated = tirx.Not(stmt.condition)
@@ -358,5 +414,6 @@ class Builder:
         if race is None:
             return Leaf(item.statement, tuple(accesses_of(item)))
         if context.weight is None:
-            raise refuse(race)
+            settle(race, self.checker)
+            return self._closed(item, context)
         return item
