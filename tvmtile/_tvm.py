@@ -15,7 +15,8 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir import _ffi_api as _ir_ffi
 from tvm.ir import register_op_attr
-from tvm.ir.expr import ExprOperand
+from tvm.ir._overload_prim_expr import EqualOp, NotEqualOp
+from tvm.ir.expr import ExprOperand, ExprWithOp
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.parser._core import dispatch
 from tvm.tirx import CallEffectKind
@@ -33,9 +34,12 @@ __all__ = [
     "PURE",
     "READS",
     "CObject",
+    "EqualOp",
     "ExprOperand",
+    "ExprWithOp",
     "IRBuilder",
     "Mutator",
+    "NotEqualOp",
     "buffer_var",
     "call_packed_returning",
     "codegen_build",

@@ -29,12 +29,10 @@ from tvm.tirx.script import builder as T
 from tvmtile._tvm import IRBuilder
 from tvmtile.errors import ArgumentError, SyntaxNotSupported
 from tvmtile.frontend.dtypes import DType
-from tvmtile.frontend.entry import completed, resolve_annotations
+from tvmtile.frontend.entry import completed, resolve_annotations, trace_body
 from tvmtile.frontend.parameters import Parameters, as_parameter, is_run_time
-from tvmtile.frontend.rewrite import traced
 from tvmtile.frontend.tensor import TensorSpec
 from tvmtile.frontend.tracer import Tracer
-from tvmtile.frontend.translate import translate_errors
 from tvmtile.ir.packed import FLOAT4
 
 _STATE = threading.local()
@@ -52,13 +50,18 @@ class _DescriptionDone(BaseException):
 class _Descriptions:
     """Collects the descriptions of tensors, and ends the first look with the last one."""
 
-    def __init__(self, specs: dict[str, Any], missing: set[str]) -> None:
-        self._specs, self._missing = specs, missing
+    def __init__(
+        self, specs: dict[str, Any], missing: set[str], constants: Mapping[str, Any]
+    ) -> None:
+        self._specs, self._missing, self._constants = specs, missing, constants
 
     def __contains__(self, name: str) -> bool:
-        return name in self._missing
+        return name in self._missing or name in self._constants
 
     def declare(self, name: str, annotation: Any) -> Any:
+        _check_is_tensor(name, annotation, self._constants)
+        if name not in self._missing:
+            return as_parameter(name, annotation)
         self._specs[name] = annotation
         self._missing.discard(name)
         if not self._missing:
@@ -74,15 +77,21 @@ class _Given(Parameters):
         self._constants = constants
 
     def declare(self, name: str, annotation: Any) -> Any:
-        if name in self._constants and isinstance(annotation, TensorSpec):
-            given = f"the {type(self._constants[name]).__name__} {self._constants[name]!r:.40}"
-            raise ArgumentError(
-                f"{name} is a tensor of {annotation.dtype}; it got {given}",
-                help=f"pass a tensor, e.g. `torch.tensor({name})`"
-                if isinstance(self._constants[name], list | tuple)
-                else "pass a tensor",
-            )
+        _check_is_tensor(name, annotation, self._constants)
         return super().declare(name, annotation)
+
+
+def _check_is_tensor(name: str, annotation: Any, constants: Mapping[str, Any]) -> None:
+    """Refuse a list or a number for what the kernel describes as a tensor."""
+    if name in constants and isinstance(annotation, TensorSpec):
+        given = constants[name]
+        shown = f"the {type(given).__name__} {given!r:.40}"
+        raise ArgumentError(
+            f"{name} is a tensor of {annotation.dtype}; it got {shown}",
+            help=f"pass a tensor, e.g. `torch.tensor({name})`"
+            if isinstance(given, list | tuple)
+            else "pass a tensor",
+        )
 
 
 class _Look:
@@ -145,7 +154,7 @@ class EagerFunction:
                 help=f"write `{min(missing)}: T.Tensor((M, N), T.float16)` before T.Kernel",
             )
 
-        tracer = Tracer(_Descriptions(specs, missing), on_kernel=kernel_begins)
+        tracer = Tracer(_Descriptions(specs, missing, constants), on_kernel=kernel_begins)
         with _Look(None) as look:
             try:
                 self._trace(tracer, {**constants, **dict.fromkeys(tensors)})
@@ -179,8 +188,7 @@ class EagerFunction:
                     arguments[name] = parameters.declare(name, annotation)
             for name in specs or ():
                 arguments.setdefault(name, None)
-            with tracer.call(), translate_errors():
-                traced(self.func, tracer)(**arguments)
+            trace_body(self.func, tracer, arguments)
         return builder.get()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import sys
@@ -30,7 +31,7 @@ from tvmtile.frontend.dtypes import DType
 from tvmtile.frontend.module import DISPATCH_TOKEN, as_member, is_module_body
 from tvmtile.frontend.parameters import Parameters
 from tvmtile.frontend.rewrite import traced
-from tvmtile.frontend.source import parameter_location
+from tvmtile.frontend.source import parameter_location, parse_definition
 from tvmtile.frontend.tracer import Tracer, current_tracer
 from tvmtile.frontend.translate import translate_errors
 from tvmtile.frontend.variables import Ref, Reference, is_scalar_variable
@@ -111,10 +112,34 @@ def trace_prim_func(
             else parameters.undeclared(name)
             for name in inspect.signature(func).parameters
         }
-        with tracer.call(), translate_errors():
-            traced(func, tracer)(**arguments)
+        trace_body(func, tracer, arguments)
     parameters.require_all()
     return completed(parameters.in_order(builder.get()), tracer)
+
+
+def trace_body(func: Callable[..., object], tracer: Tracer, arguments: dict[str, Any]) -> None:
+    """Write the statements of a kernel down.
+
+    Raises
+    ------
+    SyntaxNotSupported
+        If it is a generator, whose body nothing would run.
+    """
+    if inspect.isgeneratorfunction(func):
+        yields = (ast.Yield, ast.YieldFrom)
+        lines = [
+            node.lineno
+            for node in ast.walk(parse_definition(func.__code__))
+            if isinstance(node, yields)
+        ]
+        raise SyntaxNotSupported(
+            "a kernel with `yield` is a generator, which Python does not run",
+            help="store results in a tensor; a generator that the kernel loops over is a function "
+            "of its own",
+            location=SourceLocation(func.__code__.co_filename, min(lines)),
+        )
+    with tracer.call(), translate_errors():
+        traced(func, tracer)(**arguments)
 
 
 def _declared(func: Callable[..., object], parameters: Parameters, name: str, note: object) -> Any:

@@ -6,19 +6,25 @@ int32 and cuts off, and `(x > 0) + (y > 0)`, which is a bool to TVM. While a ker
 then, expressions have a dtype, and such operators lose nothing (`operands` of `values`). Only classes
 can say that of TVM's nodes; what is put into them asks who calls, so that threads that trace nothing
 get TVM's answers.
+
+TVM takes the truth of `a == b`, and a key of a dictionary, for the question whether two nodes are one.
+A user's line means the values, so that there the answer is an error, wherever Python asks it:
+`x in table`, `[a] == [b]`, `table[x]`. TVM's own lines and ours keep TVM's answer.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tvm import ir
+from tvm import ir, tirx
 from tvm.tirx.expr import ExprOp
 
-from tvmtile._tvm import ExprOperand
+from tvmtile._tvm import EqualOp, ExprOperand, ExprWithOp, NotEqualOp, is_buffer_var
+from tvmtile.errors import SyntaxNotSupported
 from tvmtile.frontend.dtypes import DType
 from tvmtile.frontend.values import ARITHMETIC, BITWISE, operands
 from tvmtile.utils.locks import Lock
@@ -97,6 +103,51 @@ def _negation(tvms: Callable[[Any], Any]) -> Any:
     return method
 
 
+_OWN_PACKAGES = {"tvm", "tvm_ffi", "tvmtile"}
+_FOR_ANOTHER = {"tvmtile.frontend.operations"}
+"""Modules of ours that do what a line of the user's says."""
+
+
+def _is_asked_by_user() -> bool:
+    """Tell whether the innermost code that is no library of Python's is neither TVM's nor ours."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None:
+        module = str(frame.f_globals.get("__name__"))
+        package = module.partition(".")[0]
+        if module not in _FOR_ANOTHER and package not in sys.stdlib_module_names:
+            return package not in _OWN_PACKAGES
+        frame = frame.f_back
+    return True
+
+
+def _truth(tvms: Callable[[Any], bool]) -> Any:
+    """Of `a == b` and `a != b`."""
+
+    def method(self: Any) -> bool:
+        if not _THREAD.traces or not _is_asked_by_user():
+            return tvms(self)
+        if self.a.same_as(self.b) and "int" in str(self.a.ty.dtype):
+            return tvms(self)
+        value = self.asobject()
+        return bool(value.value if isinstance(value, tirx.IntImm) else value)
+
+    return method
+
+
+def _hash(tvms: Callable[[Any], int]) -> Any:
+    def method(self: Any) -> int:
+        is_value = _THREAD.traces and ir.is_prim_expr(self) and not is_buffer_var(self)
+        if is_value and _is_asked_by_user():
+            raise SyntaxNotSupported(
+                "a value that only the running kernel has is a key of a dictionary, an element of a "
+                "set or an argument of a function that caches",
+                help="compare it with each key, `if x == key:`, or pass the table as a tensor",
+            )
+        return tvms(self)
+
+    return method
+
+
 def _methods(kind: type) -> Iterator[tuple[type, str, Any, Any]]:
     """A class, the name of a method, TVM's and ours."""
     for op in sorted(ARITHMETIC | BITWISE):
@@ -110,3 +161,11 @@ def _methods(kind: type) -> Iterator[tuple[type, str, Any, Any]]:
 
 # Of expressions, and of `a == b` and `a != b`, which TVM makes expressions where they are used.
 _METHODS = [method for kind in (ExprOperand, ExprOp) for method in _methods(kind)]
+_METHODS += [
+    (kind, name, vars(kind)[name], make(vars(kind)[name]))
+    for kind, name, make in (
+        (EqualOp, "__bool__", _truth),
+        (NotEqualOp, "__bool__", _truth),
+        (ExprWithOp, "__hash__", _hash),
+    )
+]

@@ -8,11 +8,22 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var
-from tvmtile.errors import InvalidOperand, warn
+from tvmtile.errors import InvalidOperand, SyntaxNotSupported, warn
 from tvmtile.frontend.untraced import refuse_lost_assignment
 from tvmtile.frontend.unusable import Unusable, raise_unusable
 from tvmtile.frontend.values import as_condition, binary, described, is_number, store_element
 from tvmtile.frontend.variables import Reference, is_scalar_variable
+from tvmtile.ir.operands import describe
+
+
+def _is_tile(value: object) -> bool:
+    if isinstance(value, ir.TensorRegion):
+        return True
+    return is_buffer_var(value) and not is_scalar_variable(value)
+
+
+def _is_run_time(value: object) -> bool:
+    return is_number(value) and not isinstance(value, bool | int | float | tirx.IntImm)
 
 
 class _IndexBuilder:
@@ -86,6 +97,76 @@ class Expressions:
     def logical_not(self, operand: object) -> Any:
         operand = as_condition(operand)
         return tirx.Not(operand) if isinstance(operand, ir.Expr) else not operand
+
+    def compare(self, op: str, left: Any, right: Any) -> Any:
+        """`a == b`, `a != b`, `a in b` or `a not in b`, of sequences by their elements."""
+        if op == "in":
+            return self._contains(right, left)
+        if op == "not_in":
+            return self.logical_not(self._contains(right, left))
+        if _is_tile(left) != _is_tile(right) or isinstance(left, ir.TensorRegion):
+            tiles = ", ".join(describe(each) for each in (left, right) if _is_tile(each))
+            raise InvalidOperand(
+                f"`{'==' if op == 'eq' else '!='}` works on elements, not on whole tiles: {tiles}",
+                help="index the tile, `tile[i, j]`, in a loop over T.Parallel",
+            )
+        if isinstance(left, list | tuple) and type(left) is type(right):
+            pairs = zip(left, right, strict=False)
+            same = self.quantified(all, (self.compare("eq", *pair) for pair in pairs))
+            if len(left) != len(right):
+                same = False
+            return same if op == "eq" else self.logical_not(same)
+        return left == right if op == "eq" else left != right
+
+    def _contains(self, container: Any, value: Any) -> Any:
+        if isinstance(container, range) and is_number(value) and not isinstance(value, int):
+            if not container:
+                return False
+            first, last = sorted((container[0], container[-1]))
+            steps = (value - first) % abs(container.step) == 0
+            return self.quantified(all, (value >= first, value <= last, steps))
+        if isinstance(container, list | tuple | set | frozenset | dict):
+            alike = (each for each in container if is_number(each) == is_number(value))
+            return self.quantified(any, (self.compare("eq", each, value) for each in alike))
+        return value in container
+
+    def quantified(self, function: Any, items: Any) -> Any:
+        """`any(items)` or `all(items)`, if the function is Python's."""
+        if function not in (any, all):
+            return function(items)
+        result: Any = function is all
+        for item in items:
+            if isinstance(result, bool) and result != (function is all):
+                break
+            test = as_condition(item)
+            combine = self.logical_and if function is all else self.logical_or
+            result = combine(result, lambda test=test: test)  # type: ignore[misc]
+        return result
+
+    def positive(self, operand: Any) -> Any:
+        return operand if _is_run_time(operand) else +operand
+
+    def identical(self, left: object, right: object) -> bool:
+        """`a is True`, of what may be a value of the running kernel."""
+        for value, other in ((left, right), (right, left)):
+            if isinstance(other, bool | int) and _is_run_time(value):
+                raise SyntaxNotSupported(
+                    f"`is` asks whether {described(value)} is the Python object {other}, which it "
+                    "never is",
+                    help="compare values with `==`, or leave the comparison with True out",
+                )
+        return left is right
+
+    def matched(self, subject: Any) -> Any:
+        """What `match` looks at, which chooses while the kernel is traced."""
+        parts = subject if isinstance(subject, list | tuple) else (subject,)
+        for part in filter(_is_run_time, parts):
+            raise SyntaxNotSupported(
+                f"`match` chooses while the kernel is traced, and only the running kernel has "
+                f"{described(part)}",
+                help="write `if x == 1: ... elif x == 2: ...`",
+            )
+        return subject
 
     def if_else(
         self, condition: object, then: Callable[[], Any], otherwise: Callable[[], Any]

@@ -107,6 +107,27 @@ def _inner_code(code: types.CodeType, name: str) -> types.CodeType:
     )
 
 
+_COMPARISONS: dict[type[ast.cmpop], str] = {
+    ast.Eq: "eq",
+    ast.NotEq: "ne",
+    ast.In: "in",
+    ast.NotIn: "not_in",
+}
+
+
+def _comparison(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> ast.expr:
+    """`a == b` becomes `__tile__.compare("eq", a, b)`: Python's answers about the values themselves."""
+    if type(operator) in _COMPARISONS:
+        return call_of_tracer("compare", ast.Constant(_COMPARISONS[type(operator)]), left, right)
+    constants = [e for e in (left, right) if isinstance(e, ast.Constant)]
+    if isinstance(operator, ast.Is | ast.IsNot) and any(
+        isinstance(constant.value, int) for constant in constants
+    ):
+        same = call_of_tracer("identical", left, right)
+        return same if isinstance(operator, ast.Is) else ast.UnaryOp(ast.Not(), same)
+    return ast.Compare(left, [operator], [right])
+
+
 _BITWISE = (ast.BitAnd, ast.BitOr, ast.BitXor, ast.LShift, ast.RShift)
 
 
@@ -289,6 +310,29 @@ class _Rewriter(ast.NodeTransformer):
     def visit_Continue(self, node: ast.Continue) -> ast.stmt:
         return ast.If(call_of_tracer("continue_loop"), [node], [])
 
+    def visit_Match(self, node: ast.Match) -> ast.stmt:
+        node.subject = call_of_tracer("matched", self.visit(node.subject))
+        self._live = self._live | names_in({node})
+        for case in node.cases:
+            case.guard = None if case.guard is None else self.visit(case.guard)
+            case.body = self._block(case.body)
+        return node
+
+    def visit_Try(self, node: ast.Try) -> ast.stmt:
+        """What a handler reads may be what any statement before it has written."""
+        live = self._live | names_in({node})
+        for holder, field in (
+            (node, "body"),
+            *((handler, "body") for handler in node.handlers),
+            (node, "orelse"),
+            (node, "finalbody"),
+        ):
+            self._live, body = live, getattr(holder, field)
+            setattr(holder, field, self._block(body) if body else [])
+        return node
+
+    visit_TryStar = visit_Try  # noqa: N815 - named as the syntax is
+
     def visit_With(self, node: ast.With) -> ast.stmt:
         body = self._block(node.body)
         items = []
@@ -432,6 +476,8 @@ class _Rewriter(ast.NodeTransformer):
         operand = self.visit(node.operand)
         if isinstance(node.op, ast.Not):
             return ast.copy_location(call_of_tracer("logical_not", operand), node)
+        if isinstance(node.op, ast.UAdd):
+            return ast.copy_location(call_of_tracer("positive", operand), node)
         node.operand = operand
         return node
 
@@ -439,12 +485,24 @@ class _Rewriter(ast.NodeTransformer):
         left, *rest = [self.visit(value) for value in (node.left, *node.comparators)]
         parts: list[ast.expr] = []
         for operator, right in zip(node.ops, rest, strict=True):
-            parts.append(ast.copy_location(ast.Compare(left, [operator], [right]), node))
+            parts.append(ast.copy_location(_comparison(left, operator, right), node))
             left = right
         result = parts.pop()
         while parts:
             result = call_of_tracer("logical_and", parts.pop(), thunk(result))
         return ast.copy_location(result, node)
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        """`any(...)` becomes `__tile__.quantified(any, ...)`, and `all(...)` likewise."""
+        self.generic_visit(node)
+        name = node.func.id if isinstance(node.func, ast.Name) else ""
+        if (
+            name not in ("any", "all")
+            or len(node.args) != 1
+            or isinstance(node.args[0], ast.Starred)
+        ):
+            return node
+        return ast.copy_location(call_of_tracer("quantified", node.func, node.args[0]), node)
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
         test, then, otherwise = (self.visit(e) for e in (node.test, node.body, node.orelse))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 from typing import Any
 
 TRACER_NAME = "__tile__"
@@ -119,6 +120,6 @@ def target_names(target: ast.expr) -> ast.expr | None:
     return None
 
 
-def names_in(nodes: set[ast.expr]) -> set[str]:
-    """The names that expressions mention."""
+def names_in(nodes: Iterable[ast.AST]) -> set[str]:
+    """The names that pieces of syntax mention."""
     return {n.id for node in nodes for n in ast.walk(node) if isinstance(n, ast.Name)}

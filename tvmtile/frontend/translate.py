@@ -255,6 +255,24 @@ def _unlike_operands(failure: Failure) -> TileError | None:
     )
 
 
+_LACKING = {"** or pow()": ("**", "T.pow(x, y), or a product"), "@": ("@", "T.gemm, of tiles")}
+
+
+def _lacking_operator(failure: Failure) -> TileError | None:
+    """`A[i] ** 2`: an operator that values of the kernel don't have."""
+    text = re.match(
+        r"unsupported operand type\(s\) for (.+?)=?: '(\w+)' and '(\w+)'", str(failure.error)
+    )
+    if not isinstance(failure.error, TypeError) or text is None or text[1] not in _LACKING:
+        return None
+    if not any(map(_is_value_type, text.groups()[1:])):
+        return None
+    symbol, remedy = _LACKING[text[1]]
+    return SyntaxNotSupported(
+        f"values of the kernel have no `{symbol}`", help=f"use {remedy}", location=failure.location
+    )
+
+
 def _is_value_type(name: str) -> bool:
     return hasattr(tirx, name) or hasattr(ir, name)
 
@@ -393,6 +411,7 @@ _BY_PYTHON: tuple[_Rule, ...] = (
     length_of_tensor,
     _wrong_arguments,
     _operator_on_tile,
+    _lacking_operator,
     _unlike_operands,
     _python_container,
     _python_function,

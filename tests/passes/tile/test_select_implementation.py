@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -178,6 +179,9 @@ def test_choices_are_a_table_of_lines_and_reasons():
         f"{choice.location}: gemm of c: elements\n    not mma: K = 24 is not a multiple of 16"
     )
     assert str(choice) in str(kernel.choices)
+    shown = []  # by a notebook
+    kernel.choices._repr_pretty_(SimpleNamespace(text=shown.append), False)
+    assert shown == [str(kernel.choices)]
 
 
 def test_code_is_made_of_what_is_chosen_only():

@@ -197,6 +197,11 @@ class Choices(tuple[Choice, ...]):
     def __str__(self) -> str:
         return "\n".join(map(str, self))
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """What a notebook shows."""
+        del cycle
+        printer.text(str(self))
+
 
 def choices_of(func: tirx.PrimFunc) -> Choices:
     """What implements the tile operators of a function, and why nothing better does."""
