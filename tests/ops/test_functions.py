@@ -221,6 +221,23 @@ def test_they_are_operators_that_torch_traces():
     assert_same(compiled, expected, q, random(8))
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda f, x: torch.func.grad(f)(x),
+        lambda f, x: torch.func.vjp(f, x)[1](torch.ones(())),
+        lambda f, x: torch.func.jvp(f, (x,), (x,)),
+        lambda f, x: torch.func.vmap(torch.func.grad(f))(x),
+    ],
+)
+@pytest.mark.parametrize("operator", [ops.softmax, ops.rms_norm, lambda x: ops.matmul(x, x.mT)])
+def test_derivatives_by_torch_func_are_refused(call, operator):
+    with pytest.raises(ArgumentError) as caught:
+        call(lambda x: operator(torch.atleast_2d(x)).sum(), torch.ones(2, 8))
+    assert caught.value.message == "torch.func's grad, vjp and jvp do not reach into tvmtile.ops"
+    assert caught.value.help == "use torch.autograd.grad or backward(); torch.vmap works"
+
+
 def test_kernels_are_shared_by_numbers_of_rows():
     b = torch.randn(40, 24)
     for rows in (300, 400, 512):

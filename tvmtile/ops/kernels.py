@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+from tvmtile.errors import ArgumentError
 from tvmtile.jit import Kernel
 from tvmtile.jit import compile as compile_program
 from tvmtile.jit.following import chosen_target, target_on
@@ -86,14 +87,35 @@ def is_plain(*tensors: Any) -> bool:
 
 
 def is_traced(*tensors: Any) -> bool:
-    """Tell whether torch has to see an operator of its own that gets these tensors, None aside."""
+    """Tell whether torch has to see an operator of its own that gets these tensors, None aside.
+
+    Raises
+    ------
+    ArgumentError
+        If torch.func is to differentiate it: operators of torch.library have no rule for that.
+    """
     torch = sys.modules["torch"]
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
         return True
     if torch._C._functorch.maybe_current_level() is not None:
+        _refuse_derivatives(torch, tensors)
         return True
     plain = (torch.Tensor, torch.nn.Parameter, type(None))
     return any(type(tensor) not in plain and _is_wrapper(tensor) for tensor in tensors)
+
+
+def _refuse_derivatives(torch: Any, tensors: Sequence[Any]) -> None:
+    functorch, tangent_of = torch._C._functorch, torch.autograd.forward_ad.unpack_dual
+    for given in tensors:
+        tensor = given
+        while tensor is not None and functorch.is_functorch_wrapped_tensor(tensor):
+            is_tracked = functorch.is_gradtrackingtensor(tensor)
+            if is_tracked and (tensor.requires_grad or tangent_of(tensor).tangent is not None):
+                raise ArgumentError(
+                    "torch.func's grad, vjp and jvp do not reach into tvmtile.ops",
+                    help="use torch.autograd.grad or backward(); torch.vmap works",
+                )
+            tensor = functorch.get_unwrapped(tensor)
 
 
 def _is_wrapper(tensor: Any) -> bool:
