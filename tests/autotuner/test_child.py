@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -71,6 +72,25 @@ def test_an_idle_child_is_used_again():
     assert in_child(os.getpid, timeout=60).value == first.value != os.getpid()
     close_children()
     assert not children._idle
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Windows has no such signal")
+def test_a_child_whose_answer_was_not_read_is_not_used_again():
+    """What interrupts the parent may leave the child alone: Jupyter's signal, or an alarm's."""
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        assert in_child(operator.add, 1, 1, timeout=60).value == 2
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(KeyboardInterrupt):
+            in_child(time.sleep, 30, timeout=60)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert in_child(operator.add, 2, 3, timeout=60).value == 5
 
 
 def test_a_child_with_another_environment_is_not_used(monkeypatch):

@@ -67,15 +67,16 @@ class Child:
         )
         self.has_torch, self.environment = has_torch, dict(os.environ)
         self.used = time.monotonic()
-        self._is_late = False
+        self._is_late = self._owes_an_answer = False
         started = self._answer()
         if started.status != "ok":
             raise RuntimeError(f"a process for the autotuner could not start: {started.reason}")
 
     @property
     def is_alive(self) -> bool:
-        """Tell whether it can be given another task."""
-        return not self._is_late and self._process.poll() is None
+        """Tell whether it can be given another task: it runs, and its last answer was read."""
+        waits = not (self._is_late or self._owes_an_answer)
+        return waits and self._process.poll() is None
 
     def run(self, function: Callable[..., Any], *args: Any, timeout: float) -> Outcome:
         """Call a function there; the child is gone where it has not returned in time.
@@ -85,11 +86,13 @@ class Child:
         assert self._process.stdin is not None
         task = pickle.dumps((function, args), protocol=pickle.HIGHEST_PROTOCOL)  # it may raise
         clock = threading.Timer(timeout, self._end_late)
+        self._owes_an_answer = True
         clock.start()
         try:
             with contextlib.suppress(BrokenPipeError):
                 _write(self._process.stdin, task)
             outcome = self._answer()
+            self._owes_an_answer = False  # unless what interrupts this process came before
         finally:
             clock.cancel()
         self.used = time.monotonic()
