@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tvm
 import tvm_ffi
 from tvm import tirx
 
@@ -56,6 +57,23 @@ def test_error_is_shown_whole_and_crosses_cpp_as_it_is(kind, remedy, file):
     for part in ("message", "help", "location", "__str__"):
         ours, theirs = getattr(arrived, part), getattr(error, part)
         assert (ours() if callable(ours) else ours) == (theirs() if callable(theirs) else theirs)
+
+
+@pytest.mark.parametrize(
+    "end", [KeyboardInterrupt(), SystemExit(), SystemExit(3), SystemExit(-1), SystemExit("bye")]
+)
+def test_what_ends_the_process_is_no_failure_of_a_pass(end):
+    """Ctrl-C while a pass runs, or a signal's handler that calls `sys.exit`."""
+
+    @tirx.transform.prim_func_pass(opt_level=0)
+    def interrupted(_func, _mod, _context):
+        raise end
+
+    func = tirx.PrimFunc([], tirx.Evaluate(0))
+    with pytest.raises(type(end)) as caught:
+        interrupted(tvm.IRModule({"main": func}))
+    if isinstance(end, SystemExit):
+        assert caught.value.code == end.code
 
 
 def test_what_tvm_adds_to_an_error_of_a_pass_is_left_out():

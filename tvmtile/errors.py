@@ -210,6 +210,21 @@ class TileError(Exception):
 
 
 register_error(TileError.__name__, TileError)  # its subclasses register themselves
+# Out of a pass that TVM runs, tvm_ffi makes a RuntimeError of each kind that it does not know, which
+# `except Exception` around a compilation would take for a failure of that.
+register_error("KeyboardInterrupt", KeyboardInterrupt)
+
+
+class _Exit(SystemExit):
+    """What was given to `sys.exit`, of which a text has come through TVM."""
+
+    def __init__(self, text: str) -> None:
+        number = int(text) if text.removeprefix("-").isdecimal() else text
+        super().__init__(None if text in ("", "None") else number)
+
+
+register_error("SystemExit", SystemExit)  # its name, and how it is made again
+register_error("SystemExit", _Exit)
 
 
 class ShapeMismatch(TileError, ValueError):
