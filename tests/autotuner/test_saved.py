@@ -8,12 +8,17 @@ import sys
 
 import pytest
 import torch
+import tvm
+from tvm import tirx
 
 import tvmtile
+import tvmtile.language as T
 from tests.autotuner.kernels import QUICK, tuner
 from tests.children import WITHOUT_TORCH
+from tvmtile.autotuner import saved
 from tvmtile.autotuner.result import AutotuneResult
 from tvmtile.errors import InvalidValue
+from tvmtile.jit.request import Request
 
 
 @pytest.fixture
@@ -65,6 +70,54 @@ def test_a_file_from_elsewhere(content, tmp_path, capsys):
     with pytest.raises(InvalidValue, match="was not saved by tvmtile"):
         AutotuneResult.load_from_disk(tmp_path / "file")
     assert capsys.readouterr().out == ""
+
+
+@T.prim_func
+def double(A: T.Tensor((64,), "float32")):
+    with T.Kernel(1, threads=32):
+        for i in T.Parallel(64):
+            A[i] = A[i] * 2
+
+
+@T.prim_func
+def with_source(A: T.Tensor((64,), "float32")):
+    with T.Kernel(1, threads=32):
+        T.import_source("static int made = 1 / 0;")
+        for i in T.Parallel(64):
+            A[i] = A[i] * 2
+
+
+_WITH_CODE = {
+    "pragma_import_llvm": lambda body, key: tirx.AttrStmt(
+        tirx.const(0), key, tvm.ir.StringImm("code"), body
+    ),
+    "pragma_import_c": lambda body, key: tirx.For(
+        tirx.Var("i", "int32"), 0, 1, 0, body, annotations={key: "code"}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*_WITH_CODE, "tvmtile.import_source"])
+def test_a_program_that_brings_code_is_not_loaded(name, tmp_path, monkeypatch):
+    """Constructors would run when it is linked."""
+    if name in _WITH_CODE:
+        body = _WITH_CODE[name](double.body, name)
+        request = Request.of(tirx.PrimFunc(double.params, body, attrs=double.attrs), target="llvm")
+    else:
+        target = {"kind": "cuda", "arch": "sm_80"}
+        request = Request.of(with_source, target=target, execution_backend="emulator")
+    monkeypatch.setattr(Request, "artifact", lambda _: pytest.fail("it was compiled"))
+    facts = {"versions": saved._versions(), "config": {}, "request": request}
+    (tmp_path / "file").write_bytes(pickle.dumps(facts))
+    with pytest.raises(InvalidValue) as caught:
+        AutotuneResult.load_from_disk(tmp_path / "file")
+    assert caught.value.message == (
+        f"{tmp_path / 'file'}: the program holds code in another language ({name}), which could run "
+        "as it is loaded"
+    )
+    assert caught.value.help == (
+        "compile the kernel from its source with the configuration that was found"
+    )
 
 
 def test_a_result_of_another_version(result, tmp_path, monkeypatch):

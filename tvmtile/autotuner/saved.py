@@ -1,7 +1,9 @@
 """A tuning's result in a file that its user names.
 
 The program is in it as plain data and is compiled where it is read. Unpickling may call the two
-functions that make programs of data, and nothing else: a file from elsewhere runs no code.
+functions that make programs of data, and nothing else, and what the program brings along in another
+language is not taken, which may begin to run when it is linked: to load a file from elsewhere runs no
+code of its. To call the kernel does.
 """
 
 from __future__ import annotations
@@ -18,8 +20,13 @@ import tvm
 import tvmtile
 from tvmtile.autotuner.result import AutotuneResult, Trial
 from tvmtile.errors import InvalidValue
+from tvmtile.jit.backends import EMULATOR
+from tvmtile.jit.ir_data import to_data
 from tvmtile.jit.request import Request
 
+_CODE = ("pragma_import_llvm", "pragma_import_c")
+_SOURCE = "tvmtile.import_source"
+"""It is CUDA's, which is the host's in the emulator."""
 _MAKERS = {("tvmtile.jit.request", "_again"), ("tvmtile.jit.ir_data", "from_data")}
 
 
@@ -52,6 +59,7 @@ def load(path: Path) -> AutotuneResult | None:
             help="tune again and save the result",
         )
     request, config = facts["request"], facts["config"]
+    _refuse_code(path, request)
     kernel = request.kernel(request.artifact())
     kernel.latency, kernel.ref_latency = facts["latency"], facts["ref_latency"]
     kernel.config = config
@@ -68,6 +76,19 @@ def load(path: Path) -> AutotuneResult | None:
 
 def _versions() -> tuple[str, str]:
     return tvmtile.__version__, tvm.__version__
+
+
+def _refuse_code(path: Path, request: Request) -> None:
+    """Refuse a program with code for the host, which may have constructors."""
+    code = [*_CODE, *([_SOURCE] if request.backend == EMULATOR else [])]
+    words = (part[0] for _, parts in to_data(request.func) for part in parts if type(part) is tuple)
+    found = next((word for word in words if isinstance(word, str) and word in code), None)
+    if found is not None:
+        raise InvalidValue(
+            f"{path}: the program holds code in another language ({found}), which could run as it is "
+            "loaded",
+            help="compile the kernel from its source with the configuration that was found",
+        )
 
 
 class _Unpickler(pickle.Unpickler):
