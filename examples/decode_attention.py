@@ -15,13 +15,16 @@ from common import check_or_measure, parse, tiles
 
 import tvmtile
 import tvmtile.language as T
+from tvmtile.ops.programs import OnlineSoftmax
+
+LOG2E = math.log2(math.e)  # exp2(LOG2E * x) is exp(x)
 
 
 def decode_attention(
     batch, groups, heads, length, dim, splits=1, rows=64, block=64, stages=2, dtype=T.bfloat16
 ):
     """`groups` of `heads` query heads each, of which `rows` are multiplied at once."""
-    scale = 1 / math.sqrt(dim) * math.log2(math.e)
+    scale = 1 / math.sqrt(dim)
     shape = (batch, groups, heads, dim)
     cached = (batch, groups, length, dim)
     tiles = T.ceildiv(T.ceildiv(length, block), splits)  # of keys, in each block
@@ -43,16 +46,10 @@ def decode_attention(
             scores = T.alloc_fragment((rows, block), T.float32)
             weights = T.alloc_fragment((rows, block), dtype)
             out = T.alloc_fragment((rows, dim), T.float32)
-            largest = T.alloc_fragment((rows,), T.float32)
-            before = T.alloc_fragment((rows,), T.float32)
-            rescale = T.alloc_fragment((rows,), T.float32)
-            total = T.alloc_fragment((rows,), T.float32)
-            part = T.alloc_fragment((rows,), T.float32)
 
             T.copy(Q[by, bx, 0, 0], q)
             T.clear(out)
-            T.clear(total)
-            T.fill(largest, -1e30)  # not infinite: all keys of a tile may be masked
+            softmax = OnlineSoftmax(rows, scale)
             for step in T.Pipelined(tiles, num_stages=stages):
                 first = (bz * tiles + step) * block
                 T.copy(K[by, bx, first, 0], k)
@@ -63,23 +60,11 @@ def decode_attention(
                         scores[i, j] = T.if_then_else(
                             first + j < length, scores[i, j], -T.infinity(T.float32)
                         )
-                T.copy(largest, before)
-                T.reduce_max(scores, largest, dim=1, clear=False)
-                for i in T.Parallel(rows):
-                    rescale[i] = T.exp2((before[i] - largest[i]) * scale)
-                for i, j in T.Parallel(rows, block):
-                    scores[i, j] = T.exp2(scores[i, j] * scale - largest[i] * scale)
+                softmax.weigh(scores)
                 T.copy(scores, weights)
-                T.reduce_sum(scores, part, dim=1)
-                for i in T.Parallel(rows):
-                    total[i] = total[i] * rescale[i] + part[i]
-                for i, j in T.Parallel(rows, dim):
-                    out[i, j] *= rescale[i]
+                softmax.rescale(out)
                 T.gemm(weights, v, out, policy=policy)
-            for i in T.Parallel(rows):
-                total[i] = T.max(total[i], 1e-30)  # a part may be behind the last key
-            for i, j in T.Parallel(rows, dim):
-                out[i, j] /= total[i]
+            softmax.normalize(out)  # a part behind the last key has zeros, and the lowest exponent
             if splits == 1:
                 for i, j in T.Parallel(rows, dim):
                     if i < heads:
@@ -90,7 +75,9 @@ def decode_attention(
                         parts[bz, by, bx, i, j] = out[i, j]
                 for i in T.Parallel(rows):
                     if i < heads:
-                        exponents[bz, by, bx, i] = largest[i] * scale + T.log2(total[i])
+                        exponents[bz, by, bx, i] = softmax.largest[i] * (scale * LOG2E) + T.log2(
+                            softmax.total[i]
+                        )
 
         if splits > 1:
             with T.Kernel(groups * heads, batch, threads=128) as (bx, by):
@@ -101,7 +88,8 @@ def decode_attention(
                 out = T.alloc_fragment((dim,), T.float32)
                 for s in T.Parallel(splits):
                     weight[s] = exponents[s, by, g, h]
-                T.reduce_max(weight, highest)
+                T.fill(highest, T.min_value(T.float32))
+                T.reduce_max(weight, highest, clear=False)
                 for s in T.Parallel(splits):
                     weight[s] = T.exp2(weight[s] - highest[0])
                 T.reduce_sum(weight, whole)

@@ -1,7 +1,7 @@
 """Flash attention, forward: softmax(Q @ K.T / sqrt(dim)) @ V without ever storing the scores.
 
 A block keeps the maximum and the sum of each of its rows of scores while it walks over tiles of K
-and V (the online softmax). When a tile raises a row's maximum, what was summed before is scaled
+and V (`OnlineSoftmax`). When a tile raises a row's maximum, what was summed before is scaled
 down. With `causal`, a query sees the keys up to its own position, and tiles that none sees are
 skipped.
 
@@ -16,6 +16,7 @@ from common import check_or_measure, parse, tiles
 
 import tvmtile
 import tvmtile.language as T
+from tvmtile.ops.programs import OnlineSoftmax
 
 
 def flash_attention(
@@ -25,7 +26,6 @@ def flash_attention(
     rows = (
         T.GemmWarpPolicy.FullRow
     )  # a group of threads has whole rows, so it finds their maximum itself
-    scale = math.log2(math.e) / math.sqrt(dim)  # exp2(scale * x) is exp(x / sqrt(dim))
 
     @T.prim_func
     def main(
@@ -41,16 +41,10 @@ def flash_attention(
             scores = T.alloc_fragment((block_M, block_N), T.float32)
             weights = T.alloc_fragment((block_M, block_N), dtype)
             output = T.alloc_fragment((block_M, dim), T.float32)
-            old_max = T.alloc_fragment((block_M,), T.float32)
-            row_max = T.alloc_fragment((block_M,), T.float32)
-            rescale = T.alloc_fragment((block_M,), T.float32)
-            tile_sum = T.alloc_fragment((block_M,), T.float32)
-            row_sum = T.alloc_fragment((block_M,), T.float32)
 
             T.copy(Q[bz, by, bx * block_M, 0], Q_shared)
             T.clear(output)
-            T.clear(row_sum)
-            T.fill(row_max, -T.infinity(T.float32))
+            softmax = OnlineSoftmax(block_M, 1 / math.sqrt(dim))
             end = T.min((bx + 1) * block_M, length) if causal else length
 
             for k in T.Pipelined(T.ceildiv(end, block_N), num_stages=num_stages):
@@ -61,24 +55,14 @@ def flash_attention(
                     scores[i, j] = T.if_then_else(key <= last, 0, -T.infinity(T.float32))
                 T.gemm(Q_shared, K_shared, scores, transpose_B=True, policy=rows)
 
-                T.copy(row_max, old_max)
-                T.reduce_max(scores, row_max, dim=1, clear=False)
-                for i in T.Parallel(block_M):
-                    rescale[i] = T.exp2((old_max[i] - row_max[i]) * scale)
-                for i, j in T.Parallel(block_M, block_N):
-                    scores[i, j] = T.exp2((scores[i, j] - row_max[i]) * scale)
-                T.reduce_sum(scores, tile_sum, dim=1)
-                for i in T.Parallel(block_M):
-                    row_sum[i] = row_sum[i] * rescale[i] + tile_sum[i]
-                for i, j in T.Parallel(block_M, dim):
-                    output[i, j] *= rescale[i]
+                softmax.weigh(scores)
+                softmax.rescale(output)
 
                 T.copy(V[bz, by, k * block_N, 0], V_shared)
                 T.copy(scores, weights)
                 T.gemm(weights, V_shared, output, policy=rows)
 
-            for i, j in T.Parallel(block_M, dim):
-                output[i, j] /= row_sum[i]
+            softmax.normalize(output)
             T.copy(output, Output[bz, by, bx * block_M, 0])
 
     return main

@@ -12,6 +12,7 @@ from common import check_or_measure, parse
 
 import tvmtile
 import tvmtile.language as T
+from tvmtile.ops.programs import OnlineSoftmax
 
 BLOCK = 64
 
@@ -19,7 +20,6 @@ BLOCK = 64
 def paged_attention(batch, groups, heads, dim, pages, page, longest, block=BLOCK):
     """`groups` of `heads` query heads each; `longest` pages of `page` entries at most a sequence."""
     dtype, rows = T.float16, 16  # of a matrix instruction; heads beyond the group's are zeros
-    scale = 1 / math.sqrt(dim) * math.log2(math.e)
 
     @T.prim_func
     def main(
@@ -38,14 +38,9 @@ def paged_attention(batch, groups, heads, dim, pages, page, longest, block=BLOCK
             scores = T.alloc_fragment((rows, block), T.float32)
             weights = T.alloc_fragment((rows, block), dtype)
             out = T.alloc_fragment((rows, dim), T.float32)
-            largest = T.alloc_fragment((rows,), T.float32)
-            before = T.alloc_fragment((rows,), T.float32)
-            total = T.alloc_fragment((rows,), T.float32)
-            part = T.alloc_fragment((rows,), T.float32)
 
             T.clear(out)
-            T.clear(total)
-            T.fill(largest, -1e30)
+            softmax = OnlineSoftmax(rows, 1 / math.sqrt(dim))
             for i, j in T.Parallel(rows, dim):
                 q[i, j] = T.if_then_else(i < heads, Q[by, bx, i, j], 0)
             for step in T.serial(T.ceildiv(lengths[by], block)):
@@ -59,21 +54,15 @@ def paged_attention(batch, groups, heads, dim, pages, page, longest, block=BLOCK
                 T.gemm(q, k, scores, transpose_B=True, clear_accum=True)
                 for i, j in T.Parallel(rows, block):
                     is_entry = step * block + j < lengths[by]
-                    scores[i, j] = T.if_then_else(is_entry, scores[i, j] * scale, -1e30)
-                T.copy(largest, before)
-                T.reduce_max(scores, largest, dim=1, clear=False)
-                for i, j in T.Parallel(rows, block):
-                    scores[i, j] = T.exp2(scores[i, j] - largest[i])
-                T.reduce_sum(scores, part, dim=1)
-                for i in T.Parallel(rows):
-                    total[i] = total[i] * T.exp2(before[i] - largest[i]) + part[i]
-                for i, j in T.Parallel(rows, dim):
-                    out[i, j] *= T.exp2(before[i] - largest[i])
+                    scores[i, j] = T.if_then_else(is_entry, scores[i, j], -T.infinity(T.float32))
+                softmax.weigh(scores)
+                softmax.rescale(out)
                 T.copy(scores, weights)
                 T.gemm(weights, v, out)
+            softmax.normalize(out)  # a sequence of length 0 has zeros
             for i, j in T.Parallel(rows, dim):
                 if i < heads:
-                    O[by, bx, i, j] = out[i, j] / total[i]
+                    O[by, bx, i, j] = out[i, j]
 
     return main
 
@@ -99,7 +88,7 @@ def main(argv=None):
     q = torch.randn(args.batch, args.groups, args.heads, args.dim).half()
     k, v = (torch.randn(pages * args.page, args.groups * args.dim).half() for _ in range(2))
     table = torch.randperm(pages, dtype=torch.int32).view(args.batch, args.longest)
-    lengths = torch.randint(1, args.longest * args.page + 1, (args.batch,), dtype=torch.int32)
+    lengths = torch.randint(0, args.longest * args.page + 1, (args.batch,), dtype=torch.int32)
     check_or_measure(args, kernel, (q, k, v, table, lengths), reference)
 
 

@@ -255,23 +255,23 @@ def _by_products(
     """The gradients by whole matrices of scores."""
     group = q.shape[1] // k.shape[1]
     shared = [x.repeat_interleave(group, dim=1) if group > 1 else x for x in (k, v)]
-    scores = _product(q * scale, shared[0].mT)
+    scores = _product(q, shared[0].mT, sum_dtype(q)) * scale
     if causal:
         seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
         scores = scores.masked_fill(~seen, -math.inf)
     weights = softmax_operator(scores)
-    of_weights = _product(gradient, shared[1].mT)
+    of_weights = _product(gradient, shared[1].mT, sum_dtype(q))
     mean = (weights * of_weights).sum(-1, keepdim=True)
-    of_scores = weights * (of_weights - mean) * scale
+    of_scores = (weights * (of_weights - mean) * scale).to(q.dtype)
     of_q = _product(of_scores, shared[0]).contiguous()
-    of_k, of_v = _product(of_scores.mT, q), _product(weights.mT, gradient)
+    of_k, of_v = _product(of_scores.mT, q), _product(weights.to(q.dtype).mT, gradient)
     if group > 1:
         of_k, of_v = (x.unflatten(1, (-1, group)).sum(2) for x in (of_k, of_v))
     return of_q, of_k, of_v
 
 
-def _product(a: Tensor, b: Tensor) -> Tensor:
-    return matmul_operator(a, b, None, None, None)
+def _product(a: Tensor, b: Tensor, out_dtype: torch.dtype | None = None) -> Tensor:
+    return matmul_operator(a, b, None, None, out_dtype)
 
 
 @_backward_operator.register_fake
