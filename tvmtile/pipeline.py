@@ -99,6 +99,7 @@ _CPU: tuple[Any, ...] = (
     P.WidenIndices,  # elements of large tensors are numbered in 64 bits
     P.KeepRemainders,  # remainders that TVM would wrongly merge stay two
     P.LimitShifts,  # numbers that fit in 32 bits may be shifted by more
+    P.GuardDivisionsOnCpu,  # no division of integers ends the process
     P.PlaceMemoryOnCpu,  # tiles become arrays of the host
     P.LowerNarrowFloatsOnCpu,  # bfloat16 and float8 become integers that hold their bits
     P.HideTruncationsOnCpu,  # and LLVM does not join their conversion with a store

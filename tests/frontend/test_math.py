@@ -86,3 +86,78 @@ def test_a_float_without_infinity(name):
 def test_a_magnitude_does_not_repeat_its_value_three_times():
     value = tirx.Var("value", "int32")
     assert str(T.abs(T.abs(value))).count("value") == 4
+
+
+FLOATS = (0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 2.5)
+INTEGERS = (7, -7, 1, -1, 2, -3, 0, 2**30)
+
+
+@pytest.mark.full(but=2)
+@pytest.mark.parametrize("dtype", ["float32", "int32", "float64", "float16", "bfloat16", "int64"])
+def test_constants_give_what_values_of_run_time_do(dtype):
+    """What TVM folds when a node is made, and when it simplifies, is what machines compute."""
+    is_float = "float" in dtype
+    constants = FLOATS if is_float else INTEGERS
+    count, rows = len(constants), 6 if is_float else 8
+
+    @T.prim_func
+    def main(
+        X: T.Tensor((count,), dtype),
+        Z: T.Tensor((count,), dtype),
+        C: T.Tensor((2, rows, count, count), dtype),
+        R: T.Tensor((2, rows, count, count), dtype),
+    ):
+        def compute(to, side, n, i, a, b, divides):
+            to[side, 0, n, i] = a + b
+            to[side, 1, n, i] = a - b
+            to[side, 2, n, i] = a * b
+            to[side, 3, n, i] = T.max(a, b)
+            to[side, 4, n, i] = T.min(a, b)
+            if is_float:
+                to[side, 5, n, i] = a / b
+            elif divides:
+                to[side, 5, n, i] = a // b
+                to[side, 6, n, i] = a % b
+                to[side, 7, n, i] = T.ceildiv(a, b)
+
+        with T.Kernel(1, threads=32):
+            for n, constant in tuple(enumerate(constants)):
+                for i in T.Parallel(count):
+                    divides = constant != 0
+                    compute(C, 0, n, i, X[i], T.cast(constant, dtype), divides)
+                    compute(C, 1, n, i, T.cast(constant, dtype), X[i], True)
+                    compute(R, 0, n, i, X[i], Z[n], divides)
+                    compute(R, 1, n, i, Z[n], X[i], True)
+
+    kind = getattr(torch, dtype)
+    x = torch.tensor(constants, dtype=kind)
+    folded, computed = torch.zeros(2, 2, rows, count, count, dtype=kind)
+    tvmtile.compile(main, target="llvm")(x, x.clone(), folded, computed)
+    torch.testing.assert_close(folded, computed, rtol=0, atol=0, equal_nan=True)
+    ordered = [0, 1, 2, 5]  # of two zeros either is the larger
+    if is_float:
+        signs = (x[:, ordered].nan_to_num().signbit() for x in (folded, computed))
+        assert torch.equal(*signs)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint32"])
+def test_division_by_a_zero_of_run_time_does_not_end_the_process(dtype):
+    @T.prim_func
+    def main(A: T.Tensor((2,), dtype), n: T.int32, C: T.Tensor((4, 2), dtype)):
+        with T.Kernel(1):
+            for i in T.Parallel(2):
+                by = T.cast(n, dtype)
+                C[0, i] = A[i] // by
+                C[1, i] = A[i] % by
+                C[2, i] = T.truncdiv(A[i], by)
+                C[3, i] = T.truncmod(A[i], by)
+
+    kind = getattr(torch, dtype)
+    least = torch.iinfo(kind).min
+    a, c = torch.tensor([least, 7], dtype=kind), torch.zeros(4, 2, dtype=kind)
+    kernel = tvmtile.compile(main, target="llvm")
+    kernel(a, 0, c)
+    assert c.tolist() == [[least, 7], [0, 0], [least, 7], [0, 0]]
+    if least:
+        kernel(a, -1, c)
+        assert c.tolist() == [[least, -7], [0, 0], [least, -7], [0, 0]]

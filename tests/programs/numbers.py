@@ -192,7 +192,7 @@ def roundings(A: dtype[24], B: dtype[2, 24]):
 
 @program(parameters={"dtype": FLOATS}, examples="dtype", inputs="extreme", fast=["metal", "sm_80"])
 def floats_that_are_extreme(
-    X: dtype[16, 32], Z: dtype[16, 32], C: dtype[7, 16, 32], R: dtype[4, 16]
+    X: dtype[16, 32], Z: dtype[16, 32], C: dtype[11, 16, 32], R: dtype[4, 16]
 ):
     """Differences keep what a sum has lost; a number is larger and smaller than none."""
     with T.Kernel(1, threads=64):
@@ -207,6 +207,10 @@ def floats_that_are_extreme(
             C[4, i, j] = T.min(X[i, j], Z[i, j])
             C[5, i, j] = T.max(1.0, T.max(X[i, j], -1.0))
             C[6, i, j] = T.clamp(X[i, j], -1.0, 1.0)
+            C[7, i, j] = X[i, j] * 0.0 + 1.0
+            C[8, i, j] = 0.0 / X[i, j]
+            C[9, i, j] = X[i, j] / 0.0
+            C[10, i, j] = 1.0 / (X[i, j] + 0.0)
         T.reduce_max(tile, rows, dim=1)
         T.copy(rows, R[0, :])
         T.reduce_min(tile, rows, dim=1)

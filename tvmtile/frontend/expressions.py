@@ -2,10 +2,10 @@
 
 Helper functions ask for `x.dtype` (`assert x.dtype == T.uint8`), which TVM 0.27 gives to buffers
 only, as a property of `Var`; and they compute `x & 0x7FFFFFFFFFFFFFFF`, whose number TVM takes for
-int32 and cuts off, and `(x > 0) + (y > 0)`, which is a bool to TVM. While a kernel is traced, and only
-then, expressions have a dtype, and such operators lose nothing (`operands` of `values`). Only classes
-can say that of TVM's nodes; what is put into them asks who calls, so that threads that trace nothing
-get TVM's answers.
+int32 and cuts off, `(x > 0) + (y > 0)`, which is a bool to TVM, and `x * 0.0`, which is 0 to it.
+While a kernel is traced, and only then, expressions have a dtype, and such operators lose nothing
+(`operands` of `values`). Only classes can say that of TVM's nodes; what is put into them asks who
+calls, so that threads that trace nothing get TVM's answers.
 
 TVM takes the truth of `a == b`, and a key of a dictionary, for the question whether two nodes are one.
 A user's line means the values, so that there the answer is an error, wherever Python asks it:
@@ -26,7 +26,7 @@ from tvm.tirx.expr import ExprOp
 from tvmtile._tvm import EqualOp, ExprOperand, ExprWithOp, NotEqualOp, is_buffer_var
 from tvmtile.errors import SyntaxNotSupported
 from tvmtile.frontend.dtypes import DType
-from tvmtile.frontend.values import ARITHMETIC, BITWISE, operands
+from tvmtile.frontend.values import ARITHMETIC, BITWISE, FOLDED, operands
 from tvmtile.utils.locks import Lock
 
 _LOCK = Lock()
@@ -150,7 +150,7 @@ def _hash(tvms: Callable[[Any], int]) -> Any:
 
 def _methods(kind: type) -> Iterator[tuple[type, str, Any, Any]]:
     """A class, the name of a method, TVM's and ours."""
-    for op in sorted(ARITHMETIC | BITWISE):
+    for op in sorted(ARITHMETIC | BITWISE | FOLDED):
         for side in ("", "r"):
             name = f"__{side}{op.rstrip('_')}__"
             tvms = vars(kind)[name]

@@ -6,6 +6,7 @@ on run-time conditions needs care; functions of floats are in `functions`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -83,14 +84,24 @@ def max(a: Any, b: Any, *more: Any) -> Any:
     """The largest of the values; of Python numbers, a Python number."""
     if more:
         return max(max(a, b), *more)
-    return _python_max(a, b) if _are_numbers(a, b) else tirx.max(*_pair(a, b))
+    return _extreme(_python_max, tirx.max, a, b)
 
 
 def min(a: Any, b: Any, *more: Any) -> Any:
     """The smallest of the values; of Python numbers, a Python number."""
     if more:
         return min(min(a, b), *more)
-    return _python_min(a, b) if _are_numbers(a, b) else tirx.min(*_pair(a, b))
+    return _extreme(_python_min, tirx.min, a, b)
+
+
+def _extreme(of_numbers: Any, of_values: Any, a: Any, b: Any) -> Any:
+    """One of two values: the number of NaN and a number, where Python and TVM take the first one."""
+    if _are_numbers(a, b):
+        return of_numbers(a, b) if a == a else b  # noqa: PLR0124 - false of NaN
+    first, second = _pair(a, b)
+    if isinstance(first, tirx.FloatImm) and isinstance(second, tirx.FloatImm):
+        return second if math.isnan(float(first.value)) else of_values(first, second)
+    return of_values(first, second)
 
 
 def abs(x: Any) -> Any:
@@ -118,7 +129,11 @@ def ceildiv(a: Index, b: Index) -> Index:
     """`a / b` rounded up, for integers; of Python integers, a Python integer."""
     if isinstance(a, int) and isinstance(b, int):
         return -(-a // b)
-    return tirx.ceildiv(*_pair(a, b))
+    a, b = alike(a, b)
+    if isinstance(b, tirx.IntImm) and b.value > 0:
+        return tirx.ceildiv(a, b)
+    has_rest = tirx.NE(tirx.floormod(a, b), tirx.const(0, a.ty.dtype))
+    return tirx.floordiv(a, b) + tirx.Cast(str(a.ty.dtype), has_rest)
 
 
 cdiv = ceildiv

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
@@ -30,6 +31,8 @@ def binary(op: str, left: Any, right: Any) -> Any:
 
 def operands(op: str, left: Any, right: Any) -> tuple[Any, Any]:
     """The operands as TVM's operator has to have them, so that none of their bits is lost."""
+    if op in FOLDED:
+        left, right = _hidden_where_folded(op, left, right)
     if op in ARITHMETIC and _is_truth(left) and _is_truth(right):
         return converted(left, "int32"), converted(right, "int32")
     if op in BITWISE:
@@ -37,6 +40,61 @@ def operands(op: str, left: Any, right: Any) -> tuple[Any, Any]:
     if op in _SHIFTS:
         left = _shifted(_SHIFTS[op], left, right)
     return left, right
+
+
+def _hidden_where_folded(op: str, left: Any, right: Any) -> tuple[Any, Any]:
+    """The operands of floats, zeros among them such that TVM leaves to run time what they make.
+
+    To TVM `x * 0` and `0 / x` are 0, which infinity and NaN do not give, `x + 0` and `x - -0` are x,
+    which -0 does not, and `x / 0` is an error.
+    """
+    zeros = _sign_of_zero(left), _sign_of_zero(right)
+    if zeros == (None, None):
+        return left, right
+    dtypes = [found for value in (left, right) if (found := _scalar_dtype(value)) is not None]
+    is_float = any(isinstance(value, float) for value in (left, right))
+    dtype = next((d for d in dtypes if "float" in d), "float32" if is_float and dtypes else None)
+    if dtype is None:
+        return left, right
+    folded = {
+        "add": (zeros[0] == 1, zeros[1] == 1),
+        "sub": (False, zeros[1] == -1),
+        "mul": (zeros[0] is not None, zeros[1] is not None),
+        "truediv": (zeros[0] is not None, zeros[1] is not None),
+    }[op]
+    signs = zip((left, right), zeros, folded, strict=True)
+    first, second = (_hidden_zero(sign, dtype) if hide else value for value, sign, hide in signs)
+    return first, second
+
+
+FOLDED = {"add", "sub", "mul", "truediv"}
+
+
+def _sign_of_zero(value: Any) -> int | None:
+    """1 of a constant that is zero, -1 of one that is its negative, None of anything else."""
+    if isinstance(value, tirx.IntImm | tirx.FloatImm):
+        value = value.value
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != 0:
+        return None
+    return int(math.copysign(1, value))
+
+
+def _scalar_dtype(value: Any) -> str | None:
+    """The dtype of a lane of a value of the kernel; None of a value of Python."""
+    if isinstance(value, Reference):
+        value = value.load()
+    if isinstance(value, T.scalar_wrapper):
+        value = value.scalar
+    if not ir.is_prim_expr(value) or is_buffer_var(value):
+        return None
+    return str(DataType(str(value.ty.dtype)).with_lanes(1))
+
+
+def _hidden_zero(sign: int | None, dtype: str) -> ir.Expr:
+    """A zero whose bits TVM does not look at; compilers of machine code do."""
+    zero = tirx.reinterpret("float32", tirx.const(1 << 31, "uint32"))  # to TVM 0 is a null pointer
+    zero = zero if sign == -1 else -zero
+    return zero if dtype == "float32" else tirx.Cast(dtype, zero)
 
 
 def _is_truth(value: Any) -> bool:

@@ -15,6 +15,7 @@ from tvmtile.passes.checks.check_reducers import CheckReducers
 from tvmtile.passes.checks.verify import Verifier, Verify
 from tvmtile.passes.cpu.accumulate_in_place import AccumulateInPlace
 from tvmtile.passes.cpu.clear_by_products import ClearByProducts
+from tvmtile.passes.cpu.guard_divisions import GuardDivisionsOnCpu
 from tvmtile.passes.cpu.insert_index_checks import InsertIndexChecks
 from tvmtile.passes.cpu.interchange_loops import InterchangeLoopsOnCpu
 from tvmtile.passes.cpu.launch_blocks import LaunchBlocksOnCpu
@@ -131,6 +132,7 @@ __all__ = [
     "FlattenShared",
     "ForgetSharing",
     "FragmentToSimdgroup",
+    "GuardDivisionsOnCpu",
     "GuardGlobalAccess",
     "HideRemaindersOnCpu",
     "HideTruncationsOnCpu",
