@@ -1,5 +1,6 @@
 """Layouts of fragments that a kernel fixes by hand."""
 
+import numpy as np
 import pytest
 import torch
 from tvm import tirx
@@ -18,6 +19,30 @@ def test_thread_and_register_become_digits():
     user_layout = T.Fragment((8, 8), forward_fn=lambda i, j: (i * 4 + j // 2, j % 2)).index_map
     layout = read_user_layout(tile(8, 8), user_layout, 32)
     assert layout.axes == ((Digit(8, "tx", 4),), (Digit(4, "tx", 1), Digit(2, "m", 1)))
+
+
+@pytest.mark.parametrize(
+    ("shape", "vector"),
+    [((128, 128), 8), ((16, 64), 1), ((2, 4, 64), 8), ((16, 96), 1), ((3, 5, 64), 2)],
+)
+def test_elements_that_are_dealt_out_in_the_order_of_memory(shape, vector):
+    """The thread and the register are written on the flat index: every element is where they say."""
+    threads = 32
+
+    def place(*indices):
+        flat = 0
+        for index, extent in zip(indices, shape, strict=True):
+            flat = flat * extent + index
+        return flat // vector % threads, flat // vector // threads * vector + flat % vector
+
+    layout = read_user_layout(tile(*shape), T.Fragment(shape, forward_fn=place).index_map, threads)
+    for indices in np.ndindex(*shape):
+        found = {"tx": 0, "m": 0}
+        for index, digits in zip(indices, layout.axes, strict=True):
+            for digit in reversed(digits):
+                index, value = divmod(index, digit.extent)
+                found[digit.axis] += value * digit.stride
+        assert tuple(found.values()) == place(*indices)
 
 
 def test_the_compiler_counts_the_registers_where_only_the_thread_is_given():

@@ -179,7 +179,7 @@ def _sum_of_digits(places: np.ndarray) -> TileLayout | None:
     total = np.zeros_like(places)
     for axis, extent in enumerate(places.shape):
         line = places[tuple(slice(None) if a == axis else 0 for a in range(places.ndim))]
-        digits = list(_digits(line))
+        digits = list(digits_of(line))
         parts += [Iter(count, stride, "m") for count, stride in digits] or [Iter(1, 1, "m")]
         total = total + line.reshape([-1 if a == axis else 1 for a in range(places.ndim)])
         if math.prod(count for count, _ in digits) != extent:
@@ -187,7 +187,7 @@ def _sum_of_digits(places: np.ndarray) -> TileLayout | None:
     return TileLayout.from_iters(parts) if np.array_equal(total, places) else None
 
 
-def _digits(line: np.ndarray) -> Iterator[tuple[int, int]]:
+def digits_of(line: np.ndarray) -> Iterator[tuple[int, int]]:
     """Extents and strides of the digits of an index, most significant first, if it has such digits."""
     size = len(line)
     found: list[tuple[int, int]] = []

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from tvm import ir, tirx
-from tvm.sym import Analyzer, normalize_to_iter_sum
 from tvm.tirx.layout import TileLayout
 
+from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
 from tvmtile.errors import InvalidOperand
 from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.rewriting import mentions
@@ -19,6 +20,7 @@ from tvmtile.layout.fragment import (
     compact_registers,
     layout_of,
 )
+from tvmtile.layout.shared import digits_of
 
 
 def read_user_layout(tile: ir.Var, layout: Any, threads: int) -> FragmentLayout:
@@ -43,11 +45,10 @@ def read_user_layout(tile: ir.Var, layout: Any, threads: int) -> FragmentLayout:
         raise _refused(tile, f"{layout!r} is one of shared memory")
     variables = list(layout.initial_indices)
     copies = variables[len(shape) :]
-    ranges = {v: ir.Range(0, e) for v, e in zip(variables, shape, strict=False)}
-    ranges.update({v: ir.Range(0, threads) for v in copies})
+    extents = dict(zip(variables, shape, strict=False)) | dict.fromkeys(copies, threads)
     digits: dict[ir.Var, dict[int, Digit]] = {v: {} for v in variables}
     for axis, result in zip((THREAD, REGISTER), layout.final_indices, strict=False):
-        _add_digits(tile, digits, axis, result, ranges)
+        _add_digits(tile, digits, axis, result, extents)
     axes = []
     for variable, extent in zip(variables, shape, strict=False):
         axes.append(_joined(tile, digits[variable], extent, len(layout.final_indices) == 1))
@@ -62,25 +63,31 @@ def _add_digits(
     digits: dict[ir.Var, dict[int, Digit]],
     axis: str,
     result: ir.Expr,
-    ranges: dict[ir.Var, ir.Range],
+    extents: dict[ir.Var, int],
 ) -> None:
+    """Add the digits of the indices whose sum a thread or a register is: all elements are tried."""
     name = "thread" if axis == THREAD else "register"
-    used = {v: r for v, r in ranges.items() if mentions(result, v)}
-    total = normalize_to_iter_sum(result, used)
-    value: Any = total.base
-    for split in total.args:
-        variable = split.source.source
-        numbers = [constant(x) for x in (split.lower_factor, split.extent, split.scale)]
-        if variable not in digits or None in numbers:
-            raise _refused(tile, f"the {name} `{result}` is no sum of digits of the indices")
-        lower, extent, scale = (int(number or 0) for number in numbers)
-        digits[variable][lower] = Digit(extent, axis, scale)
-        value = value + variable // lower % extent * scale
-    analyzer = Analyzer()
-    for variable, values in used.items():
-        analyzer.bind(variable, values)
-    if not analyzer.can_prove_equal(value, result) or constant(total.base) != 0:
-        raise _refused(tile, f"the {name} `{result}` is no sum of digits of the indices")
+    refused = _refused(tile, f"the {name} `{result}` is no sum of digits of the indices")
+    used = {v: extent for v, extent in extents.items() if mentions(result, v)}
+    grid = np.indices(tuple(used.values()), np.int64)
+    try:
+        found = evaluate(result, dict(zip(used, grid, strict=True)), lambda _: False, 0).numbers
+    except NotSeparable:
+        raise refused from None
+    values = np.broadcast_to(np.asarray(found), grid.shape[1:])
+    total = np.zeros(values.shape, np.int64)
+    for number, (variable, extent) in enumerate(used.items()):
+        line = values[tuple(slice(None) if n == number else 0 for n in range(len(used)))]
+        lower = 1
+        for count, weight in reversed(list(digits_of(line))):
+            if weight:
+                digits[variable][lower] = Digit(count, axis, weight)
+            lower *= count
+        if lower != extent:
+            raise refused
+        total += line.reshape([-1 if n == number else 1 for n in range(len(used))])
+    if values.flat[0] or values.min() < 0 or not np.array_equal(total, values):
+        raise refused
 
 
 def _joined(
