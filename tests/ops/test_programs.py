@@ -1,5 +1,6 @@
 """The tile programs of `tvmtile.ops`: against torch in float64, and what they are lowered to."""
 
+import itertools
 import math
 
 import pytest
@@ -10,7 +11,7 @@ import tvmtile
 import tvmtile.language as T
 from tests.running import runnable
 from tvmtile.errors import InvalidValue
-from tvmtile.ops import programs
+from tvmtile.ops import configurations, programs
 from tvmtile.ops.configurations import matmul_configuration
 
 H200 = {"kind": "cuda", "arch": "sm_90a"}
@@ -271,3 +272,22 @@ def test_rows_and_what_norms_keep_for_their_gradients(target, dtype, options, pr
 def test_what_programs_do_not_take(make, message):
     with pytest.raises(InvalidValue, match=message):
         make(lambda **given: programs.attention(1, 4, 16, 32, "float32", target="llvm", **given))
+
+
+@pytest.mark.parametrize("device", ["sm_80", "sm_89", "sm_90a", "sm_100a", "metal", "llvm"])
+@pytest.mark.full(but=2)
+def test_there_are_blocks_for_every_extent(device):
+    target = {"kind": "cuda", "arch": device} if device.startswith("sm") else device
+    for dtype in ("float16", "bfloat16", "float32", "float64"):
+        if (device, dtype) == ("metal", "float64"):
+            continue
+        for extents in itertools.product((1, 7, 16, 33), (1, 10, 16, 100), (1, 8, 64)):
+            assert configurations.matmul_configuration(target, *extents, dtype)
+        for queries, keys, dim in itertools.product(
+            (1, 16, 100), (1, 8, 40), (8, 40, 96, 192, 256)
+        ):
+            sizes = target, queries, keys, dim, dtype
+            assert configurations.attention_configuration(*sizes, causal=False, heads=4)
+            assert configurations.attention_configuration(*sizes, causal=True, heads=4)
+        for extents in itertools.product((1, 5, 1000), (1, 3, 40, 5000, 40000)):
+            assert configurations.rows_configuration(target, *extents, dtype)

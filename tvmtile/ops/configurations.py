@@ -267,7 +267,7 @@ ATTENTION = (
     ),
     Row("metal", _attention(32, 16), _METAL, bits=(16,), at_most={"dim": 128}),
     Row("metal", _attention(32, 16), _METAL, at_most={"dim": 64}),
-    Row("metal", _attention(16, 16, 1, 64), _METAL, at_most={"dim": 128}),
+    Row("metal", _attention(16, 16, 1, 64), _METAL, at_most={"dim": 256}),
 )
 """Of `attention`. The extents are queries, dim, and causal, which is 0 or 1."""
 

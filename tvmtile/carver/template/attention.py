@@ -70,9 +70,12 @@ class FlashAttentionTemplate(BaseTemplate):
         return te.create_prim_func([Q, K, V, O])
 
     def candidates(self) -> Iterator[tuple[Hint, Work]]:
-        rows = [m for m in powers(16, 256) if m < 2 * self.seq_length]
-        columns = [n for n in powers(16, 256) if n < 2 * self.seq_kv_length]
-        for m, n, threads, stages in itertools.product(rows, columns, (128, 256), (1, 2, 3)):
+        # Four warps have 64 rows, and a product 16 columns, also where there are fewer.
+        rows = [m for m in powers(16, 256) if m < 2 * max(64, self.seq_length)]
+        columns = [n for n in powers(16, 256) if n < 2 * max(16, self.seq_kv_length)]
+        # Of float64 a block has room for few rows.
+        sizes = (128, 256) if bytes_of(self.in_dtype) < 8 else (32, 64, 128, 256)
+        for m, n, threads, stages in itertools.product(rows, columns, sizes, (1, 2, 3)):
             warps = threads // self.arch.warp_size
             if self.arch.platform == "CPU" and (threads, stages) != (128, 1):
                 continue

@@ -84,7 +84,8 @@ class MatmulTemplate(BaseTemplate):
     def candidates(self) -> Iterator[tuple[Hint, Work]]:
         is_cpu = self.arch.platform == "CPU"
         rows = powers(16, max(16, min(256, _next_power(self.M))))
-        columns = powers(16, max(16, min(256, _next_power(self.N))))
+        # Four warps beside each other need 32 columns where there are 16 rows.
+        columns = powers(16, max(32, min(256, _next_power(self.N))))
         steps = powers(16, max(16, min(256 if is_cpu else 128, _next_power(self.K))))
         ways = [(128, 1)] if is_cpu else list(itertools.product((128, 256), (1, 2, 3, 4)))
         for m, n, k, (threads, stages) in itertools.product(rows, columns, steps, ways):
