@@ -13,11 +13,18 @@ import numpy as np
 import pytest
 import torch
 import tvm
+from tvm.support import cc
 
 import tvmtile
 import tvmtile.language as T
 from tests.children import WITHOUT_TORCH
-from tvmtile.errors import ArgumentError, InvalidOperand, InvalidValue, UnknownTarget
+from tvmtile.errors import (
+    ArgumentError,
+    InvalidOperand,
+    InvalidValue,
+    MissingDependency,
+    UnknownTarget,
+)
 
 n = T.dynamic("n")
 ROWS = (n * 16 + 8) // 8  # n * 2 + 1, by each of the operations
@@ -105,6 +112,37 @@ def test_on_the_runtime_alone(library, printing):
     assert float(total) == expected(np.arange(16, dtype=np.float32).reshape(2, 8), 2.0).sum()
     assert modules.split() == ["tvmtile", "tvmtile._plugin", "tvmtile.errors", "tvmtile.library"]
     assert "[0. 1. 2. 3.]" in "".join(shown)
+
+
+def test_under_tvm_ffi_alone(library):
+    """What calls it has not imported TVM, whose runtime has the threads of its blocks."""
+    child = (
+        "import sys, numpy as np, tvm_ffi\n"
+        "x, y = np.ones((3, 8), 'float32'), np.zeros((7, 8), 'float32')\n"
+        "a, b = map(tvm_ffi.from_dlpack, (x, y))\n"
+        "tvm_ffi.load_module(sys.argv[1])['spread'](a, 2.0, b)\n"
+        "assert (y == 2).all() and 'tvm' not in sys.modules"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH + child, library],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_without_a_compiler(tmp_path, monkeypatch):
+    monkeypatch.setattr(cc, "get_cc", lambda: None)
+    kernel = tvmtile.compile(spread, target="llvm", out_idx=-1)
+    with pytest.raises(MissingDependency) as caught:
+        kernel.export_library(tmp_path / "spread.so")
+    assert caught.value.message == (
+        "spread.so: linking a library takes a C++ compiler, and there is none"
+    )
+    assert caught.value.help == (
+        "install g++ or clang++, or name a compiler by compiler= or CXX; a path that ends in .tar "
+        "holds the object files, to be linked elsewhere"
+    )
+    assert kernel.export_library(tmp_path / "spread.tar").exists()
 
 
 def test_several_results_and_none(tmp_path):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from tvm import ir, tirx
 from tvm.support import cc
 
 from tvmtile._tvm import buffer_var, is_buffer_var
-from tvmtile.errors import InvalidOperand, InvalidValue
+from tvmtile.errors import InvalidOperand, InvalidValue, MissingDependency
 from tvmtile.ir.packed import has_float4
 from tvmtile.jit.arguments import is_pointer
 from tvmtile.jit.backends import METAL_BACKENDS
@@ -43,9 +44,23 @@ def export_library(kernel: Kernel, path: str | os.PathLike[str], compiler: str |
     }
     library = tvm.tirx.build(ir.IRModule(functions), target=host)
     library.import_module(kernel.module)
-    options = {"fcompile": cc.cross_compiler(compiler)} if compiler else {}
-    library.export_library(os.fspath(path), **options)
+    linked: dict[str, Any] = {"fcompile": cc.cross_compiler(compiler)} if compiler else {}
+    if Path(path).suffix not in _ARCHIVES and runs_here(kernel.target):
+        linked["options"] = _runtime_options()
+    library.export_library(os.fspath(path), **linked)
     return Path(path)
+
+
+def _runtime_options() -> list[str]:
+    """Let a library load TVM's runtime, whose functions kernels call through pointers that it sets.
+
+    Where the process has loaded it, as `import tvm` does, that is the one, wherever it lies.
+    """
+    directory = Path(tvm.__file__).parent / "lib"
+    if not any(directory.glob("libtvm_runtime.*")):  # TVM was built in another way
+        return []
+    kept = ["-Wl,--no-as-needed"] if sys.platform == "linux" else []
+    return [*kept, f"-L{directory}", "-ltvm_runtime", f"-Wl,-rpath,{directory}"]
 
 
 def _check(kernel: Kernel, path: Path, compiler: str | None) -> None:
@@ -68,6 +83,12 @@ def _check(kernel: Kernel, path: Path, compiler: str | None) -> None:
             f"{path.name}: linking a library for {host_name(kernel)} takes a compiler for it",
             help=f"compiler='{host_name(kernel)}-g++' names one; a path that ends in .tar holds the "
             "object files, to be linked there",
+        )
+    if path.suffix not in _ARCHIVES and compiler is None and cc.get_cc() is None:
+        raise MissingDependency(
+            f"{path.name}: linking a library takes a C++ compiler, and there is none",
+            help="install g++ or clang++, or name a compiler by compiler= or CXX; a path that ends in "
+            ".tar holds the object files, to be linked elsewhere",
         )
 
 
