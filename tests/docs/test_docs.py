@@ -12,6 +12,7 @@ import pytest
 from tvm.target import codegen
 
 import tvmtile.language as T
+from tvmtile import transform
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -89,3 +90,32 @@ def test_the_reference_has_every_pass():
         importlib.import_module("tvmtile.passes").__all__
     )
     assert "::: tvmtile.passes.gpu.insert_barriers.InsertBarriers\n" in page
+
+
+SAID_TO_BE_ABSENT = {"from_tilelang": ["alloc_tmem", "ws_op"]}
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.stem)
+def test_the_names_that_pages_give_are_in_the_language(page):
+    names = set(re.findall(r"`T\.(\w+)", page.read_text()))
+    absent = [name for name in sorted(names) if not hasattr(T, name)]
+    assert absent == SAID_TO_BE_ABSENT.get(page.stem, [])
+
+
+ACT = [
+    "tl.disable_tma_lower",
+    "tl.disable_warp_specialized",
+    "tl.enable_fast_math",
+    "tl.disable_thread_storage_sync",
+]
+
+
+def test_each_option_of_tilelang_has_a_row():
+    page = (DOCS / "from_tilelang.md").read_text()
+    rows = dict(re.findall(r"^\| `(tl\.\w+)` \| (.*) \|$", page, re.MULTILINE))
+    reasons = transform._WITHOUT_EFFECT | transform._CANNOT_BE_OFF
+    options = [str(key.value) for key in transform.PassConfigKey if key.value.startswith("tl.")]
+    assert sorted(rows) == sorted(options)
+    for name in options:
+        known = name in (*ACT, *transform.ALWAYS_SO)
+        assert known or reasons[name] in rows[name]
