@@ -38,7 +38,8 @@ _FUNCTIONS = (
     "simd_shuffle_up", "simd_shuffle_xor", "simdgroup_load", "simdgroup_store",
     "simdgroup_multiply_accumulate", "make_filled_simdgroup_matrix", "simdgroup_barrier",
     "threadgroup_barrier", "atomic_thread_fence", "os_log_default", "INFINITY", "NAN", "HUGE_VALF",
-    "MAXFLOAT", "MAXHALF",
+    "MAXFLOAT", "MAXHALF", "NULL", "assert", "errno", "linux", "unix", "threadIdx", "blockIdx",
+    "blockDim", "gridDim", "warpSize",
     *(f"{t}_{end}" for t in ("CHAR", "SHRT", "INT", "LONG", "FLT", "HALF") for end in ("MAX", "MIN")),
 )
 # fmt: on
@@ -59,17 +60,24 @@ _NAMES = frozenset(
 def without_keywords(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Rename what a kernel calls `new`, `uint4`, `select` or the like: an underscore follows.
 
+    Letters that C lacks become their numbers: `ü` is `ufc`.
+
     The function is of the host or of the GPU, after these were split: nobody calls their parameters by
     name any more.
     """
     renamed: dict[ir.Var, ir.Var] = {}
 
     def rename(var: ir.Var) -> ir.Expr:
-        if var.name not in _NAMES:
+        if var.name not in _NAMES and var.name.isascii():
             return var
         if var not in renamed:
-            name = f"{var.name}_"
+            name = f"{var.name}_" if var.name in _NAMES else _in_c(var.name)
             renamed[var] = buffer_var(name, var.ty) if is_buffer_var(var) else ir.Var(name, var.ty)
         return renamed[var]
 
     return mapped(func, (ir.Var, rename))
+
+
+def _in_c(name: str) -> str:
+    """A name in the letters of C."""
+    return "".join(c if c.isascii() else f"u{ord(c):x}" for c in name)
