@@ -279,3 +279,26 @@ def test_more_matrices_and_rows_than_a_grid_has_blocks(monkeypatch):
     torch.testing.assert_close(ops.matmul(a[0], b[0], bias), a[0] @ b[0] + bias)
     torch.testing.assert_close(ops.matmul(a[0].mT, b[0, :7], bias), a[0].mT @ b[0, :7] + bias)
     assert_same(ops.attention, sdpa, *(random(5, 2, 9, 16) for _ in range(3)))
+
+
+def test_gradients_of_products_of_nothing():
+    shapes = [
+        ((4, 0), (0, 3)),
+        ((2, 4, 0), (0, 3)),
+        ((0, 5), (5, 3)),
+        ((0,), (0, 3)),
+        ((4, 5), (5, 0)),
+    ]
+    for of_a, of_b in shapes:
+        tensors = [random(*of_a), random(*of_b), random(of_b[-1])]
+        result, expected = ops.matmul(*tensors), tensors[0] @ tensors[1] + tensors[2]
+        ours, theirs = (torch.autograd.grad(x.sum(), tensors) for x in (result, expected))
+        torch.testing.assert_close([result, *ours], [expected, *theirs])
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.bool, torch.float8_e4m3fn])
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_a_result_that_holds_no_sums(dtype, requires_grad):
+    a = torch.randn(4, 4, requires_grad=requires_grad)
+    with pytest.raises(ArgumentError, match=f"matmul: out_dtype={dtype}, but sums are floats"):
+        ops.matmul(a, a, out_dtype=dtype)

@@ -72,7 +72,7 @@ def matmul(
     activation : str, optional
         "relu", "silu", "gelu", or "gelu_tanh", torch's `gelu(approximate="tanh")`.
     out_dtype : torch.dtype, optional
-        Of the result; that of `a` where absent.
+        Of the result, float16, bfloat16, float32 or float64; that of `a` where absent.
     transpose_a, transpose_b : bool
         The last two axes of `a` or `b` are swapped before.
 
@@ -90,6 +90,7 @@ def matmul(
     if is_plain(a, b, bias):
         return _product(a, b, bias, activation, out_dtype, transpose_a, transpose_b)
     check_activation(activation)
+    _check_result(out_dtype)
     a, b = _transposed(a, b, transpose_a, transpose_b)
     if activation in _FROM_RESULT:
         return matmul_operator(a, b, bias, activation, out_dtype)
@@ -99,6 +100,14 @@ def matmul(
 def apply_activation(activation: str | None, value: Tensor) -> Tensor:
     """An activation as torch computes it."""
     return value if activation is None else _BY_TORCH[activation](value)
+
+
+def _check_result(dtype: torch.dtype | None) -> None:
+    if dtype not in (None, torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        raise ArgumentError(
+            f"matmul: out_dtype={dtype}, but sums are floats",
+            help="a result is of float16, bfloat16, float32 or float64; convert it with `.to(...)`",
+        )
 
 
 def _check(a: Tensor, b: Tensor, bias: Tensor | None) -> None:
@@ -197,6 +206,7 @@ def _plan(
 ) -> _Plan:
     a, b = _transposed(given_a, given_b, transpose_a, transpose_b)
     _check(a, b, bias)
+    _check_result(out_dtype)
     view, is_shared = (*a.shape[:-1], b.shape[-1]), b.dim() == 2
     of_a, transposed_a = _operand(given_a, -1, transpose_a, is_shared)
     of_b, transposed_b = _operand(given_b, -2, transpose_b, is_shared)
@@ -376,7 +386,7 @@ def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
 def _gradient_of_b(a: Tensor, b: Tensor, gradient: Tensor) -> Tensor:
     """It lies as `b` does, so that torch has not to copy it into the gradient of a parameter."""
     if b.dim() == 2:
-        a, gradient = a.reshape(-1, a.shape[-1]), gradient.reshape(-1, gradient.shape[-1])
+        a, gradient = (x.flatten(0, -2) if x.dim() > 1 else x[None] for x in (a, gradient))
     if b.is_contiguous():
         return matmul_operator(a.mT, gradient, None, None, None)
     return matmul_operator(gradient.mT, a, None, None, None).mT
