@@ -74,12 +74,19 @@ def closing(tokens: Sequence[Token], start: int) -> int:
 
 
 def split_at_commas(tokens: Sequence[Token]) -> list[list[Token]]:
-    """Split at the commas that are in no bracket, those of template arguments included."""
+    """Split at the commas that are in no bracket, those of template arguments included.
+
+    Within other brackets `<` and `>` compare and shift, as far as commas go.
+    """
     parts: list[list[Token]] = [[]]
-    depth = 0
+    inside = angles = 0
     for token in tokens:
-        depth += (token.text in _CLOSING) - (token.text in _CLOSING.values())
-        if token.text == "," and depth == 0:
+        change = (token.text in _CLOSING) - (token.text in _CLOSING.values())
+        if token.text not in ("<", ">"):
+            inside += change
+        elif not inside:
+            angles += change
+        if token.text == "," and not inside and not angles:
             parts.append([])
         else:
             parts[-1].append(token)

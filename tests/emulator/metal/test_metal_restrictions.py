@@ -205,3 +205,68 @@ def test_variables_belong_to_their_function():
     kernel void k(device float* p [[buffer(0)]]) { *(device float*)p = 1; }
     """
     check_address_spaces(tokenize(source))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        (
+            "device int* out [[buffer(0)]], device int* x [[buffer(0)]]",
+            "'out' and 'x' have one index, 0",
+        ),
+        (
+            "device int* out, uint a [[amplification_id]]",
+            "parameter 'a' of 'k' asks for 'amplification_id', which the emulator does not know",
+        ),
+        (
+            "device int* out, uint a",
+            "parameter 'a' of 'k' is neither a buffer nor has an attribute",
+        ),
+    ],
+)
+def test_parameters_that_no_launch_can_fill(parameters, message):
+    with pytest.raises(MetalCompileError, match=re.escape(message)):
+        compile_msl(kernel("out[0] = 1;", parameters))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (
+            "constant bool flag [[function_constant(0)]];\n",
+            "function constants, which a host gives",
+        ),
+        (
+            'template [[host_name("f")]] [[kernel]] decltype(twice<float>) twice<float>;\n',
+            "kernels that are instances of templates",
+        ),
+    ],
+)
+def test_what_a_host_decides(source, message):
+    with pytest.raises(MetalCompileError, match=f"does not know {message}"):
+        compile_msl("#include <metal_stdlib>\nusing namespace metal;\n" + source)
+
+
+def test_threads_know_their_quadgroup():
+    out = np.zeros(12, np.int32)
+    taken = "device int* out, uint q [[quadgroup_index_in_threadgroup]], "
+    source = kernel("out[q * 4 + i] = q * 4 + i;", taken + "uint i [[thread_index_in_quadgroup]]")
+    compile_msl(source).kernel("k")(out, grid=1, threads=12)
+    assert out.tolist() == [*range(12)]
+
+
+def test_a_shift_is_no_template_argument():
+    out = np.zeros(2, np.int32)
+    body = "threadgroup int x[1 << 2], y[2]; x[3] = 1; y[1] = 2; out[0] = x[3]; out[1] = y[1];"
+    compile_msl(kernel(body, "device int* out")).kernel("k")(out, grid=1, threads=1)
+    assert out.tolist() == [1, 2]
+
+
+def test_a_function_of_metal_is_inline():
+    source = kernel("out[0] = more(1);", "device int* out")
+    source = source.replace(
+        "kernel void", "METAL_FUNC int more(int x) { return x + 1; }\nkernel void"
+    )
+    out = np.zeros(1, np.int32)
+    compile_msl(source).kernel("k")(out, grid=1, threads=1)
+    assert out.tolist() == [2]

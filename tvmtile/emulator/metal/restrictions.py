@@ -5,11 +5,12 @@ The rest of Metal's rules the host's compiler checks, by the emulator's headers.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 
 from tvmtile.emulator.lexer import Token
-from tvmtile.emulator.metal.signature import KernelSignature, Parameter
+from tvmtile.emulator.metal.signature import BUILTIN_ATTRIBUTES, KernelSignature, Parameter
 from tvmtile.errors import MetalCompileError
 
 LAST_BUFFER = 30
@@ -29,6 +30,10 @@ _LACKING = frozenset(
         "virtual",
     )
 )
+_UNKNOWN = {
+    "function_constant": "function constants, which a host gives values when it makes a pipeline",
+    "host_name": "kernels that are instances of templates: write the kernel for its types",
+}
 # Types that are keywords of Metal and names in the emulator's headers.
 _KEYWORDS = frozenset(
     (
@@ -57,17 +62,22 @@ def check_restrictions(tokens: Sequence[Token], kernels: Sequence[KernelSignatur
     ------
     MetalCompileError
         If the source uses what Metal lacks, calls a variable like a type, has an atomic float in
-        threadgroup memory, or a kernel takes more buffers than there are.
+        threadgroup memory, or a kernel takes more buffers than there are, two at one index, or what
+        the emulator does not know.
     """
     code = [token for token in tokens if token.kind != "space"]
-    for kernel in kernels:
-        for parameter in (*kernel.buffers, *kernel.threadgroup_buffers):
-            _check_index(kernel, parameter)
     texts = ["", *(token.text for token in code), ""]
     for token, before, after in zip(code, texts, texts[2:], strict=False):
         wrong = _wrong(token, before, after)
         if wrong is not None:
             raise _error(wrong, tokens, token.line)
+    for kernel in kernels:
+        for parameter in (*kernel.buffers, *kernel.threadgroup_buffers):
+            _check_index(kernel, parameter)
+        wrong = _shared_index(kernel.buffers) or _shared_index(kernel.threadgroup_buffers)
+        wrong = wrong or _unknown_attribute(kernel)
+        if wrong is not None:
+            raise _error(wrong, tokens, kernel.line)
 
 
 def _wrong(token: Token, before: str, after: str) -> str | None:
@@ -76,6 +86,8 @@ def _wrong(token: Token, before: str, after: str) -> str | None:
         return f"{text}: Metal has no long long" if _LONG_LONG.fullmatch(text) else None
     if token.kind != "name":
         return None
+    if text in _UNKNOWN:
+        return f"the emulator does not know {_UNKNOWN[text]}"
     if text in _LACKING:
         return f"Metal has no {text!r}"
     if text == before == "long":
@@ -100,6 +112,26 @@ def _check_index(kernel: KernelSignature, parameter: Parameter) -> None:
             f"[[{kind}({parameter.index})]], where {LAST_BUFFER} is the last",
             help="pass several of its tensors as views of one",
         )
+
+
+def _shared_index(buffers: Sequence[Parameter]) -> str | None:
+    """What is wrong where two buffers, which are in the order of their indices, have one."""
+    for first, second in itertools.pairwise(buffers):
+        if first.index == second.index:
+            return f"{first.name!r} and {second.name!r} have one index, {first.index}"
+    return None
+
+
+def _unknown_attribute(kernel: KernelSignature) -> str | None:
+    for parameter in kernel.parameters:
+        if parameter.space is None and parameter.attribute not in BUILTIN_ATTRIBUTES:
+            asked = parameter.attribute and f"asks for {parameter.attribute!r}"
+            return f"parameter {parameter.name!r} of {kernel.name!r} " + (
+                f"{asked}, which the emulator does not know"
+                if asked
+                else "is neither a buffer nor has an attribute"
+            )
+    return None
 
 
 def _error(wrong: str, tokens: Sequence[Token], line: int) -> MetalCompileError:

@@ -24,6 +24,8 @@ BUILTIN_ATTRIBUTES = {
     "thread_index_in_threadgroup": "context.index",
     "thread_index_in_simdgroup": "context.lane",
     "simdgroup_index_in_threadgroup": "context.warp",
+    "thread_index_in_quadgroup": "context.index % 4",
+    "quadgroup_index_in_threadgroup": "context.index / 4",
     "threads_per_simdgroup": "emulator::kWarpSize",
     "thread_execution_width": "emulator::kWarpSize",
     "simdgroups_per_threadgroup": "context.warps",

@@ -6,6 +6,7 @@
 #pragma GCC system_header  // its literal suffixes have no underscore
 
 #define __METAL_VERSION__ 320
+#define METAL_FUNC inline __attribute__((__always_inline__))
 
 #include "scalar.h"
 #include "vector.h"
