@@ -1,8 +1,8 @@
 """Flash attention, backward: the gradients of Q, K and V, without ever storing the scores.
 
 A block owns a tile of keys and walks over tiles of queries. It computes their weights again, from the
-logarithm of each query's sum that the forward pass left, and from the gradient of the output the
-gradient of the scores. Those of its keys and values it sums in registers; what it contributes to the
+largest score of each query and its sum of weights that the forward pass left, and from the gradient of
+the output the gradient of the scores. Those of its keys and values it sums in registers; what it contributes to the
 queries' it adds to memory, where other blocks do as well. Kernels before and after it prepare the
 sums, and scale and round those of the queries.
 
@@ -16,8 +16,7 @@ from common import check_or_measure, parse, tiles
 
 import tvmtile
 import tvmtile.language as T
-
-LOG2E = math.log2(math.e)
+from tvmtile.ops.programs import normalized_weight
 
 
 def flash_attention_backward(
@@ -37,7 +36,7 @@ def flash_attention_backward(
         V: T.Tensor(shape, dtype),
         O: T.Tensor(shape, dtype),
         dO: T.Tensor(shape, dtype),
-        lse: T.Tensor(shape[:3], T.float32),
+        lse: T.Tensor((batch, 2, heads, length), T.float32),
         delta: T.Tensor(shape[:3], T.float32),
         sums: T.Tensor(shape, T.float32),
         dQ: T.Tensor(shape, dtype),
@@ -62,7 +61,8 @@ def flash_attention_backward(
             v = T.alloc_shared((block_M, dim), dtype)
             q = T.alloc_shared((block_N, dim), dtype)
             do = T.alloc_shared((block_N, dim), dtype)
-            of_query = T.alloc_shared((block_N,), T.float32)
+            largest = T.alloc_shared((block_N,), T.float32)
+            logarithm = T.alloc_shared((block_N,), T.float32)
             delta_of_query = T.alloc_shared((block_N,), T.float32)
             d_scores_shared = T.alloc_shared((block_M, block_N), dtype)
             scores = T.alloc_fragment((block_M, block_N), T.float32)
@@ -80,14 +80,15 @@ def flash_attention_backward(
             for step in T.Pipelined(T.ceildiv(length, block_N) - first, num_stages=stages):
                 at = (first + step) * block_N
                 T.copy(Q[bz, by, at, 0], q)
-                T.copy(lse[bz, by, at], of_query)
+                T.copy(lse[bz, 0, by, at], largest)
+                T.copy(lse[bz, 1, by, at], logarithm)
                 T.copy(dO[bz, by, at, 0], do)
                 T.copy(delta[bz, by, at], delta_of_query)
                 # Keys by queries, so that both products with them have the weights in registers.
                 T.gemm(k, q, scores, transpose_B=True, policy=policy, clear_accum=True)
                 T.gemm(v, do, d_scores, transpose_B=True, policy=policy, clear_accum=True)
                 for i, j in T.Parallel(block_M, block_N):
-                    scores[i, j] = T.exp2(scores[i, j] * (scale * LOG2E) - of_query[j])
+                    scores[i, j] = normalized_weight(scores[i, j], largest[j], logarithm[j], scale)
                 if causal:
                     for i, j in T.Parallel(block_M, block_N):
                         scores[i, j] = T.if_then_else(bx * block_M + i <= at + j, scores[i, j], 0)
@@ -113,12 +114,14 @@ def flash_attention_backward(
 
 
 def forward(q, k, v, causal):
-    """The output, and the logarithm to base 2 of each query's sum of weights."""
-    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    """The output, and of each query the largest score and log2 of the weights relative to it."""
+    scores = q @ k.mT
     if causal:
         later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
         scores = scores.masked_fill(later, -math.inf)
-    return torch.softmax(scores, dim=-1) @ v, torch.logsumexp(scores.float(), dim=-1) * LOG2E
+    largest, scale = scores.amax(-1), 1 / math.sqrt(q.shape[-1])
+    sums = ((scores - largest[..., None]) * scale).exp().sum(-1)
+    return torch.softmax(scores * scale, dim=-1) @ v, torch.stack([largest, sums.log2()], dim=1)
 
 
 def reference(q, k, v, o, do, *_, causal):

@@ -17,7 +17,7 @@ import tvmtile
 import tvmtile.language as T
 
 ACTIVATIONS = {
-    "relu": lambda x: T.max(x, 0),
+    "relu": lambda x: T.if_then_else(x < 0, 0, x),  # T.max would make 0 of NaN
     "gelu": lambda x: 0.5 * x * (1 + T.__tanh(0.7978845608 * x * (1 + 0.044715 * x * x))),
 }
 REFERENCES = {"relu": torch.relu, "gelu": partial(torch.nn.functional.gelu, approximate="tanh")}

@@ -8,7 +8,7 @@ transposed and batched operands, epilogues, shared heads and extents that only a
 
 from tvmtile.ops.programs.flash import attention, attention_backward
 from tvmtile.ops.programs.gemm import ACTIVATIONS, matmul
-from tvmtile.ops.programs.online_softmax import OnlineSoftmax
+from tvmtile.ops.programs.online_softmax import OnlineSoftmax, normalized_weight
 from tvmtile.ops.programs.rows import layer_norm, rms_norm, softmax
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "attention_backward",
     "layer_norm",
     "matmul",
+    "normalized_weight",
     "rms_norm",
     "softmax",
 ]

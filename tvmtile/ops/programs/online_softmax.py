@@ -8,7 +8,7 @@ from typing import Any
 import tvmtile.language as T
 from tvmtile.frontend.dtypes import DTypeLike, Extent
 
-__all__ = ["OnlineSoftmax"]
+__all__ = ["OnlineSoftmax", "normalized_weight"]
 
 _LOG2E = math.log2(math.e)  # exp2(_LOG2E * x) is exp(x)
 _exp2 = T.__exp2  # in a class the name would be the class's own
@@ -101,7 +101,8 @@ class OnlineSoftmax:
 def normalized_weight(score: Any, largest: Any, logarithm: Any, scale: float) -> Any:
     """The weight of a score, by its row's largest one and the logarithm to base 2 of their sum.
 
-    A score that was summed in another order may lie above the largest one, without a bound.
+    The two apart keep the weight of the largest score exact, whatever its size. A score that was
+    summed in another order may lie above it, without a bound: it counts as the largest.
     """
     below = score - largest
     return _exp2(T.if_then_else(below > 0, 0, below) * (scale * _LOG2E) - logarithm)
