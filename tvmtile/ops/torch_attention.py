@@ -40,6 +40,8 @@ def attention(
 ) -> Tensor:
     """`softmax(q @ k.mT * scale) @ v` of each head, without ever storing the scores.
 
+    On CUDA the products of float32 are those of TF32, whatever torch's switches say: of 10 bits.
+
     The tensors may lie as (batch, length, heads, dim) with the axes 1 and 2 swapped; the result lies as
     `q` does. Other strides are copied first. Its gradient comes without the scores too where
     `configurations.ATTENTION_BACKWARD` has a row for the device and the dtype; on a GPU the last bits

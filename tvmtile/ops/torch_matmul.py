@@ -56,7 +56,8 @@ def matmul(
     adds, in order, what the first has summed over parts of K. A call gives the same bits as the one
     before it.
 
-    Sums are of float32 (of float64 for float64) and are rounded once, behind the epilogue. A matrix
+    Sums are of float32 (of float64 for float64) and are rounded once, behind the epilogue. On CUDA the
+    products of float32 are those of TF32, whatever torch's switches say: of 10 bits. A matrix
     whose columns are contiguous, as `weight.T`, is read as it lies; one with other strides is copied
     first. It has a gradient, of three such products; with an activation other than relu, the
     activation is torch's where a gradient is asked for.
