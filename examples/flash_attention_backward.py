@@ -1,10 +1,10 @@
 """Flash attention, backward: the gradients of Q, K and V, without ever storing the scores.
 
 A block owns a tile of keys and walks over tiles of queries. It computes their weights again, from the
-largest score of each query and its sum of weights that the forward pass left, and from the gradient of
-the output the gradient of the scores. Those of its keys and values it sums in registers; what it contributes to the
-queries' it adds to memory, where other blocks do as well. Kernels before and after it prepare the
-sums, and scale and round those of the queries.
+largest score of each query and its sum of weights that the forward pass left, and from the gradient
+of the output the gradient of the scores. Those of its keys and values it sums in registers; what it
+contributes to the queries' it adds to memory, where other blocks do as well. Kernels before and after
+it prepare the sums, and scale and round those of the queries.
 
 T. Dao, FlashAttention-2, 2023, section 3.1.2.
 """
