@@ -293,3 +293,28 @@ def mistakes():
 def test_what_tensor_memory_forbids_is_an_error(which):
     with pytest.raises(CudaEmulationError, match=list(MISTAKES.values())[which]):
         mistakes()(which, grid=1, block=32)
+
+
+def test_the_address_of_an_allocation_is_that_of_each_warps_lanes():
+    source = r"""
+extern "C" __global__ void kernel_(unsigned* out) {
+  __shared__ unsigned place;
+  const unsigned own = threadIdx.x / 32 << 21;
+  unsigned x;
+  if (threadIdx.x < 32)
+    asm volatile("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], 32;"
+                 : : "r"((unsigned)__cvta_generic_to_shared(&place)) : "memory");
+  __syncthreads();
+  asm volatile("tcgen05.st.sync.aligned.32x32b.x1.b32 [%0], {%1};"
+               : : "r"(place + (own << 0)), "r"(threadIdx.x) : "memory");
+  asm volatile("tcgen05.wait::st.sync.aligned;" : : : "memory");
+  asm volatile("tcgen05.ld.sync.aligned.32x32b.x1.b32 {%0}, [%1];" : "=r"(x) : "r"(place));
+  asm volatile("tcgen05.wait::ld.sync.aligned;" : : : "memory");
+  out[threadIdx.x] = x;
+  __syncthreads();
+  if (threadIdx.x < 32)
+    asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, 32;" : : "r"(place) : "memory");
+}"""
+    out = np.zeros(128, np.uint32)
+    compile_cuda(source, arch="sm_100a").kernel("kernel_")(out, grid=1, block=128)
+    assert out.tolist() == [*range(128)]

@@ -315,11 +315,14 @@ struct TransferPart {
   std::uint32_t* words;
 };
 
-// A warp has the lanes of its number in its warpgroup.
-void check_lanes(const Site& site, const Thread& thread, const TransferPart& part) {
+// Where a warp begins: it has the lanes of its number in its warpgroup. An address in lane 0, as that of an
+// allocation, is that of the warp's own first lane.
+unsigned first_lane_of(const Site& site, const Thread& thread, const TransferPart& part) {
   const unsigned lane = lane_of(part.address), own = thread.context.warp % 4 * kLanesOfWarp;
   const bool is_half = part.shape->name[0] == '1';  // of 16 lanes
-  if (lane == own || (is_half && lane == own + kLanesOfWarp / 2)) return;
+  const unsigned within = lane % kLanesOfWarp;
+  const bool is_own = lane / kLanesOfWarp * kLanesOfWarp == own || lane < kLanesOfWarp;
+  if (is_own && (within == 0 || (is_half && within == kLanesOfWarp / 2))) return own + within;
   char text[128];
   std::snprintf(text, sizeof text, "%s from lane %u on, by a warp that has lanes %u to %u", site.name, lane, own,
                 own + kLanesOfWarp);
@@ -343,7 +346,7 @@ void transfer(const Site& site, void* const* parts, unsigned lanes) {
   const TensorTransfer& shape = *first.shape;
   const Thread& thread = first_lane(machine->current());
   if (lanes != kLanesOfWarp) fail_invalid_lane(site, lanes);
-  check_lanes(site, thread, first);
+  const unsigned begin = first_lane_of(site, thread, first);
   const unsigned agent = agent_of_warp(thread, kTensorWarp, first.loads);
   knowledge_of(thread);
   machine->go_by(thread, fenced[thread.number]);
@@ -356,7 +359,7 @@ void transfer(const Site& site, void* const* parts, unsigned lanes) {
       const unsigned column = shape.is_split ? 0 : place[1];
       const unsigned behind = (n / shape.registers * shape.columns + column) * width;
       const unsigned at = column_of(part.address) + behind + (shape.is_split && place[1] ? part.split : 0);
-      const unsigned lane = lane_of(part.address) + place[0];
+      const unsigned lane = begin + place[0];
       note(thread, agent, site.line, thread.context.rank, lane, at, width,
            part.loads ? Access::kRead : Access::kWrite);
       move(part, tensor_word(site.line, thread.context.rank, lane, at), part.words[n]);
