@@ -282,23 +282,22 @@ def compile_cuda(source: str, *, arch: str = DEFAULT_ARCH, cache: bool = True) -
     >>> float(array.sum())
     128.0
     """
-    return _compile(source, arch) if cache else _build(source, arch, cache=False)
+    flags = (*_language_flags(), *toolchain.contraction())
+    return (_compile if cache else _build)(source, arch, flags, cache)
 
 
-@functools.lru_cache(maxsize=256)
-def _compile(source: str, arch: str) -> CudaModule:
-    return _build(source, arch, cache=True)
-
-
-def _build(source: str, arch: str, *, cache: bool) -> CudaModule:
+def _build(source: str, arch: str, flags: tuple[str, ...], cache: bool) -> CudaModule:
     number = re.fullmatch(r"sm_(\d+)[af]?", arch)
     if number is None:
         raise ArgumentError(f"{arch!r} is no architecture of CUDA", help='as "sm_90a"')
     tokens = tokenize(source)
     kernels = find_kernels(tokens)
     unit = translate(tokens, kernels, int(number[1]))
-    library = toolchain.build_module(_front_end(), unit, source, _language_flags(), cache)
+    library = toolchain.build_module(_front_end(), unit, source, flags, cache)
     return CudaModule(source, kernels, _front_end(), library)
+
+
+_compile = functools.lru_cache(maxsize=256)(_build)
 
 
 def _language_flags() -> tuple[str, ...]:

@@ -38,11 +38,23 @@ def find_compiler() -> tuple[str, ...]:
 @functools.cache
 def machine_flags() -> tuple[str, ...]:
     """Let the processor convert half to float where it can: in software that is slow."""
+    return _if_processor_has("f16c")
+
+
+@functools.cache
+def fma_flags() -> tuple[str, ...]:
+    """Let the processor fuse multiplications and additions; those of ARM do so without a flag."""
+    return _if_processor_has("fma")
+
+
+def _if_processor_has(feature: str) -> tuple[str, ...]:
+    """The option for a feature of x86, where this processor is known to have it."""
     try:
         information = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ()
-    return ("-mf16c",) if re.search(r"^flags\b.*\bf16c\b", information, re.MULTILINE) else ()
+    has_it = re.search(rf"^flags\b.*\b{feature}\b", information, re.MULTILINE)
+    return (f"-m{feature}",) if has_it else ()
 
 
 @functools.cache

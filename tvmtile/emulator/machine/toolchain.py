@@ -21,7 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tvmtile.cache import Entry, current_store, digest, scratch_directory, scratch_file
-from tvmtile.emulator.machine.compiler import compiler_identity, find_compiler, machine_flags, run
+from tvmtile.emulator.machine.compiler import (
+    compiler_identity,
+    find_compiler,
+    fma_flags,
+    machine_flags,
+    run,
+)
 from tvmtile.errors import TileError
 from tvmtile.utils.locks import Lock
 
@@ -92,6 +98,15 @@ LOCK = Lock()
 """One launch at a time: the runtime has one state."""
 _MACHINE = FrontEnd("machine", "", _INCLUDE, _RUNTIME, TileError)
 """The machine itself, as a language that adds nothing."""
+
+
+def contraction() -> tuple[str, ...]:
+    """Flags by which a product and a sum become one operation, as compilers of GPUs have it.
+
+    The environment asks for them. They come behind the others, which they replace.
+    """
+    asked_for = os.environ.get("TVMTILE_EMULATOR_CONTRACT") == "1"
+    return ("-O2", "-ffp-contract=fast", *fma_flags()) if asked_for else ()
 
 
 def build_module(

@@ -235,22 +235,20 @@ def compile_msl(source: str, *, cache: bool = True) -> MetalModule:
     >>> float(array.sum())
     128.0
     """
-    return _compile(source) if cache else _build(source, cache=False)
+    flags = (_standard_of(source), *_language_flags(), *toolchain.contraction())
+    return (_compile if cache else _build)(source, flags, cache)
 
 
-@functools.lru_cache(maxsize=256)
-def _compile(source: str) -> MetalModule:
-    return _build(source, cache=True)
-
-
-def _build(source: str, *, cache: bool) -> MetalModule:
+def _build(source: str, flags: tuple[str, ...], cache: bool) -> MetalModule:
     tokens = tokenize(source)
     check_address_spaces(tokens)
     kernels = find_kernels(tokens)
     check_restrictions(tokens, kernels)
-    flags = (_standard_of(source), *_language_flags())
     library = toolchain.build_module(_FRONT_END, translate(tokens, kernels), source, flags, cache)
     return MetalModule(source, kernels, _FRONT_END, library)
+
+
+_compile = functools.lru_cache(maxsize=256)(_build)
 
 
 def _standard_of(source: str) -> str:

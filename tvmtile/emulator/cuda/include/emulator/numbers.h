@@ -180,6 +180,11 @@ inline float narrowed(double exact, Toward toward) {
   const auto near = static_cast<float>(exact);
   return rounded(near, exact - near, toward);
 }
+// A fused operation, so that no compiler makes the product a part of another sum.
+inline float product(float a, float b, Toward toward) {
+  const float near = fmaf(a, b, -0.0f);
+  return rounded(near, double(a) * double(b) - near, toward);
+}
 // Sums of two floats may need more bits than a double has; their error is a float's.
 inline float sum(float a, float b, Toward toward) {
   const float near = a + b;
@@ -210,7 +215,7 @@ inline float fused(float a, float b, float c, Toward toward) {
   EMULATOR_FUNCTION(float __fadd_##suffix(float a, float b), emulator::sum(a, b, toward))       \
   EMULATOR_FUNCTION(float __fsub_##suffix(float a, float b), emulator::sum(a, -b, toward))      \
   EMULATOR_FUNCTION(float __fmul_##suffix(float a, float b),                                    \
-                    emulator::narrowed(double(a) * double(b), toward))                          \
+                    emulator::product(a, b, toward))                                            \
   EMULATOR_FUNCTION(float __fdiv_##suffix(float a, float b), emulator::quotient(a, b, toward))  \
   EMULATOR_FUNCTION(float __frcp_##suffix(float x), emulator::quotient(1.0f, x, toward))        \
   EMULATOR_FUNCTION(float __fsqrt_##suffix(float x), emulator::root(x, toward))                 \
@@ -228,7 +233,7 @@ EMULATOR_FUNCTION(float __frsqrt_rn(float x), float(1.0 / sqrt(double(x))))
 
 EMULATOR_FUNCTION(double __dadd_rn(double a, double b), a + b)
 EMULATOR_FUNCTION(double __dsub_rn(double a, double b), a - b)
-EMULATOR_FUNCTION(double __dmul_rn(double a, double b), a * b)
+EMULATOR_FUNCTION(double __dmul_rn(double a, double b), fma(a, b, -0.0))
 EMULATOR_FUNCTION(double __ddiv_rn(double a, double b), a / b)
 EMULATOR_FUNCTION(double __dsqrt_rn(double x), sqrt(x))
 EMULATOR_FUNCTION(double __fma_rn(double a, double b, double c), fma(a, b, c))
