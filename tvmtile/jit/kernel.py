@@ -215,6 +215,33 @@ class Kernel(CompiledProgram[Results]):
         """Print the code that was generated."""
         sys.stdout.write(self.get_kernel_source(kernel_only) + "\n")
 
+    def print_source_code(self, which: str = "kernel", file: str | Path | None = None) -> None:
+        """Print the code that was generated, or write it into a file.
+
+        Parameters
+        ----------
+        which : str
+            "kernel", "host" or "both".
+        file : str or Path, optional
+            Where to write it; printed where absent.
+
+        Raises
+        ------
+        InvalidOperand
+            If it is none of the three.
+        """
+        if which not in ("kernel", "host", "both"):
+            raise InvalidOperand(
+                f"print_source_code: {which!r} is no part of the code",
+                help='it is "kernel", "host" or "both"',
+            )
+        parts = {"kernel": self.get_kernel_source, "host": self.get_host_source}
+        text = "\n".join(part() for name, part in parts.items() if which in (name, "both"))
+        if file is None:
+            sys.stdout.write(text + "\n")
+        else:
+            Path(file).write_text(text, encoding="utf-8")
+
     @property
     @hide_internal_frames
     def cubin(self) -> bytes:
