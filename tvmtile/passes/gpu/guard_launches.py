@@ -26,7 +26,8 @@ def GuardLaunches(mod: ir.IRModule, _: PassContext) -> ir.IRModule:
     result = mod.clone()
     for name, func in mod.functions.items():
         if isinstance(func, tirx.PrimFunc):
-            guard = _Guard(gpu(func.attrs["target"]))
+            target = None if func.attrs is None else func.attrs.get("target")
+            guard = _Guard(gpu(target))
             body = mutated(func.body, (tirx.AttrStmt, guard.guarded))
             result.update_func(name, with_body(func, body))
     return result
