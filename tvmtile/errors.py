@@ -495,7 +495,7 @@ def _is_mistake(error: Exception) -> bool:
     return traceback is not None and not _is_internal_frame(traceback.tb_frame)
 
 
-def _as_shown(error: Exception) -> Exception:
+def as_shown(error: Exception) -> Exception:
     """An exception without the frames that its reader can do nothing about."""
     if os.environ.get("TVM_BACKTRACE") == "1" or not _is_mistake(error):
         return error
@@ -522,7 +522,7 @@ def hide_internal_frames(function: _Function) -> _Function:
         try:
             return function(*args, **kwargs)
         except Exception as error:  # noqa: BLE001 - all are raised again
-            mistake = _as_shown(error)
+            mistake = as_shown(error)
         raise mistake
 
     entry.__code__ = entry.__code__.replace(co_name=function.__name__)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import weakref
 
 import numpy as np
 import pytest
+import torch
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import ArgumentError
+from tvmtile.errors import ArgumentError, OutOfBounds
 
 SCALE = 2.0
 ROWS = T.dynamic("ROWS")
@@ -184,3 +186,39 @@ def test_more_blocks_than_a_gpu_launches():
     assert e.value.help == "write the longest axis first: T.Kernel(longest, ...)"
     kernel(y := np.zeros(40, "int32"))
     assert (y == np.arange(40)).all()
+
+
+@pytest.mark.parametrize(
+    "of", [np.zeros, functools.partial(torch.zeros, dtype=torch.float64)], ids=["numpy", "torch"]
+)
+@pytest.mark.parametrize("stride", [T.dynamic("stride"), 8], ids=str)
+@pytest.mark.parametrize("rows", [0, 3])
+def test_strided_tensors_without_elements(of, stride, rows):
+    n = T.dynamic("n")
+
+    @T.prim_func
+    def ones(A: T.StridedTensor((n, 4), (stride, 1), "float64")):
+        with T.Kernel(n):
+            A[0, 0] = 1.0
+
+    memory = of((rows, 8))
+    kernel = tvmtile.compile(ones, target="llvm")
+    kernel(of((0, 4)) if rows == 0 else memory[:, :4])
+    assert memory.sum() == (rows > 0)
+
+
+def test_an_index_out_of_a_tile_shows_no_frame_of_ours():
+    @T.prim_func
+    def shifted(A: T.Tensor((4,), "float32"), n: T.int32):
+        with T.Kernel(1):
+            x = T.alloc_shared((4,), "float32")
+            T.copy(A, x)
+            A[0] = x[n]
+
+    kernel = tvmtile.compile(shifted, target="llvm", pass_configs={"tvmtile.check_indices": True})
+    for _ in range(2):  # a later call of torch's tensors goes another way
+        with pytest.raises(OutOfBounds) as caught:
+            kernel(torch.zeros(4), 7)
+        frames = [str(entry.path) for entry in caught.traceback]
+        assert [path for path in frames if path != __file__] == frames[1:]
+        assert len(frames) == 2  # the test, and the one that raises

@@ -37,9 +37,12 @@ def _ready(arg: Any, param: ir.Var) -> Any:
     if module == "numpy" and ir.is_prim_expr(param):
         is_refused = type(arg).__name__ in ("bool", "bool_", "ndarray") and arg.ndim == 0
         return arg.item() if is_refused else arg
-    if module in ("torch", "numpy") and is_buffer_var(param) and not param.ty.strides:
+    if module in ("torch", "numpy") and is_buffer_var(param) and 0 in arg.shape:
         strides = row_major(arg.shape)
-        if 0 in arg.shape and strides_of(arg) != strides:
+        if declared := list(param.ty.strides):
+            pairs = zip(declared, strides, strict=True)
+            strides = [step if (n := constant(want)) is None else n for want, step in pairs]
+        if strides_of(arg) != strides:
             return _with_strides(arg, strides)
     return arg
 
@@ -256,7 +259,7 @@ class _Check:
         if not strides:
             return None
         declared = list(param.ty.strides)
-        if not declared and 0 in shape:
+        if 0 in shape:
             return None  # numpy's strides of nothing are zeros
         expected = declared or row_major(shape)
         for axis, (size, have, want) in enumerate(zip(shape, strides, expected, strict=True)):

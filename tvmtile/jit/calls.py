@@ -19,6 +19,7 @@ from tvmtile.errors import (
     MissingDependency,
     OutOfBounds,
     TileError,
+    as_shown,
     warn,
 )
 from tvmtile.ir.alignment import WIDEST, failed_tensor, unaligned
@@ -124,8 +125,8 @@ class CompiledProgram(Generic[Results]):
         try:
             complete = self._completed(args)
             self._call(*complete)
-        except PROGRAM_FAILURES:
-            raise
+        except PROGRAM_FAILURES as error:
+            return as_shown(error), None
         except Exception as error:  # noqa: BLE001 - TVM raises several kinds
             return self._run_converted(args, error)
         return None, self._results_in(complete)

@@ -152,6 +152,7 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
         self._of_instances: dict[int, dict[str, Any]] = {}
         if self._style == EAGER:
             self._refuse_out_idx()
+            self._refuse_unnamed()
 
     def __repr__(self) -> str:
         name, count = self.func.__qualname__, len(self._kernels)
@@ -229,6 +230,21 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
                 help=f"{self.func.__name__} is a kernel in the eager style: make its results with "
                 "T.empty and return them",
             )
+
+    def _refuse_unnamed(self) -> None:
+        """Refuse a kernel in the eager style whose own text or parameters are not to be seen."""
+        name = self.func.__name__
+        if hasattr(self.func, "__wrapped__"):
+            raise SyntaxNotSupported(
+                f"{name} is a kernel in the eager style, in a function that wraps it",
+                help="decorate the kernel by @tvmtile.jit itself, and wrap what comes of it",
+            )
+        for parameter in self.signature.parameters.values():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                raise SyntaxNotSupported(
+                    f"{name} is a kernel in the eager style with the parameter {parameter}",
+                    help="name each of its tensors and constants",
+                )
 
     def tensors_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
         """What a kernel in the eager style is run on for these arguments; None in the lazy style."""

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from tvmtile.errors import ArgumentError, user_location
+from tvmtile.errors import ArgumentError, as_shown, user_location
 from tvmtile.jit.calls import PROGRAM_FAILURES
 from tvmtile.jit.dynamo import frame_callback, untraced
 from tvmtile.jit.torch_operators import Operators, is_wrapper
@@ -70,8 +70,8 @@ def __call__(self, /, {optional}*more, **named):
         try:
 {called}
             return None
-        except program_failures:
-            raise
+        except program_failures as error:
+            problem = as_shown(error)
         except Exception as error:
             problem, results = self._run_converted(({args}), error)
     if problem is not None:
@@ -158,6 +158,7 @@ def as_torch_operator(
         "modes": torch._C._len_torch_dispatch_stack,
         "operators": operators,
         "program_failures": PROGRAM_FAILURES,
+        "as_shown": as_shown,
         "untraced": untraced,
     }
     _remember_in(names)
