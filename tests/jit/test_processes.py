@@ -104,6 +104,19 @@ assert is_right()
 """
 
 
+DAEMONS = """
+import time
+
+def without_end():
+    while True:
+        kernel(x)
+
+for _ in range(3):
+    threading.Thread(target=without_end, daemon=True).start()
+time.sleep(0.1)
+"""
+
+
 def run(path, program):
     """Run a program in a process of its own, so that one that hangs or dies fails a test."""
     path.write_text(program)
@@ -232,6 +245,10 @@ def test_a_function_without_a_name_says_what_to_do():
     with pytest.raises(pickle.PicklingError, match="define it in a module, or pickle the kernel"):
         pickle.dumps(local)
     assert isinstance(pickled(local.compile(8)), tvmtile.Kernel)
+
+
+def test_a_process_ends_while_daemon_threads_are_in_kernels(tmp_path):
+    run(tmp_path / "daemons.py", PROGRAM + DAEMONS)
 
 
 @pytest.mark.parametrize("travelled", [pickled, saved])

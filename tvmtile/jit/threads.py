@@ -5,6 +5,9 @@ hyper-threading, and binds the calling thread to the first core, where it then c
 threads. So the pool is told to use every physical core that this process may use, bound to none in
 particular. The pool belongs to the calling thread, and so does the setting.
 
+A daemon thread that is in a kernel when the interpreter ends would end as it asks for the interpreter
+again, with C++ on its stack, which ends the process by SIGABRT. So such threads are ended before that.
+
 A fork copies the pool without its threads, and a kernel in the child would wait for them forever. TVM
 can't make them anew, but it can leave them alone: the thread that forked runs kernels by itself in the
 child, as torch does there. Other threads of the child have pools of their own.
@@ -12,10 +15,15 @@ child, as torch does there. Other threads of the child have pools of their own.
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import os
+import sys
 import threading
+import time
 from functools import lru_cache
 from pathlib import Path
+from types import FrameType
 
 import tvm
 
@@ -23,6 +31,8 @@ import tvm
 _MOST_CORES = 1
 _SHARE_ALL_CORES = -3
 _STATE = threading.local()
+_PATIENCE = 10.0
+"""Seconds to wait at exit for kernels of daemon threads."""
 
 
 def prepare_thread_pool() -> None:
@@ -33,6 +43,35 @@ def prepare_thread_pool() -> None:
     if "TVM_NUM_THREADS" not in os.environ:
         cpus = usable_cpus()
         _configure(_SHARE_ALL_CORES, _physical_cores(cpus), [str(cpu) for cpu in cpus])
+
+
+@atexit.register
+def _end_daemons() -> None:
+    """End daemon threads that are in a kernel, as it returns."""
+    end = time.monotonic() + _PATIENCE
+    asked: set[int | None] = set()
+    while (inside := _in_kernels()) and time.monotonic() < end:
+        for thread in inside - asked:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(thread), ctypes.py_object(SystemExit)
+            )
+        asked |= inside
+        time.sleep(0.01)
+
+
+def _in_kernels() -> set[int]:
+    """The daemon threads with a frame of ours."""
+    frames = sys._current_frames()
+    numbers = {thread.ident for thread in threading.enumerate() if thread.daemon}
+    return {number for number in numbers & frames.keys() if number and _is_ours(frames[number])}
+
+
+def _is_ours(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_globals.get("__package__") == __package__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _configure(*settings: object) -> None:
