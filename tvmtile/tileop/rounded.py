@@ -82,9 +82,11 @@ class RoundedCast(_Pure):
 def rounded_by_mode(op: Rounded, context: LoweringContext) -> ir.Expr:
     """The processor's rounding mode is set around a directed rounding."""
 
+    if op.rounding == APPROXIMATE:
+        return tirx.const(1, op.dtype) / op.operands[0]
+
     def call(operation: str, dtype: str, *operands: object) -> ir.Expr:
-        rounding = "rn" if op.rounding == APPROXIMATE else op.rounding
-        name, text = rounding_function(operation, dtype, rounding)
+        name, text = rounding_function(operation, dtype, op.rounding)
         context.imports.append(text)
         return tirx.call_pure_extern(dtype, name, *operands)
 

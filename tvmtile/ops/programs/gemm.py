@@ -23,14 +23,19 @@ def _gelu(x: Any) -> Any:
     return 0.5 * x * (1.0 + T.erf(x * 0.7071067811865476))
 
 
+def _sigmoid(x: Any) -> Any:
+    # The exact quotient takes eight instructions an element on CUDA: a third of a product's time.
+    return T.fast_rcp(1 + T.exp(-x))
+
+
 def _gelu_tanh(x: Any) -> Any:
-    return x * T.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
+    return x * _sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
 
 
 ACTIVATIONS: Mapping[str | None, Callable[[Any], Any]] = {
     None: lambda x: x,
     "relu": lambda x: T.if_then_else(x < 0, 0.0, x),  # NaN stays NaN
-    "silu": lambda x: x * T.sigmoid(x),
+    "silu": lambda x: x * _sigmoid(x),
     "gelu": _gelu,
     "gelu_tanh": _gelu_tanh,
 }

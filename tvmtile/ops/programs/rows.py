@@ -55,12 +55,15 @@ def softmax(
                 for i, j in T.Parallel(block_M, block_N):
                     x[i, j] = T.if_then_else(k * block_N + j < N, x[i, j], -T.infinity(accum))
                 weights.weigh(x)
+            for i in T.Parallel(block_M):
+                # A row of -infinity is NaN, as torch has it.
+                weights.total[i] = 1 / weights.total[i]
             for k in T.serial(parts):
                 if parts > 1:
                     T.copy(X[bx * block_M, k * block_N], x)
                     weights.exponentiate(x)
                 for i, j in T.Parallel(block_M, block_N):
-                    x[i, j] /= weights.total[i]  # NaN in a row of -infinity, as torch has it
+                    x[i, j] *= weights.total[i]
                 T.copy(x, Y[bx * block_M, k * block_N])
 
     return softmax
