@@ -81,7 +81,6 @@ class RoundedCast(_Pure):
 @lowering(Rounded, target="llvm", variant="mode")
 def rounded_by_mode(op: Rounded, context: LoweringContext) -> ir.Expr:
     """The processor's rounding mode is set around a directed rounding."""
-
     if op.rounding == APPROXIMATE:
         return tirx.const(1, op.dtype) / op.operands[0]
 

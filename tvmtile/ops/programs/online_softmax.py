@@ -94,7 +94,9 @@ class OnlineSoftmax:
         """Divide by the sums of weights, of rows without one (which are 0) by 1."""
         for i in T.Parallel(output.shape[0]):
             self.total[i] = T.if_then_else(self.total[i] == 0, 1, self.total[i])
-            self._rescale[i] = 1 / self.total[i]  # a quotient an element would be eight instructions
+            self._rescale[i] = (
+                1 / self.total[i]
+            )  # a quotient an element would be eight instructions
         self.rescale(output)
 
 
