@@ -70,7 +70,7 @@ def test_a_program_for_another_machine_is_compiled_and_exported(target, tmp_path
     assert f'target triple = "{triple}"' in kernel.get_kernel_source(kernel_only=False)
     assert f'target triple = "{triple}"' in kernel.get_host_source()
     kernel.print_source_code("both", tmp_path / "code")
-    both = f"{kernel.get_kernel_source()}\n{kernel.get_host_source()}"
+    both = f"{kernel.kernel_source}\n{kernel.host_source}"
     assert (tmp_path / "code").read_text() == both
     assert kernel.execution_backend == "tvm_ffi"
     library = tmp_path / "kernel.tar"

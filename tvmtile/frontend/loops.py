@@ -14,6 +14,7 @@ from tvmtile.errors import InvalidOperand, NestingError, warn_ignored
 from tvmtile.frontend.constructs import LoopNest
 from tvmtile.frontend.indices import Indices
 from tvmtile.frontend.kernel import current_kernel, kernel_of
+from tvmtile.frontend.tracer import current_tracer
 from tvmtile.ir.annotations import (
     BLOCKS_ANNOTATION,
     ORDER_ANNOTATION,
@@ -35,6 +36,7 @@ __all__ = [
     "Unroll",
     "Vectorized",
     "grid",
+    "loop_break",
     "serial",
     "unroll",
     "vectorized",
@@ -231,6 +233,23 @@ def _extent(name: str, value: Any) -> Any:
         f"{name}: a loop bound is an integer, not {value!r}",
         help="use // or T.ceildiv; in Python, `/` makes a float",
     )
+
+
+def loop_break() -> None:
+    """Leave the innermost loop, as `break` does: TileLang's name for it.
+
+    Raises
+    ------
+    NestingError
+        If it stands in no loop of the running kernel.
+    """
+    tracer = current_tracer()
+    if tracer is None or not tracer.loops or not tracer.loops[-1].dynamic:
+        raise NestingError(
+            "T.loop_break() stands in no loop of the running kernel",
+            help="write it in a T.serial or `while`, and `break` in a loop over Python values",
+        )
+    tracer.break_loop()
 
 
 def serial(

@@ -161,6 +161,16 @@ class Kernel(CompiledProgram[Results]):
         return self.artifact.host_source
 
     @property
+    def kernel_source(self) -> str:
+        """`get_kernel_source()`, by TileLang's name."""
+        return self.get_kernel_source()
+
+    @property
+    def host_source(self) -> str:
+        """`get_host_source()`, by TileLang's name."""
+        return self.get_host_source()
+
+    @property
     def execution_backend(self) -> str:
         """What calls it, also where that was left open: `tvm_ffi`, `torch` or `emulator`."""
         return self.adapter.backend
