@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import re
 from pathlib import Path
 
 import numpy as np
@@ -206,6 +207,35 @@ def test_python_decides_branches_of_an_eager_kernel():
     assert a.tolist() == [10, 11]
     pick(a, False)
     assert a.tolist() == [12, 11]
+
+
+def test_specialisations_are_bounded_and_many_of_them_are_told(monkeypatch):
+    monkeypatch.setattr("tvmtile.jit.decorator.MANY", 2)
+    monkeypatch.setattr("tvmtile.jit.specialisation.MOST", 3)
+
+    @tvmtile.jit(target="llvm")
+    def doubled(A):
+        N = T.const("N")
+        A: T.Tensor((N,), T.float32)
+        B = T.empty(N)
+        with T.Kernel(N) as i:
+            B[i] = A[i] * 2
+        return B
+
+    def call(n):
+        a = torch.arange(float(n))
+        assert torch.equal(doubled(a), a * 2)
+
+    call(3)
+    text = (
+        "doubled was compiled for 2 sets of extents and constants: let extents that change from call "
+        'to call be T.dynamic("n")'
+    )
+    with pytest.warns(tvmtile.errors.TileWarning, match=re.escape(text)):
+        call(4)
+    for n in (5, 6, 3):
+        call(n)
+    assert repr(doubled).endswith("3 compiled>")
 
 
 def test_source_of_the_kernel_that_was_compiled_last():

@@ -20,6 +20,7 @@ from tvmtile.errors import (
     NestingError,
     SyntaxNotSupported,
     hide_internal_frames,
+    warn,
 )
 from tvmtile.frontend.surroundings import Surroundings
 from tvmtile.frontend.tensor import TensorSpec
@@ -29,7 +30,7 @@ from tvmtile.jit.dynamo import is_traced, untraced
 from tvmtile.jit.following import chosen_target, target_of
 from tvmtile.jit.kernel import Kernel
 from tvmtile.jit.signatures import CalledWhenCompiled, JitOptions, Makes, One, Parameters, Results
-from tvmtile.jit.specialisation import Arguments, hashable, is_tensor
+from tvmtile.jit.specialisation import MANY, Arguments, Kept, hashable, is_tensor
 from tvmtile.jit.style import EAGER, LAZY, written_style
 from tvmtile.target import TargetLike
 
@@ -144,11 +145,11 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
         self._style = written_style(func)
         self._out_idx = out_idx
         self._options = dict(options)
-        self._kernels: dict[Any, Kernel] = {}
+        self._kernels: Kept[Kernel] = Kept()
         self._arguments = Arguments(func)
         self.signature = self._arguments.signature
         self._scope = scope
-        self._descriptions: dict[Any, Any] = {}
+        self._descriptions: Kept[Any] = Kept()
         self._of_instances: dict[int, dict[str, Any]] = {}
         if self._style == EAGER:
             self._refuse_out_idx()
@@ -375,6 +376,11 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
             if options["target"] in (None, "auto"):
                 options["target"] = chosen_target() or target_of(tensors)
             kernel = self._kernels[key] = compile_program(build(), **options)
+            if len(self._kernels) == MANY:
+                warn(
+                    f"{self.func.__name__} was compiled for {MANY} sets of extents and constants: let "
+                    'extents that change from call to call be T.dynamic("n")'
+                )
         return kernel, tensors
 
     def specialisation(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from tvmtile.errors import (
     ArgumentError,
@@ -15,6 +15,22 @@ from tvmtile.errors import (
 def is_tensor(value: Any) -> bool:
     """Tell a tensor of any library from other arguments."""
     return hasattr(value, "shape") and hasattr(value, "dtype")
+
+
+_Made = TypeVar("_Made")
+MANY = 64
+"""Specialisations of one function after which its user is told how to need fewer."""
+MOST = 512
+"""Those that are kept; on disk they are all."""
+
+
+class Kept(dict[Any, _Made]):
+    """What has been made for keys. The oldest is given up where there are too many."""
+
+    def __setitem__(self, key: Any, made: _Made) -> None:
+        super().__setitem__(key, made)
+        for old in list(self)[:-MOST]:
+            self.pop(old, None)
 
 
 def hashable(values: Any) -> Any:
