@@ -71,13 +71,13 @@ def without_keywords(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if var.name not in _NAMES and var.name.isascii():
             return var
         if var not in renamed:
-            name = f"{var.name}_" if var.name in _NAMES else _in_c(var.name)
+            name = f"{var.name}_" if var.name in _NAMES else in_c(var.name)
             renamed[var] = buffer_var(name, var.ty) if is_buffer_var(var) else ir.Var(name, var.ty)
         return renamed[var]
 
     return mapped(func, (ir.Var, rename))
 
 
-def _in_c(name: str) -> str:
-    """A name in the letters of C."""
+def in_c(name: str) -> str:
+    """A name in the letters of C: others become their numbers."""
     return "".join(c if c.isascii() else f"u{ord(c):x}" for c in name)
