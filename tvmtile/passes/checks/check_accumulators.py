@@ -1,4 +1,4 @@
-"""CheckAccumulators: nothing accumulates into a tile that holds no value yet."""
+"""CheckAccumulators: nothing reads, or accumulates into, a tile that nothing has written."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from tvmtile.analysis.accesses import Access, accesses_of, kernels_of
 from tvmtile.errors import warn
 from tvmtile.ir.operands import describe
 from tvmtile.ir.passes import prim_func_pass
+from tvmtile.ir.rewriting import has_effect
 
 
 @prim_func_pass("CheckAccumulators")
 def CheckAccumulators(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Warn where a tile operator adds to a tile that nothing has written before.
+
+    And where a tile is read that nothing writes in the whole kernel: a copy went elsewhere by a slip.
 
     An operator accumulates where it both reads and writes a tile. Anything written to the tile
     earlier in the program, in a branch or a loop too, is taken for its initial value, so a program
@@ -27,14 +30,30 @@ def CheckAccumulators(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     for kernel in kernels_of(func):
         allocated = {each.buffer for each in nodes_in(kernel, tirx.AllocBuffer)}
+        accesses = [each for each in accesses_of(kernel) if each.buffer in allocated]
         written: set[ir.Var] = set()
-        for access in accesses_of(kernel):
-            is_own = access.buffer in allocated
-            if is_own and access.buffer not in written and _accumulates(access):
+        for access in accesses:
+            if access.buffer not in written and _accumulates(access):
                 _warn(access)
             if access.writes:
                 written.add(access.buffer)
+        written |= _results(kernel)
+        for access in accesses:
+            if access.buffer not in written:
+                written.add(access.buffer)  # one warning is enough
+                warn(
+                    f"{describe(access.buffer)} is read, and nothing writes it: copy to it, or write "
+                    f"T.clear({access.buffer.name}) before",
+                    access.location,
+                )
     return func
+
+
+def _results(kernel: tirx.For) -> set[ir.Var]:
+    """The tiles whose elements a call gets that may write them, as reductions over threads do."""
+    calls = filter(has_effect, nodes_in(kernel, ir.Call))
+    given = (each for call in calls for each in call.args if isinstance(each, ir.TensorLoad))
+    return {load.source for load in given}
 
 
 def _accumulates(access: Access) -> bool:
