@@ -67,7 +67,7 @@ def compiled(program, target):
 
 def written(func, operator):
     """What calls of an operator say of their implementation."""
-    pattern = rf'"tvmtile\.{operator}", .*"impl": "(\w+)"|T\.tile\.({operator})\('
+    pattern = rf'"tvmtile\.{operator}", .*"impl": "(\w+)"|T\.tvmtile\.({operator})\('
     return [impl or None for impl, _ in re.findall(pattern, func.script())]
 
 

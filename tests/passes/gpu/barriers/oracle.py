@@ -22,7 +22,7 @@ _LOOPS = r'( +)for tx in T.thread_binding\((\d+), thread="threadIdx.x"\):\n((?:\
 _BARRIER = re.compile(
     r'T\.tvm_storage_sync\("(\w+)".*|T\.call_extern\("void", "tvmtile_(\w+)_barrier"\)'
 )
-_ATOMIC = r"(T\.tile\.atomic\(\w+)(?=\[)"
+_ATOMIC = r"(T\.tvmtile\.atomic\(\w+)(?=\[)"
 
 
 class RaceFound(Exception):
@@ -129,7 +129,7 @@ class Run:
         T = SimpleNamespace(
             **{name: getattr(np, name) for name in ("uint8", "uint32", "float16", "float32")},
             alloc_shared=shared, alloc_local=np.zeros, decl_buffer=view, min=min, max=max,
-            tile=SimpleNamespace(atomic=lambda *_: None),
+            tvmtile=SimpleNamespace(atomic=lambda *_: None),
             Cast=lambda dtype, x: np.array(x).astype(dtype)[()], type_annotation=str,
             ptr_byte_offset=lambda data, n, _: replace(data, start=data.start + n),
             Ramp=lambda first, _, n: slice(first, first + n), Broadcast=lambda x, _: x,
