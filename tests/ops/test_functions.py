@@ -272,7 +272,7 @@ def test_what_does_not_fit_is_named_with_its_remedy(call, message):
 
 def test_more_matrices_and_rows_than_a_grid_has_blocks(monkeypatch):
     monkeypatch.setitem(kernels.call_in_parts.__kwdefaults__, "most", 2)
-    monkeypatch.setattr(torch_matmul, "MOST_BLOCKS", 2)
+    monkeypatch.setattr(torch_matmul, "CUDA_MOST_BLOCKS", 2)
     monkeypatch.setattr(torch_matmul, "_LEAST_ROWS", 2)
     a, b, bias = torch.randn(5, 7, 19), torch.randn(5, 19, 11), torch.randn(11)
     torch.testing.assert_close(ops.matmul(a, b, bias), a @ b + bias)

@@ -22,7 +22,7 @@ from tvmtile.errors import (
     as_shown,
     warn,
 )
-from tvmtile.ir.alignment import WIDEST, failed_tensor, unaligned
+from tvmtile.ir.alignment import WIDEST, failed_tensor, failure_of, unaligned
 from tvmtile.ir.packed import has_float4, params_in_bytes
 from tvmtile.ir.rewriting import mentions, variables_of
 from tvmtile.jit.adapter import Adapter
@@ -240,7 +240,7 @@ class CompiledProgram(Generic[Results]):
 
         if names not in self._versions:
             them = ", ".join(sorted(names))
-            what = f"{self.name}: {them} must begin at a multiple of {WIDEST} bytes"
+            what = f"{self.name}: {failure_of(them, WIDEST)}"
             remedy = "pass a copy, `x.clone()` or `x.copy()`"
             try:
                 self._versions[names] = compile_program(

@@ -10,10 +10,8 @@ from tvmtile.errors import ArgumentError
 from tvmtile.jit import Kernel
 from tvmtile.jit import compile as compile_program
 from tvmtile.jit.following import chosen_target, target_on
-from tvmtile.target import TargetLike
+from tvmtile.target import CUDA_MOST_BLOCKS, TargetLike
 
-MOST_BLOCKS = 65_535
-"""Of a grid in y and in z, on CUDA."""
 _LARGEST = 1 << 14
 _MOST_PLANS = 4096
 _kernels: dict[Any, Kernel] = {}
@@ -52,7 +50,10 @@ def compiled(key: Any, program: Callable[[], Any], target: TargetLike) -> Kernel
 
 
 def call_in_parts(
-    kernel: Callable[..., Any], *tensors: Any, whole: Sequence[int] = (), most: int = MOST_BLOCKS
+    kernel: Callable[..., Any],
+    *tensors: Any,
+    whole: Sequence[int] = (),
+    most: int = CUDA_MOST_BLOCKS,
 ) -> None:
     """Call a kernel as often as its tensors have more along their first axis than a grid.
 

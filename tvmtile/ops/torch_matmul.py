@@ -17,7 +17,6 @@ from tvmtile.ops import programs
 from tvmtile.ops.checks import check_same_kind, check_tensor, described
 from tvmtile.ops.configurations import matmul_configuration
 from tvmtile.ops.kernels import (
-    MOST_BLOCKS,
     Plans,
     call_in_parts,
     compiled,
@@ -28,6 +27,7 @@ from tvmtile.ops.kernels import (
     target_for,
 )
 from tvmtile.ops.programs.gemm import check_activation
+from tvmtile.target import CUDA_MOST_BLOCKS
 
 _FROM_RESULT = (None, "relu")
 """Activations whose gradient follows from their result."""
@@ -230,8 +230,8 @@ def _plan(
         return plan
     columns = () if bias is None else (2,)
     if batch:
-        return plan._replace(whole=columns, most=MOST_BLOCKS)
-    return plan._replace(whole=(1, *columns), most=MOST_BLOCKS * _LEAST_ROWS)
+        return plan._replace(whole=columns, most=CUDA_MOST_BLOCKS)
+    return plan._replace(whole=(1, *columns), most=CUDA_MOST_BLOCKS * _LEAST_ROWS)
 
 
 def _operand(

@@ -18,6 +18,7 @@ from tvmtile.errors import UnknownTarget, reason_of
 from tvmtile.ir.threads import MAX_THREADS, WARP_SIZE
 from tvmtile.target.capabilities import (
     ARCHITECTURES,
+    CUDA_MOST_BLOCKS,
     CUDA_NAMED_BARRIERS,
     METAL4_KEY,
     CpuCapability,
@@ -29,6 +30,7 @@ from tvmtile.target.capabilities import (
 )
 
 __all__ = [
+    "CUDA_MOST_BLOCKS",
     "CUDA_NAMED_BARRIERS",
     "HOW_WRITTEN",
     "CpuCapability",

@@ -196,6 +196,8 @@ _METAL = GpuCapability(
     vectors=tuple((bits, 4) for bits in (8, 16, 32, 64)),
 )
 _METAL4 = replace(_METAL, name="Metal 4", has_matmul2d=True)
+CUDA_MOST_BLOCKS = 65_535
+"""Of a grid in y and in z."""
 CUDA_NAMED_BARRIERS = 16
 """PTX ISA, "Parallel Synchronization and Communication Instructions: bar, barrier"."""
 
@@ -233,7 +235,7 @@ def gpu(target: Target | None) -> GpuCapability | None:
         WARP_SIZE,
         MAX_THREADS,
         _CUDA_SHARED_KB[arch.rstrip("af")] * 1024,
-        most_blocks=65_535,
+        most_blocks=CUDA_MOST_BLOCKS,
         shared_alignment=128,
         compute_capability=number,
         stores_matrices=number >= 90,

@@ -116,7 +116,7 @@ def _compiled(nvrtc: Any, source: str, arch: str) -> Binary:
 _FAST = ("--ftz=true", "--prec-div=false", "--prec-sqrt=false")
 
 
-def _options(arch: str, source: str = "") -> list[str]:
+def _options(arch: str, source: str) -> list[str]:
     """What NVRTC is told: arithmetic is IEEE's, unless the source asks for what is faster."""
     ptxas = [
         "-v",
