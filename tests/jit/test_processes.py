@@ -107,9 +107,17 @@ assert is_right()
 DAEMONS = """
 import time
 
+# in place: the death of a tensor of torch's, when the interpreter ends, is torch's to survive
+kernel = tvmtile.compile(double, target="llvm")
+of_torch = [x, torch.empty_like(x)]
+of_numpy = [x.numpy() for x in of_torch]
+if "torch" not in WITH:
+    del sys.modules["torch"]  # as in a process that never imports it
+
 def without_end():
     while True:
-        kernel(x)
+        kernel(*(of_torch if "torch" in WITH else of_numpy))
+        sum(range(1000))  # outside the kernel for some of the time
 
 for _ in range(3):
     threading.Thread(target=without_end, daemon=True).start()
@@ -247,8 +255,9 @@ def test_a_function_without_a_name_says_what_to_do():
     assert isinstance(pickled(local.compile(8)), tvmtile.Kernel)
 
 
-def test_a_process_ends_while_daemon_threads_are_in_kernels(tmp_path):
-    run(tmp_path / "daemons.py", PROGRAM + DAEMONS)
+@pytest.mark.parametrize("tensors", ["torch", "numpy"])
+def test_a_process_ends_while_daemon_threads_are_in_kernels(tensors, tmp_path):
+    run(tmp_path / "daemons.py", f"{PROGRAM}\nimport sys\nWITH = {tensors!r}\n{DAEMONS}")
 
 
 @pytest.mark.parametrize("travelled", [pickled, saved])

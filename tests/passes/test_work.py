@@ -44,10 +44,12 @@ def work(monkeypatch):
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("gemm", "visits", "questions"), [("tile by tile", 4950, 1430), ("persistent", 5050, 1500)]
+    ("gemm", "visits", "questions"), [("tile by tile", 5350, 1430), ("persistent", 5550, 1600)]
 )
 def test_a_gemm_takes_about_the_work_that_it_took(work, gemm, visits, questions):
     """A tenth more than when this was written; a pass that compares all pairs takes several times it.
+
+    Visits vary by a few per cent with what was compiled before in the process.
 
     Whoever adds a pass may raise them, by what it has to do.
     """

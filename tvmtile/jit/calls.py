@@ -33,7 +33,7 @@ from tvmtile.jit.packed import as_bytes, as_elements
 from tvmtile.jit.results import Results as Allocated
 from tvmtile.jit.results import bound_extents, evaluate
 from tvmtile.jit.signatures import Argument, Array, One, Results, Unknown
-from tvmtile.jit.threads import prepare_thread_pool
+from tvmtile.jit.threads import leave_daemon, prepare_thread_pool
 from tvmtile.library import allocator
 
 PROGRAM_FAILURES = (
@@ -158,6 +158,7 @@ class CompiledProgram(Generic[Results]):
 
     def _launch_or_dispatch(self, *args: object) -> None:
         """The first calls: torch's tensors are called for what they are once there is torch."""
+        leave_daemon()
         if sys.modules.get("torch") is None:
             self._launch(*args)
             return

@@ -6,7 +6,8 @@ threads. So the pool is told to use every physical core that this process may us
 particular. The pool belongs to the calling thread, and so does the setting.
 
 A daemon thread that is in a kernel when the interpreter ends would end as it asks for the interpreter
-again, with C++ on its stack, which ends the process by SIGABRT. So such threads are ended before that.
+again, with C++ on its stack, which ends the process by SIGABRT. So such threads are ended before that,
+and from then on a call of a kernel ends the daemon thread that makes it.
 
 A fork copies the pool without its threads, and a kernel in the child would wait for them forever. TVM
 can't make them anew, but it can leave them alone: the thread that forked runs kernels by itself in the
@@ -34,6 +35,9 @@ _STATE = threading.local()
 _PATIENCE = 10.0
 """Seconds to wait at exit for kernels of daemon threads."""
 
+ending = False
+"""Whether the interpreter ends, so that daemon threads are to enter no kernel."""
+
 
 def prepare_thread_pool() -> None:
     """Configure TVM's thread pool for this thread, once; `TVM_NUM_THREADS` overrides it."""
@@ -45,9 +49,17 @@ def prepare_thread_pool() -> None:
         _configure(_SHARE_ALL_CORES, _physical_cores(cpus), [str(cpu) for cpu in cpus])
 
 
+def leave_daemon() -> None:
+    """End the calling thread if it is a daemon and the interpreter ends."""
+    if ending and threading.current_thread().daemon:
+        raise SystemExit
+
+
 @atexit.register
 def _end_daemons() -> None:
     """End daemon threads that are in a kernel, as it returns."""
+    global ending
+    ending = True
     end = time.monotonic() + _PATIENCE
     asked: set[int | None] = set()
     while (inside := _in_kernels()) and time.monotonic() < end:

@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from tvmtile.errors import ArgumentError, as_shown, user_location
+from tvmtile.jit import threads
 from tvmtile.jit.calls import PROGRAM_FAILURES
 from tvmtile.jit.dynamo import frame_callback, untraced
 from tvmtile.jit.torch_operators import Operators, is_wrapper
@@ -128,7 +129,7 @@ def as_torch_operator(
         special = f"not ({is_plain}) and ({special} or not remember({given}))"
     call = _CALL.format(
         args=_listed(args),
-        special=f"{special} or modes() or forward_ad._current_level >= 0",
+        special=f"{special} or modes() or forward_ad._current_level >= 0 or threads.ending",
         outputs=_listed(args[index] for index in tensors if index in written),
     )
     source = _FUNCTIONS.format(
@@ -144,6 +145,7 @@ def as_torch_operator(
         _call_with_care(launch, operators, given, [given[index] for index in written], name)
 
     names: dict[str, Any] = {
+        "__package__": __package__,  # by which `threads` knows a frame of ours
         "absent": _ABSENT,
         "call_with_care": call_with_care,
         "forward_ad": forward_ad,
@@ -158,6 +160,7 @@ def as_torch_operator(
         "modes": torch._C._len_torch_dispatch_stack,
         "operators": operators,
         "program_failures": PROGRAM_FAILURES,
+        "threads": threads,
         "as_shown": as_shown,
         "untraced": untraced,
     }
@@ -207,7 +210,11 @@ def _call_with_care(
     outputs: Sequence[Any],
     name: str,
 ) -> None:
-    """Call with tensors that require a gradient, that torch has to see, or that are not torch's."""
+    """Call with tensors that require a gradient, that torch has to see, or that are not torch's.
+
+    As the interpreter ends, all calls come here.
+    """
+    threads.leave_daemon()
     outputs = [output for output in outputs if isinstance(output, Tensor)]
     inputs = [arg for arg in args if isinstance(arg, Tensor)]
     if any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in inputs):
