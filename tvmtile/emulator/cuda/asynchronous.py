@@ -120,9 +120,12 @@ def _mbarriers() -> list[Instruction]:
                 1,
             ),
         ]
-    # That of initial mbarriers is as good as one of all writes: nothing else comes in front of it.
-    fences = ("proxy.async", "proxy.async.shared::cta", "mbarrier_init.release.cluster")
-    return rows + [hopper(f"fence.{name}", "fence_proxy_async()", 0) for name in fences]
+    fences = ("proxy.async", "proxy.async.shared::cta")
+    return [
+        *rows,
+        *(hopper(f"fence.{name}", "fence_proxy_async()", 0) for name in fences),
+        hopper("fence.mbarrier_init.release.cluster", "fence_mbarrier_init({line})", 0),
+    ]
 
 
 def _bulk_copies() -> list[Instruction]:

@@ -41,6 +41,9 @@ struct Mbarrier {
   std::int64_t bytes = 0;  // to come
   unsigned under_way = 0;  // copies
   unsigned phase = 0;
+  // Who initialised it, and the clock of the fence behind that; 0: none.
+  const Thread* thread = nullptr;
+  std::uint32_t fenced = 0;
   // Of the block that it is of, and of the others of its cluster; and of the last phase.
   Arrivals arrivals[kOrders];
   Arrivals others[kOrders];
@@ -84,12 +87,17 @@ void start() {
   stores.assign(machine->threads(), {});
 }
 
+// Behind fence.mbarrier_init it is there for all who come behind that, and for what they start. Without it, a barrier
+// is needed that publishes writes, and a proxy fence for what is started.
 Mbarrier& mbarrier_at(int line, std::uint32_t address, bool in_background = false) {
   const auto place = reinterpret_cast<std::uintptr_t>(from_shared(address));
   const Thread& thread = machine->current();
-  machine->access(thread, thread.number, place, 8, Access::kAtomicRead, 0, line,
-                  in_background);
   const auto found = mbarriers.find(address);
+  const bool is_fenced = found != mbarriers.end() && found->second.fenced != 0;
+  const bool is_known = is_fenced && machine->comes_after(thread, *found->second.thread, found->second.fenced);
+  // An initialisation with a fence is atomic: a plain read does not come after it.
+  const Access access = is_fenced && !is_known ? Access::kRead : Access::kAtomicRead;
+  machine->access(thread, thread.number, place, 8, access, 0, line, in_background && !is_known);
   if (found == mbarriers.end()) fail_protocol(line, "an mbarrier that is not initialised");
   return found->second;
 }
@@ -472,6 +480,7 @@ void mbarrier_init(int line, std::uint32_t address, unsigned count) {
   Mbarrier& barrier = mbarriers.emplace(address, Mbarrier()).first->second;
   barrier = Mbarrier();
   barrier.number = number;
+  barrier.thread = &machine->current();
   barrier.expected = barrier.pending = count;
 }
 
@@ -514,6 +523,17 @@ void mbarrier_wait(int line, std::uint32_t address, unsigned parity, bool of_clu
 }
 
 void fence_proxy_async() { machine->fence(machine->current()); }
+
+void fence_mbarrier_init(int line) {
+  InRuntime here({kBulk, "fence.mbarrier_init", line});
+  const Thread& thread = machine->current();
+  for (auto& [address, barrier] : mbarriers) {
+    if (barrier.thread != &thread || barrier.fenced != 0) continue;
+    barrier.fenced = machine->clock_of(thread.number);
+    machine->access(thread, reinterpret_cast<std::uintptr_t>(from_shared(address)), 8, Access::kAtomicWrite, 0, line);
+  }
+  machine->advance(thread.number);
+}
 
 void tensor_load(int line, const void* map, const std::int32_t* coordinates, std::uint32_t shared,
                  std::uint32_t mbarrier) {

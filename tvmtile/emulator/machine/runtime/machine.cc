@@ -489,7 +489,7 @@ void Machine::cluster_arrive(const Site& site, bool release) {
   if (arrived_in_[thread.number]) {
     fail_protocol(site.line, "an arrival at a cluster's barrier before the last one's wait");
   }
-  if (release) arrive(thread, barrier.arrivals);
+  release ? arrive(thread, barrier.arrivals) : begin(thread, barrier.arrivals);
   arrived_in_[thread.number] = barrier.phase;
   if (++barrier.arrived == barrier.members) complete_cluster_barrier();
 }
@@ -624,6 +624,10 @@ void Machine::begin(const Thread& thread, Arrivals (&arrivals)[kOrders]) {
   for (unsigned order = 0; order < kOrders; ++order) {
     if (order != kDone) orders_[order].advance(thread.number);
   }
+}
+
+bool Machine::comes_after(const Thread& thread, const Thread& other, std::uint32_t clock) const {
+  return &thread == &other || (*orders_[kDone].known(thread.number))[other.number] >= clock;
 }
 
 const std::shared_ptr<const Seen>& Machine::known(const Thread& thread) const {

@@ -147,6 +147,8 @@ class Machine {
   void bring(Arrivals (&arrivals)[kOrders], const Passage& passage);
   // Where `arrivals` come because of what a thread begins, they come behind what it has come past.
   void begin(const Thread& thread, Arrivals (&arrivals)[kOrders]);
+  // Whether a thread comes behind what another one did at a clock of its own, whatever was published.
+  bool comes_after(const Thread& thread, const Thread& other, std::uint32_t clock) const;
   // What a thread did and knows may be read, and written, by work in the background.
   void fence(const Thread& thread);
   // What a thread knows of shared memory, at most; and its accesses go by other knowledge until that is put back.

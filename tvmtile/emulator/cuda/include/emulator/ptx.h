@@ -85,6 +85,9 @@ void async_store(int line, std::uint32_t address, const T& value, std::uint32_t 
 }
 // What the thread wrote to shared memory may be read in the background.
 void fence_proxy_async();
+// The mbarriers that the thread initialised may be used in the background, and by who comes behind a barrier that
+// publishes nothing else.
+void fence_mbarrier_init(int line);
 
 // Copies of a box by a tensor map: to shared memory, which completes on an mbarrier, and from it, in groups.
 void tensor_load(int line, const void* map, const std::int32_t* coordinates, std::uint32_t shared,
