@@ -11,12 +11,9 @@ from typing import Any
 import tvm
 from tvm import ir, relax
 
-from tvmtile.errors import NoLowering
-from tvmtile.ir.calls import op_name
 from tvmtile.ir.kernels import in_root_block, is_tile_program, without_root_block
-from tvmtile.ir.spans import location_of
 
-__all__ = ["legalize_call", "refuse_to_generate", "with_tile_programs"]
+__all__ = ["legalize_call", "with_tile_programs"]
 
 
 def with_tile_programs(factory: Callable[[], Any]) -> tuple[Any, Any, Any]:
@@ -73,19 +70,3 @@ def legalize_call(builder: relax.BlockBuilder, call: relax.Call) -> relax.Call:
     if is_tile_program(func):
         builder.update_func(name, in_root_block(without_root_block(func)))
     return call
-
-
-def refuse_to_generate(call: ir.Call) -> None:
-    """Say what to do where a pipeline leaves tile operators to TVM's code generator.
-
-    Raises
-    ------
-    NoLowering
-        Always.
-    """
-    raise NoLowering(
-        f"the tile operator {op_name(call)} has come to TVM's code generator",
-        help='compile with tir_pipeline="tvmtile", or run tvmtile.passes.LowerTilePrograms(target) on '
-        "the module before the pipeline of your own",
-        location=location_of(call),
-    )

@@ -14,12 +14,12 @@ from tvm import ir, tirx
 from tvm.target import Target
 from typing_extensions import dataclass_transform
 
-from tvmtile._plugin import OPERATORS, add_operator, register
 from tvmtile._tvm import nodes_in
 from tvmtile.errors import InvalidValue
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.nodes import once_per_node
 from tvmtile.ir.operands import as_region, region
+from tvmtile.ir.registration import OPERATORS, register_operator, register_operators
 from tvmtile.ir.types import Index
 
 _OPERATORS: dict[str, type[TileOp]] = {}
@@ -354,14 +354,14 @@ def tile_operator(cls: Op) -> Op:
         raise InvalidValue(
             f"the name {cls.name!r} is "
             + (
-                "missing from tvmtile._plugin.OPERATORS"
+                "missing from tvmtile.ir.registration.OPERATORS"
                 if is_own
                 else "that of an operator of tvmtile"
             ),
             help="add it there" if is_own else "give the operator another name",
         )
-    register()  # TVM has done it, unless its autoloading is switched off
-    add_operator(cls.name)
+    register_operators()  # TVM has had it done, unless its autoloading is switched off
+    register_operator(cls.name)
     if "__dataclass_params__" not in vars(cls):  # a user's may be one already
         dataclass(frozen=True, eq=False)(cls)
     _OPERATORS[cls.name] = cls

@@ -1,0 +1,119 @@
+"""The intrinsics of TVM that tile operators are, by name.
+
+A leaf of the package, which imports nothing before it is needed: TVM has it called while TVM is being
+imported itself, perhaps by `tvmtile.errors`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+OPERATORS = (
+    "annotate_layout",
+    "annotate_safe_value",
+    "atomic",
+    "atomic_load",
+    "atomic_tile",
+    "await_phase",
+    "block_rank_in_cluster",
+    "bulk_group",
+    "bulk_load",
+    "bulk_store",
+    "commit_wgmma",
+    "copy",
+    "copy_to_block",
+    "cp_async",
+    "cp_async_group",
+    "dependent_launch",
+    "dp4a",
+    "end_phase",
+    "fence_proxy",
+    "fill",
+    "finalize_reducer",
+    "fixed_registers",
+    "fp8_scaled_matmul",
+    "gemm",
+    "gemm_sp",
+    "im2col",
+    "import_source",
+    "init_mbarriers",
+    "join_cluster",
+    "mbarrier",
+    "min_blocks",
+    "move_rows",
+    "multicast",
+    "partial_reduce",
+    "persistence",
+    "print",
+    "print_tile",
+    "quantifier",
+    "reduce",
+    "reducer_init",
+    "reducer_update",
+    "remote_arrival",
+    "remote_copy",
+    "remote_store",
+    "rounded",
+    "rounded_cast",
+    "scan",
+    "set_max_registers",
+    "tma_copy",
+    "tma_load",
+    "transpose",
+    "use_swizzle",
+    "wait_wgmma",
+    "warp_specialization",
+)
+"""Names of the tile operators; each is defined in a module of `tvmtile.tileop`."""
+
+_ASYNCHRONOUS = ("async_issue", "async_multiply", "async_signal", "async_wait")
+"""Statements of a thread about asynchronous work (`tvmtile.ir.asynchronous`)."""
+
+VALUES = ("may_share", "tensor_map")
+"""What is an address to a kernel: of a tensor that may share memory (`tvmtile.analysis.aliases`), of a
+tensor map (`tvmtile.ir.tensor_maps`)."""
+
+_PURE = ("block_rank_in_cluster", "rounded", "rounded_cast", *VALUES)
+"""Those that only compute a value."""
+
+
+_registered: set[str] = set()
+
+
+def is_registered(name: str) -> bool:
+    """Whether `T.tvmtile` has an operator of that name."""
+    return name in _registered
+
+
+def register_operators() -> None:
+    """Add tvmtile's own operators to TVM. Idempotent."""
+    for name in (*OPERATORS, *_ASYNCHRONOUS, *VALUES):
+        register_operator(name)
+
+
+def register_operator(name: str) -> None:
+    """Add the operator `tvmtile.<name>` to TVM. Idempotent."""
+    if name in _registered:
+        return
+    from tvmtile._tvm import OPAQUE, PURE, register_op, register_op_attr
+
+    _registered.add(name)
+    intrinsic = f"tvmtile.{name}"
+    register_op(intrinsic, f"Tile operator {name}.")
+    register_op_attr(intrinsic, "TCallEffectKind", PURE if name in _PURE else OPAQUE)
+    register_op_attr(intrinsic, "TScriptPrinterName", intrinsic)
+    register_op_attr(intrinsic, "default.FLowerIntrinsic", _refuse_to_generate)
+
+
+def _refuse_to_generate(call: Any) -> NoReturn:
+    """Say what to do where a pipeline leaves a tile operator to TVM's code generator."""
+    from tvmtile.errors import NoLowering
+    from tvmtile.ir.calls import op_name
+    from tvmtile.ir.spans import location_of
+
+    raise NoLowering(
+        f"the tile operator {op_name(call)} has come to TVM's code generator",
+        help='compile with tir_pipeline="tvmtile", or run tvmtile.passes.LowerTilePrograms(target) on '
+        "the module before the pipeline of your own",
+        location=location_of(call),
+    )
