@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from tvmtile._version import __version__
     from tvmtile.autotuner import autotune
     from tvmtile.cache import clear_cache, disable_cache, enable_cache, is_cache_enabled
+    from tvmtile.engine.callback import register_cuda_postproc
     from tvmtile.jit import CompiledArtifact, JITKernel, Kernel, compile, jit, lower, par_compile  # noqa: A004 - TileLang calls it so too
     from tvmtile.jit.torch_op import torch_op
+    from tvmtile.layout import Fragment, Layout
     from tvmtile.layout.plot import plot_layout
     from tvmtile.library import load
     from tvmtile.math import cdiv, next_power_of_2
@@ -29,8 +31,10 @@ if TYPE_CHECKING:
 __all__ = [
     "CompiledArtifact",
     "DataType",
+    "Fragment",
     "JITKernel",
     "Kernel",
+    "Layout",
     "PassConfigKey",
     "Profiler",
     "TensorSupplyType",
@@ -48,6 +52,7 @@ __all__ = [
     "next_power_of_2",
     "par_compile",
     "plot_layout",
+    "register_cuda_postproc",
     "set_log_level",
     "torch_op",
     "tvm",
@@ -59,8 +64,10 @@ STARTED = time.time()
 _LAZY = {
     "CompiledArtifact": "jit",
     "DataType": "frontend.dtypes",
+    "Fragment": "layout",
     "JITKernel": "jit",
     "Kernel": "jit",
+    "Layout": "layout",
     "PassConfigKey": "transform",
     "Profiler": "profiler",
     "TensorSupplyType": "profiler",
@@ -77,6 +84,7 @@ _LAZY = {
     "next_power_of_2": "math",
     "par_compile": "jit",
     "plot_layout": "layout.plot",
+    "register_cuda_postproc": "engine.callback",
     "set_log_level": "utils.log",
     "torch_op": "jit.torch_op",
 }
@@ -84,6 +92,10 @@ _SUBMODULES = (
     "autotuner",
     "cache",
     "carver",
+    "contrib",
+    "cuda",
+    "engine",
+    "env",
     "errors",
     "jit",
     "language",
@@ -95,8 +107,11 @@ _SUBMODULES = (
     "relax",
     "target",
     "testing",
+    "tileop",
+    "tools",
     "torch",
     "transform",
+    "utils",
 )
 
 
@@ -111,10 +126,9 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(f"tvmtile.{_LAZY[name]}"), name)
     if name in _SUBMODULES:
         return importlib.import_module(f"tvmtile.{name}")
-    # Told the name and the module, Python offers the nearest name.
-    raise AttributeError(
-        f"module 'tvmtile' has no attribute {name!r}", name=name, obj=sys.modules[__name__]
-    )
+    from tvmtile.absent import no_attribute
+
+    raise no_attribute("tvmtile", sys.modules[__name__], name)
 
 
 def __dir__() -> list[str]:

@@ -42,7 +42,7 @@ _SCALARS = (
     "float8_e8m0fnu",
     "float4_e2m1fn",
 )
-_LANES = (2, 4, 8, 16, 32)
+_LANES = (2, 4, 8, 16, 32, 64)
 _ALIASES = {
     "half": "float16",
     "float": "float32",
@@ -174,6 +174,11 @@ def dtype_names() -> list[str]:
     """All names that the language exports as dtypes."""
     vectors = [f"{scalar}x{lanes}" for scalar in _SCALARS for lanes in _LANES if scalar != "bool"]
     return [*_SCALARS, *vectors, *_ALIASES]
+
+
+def is_float4(dtype: DTypeLike) -> bool:
+    """Tell whether a dtype is that of floats of four bits, which lie in pairs in bytes."""
+    return str(as_dtype(dtype)).startswith("float4_e2m1fn")
 
 
 def cast(value: Any, dtype: DTypeLike) -> Any:

@@ -26,6 +26,12 @@ __all__ = [
     "get_block_bindings",
     "get_block_extent",
     "get_block_extents",
+    "get_cluster_dims",
+    "get_cluster_extent",
+    "get_cluster_extents",
+    "get_cluster_id",
+    "get_cluster_ids",
+    "get_cluster_size",
     "get_thread_binding",
     "get_thread_bindings",
     "get_thread_extent",
@@ -187,9 +193,14 @@ class Kernel:
         return math.prod(self.thread_extents)
 
     @property
+    def cluster_dims(self) -> list[int]:
+        """Blocks of a cluster along x, y and z."""
+        return list(self._cluster or [1, 1, 1])
+
+    @property
     def cluster_size(self) -> int:
         """Blocks of a cluster."""
-        return math.prod(self._cluster or [1])
+        return math.prod(self.cluster_dims)
 
 
 def ClusterKernel(
@@ -315,3 +326,33 @@ def get_block_extent(dim: int = 0) -> Any:
 def get_block_extents() -> list[Any]:
     """Blocks along the axes of the grid."""
     return list(kernel_of("T.get_block_extents").block_extents)
+
+
+def get_cluster_dims() -> list[int]:
+    """Blocks of a cluster along x, y and z; 1 each where a block is alone."""
+    return kernel_of("T.get_cluster_dims").cluster_dims
+
+
+def get_cluster_size() -> int:
+    """Blocks of a cluster."""
+    return kernel_of("T.get_cluster_size").cluster_size
+
+
+def get_cluster_id(dim: int = 0) -> Any:
+    """The index of the block's cluster along an axis of the grid (0: x, 1: y, 2: z)."""
+    return get_block_binding(dim) // get_cluster_dims()[dim]
+
+
+def get_cluster_ids() -> list[Any]:
+    """The indices of the block's cluster along the axes of the grid."""
+    return [get_cluster_id(dim) for dim in range(len(get_block_bindings()))]
+
+
+def get_cluster_extent(dim: int = 0) -> Any:
+    """Clusters along an axis of the grid."""
+    return get_block_extent(dim) // get_cluster_dims()[dim]
+
+
+def get_cluster_extents() -> list[Any]:
+    """Clusters along x, y and z."""
+    return [get_cluster_extent(dim) for dim in range(3)]

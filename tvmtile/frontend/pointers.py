@@ -14,7 +14,7 @@ from tvmtile.frontend.dtypes import DTypeLike, Shape, as_dtype
 from tvmtile.frontend.math import as_expr
 from tvmtile.frontend.tile import Tile
 
-__all__ = ["make_tensor", "ptr"]
+__all__ = ["make_tensor", "make_tensor_from_addr", "ptr"]
 
 
 class _Pointer:
@@ -66,6 +66,35 @@ def make_tensor(
     return T.decl_buffer(
         extents, str(as_dtype(dtype)), data=_as_pointer(ptr), strides=strides, scope="global"
     )
+
+
+def make_tensor_from_addr(
+    addr: ir.Expr,
+    shape: Shape,
+    dtype: DTypeLike = "float32",
+    strides: Sequence[Any] | None = None,
+    storage_scope: str = "global",
+) -> Tile:
+    """`make_tensor` of an address; its memory is that of the device.
+
+    Parameters
+    ----------
+    addr, shape, dtype, strides
+        As of `make_tensor`.
+    storage_scope : str
+        "global".
+
+    Raises
+    ------
+    InvalidOperand
+        For another scope.
+    """
+    if storage_scope != "global":
+        raise InvalidOperand(
+            f"T.make_tensor_from_addr: storage_scope={storage_scope!r} is not the device's memory",
+            help="T.view and T.reshape give a tile's memory another shape and dtype",
+        )
+    return make_tensor(addr, shape, dtype, strides)
 
 
 def _as_pointer(value: object) -> Any:

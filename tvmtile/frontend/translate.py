@@ -139,7 +139,8 @@ def _failure(error: Exception, traceback: Any) -> Failure | None:
     if found is None:
         return None
     is_theirs = innermost is found.frame or found.by_tvm or isinstance(error, RecursionError)
-    return found if is_theirs else None
+    is_lacking = innermost.f_code.co_name == "__getattr__"  # a module of ours raises it itself
+    return found if is_theirs or is_lacking else None
 
 
 _Rule = Callable[[Failure], TileError | None]

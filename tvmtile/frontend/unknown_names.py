@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from tvm import ir
 
 from tvmtile._tvm import is_buffer_var
+from tvmtile.absent import instead_of
 from tvmtile.errors import InvalidOperand, TileError, UndefinedName
 from tvmtile.ir.operands import describe
 
@@ -60,40 +61,10 @@ def not_in_language(failure: Failure) -> TileError | None:
     near = difflib.get_close_matches(name, dir(error.obj), n=1)
     return UndefinedName(
         f"{name!r} is not a name of {module}",
-        help=_first(_INSTEAD, name)
+        help=instead_of("T", name)
         or (f"did you mean {near[0]!r}?" if near else "see dir(T) for the names of the language"),
         location=failure.location,
     )
-
-
-_COPIES = "T.copy(A[start], tile) copies a tile in, T.copy(tile, A[start]) out; there is no mask"
-_INSTEAD = {
-    r"tma_load_\w+|tma_store": "use T.tma_copy(A[y, x], tile, barrier=bar), "
-    "which describes the tensor by itself",
-    r"ptx_\w*barrier\w*": "use T.alloc_barrier, T.mbarrier_arrive and T.mbarrier_wait_parity",
-    r"\w*wgmma_desc\w*|ptx_wgmma\w*": "use T.wgmma_gemm(A, B, C): the compiler writes descriptors",
-    r"clc_\w+": "blocks go on to other tiles by T.Persistent, or by T.PersistentTileScheduler",
-    r"float4_e2m1_unpacked": "T.float4_e2m1fn lies in pairs in bytes everywhere; T.cast decodes "
-    "it, and T.gemm takes what comes of that",
-    r"tcgen05\w*|\w*tmem": "tensor memory is not part of the language yet; T.gemm "
-    "runs there by mma.sync",
-    r"ws_op|annotate_ws_schedule|WS[A-Z]\w*": "T.Pipelined gives copies warps of their own where that "
-    "fits; T.annotate_warp_specialize(True) asks for it, T.ws(0) writes groups by hand",
-    # Triton's.
-    r"program_id": "the index of a block is the variable of `with T.Kernel(blocks) as bx:`",
-    r"num_programs": "the number of blocks is what T.Kernel is given",
-    r"load|store|make_block_ptr|make_tensor_descriptor": _COPIES,
-    r"arange": "the index of an element is the variable of `for i in T.Parallel(n):`",
-    r"dot|matmul|mma": "use T.gemm(A, B, C), which adds the product of two tiles to C",
-    r"zeros|zeros_like|full": "allocate a tile by T.alloc_fragment(shape, dtype); then T.clear(tile) "
-    "or T.fill(tile, value)",
-    r"(sum|mean|softmax|argmax|argmin)": "tiles are reduced by T.reduce_sum(tile, out, dim=1), "
-    "T.reduce_max, ...",
-    r"constexpr": "what is known when the kernel is compiled is a Python value: an argument of the "
-    "function around it",
-    r"static_range": "use T.unroll(n); a Python loop over a list is unrolled too",
-}
-"""What to use for names that the language does not have, by their patterns."""
 
 
 def _first(table: Mapping[str, str], name: str) -> str | None:

@@ -17,6 +17,7 @@ from tvmtile.jit.parameters import KernelParam
 __all__ = [
     "Artifact",
     "CompiledArtifact",
+    "JITImpl",
     "JITKernel",
     "JitFunction",
     "Kernel",
@@ -28,8 +29,8 @@ __all__ = [
 ]
 
 
-JITKernel = Kernel
-"""TileLang's name of the class."""
+JITKernel, JITImpl = Kernel, JitFunction
+"""TileLang's names of the classes."""
 
 
 class _CallablePackage(types.ModuleType):

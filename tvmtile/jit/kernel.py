@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tvm import ir
 from tvm.target import Target
 
+from tvmtile.absent import no_attribute
 from tvmtile.errors import InvalidOperand, hide_internal_frames
 from tvmtile.jit.calls import CompiledProgram
 from tvmtile.jit.ir_data import Node, from_data, to_data
@@ -250,7 +251,72 @@ class Kernel(CompiledProgram[Results]):
         if file is None:
             sys.stdout.write(text + "\n")
         else:
-            Path(file).write_text(text, encoding="utf-8")
+            _write(file, text)
+
+    def export_sources(
+        self, kernel_path: str | Path | None = None, host_path: str | Path | None = None
+    ) -> None:
+        """Write the code that was generated into files; what has no path is left out.
+
+        Parameters
+        ----------
+        kernel_path, host_path : str or Path, optional
+            Where to write the kernels', and the host's part.
+        """
+        if kernel_path is not None:
+            _write(kernel_path, self.get_kernel_source())
+        if host_path is not None:
+            _write(host_path, self.get_host_source())
+
+    def show_ptx(self) -> None:
+        """Print the PTX of a CUDA kernel; see `ptx`."""
+        sys.stdout.write(self.ptx + "\n")
+
+    def export_ptx(self, path: str | Path) -> None:
+        """Write the PTX of a CUDA kernel into a file; see `ptx`."""
+        _write(path, self.ptx)
+
+    def show_sass(self) -> None:
+        """Print the machine code of a CUDA kernel as text; see `sass`."""
+        sys.stdout.write(self.sass + "\n")
+
+    def export_sass(self, path: str | Path) -> None:
+        """Write the machine code of a CUDA kernel as text into a file; see `sass`."""
+        _write(path, self.sass)
+
+    @property
+    @hide_internal_frames
+    def ptx(self) -> str:
+        """What NVRTC makes of a CUDA kernel before its assembler; it takes neither a GPU nor a toolkit.
+
+        Raises
+        ------
+        InvalidOperand
+            If the kernel is for another target.
+        CudaCompileError
+            If NVRTC refuses the kernel's source.
+        """
+        from tvmtile.jit.failures import translate_failures
+
+        with translate_failures(self.prim_func, self.target):
+            return self._cuda_adapter("PTX").ptx
+
+    @property
+    @hide_internal_frames
+    def sass(self) -> str:
+        """The machine code of a CUDA kernel as NVIDIA's disassembler prints it.
+
+        Raises
+        ------
+        InvalidOperand
+            If the kernel is for another target.
+        MissingDependency
+            If there is no nvdisasm.
+        """
+        from tvmtile.jit.cuda.disassembly import disassembled
+
+        self._cuda_adapter("SASS")
+        return disassembled(self.cubin)
 
     @property
     @hide_internal_frames
@@ -293,6 +359,26 @@ class Kernel(CompiledProgram[Results]):
         with translate_failures(self.prim_func, self.target):
             log = self._cuda_adapter("resources()").binary.log
         return resources_of(log, dict(self.lowering)["tvmtile.LowerTilePrograms"][self.name])
+
+    @property
+    def resource_usage(self) -> dict[str, KernelResources]:
+        """`resources()` by the names of the kernels."""
+        return {each.name: each for each in self.resources()}
+
+    @property
+    def n_regs(self) -> int:
+        """The registers of a thread, of the kernel of the program that takes most; see `resources`."""
+        return max(each.registers for each in self.resources())
+
+    @property
+    def n_spills(self) -> int:
+        """The bytes that a thread spills, of the kernel that spills most; see `resources`."""
+        return max(each.spills for each in self.resources())
+
+    @property
+    def n_max_threads(self) -> int:
+        """The threads of a block, of the kernel that has most; see `resources`."""
+        return max(each.threads for each in self.resources())
 
     def _cuda_adapter(self, what: str) -> CudaAdapter:
         from tvmtile.jit.cuda import CudaAdapter
@@ -339,6 +425,23 @@ class Kernel(CompiledProgram[Results]):
 
         LoweringView(self.prim_func, self.lowering, name).show()
 
+    def get_tuner_result(self) -> dict[str, Any]:
+        """What the autotuner chose: `latency`, `config` and `ref_latency`.
+
+        Raises
+        ------
+        InvalidOperand
+            If the kernel was not tuned.
+        """
+        if self.latency is None:
+            raise InvalidOperand(
+                f"{self.name} was not tuned", help="@tvmtile.autotune(configs=...) tunes a kernel"
+            )
+        return {"latency": self.latency, "config": self.config, "ref_latency": self.ref_latency}
+
+    def __getattr__(self, name: str) -> Any:
+        raise no_attribute("Kernel", self, name)
+
     def __repr__(self) -> str:
         results = f", results {list(self.out_idx)}" if self.out_idx else ""
         params = ", ".join(f"{p.name}: {_described(p)}" for p in self.params)
@@ -365,6 +468,13 @@ class Kernel(CompiledProgram[Results]):
             return chosen
         loops = roles_of(module_before("tvmtile.WarpSpecialize", steps)[self.name])
         return Choices([*loops, *chosen])
+
+
+def _write(path: str | Path, text: str) -> None:
+    """Write a text, in a directory that is made for it."""
+    file = Path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
 
 
 def _described(param: KernelParam) -> str:

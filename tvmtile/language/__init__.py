@@ -11,12 +11,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tvm.script.tirx import *
+from tvm.tirx import PrimFunc
 
 from tvmtile.frontend import dtypes
 from tvmtile.frontend.allocate import *
 from tvmtile.frontend.bindings import launch_thread, thread_binding
 from tvmtile.frontend.block_scales import *
-from tvmtile.frontend.dtypes import as_dtype, dtype_names
+from tvmtile.frontend.dtypes import as_dtype, dtype_names, is_float4
+from tvmtile.frontend.dtypes import as_dtype as get_tvm_dtype
+from tvmtile.frontend.dtypes import is_float4 as is_float4_e2m1fn
 from tvmtile.frontend.functions import *
 from tvmtile.frontend.kernel import *
 from tvmtile.frontend.limits import *
@@ -113,3 +116,10 @@ if TYPE_CHECKING:
     from tvmtile.language.scripted import *
 else:
     from tvmtile.frontend import macro, prim_func
+
+    def __getattr__(name: str) -> object:
+        import sys
+
+        from tvmtile.absent import no_attribute
+
+        raise no_attribute("T", sys.modules[__name__], name)

@@ -22,6 +22,7 @@ from tvmtile.tileop.rounded import APPROXIMATE, ROUNDINGS, Rounded, RoundedCast
 __all__ = [
     "cast",
     "fast_rcp",
+    "fmul",
     "ieee_add",
     "ieee_fdiv",
     "ieee_fmaf",
@@ -63,6 +64,11 @@ def ieee_sub(x: Value, y: Value, rounding_mode: str = "rn") -> ir.Expr:
 def ieee_mul(x: Value, y: Value, rounding_mode: str = "rn") -> ir.Expr:
     """`x * y`, rounded once; see `ieee_add`."""
     return rounded("mul", "ieee_mul", rounding_mode, x, y)
+
+
+def fmul(x: Value, y: Value) -> ir.Expr:
+    """`x * y`, rounded to nearest before anything is added to it; see `ieee_add`."""
+    return ieee_mul(x, y)
 
 
 def ieee_fmaf(x: Value, y: Value, z: Value, rounding_mode: str = "rn") -> ir.Expr:

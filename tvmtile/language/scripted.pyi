@@ -94,6 +94,7 @@ bfloat16x16: Any
 bfloat16x2: Any
 bfloat16x32: Any
 bfloat16x4: Any
+bfloat16x64: Any
 bfloat16x8: Any
 def bind(value: Any, type_annotation: Any = ..., *, var: Any = ...) -> Any: ...
 def bitwise_and(x: Any, y: Any, span: Any = ...) -> Any: ...
@@ -161,14 +162,14 @@ float16x16: Any
 float16x2: Any
 float16x32: Any
 float16x4: Any
-def float16x64(expr: Any = ...) -> Any: ...
+float16x64: Any
 float16x8: Any
 float32: Any
 float32x16: Any
 float32x2: Any
 float32x32: Any
 float32x4: Any
-def float32x64(expr: Any = ...) -> Any: ...
+float32x64: Any
 float32x8: Any
 float4_e2m1fn: Any
 float4_e2m1fn_x2: Any
@@ -176,14 +177,14 @@ float4_e2m1fnx16: Any
 float4_e2m1fnx2: Any
 float4_e2m1fnx32: Any
 float4_e2m1fnx4: Any
-def float4_e2m1fnx64(expr: Any = ...) -> Any: ...
+float4_e2m1fnx64: Any
 float4_e2m1fnx8: Any
 float64: Any
 float64x16: Any
 float64x2: Any
 float64x32: Any
 float64x4: Any
-def float64x64(expr: Any = ...) -> Any: ...
+float64x64: Any
 float64x8: Any
 def float6_e2m3fn(expr: Any = ...) -> Any: ...
 def float6_e2m3fnx16(expr: Any = ...) -> Any: ...
@@ -220,13 +221,13 @@ float8_e4m3fnuzx16: Any
 float8_e4m3fnuzx2: Any
 float8_e4m3fnuzx32: Any
 float8_e4m3fnuzx4: Any
-def float8_e4m3fnuzx64(expr: Any = ...) -> Any: ...
+float8_e4m3fnuzx64: Any
 float8_e4m3fnuzx8: Any
 float8_e4m3fnx16: Any
 float8_e4m3fnx2: Any
 float8_e4m3fnx32: Any
 float8_e4m3fnx4: Any
-def float8_e4m3fnx64(expr: Any = ...) -> Any: ...
+float8_e4m3fnx64: Any
 float8_e4m3fnx8: Any
 def float8_e4m3x16(expr: Any = ...) -> Any: ...
 def float8_e4m3x2(expr: Any = ...) -> Any: ...
@@ -240,20 +241,20 @@ float8_e5m2fnuzx16: Any
 float8_e5m2fnuzx2: Any
 float8_e5m2fnuzx32: Any
 float8_e5m2fnuzx4: Any
-def float8_e5m2fnuzx64(expr: Any = ...) -> Any: ...
+float8_e5m2fnuzx64: Any
 float8_e5m2fnuzx8: Any
 float8_e5m2x16: Any
 float8_e5m2x2: Any
 float8_e5m2x32: Any
 float8_e5m2x4: Any
-def float8_e5m2x64(expr: Any = ...) -> Any: ...
+float8_e5m2x64: Any
 float8_e5m2x8: Any
 float8_e8m0fnu: Any
 float8_e8m0fnux16: Any
 float8_e8m0fnux2: Any
 float8_e8m0fnux32: Any
 float8_e8m0fnux4: Any
-def float8_e8m0fnux64(expr: Any = ...) -> Any: ...
+float8_e8m0fnux64: Any
 float8_e8m0fnux8: Any
 def floor(x: Any, span: Any = ...) -> Any: ...
 def floordiv(a: Any, b: Any, span: Any = ...) -> Any: ...
@@ -281,34 +282,35 @@ int16x16: Any
 int16x2: Any
 int16x32: Any
 int16x4: Any
-def int16x64(expr: Any = ...) -> Any: ...
+int16x64: Any
 int16x8: Any
 int32: Any
 int32x16: Any
 int32x2: Any
 int32x32: Any
 int32x4: Any
-def int32x64(expr: Any = ...) -> Any: ...
+int32x64: Any
 int32x8: Any
 int4: Any
 int4x16: Any
 int4x2: Any
 int4x32: Any
 int4x4: Any
+int4x64: Any
 int4x8: Any
 int64: Any
 int64x16: Any
 int64x2: Any
 int64x32: Any
 int64x4: Any
-def int64x64(expr: Any = ...) -> Any: ...
+int64x64: Any
 int64x8: Any
 int8: Any
 int8x16: Any
 int8x2: Any
 int8x32: Any
 int8x4: Any
-def int8x64(expr: Any = ...) -> Any: ...
+int8x64: Any
 int8x8: Any
 def isnullptr(x: Any, span: Any = ...) -> Any: ...
 def iter_var(v: Any, dom: Any, iter_type: Any, thread_tag: Any) -> Any: ...
@@ -415,34 +417,35 @@ uint16x16: Any
 uint16x2: Any
 uint16x32: Any
 uint16x4: Any
-def uint16x64(expr: Any = ...) -> Any: ...
+uint16x64: Any
 uint16x8: Any
 uint32: Any
 uint32x16: Any
 uint32x2: Any
 uint32x32: Any
 uint32x4: Any
-def uint32x64(expr: Any = ...) -> Any: ...
+uint32x64: Any
 uint32x8: Any
 uint4: Any
 uint4x16: Any
 uint4x2: Any
 uint4x32: Any
 uint4x4: Any
+uint4x64: Any
 uint4x8: Any
 uint64: Any
 uint64x16: Any
 uint64x2: Any
 uint64x32: Any
 uint64x4: Any
-def uint64x64(expr: Any = ...) -> Any: ...
+uint64x64: Any
 uint64x8: Any
 uint8: Any
 uint8x16: Any
 uint8x2: Any
 uint8x32: Any
 uint8x4: Any
-def uint8x64(expr: Any = ...) -> Any: ...
+uint8x64: Any
 uint8x8: Any
 def undef() -> Any: ...
 def var(dtype: Any, name: Any = ...) -> Any: ...

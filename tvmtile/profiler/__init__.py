@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tvmtile.errors import import_optional, warn
+from tvmtile.profiler.bench import do_bench
 from tvmtile.profiler.inputs import TensorSupplyType, filled, make_inputs
-from tvmtile.profiler.timing import do_bench
 from tvmtile.testing import torch_assert_close
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import NoReturn
 from tvmtile.cuda_runtime import has_gpu
 from tvmtile.errors import MissingDependency
 from tvmtile.jit.adapter import TvmAdapter
-from tvmtile.jit.cuda.nvrtc import Binary, compile_source
+from tvmtile.jit.cuda.nvrtc import Binary, compile_source, ptx_of
 from tvmtile.target import runs_here
 
 
@@ -44,3 +44,8 @@ class CudaAdapter(TvmAdapter):
         if self._artifact.binary is not None:
             return self._artifact.binary
         return compile_source(self.source(kernel_only=True), self.arch)
+
+    @cached_property
+    def ptx(self) -> str:
+        """The code for all GPUs of the architecture that the machine code is made of."""
+        return ptx_of(self.source(kernel_only=True), self.arch)

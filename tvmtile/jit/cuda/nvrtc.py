@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -81,8 +83,23 @@ def _key(nvrtc: object, source: str, arch: str) -> str:
     return digest(PREAMBLE, source, *_options(arch, source), "", *headers, "", *identity(nvrtc))
 
 
+def ptx_of(source: str, arch: str) -> str:
+    """The PTX that NVRTC makes of CUDA C++; the errors are those of `compile_source`."""
+    load_beside_others("libnvrtc.so.13")
+    nvrtc = import_optional("cuda.bindings.nvrtc", "cuda", "compiling for CUDA")
+    with _program(nvrtc, source, arch) as program:
+        return _read(nvrtc, program, "PTX").rstrip(b"\0").decode()
+
+
 def _compiled(nvrtc: Any, source: str, arch: str) -> Binary:
-    """Have NVRTC compile it."""
+    with _program(nvrtc, source, arch) as program:
+        log = _read(nvrtc, program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
+        return Binary(_read(nvrtc, program, "CUBIN"), log)
+
+
+@contextmanager
+def _program(nvrtc: Any, source: str, arch: str) -> Iterator[Any]:
+    """A program of NVRTC that is compiled."""
     headers = headers_in_memory(source)
     program = _checked(
         nvrtc,
@@ -97,17 +114,14 @@ def _compiled(nvrtc: Any, source: str, arch: str) -> Binary:
     try:
         options = [option.encode() for option in _options(arch, source)]
         (result,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-        log = _text(nvrtc, program)
         if result == nvrtc.nvrtcResult.NVRTC_ERROR_COMPILATION:
+            log = _read(nvrtc, program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
             raise CudaCompileError(
                 f"NVRTC refuses the kernel for {arch}:\n{_first_errors(log)}",
                 help="TVM_BACKTRACE=1 shows where it was compiled",
             )
         _checked(nvrtc, (result,))
-        cubin = bytearray(_checked(nvrtc, nvrtc.nvrtcGetCUBINSize(program)))
-        # The bindings write into what is declared as bytes.
-        _checked(nvrtc, nvrtc.nvrtcGetCUBIN(program, cubin))
-        return Binary(bytes(cubin), log)
+        yield program
     finally:
         nvrtc.nvrtcDestroyProgram(program)
 
@@ -154,10 +168,12 @@ def _checked(nvrtc: Any, returned: tuple[object, ...]) -> Any:
     return values[0] if values else None
 
 
-def _text(nvrtc: Any, program: Any) -> str:
-    log = bytearray(_checked(nvrtc, nvrtc.nvrtcGetProgramLogSize(program)))
-    _checked(nvrtc, nvrtc.nvrtcGetProgramLog(program, log))
-    return log.rstrip(b"\0").decode(errors="replace")
+def _read(nvrtc: Any, program: Any, what: str) -> bytes:
+    """The "ProgramLog", the "PTX" or the "CUBIN" of a program."""
+    text = bytearray(_checked(nvrtc, getattr(nvrtc, f"nvrtcGet{what}Size")(program)))
+    # The bindings write into what is declared as bytes.
+    _checked(nvrtc, getattr(nvrtc, f"nvrtcGet{what}")(program, text))
+    return bytes(text)
 
 
 def _first_errors(log: str) -> str:

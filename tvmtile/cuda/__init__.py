@@ -1,0 +1,1 @@
+"""TileLang's dialect of NVIDIA's GPUs: `tvmtile.cuda.language` is `tvmtile.language`."""

@@ -1,0 +1,75 @@
+"""The GPU of this machine as torch sees it, under the names of TileLang's module."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from tvmtile.absent import no_attribute
+from tvmtile.errors import MissingDependency, import_optional
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["device_synchronize", "get_available_cpu_count", "get_current_device"]
+
+
+def _module(device: str | None = None) -> Any:
+    """`torch.cuda` or `torch.mps`, for a kind of device or for what there is; None without a GPU."""
+    torch = import_optional("torch", "torch", "tvmtile.utils.device")
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "mps"
+        if device == "mps" and not torch.backends.mps.is_available():
+            return None
+    return getattr(torch, device)
+
+
+def __getattr__(name: str) -> Any:
+    # TileLang's module asks the driver when it is imported.
+    if name in ("IS_CUDA", "IS_MPS", "IS_NPU"):
+        module = _module()
+        return module is not None and module.__name__ == f"torch.{name[3:].lower()}"
+    if name == "Event":
+        return getattr(_module(), "Event", None)
+    raise no_attribute("tvmtile", sys.modules[__name__], name)
+
+
+def get_current_device() -> int | str | None:
+    """The number of the NVIDIA GPU that is in use, "mps:0" on an Apple GPU, None without either."""
+    module = _module()
+    if module is None:
+        return None
+    return int(module.current_device()) if hasattr(module, "current_device") else "mps:0"
+
+
+def device_synchronize(device: int | str | torch.device | None = None) -> None:
+    """Wait until a GPU has done what it was given.
+
+    Parameters
+    ----------
+    device : int, str or torch.device, optional
+        A number is of an NVIDIA GPU; this machine's GPU where absent.
+
+    Raises
+    ------
+    MissingDependency
+        If there is none.
+    """
+    torch = import_optional("torch", "torch", "tvmtile.utils.device")
+    if device is None:
+        module = _module()
+        if module is None:
+            raise MissingDependency(
+                "there is no GPU here to wait for", help="a call on the CPU returns when it is done"
+            )
+        module.synchronize()
+        return
+    kind = "cuda" if isinstance(device, int) else torch.device(device).type
+    _module(kind).synchronize(*([device] if kind == "cuda" else []))
+
+
+def get_available_cpu_count() -> int:
+    """The processors that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
