@@ -69,6 +69,7 @@ _TILES: tuple[Any, ...] = (
     P.LowerExits,  # code behind a return, or an exit of what may be no loop, becomes conditional
     P.HoistAssumptions,  # what is assumed of sizes is checked before a launch
     P.FindGroups,  # branches that admit whole warps become regions of groups of threads
+    P.OwnFragments,  # what each thread stores for itself, each thread has
     P.SelectImplementation,  # operators say which of their implementations is used
     P.PlanUnrolling,  # loops are unrolled as far as they ask for, unless left by break or continue
     P.SerializeVectors,  # vectorized loops with dependent iterations become serial

@@ -94,6 +94,7 @@ class Interpreter(Expressions):
         self._globals = dict(self.names)
         self.block = 0
         self._reducers: dict[Buffer, str] = {}  # and how they combine
+        self._comers: dict[Buffer, np.ndarray] = {}  # of fragments, the lanes that have one
         self._in_parallel = False
         self._threads: tuple[int, ...] = ()  # of a kernel that names them, in its own code
         self._ended = np.zeros(1, bool)  # lanes that have left the loop at hand
@@ -236,6 +237,18 @@ class Interpreter(Expressions):
         return any(
             isinstance(b, Buffer) and b.private and (b.shape or names[n]) for n, b in found.items()
         )
+
+    def _share_out(self, call: ast.Call) -> None:
+        """The fragment that an operator fills is one of each thread, if that depends on the thread."""
+        named = {n.id for n in ast.walk(call) if isinstance(n, ast.Name)}
+        names = {name: found for name, found in self.names.items() if name in named}
+        differs = any(
+            f.private if isinstance(f, Buffer) else self._common(f) is None for f in names.values()
+        )
+        for target in call.args[1:2]:
+            filled = names.get(target.id) if isinstance(target, ast.Name) else None
+            if differs and isinstance(filled, Buffer) and filled.scope == "fragment":
+                filled.give_each(self.lanes.runs.size)
 
     @contextmanager
     def _as_thread(self, lane: int) -> Iterator[None]:
@@ -453,6 +466,8 @@ class Interpreter(Expressions):
         if function == "alloc_reducer":
             kinds = [ast.literal_eval(k.value) for k in call.keywords if k.arg == "op"]
             self._reducers[buffer] = kinds[0] if kinds else "sum"
+        elif scope == "fragment":
+            self._comers[buffer] = self.lanes.runs
         return buffer.allocate(count)
 
     def _viewed(self, name: str, source: ast.expr, extents: ast.expr, *dtype: ast.expr) -> View:
@@ -470,16 +485,19 @@ class Interpreter(Expressions):
         flat = self.placed(buffer, offset)[inside]
         stored = _of_lanes(value, inside)
         self.own(buffer, "written", flat, inside, stored.data)
-        if self._threads:
-            self._check_equal(buffer, flat, stored)
+        if self._threads and not self._are_equal(buffer, flat, stored):
+            if buffer.scope != "fragment":
+                raise Invalid(f"threads store different values in an element of {buffer.name}")
+            buffer.give_each(self.lanes.runs.size)
+            flat = self.placed(buffer, offset)[inside]
         buffer.store(flat, stored, self.lanes.maybe[inside])
 
-    @staticmethod
-    def _check_equal(buffer: Buffer, places: np.ndarray, value: Value) -> None:
-        """Threads may store to one place what is the same."""
+    def _are_equal(self, buffer: Buffer, places: np.ndarray, value: Value) -> bool:
+        """Threads may store to one place what is the same; to a fragment, if all of its threads do."""
         _, first, inverse = np.unique(places, return_index=True, return_inverse=True)
-        if np.any(value.data != value.data[first][inverse]):
-            raise Invalid(f"threads store different values in an element of {buffer.name}")
+        comers = self._comers.get(buffer.base if isinstance(buffer, View) else buffer)
+        all_come = comers is None or buffer.private or np.array_equal(comers, self.lanes.runs)
+        return all_come and bool(np.all(value.data == value.data[first][inverse]))
 
     def own(
         self, buffer: Buffer, how: str, offsets: np.ndarray, lanes: np.ndarray, *data: np.ndarray
@@ -504,6 +522,8 @@ class Interpreter(Expressions):
             self._copy_elements(call)
             return
         options = {str(k.arg): _constant(k.value) for k in call.keywords if k.arg not in _IGNORED}
+        if self._threads:
+            self._share_out(call)
         if self._threads and self._is_of_threads(call):
             for lane in np.flatnonzero(self.lanes.runs):
                 with self._as_thread(lane):

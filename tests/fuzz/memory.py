@@ -137,6 +137,13 @@ class Buffer:
         self.defined = np.zeros(count, bool)
         return self
 
+    def give_each(self, lanes: int) -> None:
+        """Let each lane have what there is for itself, from here on."""
+        if not self.private:
+            self.private = True
+            parts = (self.data, self.error, self.defined)
+            self.data, self.error, self.defined = (np.tile(part, lanes) for part in parts)
+
     def fill(self, elements: np.ndarray) -> None:
         """Define all elements, exactly."""
         self.data = elements.astype(held(self.dtype)).reshape(-1)
@@ -224,11 +231,12 @@ class View(Buffer):
 
     def __init__(self, name: str, shape: tuple[int, ...], dtype: str, base: Buffer) -> None:
         self.name, self.shape, self.dtype, self.base = name, shape, dtype, base
-        self.scope, self.private = base.scope, base.private
+        self.scope = base.scope
         self.size = int(np.prod(shape, dtype=np.int64))
         if self.size != base.size or storage(dtype).itemsize != storage(base.dtype).itemsize:
             raise Invalid(f"{name} does not cover {base.name}")
 
+    private = _shared("private")  # type: ignore[assignment]
     data = _shared("data")
     error = _shared("error")
     defined = _shared("defined")

@@ -218,6 +218,95 @@ def threads_of_a_branch_that_share_work(
                 D[32 + i] = total[0]
 
 
+@program(
+    parameters={
+        "form": [
+            "sums of the warps",
+            "a sum of each",
+            "filled together",
+            "filled in T.Parallel",
+            "another branch",
+            "other trips",
+            "copied from a row",
+            "copied to an element",
+            "its own element",
+            "another name",
+            "across a barrier",
+            "a group's",
+        ],
+    },
+    examples="form",
+    fast=["metal", "sm_80"],
+)
+def threads_that_store_to_a_fragment_by_themselves(A: float32[64, 4], C: float32[64]):
+    """What depends on the thread is stored outside of T.Parallel: each has the fragment for itself."""
+    with T.Kernel(1, threads=64):
+        tx = T.get_thread_binding()
+        own = T.alloc_fragment((64 if form == "its own element" else 4,), "float32")
+        if form == "sums of the warps":
+            own[0] = 0
+            for j in T.serial(4):
+                own[0] += A[tx, j]
+            total = T.warp_reduce_sum(own[0])
+            if tx % 32 == 0:
+                C[tx // 32] = total
+        elif form == "a sum of each":
+            total = T.alloc_fragment((1,), "float32")
+            for j in T.serial(4):
+                own[j] = A[tx, j]
+            T.reduce_sum(own, total)
+            C[tx] = total[0]
+        elif form == "filled together":
+            T.fill(own, 1)
+            own[2] += A[tx, 2]
+            C[tx] = own[1] + own[2]
+        elif form == "filled in T.Parallel":
+            for j in T.Parallel(4):
+                own[j] = A[j, 1]
+            own[2] += A[tx, 2]
+            C[tx] = own[1] + own[2]
+        elif form == "another branch":
+            own[3] = 1
+            if tx > 5:
+                own[3] = 2
+            C[tx] = own[3]
+        elif form == "other trips":
+            own[0] = 0
+            for j in T.serial(tx % 4):
+                own[0] += A[0, j]
+            C[tx] = own[0]
+        elif form == "copied from a row":
+            T.copy(A[tx, 0:4], own)
+            C[tx] = own[0] - own[3]
+        elif form == "copied to an element":
+            twice = T.alloc_fragment((1,), "float32")
+            twice[0] = A[tx, 1] * 2
+            T.copy(twice, C[tx : tx + 1])
+        elif form == "its own element":
+            own[tx] = A[tx, 1]
+            own[tx] += A[tx, 2]
+            C[tx] = own[tx]
+        elif form == "another name":
+            square = T.reshape(own, (2, 2))
+            square[1, 0] = A[tx, 1]
+            C[tx] = own[2]
+        elif form == "across a barrier":
+            shared = T.alloc_shared((64,), "float32")
+            own[0] = A[tx, 0]
+            shared[tx] = own[0]
+            T.sync_threads()
+            own[1] = shared[63 - tx]
+            C[tx] = own[0] + own[1]
+        else:
+            if tx >= 32:
+                own[0] = A[tx, 0]
+                C[tx] = own[0]
+                both = T.alloc_fragment((1,), "float32")
+                both[0] = A[3, 0]
+                for j in T.Parallel(32):
+                    C[j] = both[0]
+
+
 @program(parameters={"low": [0, 32, 64]}, examples=[{"low": 32}, {}, {"low": 64}])
 def threads_that_come_to_a_tile_operator(A: float32[8], C: float32[8]):
     with T.Kernel(1, threads=64):

@@ -33,19 +33,35 @@ class ThreadVariance:
     The statements are visited once, for a graph of what flows where; divergence spreads along it from
     the indices of the threads. Its nodes are addresses of variables, and numbers for conditions.
 
+    Parameters
+    ----------
+    body : Stmt
+        What a block does.
+    threads : iterable of Var
+        The indices of its threads.
+    may_be_private : callable
+        Tells which arrays to follow. Of a fragment only what each thread stores or copies by itself
+        diverges: products and `T.Parallel` share its elements out.
+
     Attributes
     ----------
     root : callable
         Gives the array that a view looks at.
     """
 
-    def __init__(self, body: tirx.Stmt, threads: Iterable[ir.Var]) -> None:
+    def __init__(
+        self,
+        body: tirx.Stmt,
+        threads: Iterable[ir.Var],
+        may_be_private: Callable[[ir.Var], bool] = is_private,
+    ) -> None:
         self.root = Aliases(body).root
+        self._is_followed = may_be_private
         self._divergent: set[int] = set()
         self._flows: defaultdict[int, list[int]] = defaultdict(list)
         self._names: dict[int, tuple[Any, list[int]]] = {}  # by address; keeps the node alive
         self._conditions = 0
-        self._owners = _owners(body, self.root)
+        self._owners = _owners(body, self.root, may_be_private)
         self._visit(body, _Around([], None, []), in_parallel=False)
         self._spread([_EFFECT, *map(hash, threads)])
 
@@ -110,7 +126,8 @@ class ThreadVariance:
         if kind is tirx.Bind:
             self._flow(sources(stmt.value), hash(stmt.var))
         elif kind is tirx.BufferStore:
-            if is_private(stmt.buffer):
+            is_followed = is_private if in_parallel else self._is_followed
+            if is_followed(stmt.buffer):
                 values = sources(stmt.value, *stmt.indices[:])
                 self._flow_into(stmt.buffer, [*self._guards_of(stmt.buffer, around), *values])
         elif kind is tirx.Evaluate:
@@ -148,17 +165,20 @@ class ThreadVariance:
     def _visit_call(self, call: ir.Expr, around: _Around, *, in_parallel: bool) -> None:
         op = operator_of(call)
         if op is not None and op.is_tile:
-            for operand in op.writes():
-                buffer = buffer_of(operand)
-                guards = self._guards_of(buffer, around)
-                self._flow_into(buffer, [*guards, *self._names_in(call)])
+            for buffer in map(buffer_of, op.writes()):
+                if is_private(buffer):
+                    guards = self._guards_of(buffer, around)
+                    self._flow_into(buffer, [*guards, *self._names_in(call)])
+                elif self._is_followed(buffer) and not op.is_product:
+                    self._flow_into(buffer, self._names_in(call))
         elif not in_parallel and has_effect(call):
             # Every thread makes the call, and may write what it is given.
-            for given in _given(call):
-                self._flow_into(given, [_EFFECT])
+            for given in filter(is_buffer_var, _given(call)):
+                if is_private(given):
+                    self._flow_into(given, [_EFFECT])
 
     def _flow_into(self, buffer: ir.Var, sources: list[int]) -> None:
-        if sources and is_buffer_var(buffer) and is_private(buffer):
+        if sources:
             self._flow(sources, hash(self.root(buffer)))
 
 
@@ -184,15 +204,17 @@ class _Around(NamedTuple):
     own: list[int]
 
 
-def _owners(body: tirx.Stmt, root: Callable[[ir.Var], ir.Var]) -> dict[int, Group]:
-    """The private arrays that one group alone uses, in its regions; all may store outside of any."""
+def _owners(
+    body: tirx.Stmt, root: Callable[[ir.Var], ir.Var], is_followed: Callable[[ir.Var], bool]
+) -> dict[int, Group]:
+    """The arrays that one group alone uses, in its regions; all may store outside of any."""
     if not contains(body, tirx.AttrStmt, lambda node: group_of_region(node) is not None):
         return {}
     regions = Regions()
     users: defaultdict[int, set[Group | None]] = defaultdict(set)
 
     def use(var: ir.Var, _: Mutator) -> ir.Var:
-        if is_buffer_var(var) and is_private(var):
+        if is_buffer_var(var) and is_followed(var):
             users[hash(root(var))].add(regions.group)
         return var
 

@@ -79,6 +79,7 @@ from tvmtile.passes.tile.legalize import Legalize
 from tvmtile.passes.tile.lower_exits import LowerExits
 from tvmtile.passes.tile.lower_tile_op import LowerTileOp
 from tvmtile.passes.tile.order_iterations import OrderIterations
+from tvmtile.passes.tile.own_fragments import OwnFragments
 from tvmtile.passes.tile.pack_floats import PackFloats
 from tvmtile.passes.tile.plan_pipeline import PlanPipeline
 from tvmtile.passes.tile.plan_unrolling import PlanUnrolling
@@ -174,6 +175,7 @@ __all__ = [
     "LowerWaitsOnCuda",
     "NameDivisions",
     "OrderIterations",
+    "OwnFragments",
     "PackFloats",
     "PadSharedRows",
     "PlaceFragments",

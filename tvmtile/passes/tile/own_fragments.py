@@ -1,0 +1,128 @@
+"""OwnFragments: a fragment that each thread stores to for itself is one of each thread."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence, Set
+from itertools import zip_longest
+
+from tvm import ir, tirx
+from tvm_ffi import structural_equal
+
+from tvmtile._tvm import mapped, nodes_in
+from tvmtile.analysis.accesses import Access, accesses_of
+from tvmtile.analysis.uniformity import ThreadVariance
+from tvmtile.errors import InvalidOperand
+from tvmtile.ir.kernels import Launch, is_parallel, with_kernels, with_launch_body
+from tvmtile.ir.operands import describe
+from tvmtile.ir.operators import operators_in
+from tvmtile.ir.passes import Property, prim_func_pass
+from tvmtile.ir.rewriting import contains, replace_loop, retyped, substitute
+from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_fragment, is_in_registers, is_private
+
+
+@prim_func_pass("OwnFragments", requires=(Property.REGIONS, Property.GROUPS))
+def OwnFragments(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Make a `T.alloc_local` of a fragment in which threads store different values.
+
+    The elements of a fragment are those of a block. A statement outside of `T.Parallel` that stores
+    what depends on the thread gives each thread a value of its own, as in a sum over the threads of a
+    warp. So each has the fragment for itself, and does for itself what tile operators and `T.Parallel`
+    do to it. A fragment whose layout the user gives stays: it says which thread holds what.
+
+    Raises
+    ------
+    InvalidOperand
+        If threads use other elements than those that they store to, or if a product, or a nest that
+        writes something else too, would have to share such a fragment out.
+    """
+
+    def rewrite(kernel: tirx.For) -> tirx.For:
+        launch = Launch(kernel)
+        threads = {loop.loop_var for loop in launch.threads}
+        allocated = (alloc.buffer for alloc in nodes_in(launch.body, tirx.AllocBuffer))
+        fragments = [each for each in allocated if each.ty.storage_scope == FRAGMENT_SCOPE]
+        if not fragments or not contains(launch.body, ir.Var, threads.__contains__):
+            return kernel
+        variance = ThreadVariance(launch.body, threads, is_in_registers)
+        laid_out = {each for op in operators_in(launch.body) for each in op.fixed_layouts()}
+        own = {each for each in fragments if variance.depends(each)} - laid_out
+        return with_launch_body(kernel, _owned(launch.body, own, variance)) if own else kernel
+
+    return with_kernels(func, rewrite)
+
+
+def _owned(body: tirx.Stmt, own: Set[ir.Var], variance: ThreadVariance) -> tirx.Stmt:
+    uses: defaultdict[ir.Var, list[Access]] = defaultdict(list)
+    nests: defaultdict[ir.Var, list[Access]] = defaultdict(list)  # by the variable of the loop
+    for access in accesses_of(body):
+        uses[access.buffer].append(access)
+        for nest in filter(is_parallel, access.loops):
+            nests[nest.loop_var].append(access)
+    for fragment in filter(own.__contains__, uses):
+        _check_elements(uses[fragment], variance)
+    filled = {
+        loop_var
+        for loop_var, accesses in nests.items()
+        if any(each.writes and each.buffer in own for each in accesses)
+    }
+    for loop_var in filter(filled.__contains__, nests):
+        _check_nest(nests[loop_var], own)
+
+    def by_each(loop: tirx.For) -> tirx.For:
+        is_filled = loop.loop_var in filled
+        return replace_loop(loop, kind=tirx.ForKind.SERIAL) if is_filled else loop
+
+    declarations = nodes_in(body, (tirx.AllocBuffer, tirx.DeclBuffer))
+    names = [each.buffer for each in declarations if variance.root(each.buffer) in own]
+    body = mapped(body, (tirx.For, by_each))
+    return substitute(body, {name: retyped(name, scope="local") for name in names})
+
+
+def _check_elements(uses: Sequence[Access], variance: ThreadVariance) -> None:
+    """Make sure that a thread finds in its own fragment what the program stores there.
+
+    An axis that the thread has a part in is indexed the same everywhere, and no operator goes along it.
+    """
+    for product in (use for use in uses if use.operator is not None and use.operator.is_product):
+        raise _shared_out(product)
+    elements = [use for use in uses if use.indices]
+    for axis in zip_longest(*(use.indices for use in elements)):  # a view may have fewer axes
+        if not any(variance.depends(index) for index in axis if index is not None):
+            continue
+        others = [use for use in uses if not use.indices and use.reads]
+        others += [
+            use
+            for use, index in zip(elements, axis, strict=True)
+            if not structural_equal(index, axis[0])
+        ]
+        for other in others:
+            raise InvalidOperand(
+                f"threads store to elements of the fragment {describe(other.buffer)} by their "
+                "index, and use others than they have stored",
+                help="use T.alloc_shared for a tile of which each thread stores a part, or "
+                "T.alloc_local for an array of each thread",
+                location=other.location,
+            )
+
+
+def _check_nest(accesses: Sequence[Access], own: Set[ir.Var]) -> None:
+    """Make sure that every thread can go through a nest by itself."""
+    for access in _not_of_threads(accesses, own):
+        if access.writes or is_fragment(access.buffer):
+            raise _shared_out(next(each for each in accesses if each.buffer in own))
+
+
+def _not_of_threads(accesses: Sequence[Access], own: Set[ir.Var]) -> Iterator[Access]:
+    return (each for each in accesses if not is_private(each.buffer) and each.buffer not in own)
+
+
+def _shared_out(use: Access) -> InvalidOperand:
+    work = "T.Parallel" if use.operator is None else f"T.{use.operator.name}"
+    return InvalidOperand(
+        f"{work} shares {describe(use.buffer)} out to the threads, but each of them stores "
+        "another value in it elsewhere",
+        help="store to it in T.Parallel, by the loop's variables, or keep what each thread has "
+        "for itself in T.alloc_local",
+        location=use.location,
+    )
