@@ -1,11 +1,11 @@
-"""What MkDocs and its plugins don't know: programs of passes, the names of `T`, the README's tables.
+"""What MkDocs and its plugins don't know: programs of passes, the names of `T`, tables of benchmarks.
 
     python docs/build.py      # or: make docs
 
 MkDocs calls `on_page_markdown` for the pages whose programs and names are made when the site is.
-What is written here are the README's tables: those of the last `python benchmarks/cpu.py --write
-benchmarks/results/cpu`, and of `python benchmarks/gpu.py --write benchmarks/h200/gpu` on a GPU, if
-there were any.
+What is written here are the tables of the README and of the page on speed: those of the last `python
+benchmarks/cpu.py --write benchmarks/results/cpu`, and of `python benchmarks/gpu.py --write
+benchmarks/h200/gpu` on a GPU, if there were any.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from tests.passes.rewrites import rewrites  # noqa: E402
 
 PAGE = DOCS / "through_the_passes.md"
 README = ROOT / "README.md"
+WITH_TABLES = (README, DOCS / "speed.md")
 BENCHMARKS = {
     "benchmarks": ROOT / "benchmarks" / "results" / "cpu.md",
     "gpu": ROOT / "benchmarks" / "h200" / "gpu.md",
 }
 
-# Of a GPU's cases the README shows those whose names have one of these.
-README_CASES = (
+# Of a GPU's cases the page on speed shows those whose names have one of these.
+SHOWN_CASES = (
     *("gemm float16 4096", "gemm float16 8192 x 8192 x 8192 nn"),
     *("gemm bfloat16 8192 x 8192 x 8192 nn", "gelu"),
     *("block-sparse", "fp8 gemm, scales of rows, 4096 x 4096", "scales of blocks, 4096", "grouped"),
@@ -42,7 +43,7 @@ README_CASES = (
     "copy",
 )
 
-# The kinds of kernels of its summary, by how their cases' names begin.
+# The kinds of kernels of the README's summary, by how their cases' names begin.
 README_KINDS = {
     "GEMM, float16 and bfloat16": ("gemm float16", "gemm bfloat16"),
     "GEMM, float8, also grouped": ("fp8 gemm", "grouped fp8"),
@@ -250,14 +251,14 @@ def filled(page: str, generated: dict[str, str]) -> str:
 
 
 def benchmark_tables() -> dict[str, str]:
-    """The tables that the README shows: on a GPU some cases, without their configurations.
+    """The tables that pages show: on a GPU some cases, without their configurations.
 
     A row says its run where there are several.
     """
     tables = {name: file.read_text() for name, file in BENCHMARKS.items()}
     runs, speeds = (part.splitlines() for part in tables["gpu"].split("\n\n")[:2])
     cells = [row.removesuffix(" |").split(" | ") for row in speeds]
-    shown = cells[:2] + [row for row in cells[2:] if any(name in row[0] for name in README_CASES)]
+    shown = cells[:2] + [row for row in cells[2:] if any(name in row[0] for name in SHOWN_CASES)]
     named = {row[-1] for row in shown[2:]}
     # A single run has no number.
     measured = [run for run in runs if len(runs) == 1 or run.partition(".")[0] in named]
@@ -351,8 +352,9 @@ def _fenced(language: str, text: str) -> str:
 
 def main() -> None:
     if all(file.exists() for file in BENCHMARKS.values()):
-        README.write_text(filled(README.read_text(), benchmark_tables()))
-        print(f"wrote {README.relative_to(ROOT)}")
+        for page in WITH_TABLES:
+            page.write_text(filled(page.read_text(), benchmark_tables()))
+            print(f"wrote {page.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

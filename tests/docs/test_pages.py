@@ -15,7 +15,9 @@ from sybil.parsers.markdown import CodeBlockParser
 ROOT = Path(__file__).resolve().parents[2]
 GENERATED = ROOT / "docs" / "through_the_passes.md"
 """Its programs are put there when the site is built."""
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FIGURES = ROOT / "docs" / "speed.md"
+"""It has no programs."""
+PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").glob("*.md")} - {FIGURES})]
 
 
 def without_lines(text: str) -> str:
