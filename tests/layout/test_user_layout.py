@@ -65,6 +65,15 @@ def test_a_layout_of_tvm_is_taken_as_it_is():
     assert read_user_layout(tile(8, 64), given.to_tvm(), 128) == given
 
 
+@pytest.mark.parametrize("first", [0, 64, 96])
+def test_a_tile_of_some_of_the_threads_is_in_the_others_too(first):
+    """`first` is in no thread of the digits: 16 threads have the elements, and all 128 copies."""
+    user_layout = T.Fragment((8, 8), forward_fn=lambda i, j: (first + i * 2 + j // 4, j % 4))
+    layout = read_user_layout(tile(8, 8), user_layout.index_map, 128)
+    assert layout.axes == ((Digit(8, "tx", 2),), (Digit(2, "tx", 1), Digit(4, "m", 1)))
+    assert layout.replicas == [Digit(8, "tx", 16)]
+
+
 @pytest.mark.full
 def test_a_kernel_runs_with_a_layout_by_hand():
     @T.prim_func

@@ -27,7 +27,8 @@ def read_user_layout(tile: ir.Var, layout: Any, threads: int) -> FragmentLayout:
     """Read a layout that `T.annotate_layout` gives a fragment.
 
     An IndexMap gives the thread and, if it has a second result, the register; where it has one variable
-    more than the tile has axes, that is the number of the copy.
+    more than the tile has axes, that is the number of the copy. An element is in the threads that this
+    leaves open, too: a tile that the second half of a block has is in both halves.
 
     Raises
     ------
@@ -47,14 +48,21 @@ def read_user_layout(tile: ir.Var, layout: Any, threads: int) -> FragmentLayout:
     copies = variables[len(shape) :]
     extents = dict(zip(variables, shape, strict=False)) | dict.fromkeys(copies, threads)
     digits: dict[ir.Var, dict[int, Digit]] = {v: {} for v in variables}
-    for axis, result in zip((THREAD, REGISTER), layout.final_indices, strict=False):
+    first, *_ = [
         _add_digits(tile, digits, axis, result, extents)
+        for axis, result in zip((THREAD, REGISTER), layout.final_indices, strict=False)
+    ]
     axes = []
     for variable, extent in zip(variables, shape, strict=False):
         axes.append(_joined(tile, digits[variable], extent, len(layout.final_indices) == 1))
     found = FragmentLayout(threads, tuple(axes))
-    if any(d.is_thread and d.stride * d.extent > threads for d in found.digits):
+    of_threads = [d for d in found.digits if d.is_thread]
+    if first >= threads or any(d.stride * d.extent > threads for d in of_threads):
         raise _refused(tile, f"it has places in more than the {threads} threads of the block")
+    if any(first // d.stride % d.extent for d in of_threads):
+        raise _refused(
+            tile, f"the threads are counted from {first}, amid the digits of the indices"
+        )
     return compact_registers(found) if len(layout.final_indices) == 1 else found
 
 
@@ -64,8 +72,11 @@ def _add_digits(
     axis: str,
     result: ir.Expr,
     extents: dict[ir.Var, int],
-) -> None:
-    """Add the digits of the indices whose sum a thread or a register is: all elements are tried."""
+) -> int:
+    """Add the digits of the indices whose sum a thread or a register is: all elements are tried.
+
+    Threads may be counted from a number, which is returned.
+    """
     name = "thread" if axis == THREAD else "register"
     refused = _refused(tile, f"the {name} `{result}` is no sum of digits of the indices")
     used = {v: extent for v, extent in extents.items() if mentions(result, v)}
@@ -75,9 +86,10 @@ def _add_digits(
     except NotSeparable:
         raise refused from None
     values = np.broadcast_to(np.asarray(found), grid.shape[1:])
-    total = np.zeros(values.shape, np.int64)
+    first = int(values.flat[0])
+    total = np.full(values.shape, first, np.int64)
     for number, (variable, extent) in enumerate(used.items()):
-        line = values[tuple(slice(None) if n == number else 0 for n in range(len(used)))]
+        line = values[tuple(slice(None) if n == number else 0 for n in range(len(used)))] - first
         lower = 1
         for count, weight in reversed(list(digits_of(line))):
             if weight:
@@ -86,8 +98,10 @@ def _add_digits(
         if lower != extent:
             raise refused
         total += line.reshape([-1 if n == number else 1 for n in range(len(used))])
-    if values.flat[0] or values.min() < 0 or not np.array_equal(total, values):
+    is_counted_from_0 = first == 0 or axis == THREAD
+    if not is_counted_from_0 or values.min() < 0 or not np.array_equal(total, values):
         raise refused
+    return first
 
 
 def _joined(
