@@ -133,6 +133,10 @@ IMPORTS = {
         ISOLATED_TVM,
         "import tvmtile, tvmtile.language; hook.load()(); print(NoTorch.asked == [])",
     ),
+    "TileLang's modules need no import of their own": (
+        STRICT,
+        "import tvmtile as t; print(all([t.contrib.nvcc, t.contrib.cc, t.tools, t.utils.tensor]))",
+    ),
     **{
         f"{first} first": (STRICT, f"import {first}, tvm, tvmtile, tvmtile.language; print(True)")
         for first in ("tvm", "tvmtile", "tvmtile.language", "tvmtile._plugin")
