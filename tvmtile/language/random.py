@@ -1,7 +1,6 @@
 """Random numbers in a kernel: `T.rng_init`, `T.rng_rand`, `T.rng_rand_float`.
 
-A number is a function of generator, seed, sequence and position, the same on every target: cuRAND's
-(`generators`).
+A number is a function of seed, sequence and position, the same on every target: cuRAND's Philox.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from tvmtile.frontend.kernel import (
 )
 from tvmtile.frontend.math import as_expr
 from tvmtile.ir.types import Value
-from tvmtile.language.generators import GENERATORS, Generator
+from tvmtile.language.philox import Philox
 
 if TYPE_CHECKING:
     from tvmtile.frontend.kernel import Kernel
@@ -45,24 +44,21 @@ def rng_init(
     off : int or Expr
         How many of its numbers to leave out.
     generator : str
-        cuRAND's name of the generator: `curandStatePhilox4_32_10_t`, whose beginning costs nothing, or
-        `curandStateXORWOW_t` or `curandStateMRG32k3a_t`, which go ahead to the sequence, bit by bit
-        of its number.
+        cuRAND's name of the generator: `curandStatePhilox4_32_10_t`.
 
     Raises
     ------
     InvalidValue
         For another generator.
     """
-    if generator not in GENERATORS:
+    if generator != _PHILOX:
         raise InvalidValue(
             f"T.rng_init: the generator {generator!r} is not there",
-            help=f"use one of {', '.join(map(repr, GENERATORS))}",
+            help=f"leave it out: the numbers are those of cuRAND's {_PHILOX!r} on every target",
         )
     if seq is None:
         seq = get_thread_binding() + get_block_binding() * get_thread_extent()
-    words = (_word(seed), _word(seq), _word(off))
-    _kernel("rng_init").random_state = GENERATORS[generator](*words)
+    _kernel("rng_init").random_state = Philox(_word(seed), _word(seq), _word(off))
 
 
 def _word(value: Any) -> ir.Expr:
@@ -123,8 +119,8 @@ def _kernel(name: str) -> Kernel:
     return kernel_of(f"T.{name}", "use it inside `with T.Kernel(...)`")
 
 
-def _state(name: str) -> Generator:
-    state: Generator | None = _kernel(name).random_state
+def _state(name: str) -> Philox:
+    state: Philox | None = _kernel(name).random_state
     if state is None:
         raise NestingError(
             f"T.{name}: the kernel has no T.rng_init", help="call T.rng_init(seed) before"
