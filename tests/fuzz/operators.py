@@ -233,10 +233,11 @@ def gemm(
     transpose_B: bool = False,
     policy: Any = None,
     clear_accum: bool = False,
+    precision: str = "tf32",
 ) -> None:
     """`C += A @ B`: products are exact or rounded to the accumulator's dtype."""
     left, right = _matrix_of(access, a, transpose_A), _matrix_of(access, b, transpose_B)
-    _multiply(access, left, right, c, clear_accum)
+    _multiply(access, left, right, c, clear_accum, precision)
 
 
 def gemm_sp(
@@ -297,7 +298,14 @@ def _scaled(matrix: Value, scale: Value, size: int) -> Value:
     return Value(matrix.data * wide, matrix.error * abs(wide), matrix.dtype)
 
 
-def _multiply(access: Access, left: Value, right: Value, c: Region, clear_accum: bool) -> None:
+def _multiply(
+    access: Access,
+    left: Value,
+    right: Value,
+    c: Region,
+    clear_accum: bool,
+    precision: str = "tf32",
+) -> None:
     (x, ex), (y, ey) = (left.data, left.error), (right.data, right.error)
     if x.shape[1] != y.shape[0]:
         raise Invalid("a product of tiles that do not fit")
@@ -307,7 +315,7 @@ def _multiply(access: Access, left: Value, right: Value, c: Region, clear_accum:
     if is_float(via) and not is_float(left.dtype):
         terms = terms.astype(np.float64)
     error = abs(x)[:, :, None] * ey[None] + ex[:, :, None] * (abs(y) + ey)[None]
-    if left.dtype == "float32" and is_float(via):
+    if left.dtype == "float32" and is_float(via) and precision == "tf32":
         error = error + _narrowed(x, y, terms)
     product = sum_of(Value(terms, error, via), 1, via)
     before = literal(0, via) if clear_accum else cast(access.read(_matrix(c)), via)

@@ -24,9 +24,6 @@ def sdpa(q, k, v, is_causal):
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
 
-TF32 = 4e-3
-"""CUDA's tensor cores leave out all but 10 bits of float32: 2^-10 of each operand of two products."""
-
 
 def activated(name):
     """An activation of each element, beside 15 others of the same row."""
@@ -80,8 +77,6 @@ def target(request, monkeypatch):
         warnings.filterwarnings("ignore", "this machine has no Apple GPU", TileWarning)
         # Heads of 40 are no multiple of what tensor cores multiply.
         warnings.filterwarnings("ignore", "gemm: .* element by element", TileWarning)
-        if request.param != "metal":
-            monkeypatch.setitem(TOLERANCE, torch.float32, TF32)
         yield request.param
 
 

@@ -1,12 +1,17 @@
 """`tvmtile.ops.matmul`, `attention`, `softmax` and the norms on tensors: against torch in float64."""
 
+import functools
+
 import pytest
 import torch
 import torch.nn.functional as F
 
+import tvmtile
 from tvmtile import ops
 from tvmtile.errors import ArgumentError, InvalidValue
 from tvmtile.ops import configurations, kernels, torch_attention, torch_matmul, torch_rows
+
+MATMUL = torch.backends.cuda.matmul
 
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
 TOLERANCE[torch.float64] = 1e-9
@@ -302,3 +307,59 @@ def test_a_result_that_holds_no_sums(dtype, requires_grad):
     a = torch.randn(4, 4, requires_grad=requires_grad)
     with pytest.raises(ArgumentError, match=f"matmul: out_dtype={dtype}, but sums are floats"):
         ops.matmul(a, a, out_dtype=dtype)
+
+
+@pytest.fixture
+def switches():
+    """Torch's, as they were."""
+    yield
+    torch.set_float32_matmul_precision("highest")
+    MATMUL.fp32_precision = torch.backends.fp32_precision = "none"
+
+
+@pytest.mark.usefixtures("switches")
+@pytest.mark.parametrize(
+    ("switch", "expected"),
+    [
+        (lambda: None, "ieee"),
+        (lambda: setattr(MATMUL, "fp32_precision", "tf32"), "tf32"),
+        (lambda: setattr(MATMUL, "fp32_precision", "ieee"), "ieee"),
+        (lambda: setattr(torch.backends, "fp32_precision", "tf32"), "tf32"),
+        (lambda: setattr(MATMUL, "allow_tf32", True), "tf32"),
+        (lambda: torch.set_float32_matmul_precision("high"), "tf32"),
+        (lambda: torch.set_float32_matmul_precision("medium"), "tf32"),
+    ],
+)
+def test_float32_is_multiplied_as_torchs_switches_say(switch, expected):
+    switch()
+    assert kernels.float32_precision(torch.float32) == expected
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("switches")
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
+def test_products_of_float32_on_cuda(arch, monkeypatch):
+    """In all bits, forward and backward; a call behind a switch to TF32 has fewer."""
+    target = {"kind": "cuda", "arch": arch}
+    on_emulator = functools.partial(tvmtile.compile, execution_backend="emulator")
+    monkeypatch.setattr(kernels, "chosen_target", lambda: target)
+    monkeypatch.setattr(kernels, "compile_program", on_emulator)
+    monkeypatch.setattr(torch_matmul, "_plans", kernels.Plans())
+    for module in (torch_matmul, torch_attention):
+        monkeypatch.setattr(module, "_kernel", module._kernel.__wrapped__)
+    torch.manual_seed(0)
+    a, b = random(40, 72), random(72, 24)
+    q, k, v = (random(1, 2, n, 40) for n in (20, 30, 30))
+    for ours, theirs, tensors in (
+        (ops.matmul, torch.matmul, (a, b)),
+        (ops.attention, sdpa, (q, k, v)),
+    ):
+        wide = [x.detach().double().requires_grad_() for x in tensors]
+        result, expected = ours(*tensors), theirs(*wide)
+        given = torch.randn(expected.shape)
+        gradients = torch.autograd.grad(result, tensors, given)
+        references = torch.autograd.grad(expected, wide, given.double())
+        assert_near([result, *gradients], [expected, *references], 1e-6)
+    MATMUL.fp32_precision = "tf32"
+    error = (ops.matmul(a, b) - a.double() @ b.double()).abs().max()
+    assert 1e-3 < error < 0.1

@@ -34,6 +34,7 @@ PLAIN_GEMM = {
     "block": (32, 32, 32),
     "extents": (64, 64, 64),
     "policy": "Square",
+    "precision": "tf32",
     "threads": 128,
     "stages": 0,
     "steps": None,  # as many as K needs
@@ -212,6 +213,27 @@ def _staged(p):
     expects={"sm_90a": ["wgmma.mma_async", "not mma.sync"]},
     fast=["sm_90a"],
 )  # fmt: skip
+@program(
+    name="gemm_by_fma",  # of float32 in full, and of tiles that no tensor core takes
+    parameters=_space(
+        **TURNED,
+        dtypes=[SINGLES, PLAIN, NARROWED, (SINGLE, SINGLE, SINGLE, HALF), BRAINS, BYTES[0]],
+        block=[(64, 64, 24), (32, 40, 8), (128, 16, 24), (64, 128, 40), (16, 128, 8)],
+        extents=[(100, 72, 88), (64, 64, 48)],
+        policy=POLICIES,
+        precision=["ieee"],
+        threads=[128, 32, 64, 256],
+        stages=[2, 0, 3],
+    ),
+    examples=[
+        {},
+        {"dtypes": BRAINS, "policy": "FullRow", "block": (64, 128, 40), "transpose_B": True},
+    ],
+    where=lambda p: p.block[0] * p.block[1] <= 64 * p.threads,
+    targets=["llvm", "sm_80", "sm_90a", "gpu"],
+    expects={arch: ["gemm of sums: fma"] for arch in ("sm_80", "sm_90a")},
+    fast=["sm_80"],
+)
 @program(
     name="gemm_that_a_pipeline_waits_for",  # a producer could not tell when a tile is free
     tags={"pipelined"},
@@ -445,7 +467,15 @@ def gemm(
                 T.wgmma_gemm(a, b, sums)
                 T.wait_wgmma(0)
             else:
-                T.gemm(a, b, sums, transpose_A, transpose_B, getattr(T.GemmWarpPolicy, policy))
+                T.gemm(
+                    a,
+                    b,
+                    sums,
+                    transpose_A,
+                    transpose_B,
+                    getattr(T.GemmWarpPolicy, policy),
+                    precision=precision,
+                )
         if epilogue is not None:
             for i, j in T.Parallel(bm, bn):
                 sums[i, j] = epilogue

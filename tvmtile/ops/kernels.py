@@ -11,6 +11,7 @@ from tvmtile.jit import Kernel
 from tvmtile.jit import compile as compile_program
 from tvmtile.jit.following import chosen_target, target_on
 from tvmtile.target import CUDA_MOST_BLOCKS, TargetLike
+from tvmtile.tileop.gemm import Precision
 
 _LARGEST = 1 << 14
 _MOST_PLANS = 4096
@@ -28,6 +29,17 @@ def size_class(extent: int) -> int:
     So calls of many different extents share few configurations, and as many kernels.
     """
     return min(_LARGEST, 1 << max(0, extent - 1).bit_length())
+
+
+def float32_precision(dtype: Any) -> Precision:
+    """How products of a dtype are computed on CUDA: those of float32 as torch's switches say."""
+    torch = sys.modules["torch"]
+    if dtype != torch.float32:
+        return "tf32"
+    switches = torch.backends.cuda.matmul
+    of_all = getattr(switches, "fp32_precision", None)  # torch 2.9; the older ones set it
+    may = switches.allow_tf32 if of_all is None else of_all == "tf32"
+    return "tf32" if may else "ieee"
 
 
 def compiled(key: Any, program: Callable[[], Any], target: TargetLike) -> Kernel:

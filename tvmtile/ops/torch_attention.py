@@ -22,6 +22,7 @@ from tvmtile.ops.configurations import (
 from tvmtile.ops.kernels import (
     call_in_parts,
     compiled,
+    float32_precision,
     is_plain,
     size_class,
     sum_dtype,
@@ -29,6 +30,7 @@ from tvmtile.ops.kernels import (
 )
 from tvmtile.ops.torch_matmul import matmul_operator
 from tvmtile.ops.torch_rows import softmax_operator
+from tvmtile.tileop.gemm import Precision
 
 _ALIGNED = 128
 _FOLDED = 64
@@ -40,7 +42,8 @@ def attention(
 ) -> Tensor:
     """`softmax(q @ k.mT * scale) @ v` of each head, without ever storing the scores.
 
-    On CUDA the products of float32 are those of TF32, whatever torch's switches say: of 10 bits.
+    Products of float32 are of all bits; on CUDA they are those of TF32 where torch's are, as `matmul`
+    says, forward and backward.
 
     The tensors may lie as (batch, length, heads, dim) with the axes 1 and 2 swapped; the result lies as
     `q` does. Other strides are copied first. Its gradient comes without the scores too where
@@ -107,7 +110,8 @@ def _attention(
     swapped = not q.is_contiguous() and q.transpose(1, 2).is_contiguous()
     kernel = _kernel(
         heads, _queries(queries, q.device.type), dim, q.dtype, size_class(keys), kv_heads, value_dim,
-        causal, scale, "blhd" if swapped else "bhld", lse is not None, q.device.type,
+        causal, scale, "blhd" if swapped else "bhld", lse is not None, float32_precision(q.dtype),
+        q.device.type,
     )  # fmt: skip
     if swapped:
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
@@ -148,6 +152,7 @@ def _kernel(
     scale: float,
     layout: str,
     lse: bool,
+    precision: Precision,
     device: str,
 ) -> Kernel:
     target, name = target_for(device), str(dtype).removeprefix("torch.")
@@ -156,7 +161,7 @@ def _kernel(
     )
     options: dict[str, Any] = {
         "kv_heads": kv_heads, "value_dim": value_dim, "causal": causal, "scale": scale,
-        "layout": layout, "lse": lse,
+        "layout": layout, "lse": lse, "precision": precision,
     }  # fmt: skip
     rows, is_own = queries
 
@@ -241,7 +246,7 @@ def _backward_operator(
     of_k, of_v = (x.new_empty((batch, heads, *x.shape[2:]), **shared) for x in (k, v))
     kernel = _backward_kernel(
         heads, _queries(queries, q.device.type), dim, q.dtype, _queries(keys, q.device.type),
-        kv_heads, v.shape[3], causal, scale, q.device.type,
+        kv_heads, v.shape[3], causal, scale, float32_precision(q.dtype), q.device.type,
     )  # fmt: skip
     read = (x.contiguous() for x in (q, k, v, out, gradient, lse))
     sums = lse.new_empty(q.shape)
@@ -299,12 +304,14 @@ def _backward_kernel(
     value_dim: int,
     causal: bool,
     scale: float,
+    precision: Precision,
     device: str,
 ) -> Kernel:
     target, name = target_for(device), str(dtype).removeprefix("torch.")
     configuration = _backward_blocks(max(dim, value_dim), dtype, device)
     options: dict[str, Any] = {
         "kv_heads": kv_heads, "value_dim": value_dim, "causal": causal, "scale": scale,
+        "precision": precision,
     }  # fmt: skip
     extents = [extent if is_own else None for extent, is_own in (queries, keys)]
 

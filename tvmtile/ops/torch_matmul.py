@@ -20,6 +20,7 @@ from tvmtile.ops.kernels import (
     Plans,
     call_in_parts,
     compiled,
+    float32_precision,
     how_it_lies,
     is_plain,
     size_class,
@@ -28,6 +29,7 @@ from tvmtile.ops.kernels import (
 )
 from tvmtile.ops.programs.gemm import check_activation
 from tvmtile.target import CUDA_MOST_BLOCKS
+from tvmtile.tileop.gemm import Precision
 
 _FROM_RESULT = (None, "relu")
 """Activations whose gradient follows from their result."""
@@ -56,10 +58,13 @@ def matmul(
     adds, in order, what the first has summed over parts of K. A call gives the same bits as the one
     before it.
 
-    Sums are of float32 (of float64 for float64) and are rounded once, behind the epilogue. On CUDA the
-    products of float32 are those of TF32, whatever torch's switches say: of 10 bits. A matrix
-    whose columns are contiguous, as `weight.T`, is read as it lies; one with other strides is copied
-    first. It has a gradient, of three such products; with an activation other than relu, the
+    Sums are of float32 (of float64 for float64) and are rounded once, behind the epilogue.
+    Products of float32 are of all bits; on CUDA they are those of TF32, of 10 bits, where torch's are:
+    `torch.backends.cuda.matmul.fp32_precision` says so, which the older `allow_tf32` and
+    `torch.set_float32_matmul_precision` set.
+
+    A matrix whose columns are contiguous, as `weight.T`, is read as it lies; one with other strides is
+    copied first. It has a gradient, of three such products; with an activation other than relu, the
     activation is torch's where a gradient is asked for.
 
     Parameters
@@ -183,10 +188,13 @@ def _product(
     except (AttributeError, RuntimeError):  # no dense tensors, which the checks say
         _check(*_transposed(a, b, transpose_a, transpose_b), bias)
         raise
-    key = (*operands, activation, out_dtype, transpose_a, transpose_b)
+    precision = float32_precision(a.dtype)
+    key = (*operands, activation, out_dtype, transpose_a, transpose_b, precision)
     plan: _Plan | None = _plans.get(key)
     if plan is None:
-        plan = _plans[key] = _plan(a, b, bias, activation, out_dtype, transpose_a, transpose_b)
+        plan = _plans[key] = _plan(
+            a, b, bias, activation, out_dtype, transpose_a, transpose_b, precision
+        )
     out = a.new_empty(plan.shape, dtype=out_dtype)
     if plan.kernel is not None:
         columns = () if bias is None else (bias.contiguous(),)
@@ -204,6 +212,7 @@ def _plan(
     out_dtype: torch.dtype | None,
     transpose_a: bool,
     transpose_b: bool,
+    precision: Precision,
 ) -> _Plan:
     a, b = _transposed(given_a, given_b, transpose_a, transpose_b)
     _check(a, b, bias)
@@ -223,7 +232,8 @@ def _plan(
     k = size_class(K) if transposed_a and not transposed_b else K
     kernel, splits = _kernel(
         a.dtype, out_dtype or a.dtype, transposed_a, transposed_b,
-        size_class(batch[0]) if batch else 0, m, N, k, bias is not None, activation, a.device.type,
+        size_class(batch[0]) if batch else 0, m, N, k, bias is not None, activation, precision,
+        a.device.type,
     )  # fmt: skip
     plan = _Plan(kernel, splits, shape, view, of_a, of_b)
     if splits > 1 or (transposed_a and not batch):
@@ -307,6 +317,7 @@ def _kernel(
     K: int,
     bias: bool,
     activation: str | None,
+    precision: Precision,
     device: str,
 ) -> tuple[Kernel, int]:
     """The kernel for operands of a kind, and for all numbers of rows and matrices of a size class.
@@ -320,6 +331,7 @@ def _kernel(
     options: dict[str, Any] = {
         "transpose_A": transpose_A, "transpose_B": transpose_B, "bias": bias,
         "activation": activation, "out_dtype": str(out_dtype).removeprefix("torch."),
+        "precision": precision,
     }  # fmt: skip
     m = M if transpose_A or M == 1 else T.dynamic("M")
     k = T.dynamic("K") if transpose_A and not transpose_B else K

@@ -59,7 +59,7 @@ class MatrixProduct(TileOp):
 
         `factors` gives two of them, for a row, a column and a number.
         """
-        wide = _SUMMED_IN.get(dtype_of(self.C), dtype_of(self.C))
+        wide = SUMMED_IN.get(dtype_of(self.C), dtype_of(self.C))
         total = tirx.decl_buffer((1,), wide, name="total", scope="local")
         held = tirx.BufferLoad(total, [0])
 
@@ -81,7 +81,7 @@ class MatrixProduct(TileOp):
         return nest([self.m, self.n], element)
 
 
-_SUMMED_IN = {"float16": "float32", "bfloat16": "float32"}
+SUMMED_IN = {"float16": "float32", "bfloat16": "float32"}
 
 
 def ignore_schedule(

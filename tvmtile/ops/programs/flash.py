@@ -20,6 +20,7 @@ from tvmtile.ops.configurations import (
 )
 from tvmtile.ops.programs.online_softmax import OnlineSoftmax, normalized_weight
 from tvmtile.target import TargetLike
+from tvmtile.tileop.gemm import Precision
 
 __all__ = ["attention", "attention_backward"]
 
@@ -39,6 +40,7 @@ def attention(
     scale: float | None = None,
     layout: str = "bhld",
     lse: bool = False,
+    precision: Precision = "tf32",
     configuration: Mapping[str, int] | None = None,
 ) -> tirx.PrimFunc:
     """The tile program of `softmax(Q @ K.T * scale) @ V`; its parameters are Q, K, V and the result.
@@ -71,6 +73,8 @@ def attention(
         There is one more result, as `attention_backward` takes it: of each query the largest score,
         and the logarithm to base 2 of the sum of the weights relative to it. It is of shape (batch, 2,
         heads, queries), of the scores' dtype.
+    precision : "tf32" or "ieee"
+        Of products of float32, as `T.gemm` takes it.
     configuration : mapping, optional
         Values for `block_M`, `block_N`, `stages` and `threads`, in place of the table's.
 
@@ -95,6 +99,7 @@ def attention(
     group = heads // kv_heads
 
     tile = functools.partial(_tile, layout)
+    gemm = functools.partial(T.gemm, precision=precision)
 
     @T.macro
     def compute(Q, K, V, Output, sums):
@@ -117,7 +122,7 @@ def attention(
             for step in T.Pipelined(tiles, num_stages=c["stages"]):
                 k = (tiles - 1 - step) * block_N
                 T.copy(tile(K, bz, by // group, k, block_N), K_shared)
-                T.gemm(Q_shared, K_shared, scores, transpose_B=True, policy=rows, clear_accum=True)
+                gemm(Q_shared, K_shared, scores, transpose_B=True, policy=rows, clear_accum=True)
                 T.copy(tile(V, bz, by // group, k, block_N), V_shared)
                 if masked:
                     if step < masked:
@@ -129,7 +134,7 @@ def attention(
                 softmax.weigh(scores)
                 T.copy(scores, weights)
                 softmax.rescale(output)
-                T.gemm(weights, V_shared, output, policy=rows)
+                gemm(weights, V_shared, output, policy=rows)
             softmax.normalize(output)
             T.copy(output, tile(Output, bz, by, bx * block_M, block_M))
             if lse:
@@ -191,6 +196,7 @@ def attention_backward(
     value_dim: int | None = None,
     causal: bool = False,
     scale: float | None = None,
+    precision: Precision = "tf32",
     configuration: Mapping[str, int] | None = None,
 ) -> tirx.PrimFunc:
     """The tile program of the gradients of `attention`, in the layout "bhld".
@@ -206,7 +212,7 @@ def attention_backward(
 
     Parameters
     ----------
-    batch, heads, queries, dim, dtype, target, keys, kv_heads, value_dim, causal, scale
+    batch, heads, queries, dim, dtype, target, keys, kv_heads, value_dim, causal, scale, precision
         As of `attention`.
     configuration : mapping, optional
         Values for `block_M` (keys), `block_N` (queries), `stages` and `threads`, in place of the
@@ -234,6 +240,7 @@ def attention_backward(
     group, rows = heads // kv_heads, T.GemmWarpPolicy.FullRow
     accum = accumulator_dtype(dtype, dtype)
     of_shared = dtype if group == 1 else accum
+    gemm = functools.partial(T.gemm, precision=precision)
     is_ragged = not (isinstance(keys, int) and keys % block_M == 0)
 
     @T.prim_func
@@ -295,8 +302,8 @@ def attention_backward(
                 T.copy(dOutput[bz, by, at, 0], do)
                 T.copy(delta[bz, by, at], delta_of_query)
                 # Keys by queries, so that both products with them have the weights in registers.
-                T.gemm(k, q, scores, transpose_B=True, policy=rows, clear_accum=True)
-                T.gemm(v, do, d_scores, transpose_B=True, policy=rows, clear_accum=True)
+                gemm(k, q, scores, transpose_B=True, policy=rows, clear_accum=True)
+                gemm(v, do, d_scores, transpose_B=True, policy=rows, clear_accum=True)
                 for i, j in T.Parallel(block_M, block_N):
                     scores[i, j] = normalized_weight(scores[i, j], largest[j], logarithm[j], scale)
                 if causal or is_ragged:
@@ -307,10 +314,10 @@ def attention_backward(
                 for i, j in T.Parallel(block_M, block_N):
                     d_scores[i, j] = scores[i, j] * (d_scores[i, j] - delta_of_query[j])
                 T.copy(d_scores, rounded)
-                T.gemm(weights, do, dv, policy=rows)
+                gemm(weights, do, dv, policy=rows)
                 T.copy(rounded, d_scores_shared)
-                T.gemm(d_scores_shared, k, dq, transpose_A=True, clear_accum=True)
-                T.gemm(rounded, q, dk, policy=rows)
+                gemm(d_scores_shared, k, dq, transpose_A=True, clear_accum=True)
+                gemm(rounded, q, dk, policy=rows)
                 T.atomic_add(sums[bz, by, at, 0], dq)
             for i, j in T.Parallel(block_M, dim):
                 dk[i, j] *= scale

@@ -15,6 +15,7 @@ from tvmtile.errors import InvalidValue
 from tvmtile.frontend.dtypes import DTypeLike, Extent, as_dtype
 from tvmtile.ops.configurations import matmul_configuration
 from tvmtile.target import TargetLike
+from tvmtile.tileop.gemm import Precision
 
 __all__ = ["ACTIVATIONS", "matmul"]
 
@@ -70,6 +71,7 @@ def matmul(
     bias: bool = False,
     activation: str | None = None,
     out_dtype: DTypeLike | None = None,
+    precision: Precision = "tf32",
     configuration: Mapping[str, int] | None = None,
 ) -> tirx.PrimFunc:
     """The tile program of `activation(A @ B + bias)`.
@@ -98,6 +100,8 @@ def matmul(
         One of `ACTIVATIONS`.
     out_dtype : dtype, optional
         Of the result; `dtype` where absent.
+    precision : "tf32" or "ieee"
+        Of products of float32, as `T.gemm` takes it.
     configuration : mapping, optional
         Values for `block_M`, `block_N`, `block_K`, `stages`, `threads`, `panel`, `splits` and
         `swapped`, in place of the table's. A block whose operands are swapped computes the transposed
@@ -116,7 +120,7 @@ def matmul(
     }
     problem = _Problem(
         M, N, K, dtype, _ACCUMULATORS.get(str(dtype), "float32"), batch,
-        (transpose_A, transpose_B), bias, activation, c,
+        (transpose_A, transpose_B), bias, activation, precision, c,
     )  # fmt: skip
     multiply, add = _multiply(problem), _add(problem)
     lead = problem.lead
@@ -174,6 +178,7 @@ class _Problem:
     transposed: tuple[bool, bool]
     bias: bool
     activation: str | None
+    precision: Precision
     c: Mapping[str, int]
 
     @property
@@ -208,6 +213,7 @@ def _multiply(p: _Problem) -> Any:
     grid = (T.ceildiv(p.N, block_N), T.ceildiv(p.M, block_M), matrices * splits)
     steps = T.ceildiv(T.ceildiv(p.K, block_K), splits)  # of the loop along K, in each block
     epilogue = _epilogue(p, tile_C, swapped)
+    gemm = functools.partial(T.gemm, precision=p.precision)
 
     @T.macro
     def multiply(A, B, added, C):
@@ -224,9 +230,9 @@ def _multiply(p: _Problem) -> Any:
                 T.copy(A[p.at(matrix, by * block_M, k, transpose_A)], A_shared)
                 T.copy(B[p.at(matrix, k, bx * block_N, transpose_B)], B_shared)
                 if swapped:
-                    T.gemm(B_shared, A_shared, C_local, not transpose_B, not transpose_A)
+                    gemm(B_shared, A_shared, C_local, not transpose_B, not transpose_A)
                 else:
-                    T.gemm(A_shared, B_shared, C_local, transpose_A, transpose_B)
+                    gemm(A_shared, B_shared, C_local, transpose_A, transpose_B)
             row, column = by * block_M, bx * block_N
             if splits == 1:
                 epilogue(C_local, added, column)

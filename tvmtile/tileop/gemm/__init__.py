@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from tvm import ir, tirx
@@ -27,6 +28,8 @@ class GemmWarpPolicy(IntEnum):
     """All warps along the columns."""
 
 
+Precision: TypeAlias = Literal["tf32", "ieee"]
+"""Of products of float32."""
 SHARES = ({"policy": int(GemmWarpPolicy.FullRow)}, {"policy": int(GemmWarpPolicy.FullCol)})
 
 
@@ -43,6 +46,7 @@ def gemm(
     mbar: object = None,
     annotations: dict[str, object] | None = None,
     *,
+    precision: Precision = "tf32",
     impl: str | None = None,
 ) -> None:
     """`C += A @ B` on tiles, accumulating in the dtype of `C`.
@@ -62,9 +66,14 @@ def gemm(
         How warps share the tile; on a CPU it has no effect.
     clear_accum : bool
         Begin from zero: `C = A @ B`.
+    precision : "tf32" or "ieee"
+        How products of float32 may be computed. "tf32": as the target does it fastest, on NVIDIA's
+        tensor cores as TF32, which takes 10 bits behind the point of each operand. "ieee": of all
+        bits, by multiply-adds (`fma`) there. CPUs and Apple's GPUs always take all bits.
     impl : str, optional
-        How it is done: `wgmma`, `mma` or `elements` on NVIDIA GPUs, `matmul2d`, `simdgroup` or
-        `elements` on Apple's, `microkernel` or `loops` on a CPU. The best that fits where absent.
+        How it is done: `wgmma`, `mma`, `fma` or `elements` on NVIDIA GPUs, `matmul2d`, `simdgroup`,
+        `fma` or `elements` on Apple's, `microkernel` or `loops` on a CPU. The best that fits where
+        absent.
     wg_wait : int
         How many of the latest products of `wgmma` may go on when the next statement begins, this one
         included; -1: all of them. `T.wait_wgmma` waits for them. Other implementations are complete.
@@ -80,6 +89,8 @@ def gemm(
         If the operands disagree on M, N or K.
     NoLowering
         When it is compiled, if `impl` does not fit.
+    InvalidValue
+        If there is no such precision.
     UnsupportedDtype
         If there is no rule for the dtypes: floats multiply floats into a float accumulator,
         integers multiply integers into an int32 (or int64) accumulator or a float one.
@@ -94,9 +105,13 @@ def gemm(
     ignore_schedule("T.gemm", 1, 0, mbar, annotations)
     if k_pack < 1:
         raise InvalidValue(f"T.gemm: k_pack={k_pack!r}", help="k_pack is a positive integer")
+    if precision not in get_args(Precision):
+        raise InvalidValue(
+            f"T.gemm: precision={precision!r}", help="products of float32 are 'tf32' or 'ieee'"
+        )
     a, b, c = (check_operand("gemm", n, v) for n, v in (("A", A), ("B", B), ("C", C)))
     flags = bool(transpose_A), bool(transpose_B), int(policy), bool(clear_accum)
-    op = Gemm(a, b, c, *flags, max(-1, int(wg_wait)), k_pack, impl=impl)
+    op = Gemm(a, b, c, *flags, max(-1, int(wg_wait)), k_pack, precision, impl=impl)
     emit(op)
     if not op.has_related_dtypes():
         warn(
@@ -133,6 +148,7 @@ class Gemm(MatrixProduct):
     clear_accum: bool = False
     wg_wait: int = 0
     k_pack: int = 1
+    precision: str = "tf32"
 
     @property
     def is_complete(self) -> bool:
@@ -185,6 +201,10 @@ class Gemm(MatrixProduct):
             if mixed_kinds or not allowed
             else f"accumulate in {', '.join(allowed)}",
         )
+
+    def excludes_tf32(self) -> bool:
+        """Whether it multiplies float32, all bits of it."""
+        return self.precision == "ieee" and dtype_of(self.A) == dtype_of(self.B) == "float32"
 
     def mixes_halves(self) -> bool:
         """Whether some operands are float16 and others bfloat16: neither holds the other's values."""

@@ -31,7 +31,7 @@ from tvmtile.tileop.gemm.partition import (
     partition,
     registers_of,
 )
-from tvmtile.tileop.gemm.requirements import check_extents, check_fragments
+from tvmtile.tileop.gemm.requirements import check_extents, check_fragments, check_precision
 from tvmtile.tileop.registry import (
     Decline,
     LoweringContext,
@@ -126,6 +126,7 @@ def layouts_of(op: Product, atom: Atom, context: LoweringContext) -> dict[ir.Var
 
 
 def _mma_layouts(op: Gemm, context: LoweringContext) -> dict[ir.Var, FragmentLayout]:
+    check_precision(op)
     return layouts_of(op, atom_of(op, ATOMS, context), context)
 
 

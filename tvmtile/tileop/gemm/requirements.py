@@ -6,6 +6,7 @@ from tvm import ir
 
 from tvmtile.ir.operands import buffer_of, constant, describe, is_whole
 from tvmtile.ir.scopes import is_fragment
+from tvmtile.tileop.gemm import Gemm
 from tvmtile.tileop.matrices import MatrixProduct
 from tvmtile.tileop.registry import Decline
 
@@ -22,3 +23,9 @@ def check_fragments(*operands: ir.TensorRegion) -> None:
     for operand in operands:
         if is_fragment(buffer_of(operand)) and not is_whole(operand):
             raise Decline(f"{describe(operand)} is a part of a fragment")
+
+
+def check_precision(op: Gemm) -> None:
+    """Decline a product of float32, all bits of it, on behalf of tensor cores."""
+    if op.excludes_tf32():
+        raise Decline('tensor cores multiply float32 as TF32, and precision="ieee" excludes that')

@@ -41,7 +41,7 @@ from tvmtile.tileop.gemm.partition import (
     layout_of_matrices,
     partition,
 )
-from tvmtile.tileop.gemm.requirements import check_extents, check_fragments
+from tvmtile.tileop.gemm.requirements import check_extents, check_fragments, check_precision
 from tvmtile.tileop.registry import Decline, Lacking, LoweringContext, SharedTile, lowering
 
 _ATOM_ROWS = 8
@@ -143,6 +143,7 @@ def _family(op: Gemm) -> Family:
     family = FAMILIES.get((a, b))
     if family is None:
         raise Decline(f"no wgmma multiplies {a} and {b}")
+    check_precision(op)
     if c != family.sums:
         raise Decline(f"wgmma has {family.sums} sums, {describe(op.C)} does not hold them")
     check_extents(op)
