@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tvmtile.emulator.lexer import tokenize
+from tvmtile.emulator.machine.compiler import is_clang
 from tvmtile.emulator.metal import compile_msl
 from tvmtile.emulator.metal.address_spaces import check_address_spaces
 from tvmtile.errors import MetalCompileError, MetalEmulationError
@@ -125,8 +126,45 @@ def test_extents_of_matmul2d_that_the_emulator_does_not_know():
         compile_msl(HEADER + source)
 
 
+@pytest.mark.skipif(is_clang(), reason="clang does not say which function calls which")
+@pytest.mark.parametrize(
+    ("function", "line"),
+    [
+        ("int f(int n) { return n < 2 ? 1 : n * f(n - 1); }", 3),
+        (
+            """template <typename T> T g(T n);
+template <typename T> T f(T n) { return n < 2 ? n : g(n); }
+template <typename T> T g(T n) { return f(n - 1); }""",
+            4,
+        ),
+    ],
+)
+def test_recursion(function, line):
+    source = kernel("out[0] = f(out[0]);").replace("kernel void", f"{function}\nkernel void")
+    with pytest.raises(MetalCompileError, match="calls itself") as error:
+        compile_msl(source)
+    text = source.splitlines()[line - 1]
+    assert f"calls itself\n  line {line}: {text}\n" in str(error.value)
+
+
+def test_a_function_of_another_number_or_type_is_another_one():
+    functions = """
+    template <int n> int f(int x) { if constexpr (n > 0) { return 2 * f<n - 1>(x); } return x; }
+    int g(int x) { return f<3>(x); }
+    int g(float x) { return g(int(x)); }
+    """
+    source = kernel("out[0] = g(1.5f);").replace("kernel void", f"{functions}\nkernel void")
+    out = np.zeros(1, np.int32)
+    compile_msl(source).kernel("k")(out, grid=1, threads=1)
+    assert out.tolist() == [8]
+
+
 # Pointers in a wrong address space are found in the source, before anything is compiled.
 POINTERS = """
+struct Pair {{ int first, second; }}; inline half put(threadgroup half* p, int i) {{ return p[i]; }}
+template <typename T> inline T get(T x, device const half* q) {{ return x + q[0]; }}
+inline half get(int i, threadgroup half* q) {{ return q[i]; }}
+inline void set(thread int& x) {{ x = 1; }}
 kernel void k(device half* A [[buffer(0)]], const device float* B [[ buffer(1) ]],
               constant int& n [[buffer(2)]], threadgroup float* given [[threadgroup(0)]],
               uint i [[thread_position_in_grid]]) {{
@@ -162,12 +200,19 @@ def error_of(statement):
         ("threadgroup const half* p = &A[2];", "A", "device"),
         ("for (device half* p = S + 1;;) {}", "S", "threadgroup"),
         ("device half* p = A; { threadgroup half* q = p; }", "p", "device"),
+        ("device half* p = A; p = S + i;", "S", "threadgroup"),
+        ("half x = put(A + i, 1);", "A", "device"),
+        ("put(&A[i], put(S, 1));", "A", "device"),
+        ("put(S, put(B + 2, 1));", "B", "device"),
+        ("half own[4]; put(own, 1);", "own", "thread"),
+        ("half x = 1; if (i) { put(&x, 1); }", "x", "thread"),
+        ("Pair x; device Pair* p = &x;", "x", "thread"),
     ],
 )
 def test_pointer_to_another_address_space(statement, buffer, space):
     error = error_of(statement)
     assert (error.kind, error.kernel, error.buffer) == ("address_space", "k", buffer)
-    assert error.line == 7
+    assert error.line == 11
     assert f"made from {buffer!r}, which is in {space} memory" in str(error)
     assert f"write `{space}` in the pointer's type" in str(error)
 
@@ -177,6 +222,23 @@ def test_pointer_without_an_address_space(statement):
     error = error_of(statement)
     assert error.kind == "address_space"
     assert "a cast to a pointer without an address space" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("statement", "what"),
+    [
+        ("float* p = &x;", "a pointer to float"),
+        ("const float4 *p;", "a pointer to float4"),
+        ("auto p = [](uint3 const& q) { return q.x; };", "a reference to uint3"),
+        ("*(half*)(n > 0 ? A : A + 1);", "a pointer to half"),
+        ("struct Node { Pair* next; };", "a pointer to Pair"),
+    ],
+)
+def test_pointers_and_references_say_where_they_point(statement, what):
+    error = error_of(statement)
+    assert (error.kind, error.line) == ("address_space", 11)
+    assert f"kernel 'k': {what} without an address space\n  line 11: {statement}" in str(error)
+    assert "write `device`, `threadgroup`, `thread` or `constant` in front" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -192,6 +254,10 @@ def test_pointer_without_an_address_space(statement):
         "{ threadgroup float A[4]; *(threadgroup float4*)A; } *(device half4*)A;",
         "int j = (int)n * (int)(B[0]); device const float* b = B + n * j;",
         "device half* p = n > 0 ? A : A + 1;",
+        "half x = put(S + 1, 2) * get(half(2), A) * get(3, S) + put(S, S[0] > 1 ? i : n);",
+        "float A = 2; thread float* p = &A; *p = A * 2; S[0] = A; int x; set(x); Pair y[2];",
+        "threadgroup half* q; q = S; if (i == n) q = &R[1][i]; thread const Pair* const r = nullptr;",
+        "half device* p = A; auto f = [&](ushort j, const thread half& h) { return h * half(j); };",
     ],
 )
 def test_pointers_that_are_right(statement):
@@ -221,6 +287,11 @@ def test_variables_belong_to_their_function():
         (
             "device int* out, uint a",
             "parameter 'a' of 'k' is neither a buffer nor has an attribute",
+        ),
+        (
+            """device int* out, uint a [[thread_index_in_simdgroup]],
+               uint i [[thread_position_in_threadgroup]], uint3 b [[threads_per_grid]]""",
+            "'i' of 'k' has 1 of a grid's components and 'b' 3: positions and extents have one",
         ),
     ],
 )

@@ -34,6 +34,8 @@ class Failure(enum.IntEnum):
     FENCE = 17
     REGISTER = 18
     PROTOCOL = 19
+    OVERFLOW = 20
+    SHIFT = 21
 
 
 class Access(enum.IntEnum):

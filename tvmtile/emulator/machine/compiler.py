@@ -59,8 +59,13 @@ def _if_processor_has(feature: str) -> tuple[str, ...]:
 
 @functools.cache
 def compiler_identity() -> str:
-    """What the compiler says that it is: its version, and "clang" or not."""
+    """What the compiler says that it is, with its version."""
     return run([*find_compiler(), "--version"]).stdout
+
+
+def is_clang() -> bool:
+    """Whether the compiler is clang, whatever it is called; else it is GCC."""
+    return "clang" in compiler_identity()
 
 
 def run(command: Sequence[str], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

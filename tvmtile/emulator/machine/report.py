@@ -230,6 +230,15 @@ class _Words:
     def division(self) -> str:
         return f"division: thread {self.thread} divides an integer by zero, or the lowest one by -1"
 
+    def overflow(self) -> str:
+        return f"overflow: thread {self.thread} computes what no {self.other_operation} can hold"
+
+    def shift(self) -> str:
+        return (
+            f"shift: thread {self.thread} shifts {self.other_operation}, which has "
+            f"{self.report.size} bits, by {self.report.offset}"
+        )
+
     def stack(self) -> str:
         return f"stack: thread {self.thread} has more than 240 KiB of variables, or recurses"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import graphlib
 import os
 import re
 import shutil
@@ -25,6 +26,7 @@ from tvmtile.emulator.machine.compiler import (
     compiler_identity,
     find_compiler,
     fma_flags,
+    is_clang,
     machine_flags,
     run,
 )
@@ -52,8 +54,11 @@ _KERNEL_FLAGS = (
     # A frame of any size touches the end of its stack.
     "-fstack-clash-protection",
 )
+# What -ftrapv has GCC call is the runtime's, not libgcc's, whose names they are.
+_OVERFLOWS = ("addv{}3", "subv{}3", "mulv{}3", "negv{}2")
+_WRAPPED = [f"-Wl,--wrap=__{name.format(mode)}" for name in _OVERFLOWS for mode in ("si", "di")]
 # The libraries of C++ and of the sanitizers are the runtime's.
-_LINK_FLAGS = ("-shared", "-Wl,-z,now", "-nodefaultlibs", "-lm", "-lc", "-lgcc")
+_LINK_FLAGS = ("-shared", "-Wl,-z,now", "-nodefaultlibs", "-lm", "-lc", "-lgcc", *_WRAPPED)
 # Kernels see all of the runtime; what it calls of its own nothing takes the place of.
 _RUNTIME_FLAGS = (
     *_COMMON_FLAGS,
@@ -82,6 +87,8 @@ class FrontEnd:
     returned_threads_pass: bool = False
     """Whether a block's barrier does not wait for threads that have returned. Else they are a mistake.
     """
+    recursion: bool = True
+    """Whether a function may call itself."""
     libraries: tuple[Path, ...] = ()
     """Directories of headers that are not ours."""
     prelude: str | None = None
@@ -123,7 +130,8 @@ def build_module(
     MissingDependency
         If there is no C++ compiler.
     """
-    flags = (*_KERNEL_FLAGS, *flags, *machine_flags())
+    calls = () if front_end.recursion or is_clang() else ("-fcallgraph-info",)
+    flags = (*_KERNEL_FLAGS, *calls, *flags, *machine_flags())
     key = _key(front_end, translated, _runtime_name(front_end), *_LINK_FLAGS, *flags)
     store = current_store()
 
@@ -171,7 +179,33 @@ def _compiled(front_end: FrontEnd, translated: str, source: str, flags: Sequence
         done = run([*find_compiler(), *flags, *made, *_LINK_FLAGS])
         if done.returncode != 0:
             raise _compile_error(front_end, done.stderr, source)
+        for graph in library.parent.glob("*.ci"):
+            _check_recursion(front_end, graph.read_text(encoding="utf-8"), source)
     return library
+
+
+def _check_recursion(front_end: FrontEnd, graph: str, source: str) -> None:
+    """Refuse a function that calls itself, or one that does; `graph` is what GCC found to be called."""
+    names = dict(re.findall(r'^node: { title: "(.*?)" label: "(.*?)\\n', graph, re.MULTILINE))
+    edge = r'^edge: { sourcename: "(.*?)" targetname: "(.*?)" label: "(?:.*/)?(.*):(\d+):\d+"'
+    lines = {
+        (by, called): (file, int(at))
+        for by, called, file, at in re.findall(edge, graph, re.MULTILINE)
+    }
+    calls: dict[str, set[str]] = {}
+    for by, called in lines:
+        calls.setdefault(by, set()).add(called)
+    try:
+        graphlib.TopologicalSorter(calls).prepare()
+    except graphlib.CycleError as error:
+        cycle = error.args[1][::-1]
+        file, line = lines[cycle[0], cycle[1]]
+        text = f"\n  line {line}: {source.splitlines()[line - 1].strip()}"
+        raise front_end.error(
+            f"the {front_end.language} source does not compile: {names[cycle[0]]!r} calls itself"
+            f"{text if file == front_end.source_name else ''}",
+            help=f"{front_end.language} has no recursion: write a loop",
+        ) from None
 
 
 @functools.cache
@@ -222,7 +256,7 @@ def _compile_sources(front_end: FrontEnd, directory: Path) -> None:
 
 def _precompiled(front_end: FrontEnd, flags: Sequence[str]) -> tuple[str, ...]:
     """Options by which the compiler finds the front end's prelude compiled beforehand, with GCC."""
-    if front_end.prelude is None or "clang" in compiler_identity():
+    if front_end.prelude is None or is_clang():
         return ()
     header = front_end.include / front_end.prelude
 

@@ -1,9 +1,10 @@
 """Address spaces in pointers: what Metal's compiler checks and a C++ compiler knows nothing of.
 
-Two mistakes are found. A pointer to one address space made from a pointer to another one, by a cast
-or in a declaration; and a cast to a pointer without an address space of something that has one.
+Two mistakes are found. A pointer to one address space made from a pointer to another one, by a cast,
+in a declaration, an assignment or a call; and a pointer or reference without an address space.
 What an expression points to is known where it leads back to a variable by `&`, `+`, subscripts,
-parentheses and casts; of other expressions (calls, members, conditionals) nothing is said.
+parentheses and casts; of other expressions (calls, members, conditionals) nothing is said. A function
+is known by its definition in the source, of overloads those that take as many arguments.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tvmtile.emulator.lexer import Token, closing, text_of
+from tvmtile.emulator.lexer import Token, closing, split_at_commas, text_of
+from tvmtile.emulator.metal.signature import TYPES
 from tvmtile.errors import MetalEmulationError
 
 _SPACES = frozenset({"device", "threadgroup", "thread", "constant"})
 _QUALIFIERS = frozenset({"const", "volatile", "unsigned", "signed", "struct"})
+_STATEMENT = frozenset({"", ";", "{", "}", ")", ":"})  # what one stands behind
 _CASTS = frozenset({"static_cast", "reinterpret_cast", "const_cast"})
 
 
@@ -41,11 +44,14 @@ class _Checker:
         self.code = [token for token in tokens if token.kind != "space"]
         self.kernel = ""
         self.parentheses = 0
+        before = zip(self.code, self.code[1:], strict=False)
+        self.types = TYPES | {name.text for word, name in before if word.text == "struct"}
+        self.functions = self.find_functions()
         self.scopes: list[dict[str, _Variable]] = [{}]
         self.parameters: dict[str, _Variable] = {}  # their scope is the body that follows
 
     def text(self, i: int) -> str:
-        return self.code[i].text if i < len(self.code) else ""
+        return self.code[i].text if 0 <= i < len(self.code) else ""
 
     def run(self) -> None:
         for i, token in enumerate(self.code):
@@ -59,20 +65,87 @@ class _Checker:
                 self.kernel = self.name_before_parenthesis(i)
             elif token.text in _SPACES and self.text(i - 1) != "*":
                 self.declare(i)
+            elif token.text in self.types:
+                self.check_type(i)
+                if len(self.scopes) > 1 and self.text(i - 1) in _STATEMENT:
+                    self.declare(i, "thread")
             self.check_cast(i)
+            self.check_call(i)
+            self.check_assignment(i)
 
     def name_before_parenthesis(self, i: int) -> str:
         while i < len(self.code) and self.text(i + 1) != "(":
             i += 1
         return self.text(i)
 
+    # --- functions
+
+    def find_functions(self) -> dict[str, list[list[_Type | None]]]:
+        """By name, the types of the parameters of each function that is defined in the source."""
+        functions: dict[str, list[list[_Type | None]]] = {}
+        for i, token in enumerate(self.code):
+            named = self.code[i - 1].kind == "name" or self.text(i - 1) in {"*", "&", ">"}
+            if not (i and token.kind == "name" and named and self.text(i + 1) == "("):
+                continue
+            end = closing(self.code, i + 1)
+            if self.text(end + 1) == "{" and token.text not in {"if", "for", "while", "switch"}:
+                types = [self.type_at(start) for start in self.arguments(i + 1)]
+                functions.setdefault(token.text, []).append(types)
+        return functions
+
+    def arguments(self, opening: int) -> list[int]:
+        """Where each argument begins that stands in a parenthesis."""
+        starts, at = [], opening + 1
+        for part in split_at_commas(self.code[at : closing(self.code, opening)]):
+            starts.append(at)
+            at += len(part) + 1
+        return starts
+
+    def check_call(self, i: int) -> None:
+        taken = self.functions.get(self.text(i)) if self.text(i + 1) == "(" else None
+        if taken is None or len(self.scopes) == 1:
+            return
+        starts = self.arguments(i + 1)
+        for number, start in enumerate(starts):
+            types = [types[number] for types in taken if len(types) == len(starts)]
+            spaces = {t.space if t is not None and t.stars else None for t in types}
+            if len(spaces) == 1 and (space := spaces.pop()) is not None:
+                self.check(start, space, "a pointer to", self.code[i].line)
+
     # --- declarations
 
-    def declare(self, start: int) -> None:
+    def check_type(self, i: int) -> None:
+        """Refuse a pointer or reference to a type that is known, if nothing says where that lies."""
+        first, after = i, i + 1
+        while self.text(first - 1) in _QUALIFIERS | _SPACES:
+            first -= 1
+        while self.text(after) in {"const", "volatile", *_SPACES}:
+            after += 1
+        if self.text(after) not in {"*", "&"}:
+            return
+        if _SPACES.isdisjoint(token.text for token in self.code[first:after]):
+            what = {"*": "a pointer", "&": "a reference"}[self.text(after)]
+            raise self.error(
+                f"{what} to {self.text(i)} without an address space",
+                self.code[i].line,
+                "write `device`, `threadgroup`, `thread` or `constant` in front of the type",
+            )
+
+    def check_assignment(self, i: int) -> None:
+        if self.text(i + 1) != "=" or self.text(i + 2) == "=" or self.text(i - 1) not in _STATEMENT:
+            return
+        variable = self.look_up(self.text(i))
+        if variable is not None and variable.dimensions:
+            self.check(i + 2, variable.space, "a pointer to", self.code[i].line)
+
+    def declare(self, start: int, default: str | None = None) -> None:
         while start and self.text(start - 1) in {"const", "volatile"}:
             start -= 1
         declared = self.type_at(start)
-        if declared is None or declared.space is None:
+        if declared is None:
+            return
+        declared = replace(declared, space=declared.space or default)
+        if declared.space is None:
             return
         after = self.declarator(declared.end, declared)
         # A comma in a list of parameters begins another type.
@@ -157,14 +230,24 @@ class _Checker:
             wrong = f"a cast to a pointer without an address space of {found.name!r}"
         else:
             wrong = f"{what} {space} memory made from {found.name!r}"
-        raise MetalEmulationError(
-            f"kernel {self.kernel!r}: {wrong}, which is in {found.space} memory\n"
-            f"  line {line}: {self.lines[line - 1].strip()}",
+        raise self.error(
+            f"{wrong}, which is in {found.space} memory",
+            line,
+            f"write `{found.space}` in the pointer's type, or copy the data",
+            found.name,
+        )
+
+    def error(
+        self, wrong: str, line: int, help: str, buffer: str | None = None
+    ) -> MetalEmulationError:
+        kernel = f"kernel {self.kernel!r}: " if self.kernel else ""
+        return MetalEmulationError(
+            f"{kernel}{wrong}\n  line {line}: {self.lines[line - 1].strip()}",
             kind="address_space",
             kernel=self.kernel,
-            buffer=found.name,
+            buffer=buffer,
             line=line,
-            help=f"write `{found.space}` in the pointer's type, or copy the data",
+            help=help,
         )
 
     # --- what an expression points to

@@ -10,7 +10,7 @@ from typing import Any
 
 from tvmtile.emulator.lexer import tokenize
 from tvmtile.emulator.machine import abi, toolchain
-from tvmtile.emulator.machine.compiler import compiler_identity
+from tvmtile.emulator.machine.compiler import is_clang
 from tvmtile.emulator.machine.kernels import Kernel, Module
 from tvmtile.emulator.machine.launching import SECONDS, Argument, SharedArgument, extent
 from tvmtile.emulator.machine.report import Context, Vocabulary
@@ -37,6 +37,7 @@ _FRONT_END = toolchain.FrontEnd(
     _HERE / "runtime",
     MetalCompileError,
     prelude="metal_stdlib",
+    recursion=False,
 )
 _WORDS = Vocabulary(
     MetalEmulationError,
@@ -49,6 +50,8 @@ _WORDS = Vocabulary(
         ),
         abi.Failure.MISALIGNED: ("align the index, or access it by a narrower or a packed type"),
         abi.Failure.DIVISION: "guard the division; Metal's result is undefined",
+        abi.Failure.OVERFLOW: "compute in uint, which wraps around, or wider; the result is undefined",
+        abi.Failure.SHIFT: "shift by fewer, or say what is to be instead; the result is undefined",
         abi.Failure.STACK: "keep arrays of that size in threadgroup or device memory",
         abi.Failure.NOT_UNIFORM: (
             "all lanes of a simdgroup pass the same: the function adds the lane's part"
@@ -262,6 +265,10 @@ def _language_flags() -> tuple[str, ...]:
     Clang has no flag for the second. GCC computes with half in float since version 13, and lets calls
     pass that are ambiguous unless it is told to be pedantic.
     """
-    if "clang" in compiler_identity():
-        return ("-Xclang", "-ffloat16-excess-precision=none")
-    return ("-fsingle-precision-constant", "-fexcess-precision=16", "-pedantic-errors")
+    if is_clang():
+        undefined = "-fsanitize=shift-exponent,signed-integer-overflow"
+        return (undefined, "-Xclang", "-ffloat16-excess-precision=none")
+    # GCC's sanitizer of overflows takes a third of a kernel's compilation, a call by -ftrapv nothing.
+    undefined = "-fsanitize=shift-exponent"
+    own = ("-fsingle-precision-constant", "-fexcess-precision=16", "-pedantic-errors")
+    return (undefined, "-ftrapv", *own)

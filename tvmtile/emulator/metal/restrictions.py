@@ -10,7 +10,12 @@ import re
 from collections.abc import Sequence
 
 from tvmtile.emulator.lexer import Token
-from tvmtile.emulator.metal.signature import BUILTIN_ATTRIBUTES, KernelSignature, Parameter
+from tvmtile.emulator.metal.signature import (
+    BUILTIN_ATTRIBUTES,
+    TYPES,
+    KernelSignature,
+    Parameter,
+)
 from tvmtile.errors import MetalCompileError
 
 LAST_BUFFER = 30
@@ -34,23 +39,12 @@ _UNKNOWN = {
     "function_constant": "function constants, which a host gives values when it makes a pipeline",
     "host_name": "kernels that are instances of templates: write the kernel for its types",
 }
-# Types that are keywords of Metal and names in the emulator's headers.
-_KEYWORDS = frozenset(
-    (
-        *(
-            "bfloat",
-            "half",
-            "uchar",
-            "uint",
-            "ulong",
-            "ushort",
-            "device",
-            "constant",
-            "threadgroup",
-        ),
-        *(f"{t}{n}" for t in ("half", "bfloat", "float", "int", "uint") for n in (2, 3, 4)),
-    )
-)
+# Types and spaces that are keywords of Metal and names in the emulator's headers.
+_KEYWORDS = TYPES - {"void", "bool", "char", "short", "int", "long", "float"} | {
+    "device",
+    "constant",
+    "threadgroup",
+}
 _LONG_LONG = re.compile(r"(?:0[xX][0-9a-fA-F']+|[0-9']+)(?:[uU]?(?:ll|LL)|(?:ll|LL)[uU])")
 _DECLARED_BEFORE = frozenset(("=", ";", ",", ")", "["))
 
@@ -62,8 +56,8 @@ def check_restrictions(tokens: Sequence[Token], kernels: Sequence[KernelSignatur
     ------
     MetalCompileError
         If the source uses what Metal lacks, calls a variable like a type, has an atomic float in
-        threadgroup memory, or a kernel takes more buffers than there are, two at one index, or what
-        the emulator does not know.
+        threadgroup memory, or a kernel takes more buffers than there are, two at one index, positions
+        of different types, or what the emulator does not know.
     """
     code = [token for token in tokens if token.kind != "space"]
     texts = ["", *(token.text for token in code), ""]
@@ -75,7 +69,7 @@ def check_restrictions(tokens: Sequence[Token], kernels: Sequence[KernelSignatur
         for parameter in (*kernel.buffers, *kernel.threadgroup_buffers):
             _check_index(kernel, parameter)
         wrong = _shared_index(kernel.buffers) or _shared_index(kernel.threadgroup_buffers)
-        wrong = wrong or _unknown_attribute(kernel)
+        wrong = wrong or _unknown_attribute(kernel) or _mixed_positions(kernel)
         if wrong is not None:
             raise _error(wrong, tokens, kernel.line)
 
@@ -101,7 +95,7 @@ def _wrong(token: Token, before: str, after: str) -> str | None:
 
 def _is_type(text: str) -> bool:
     """Whether a name that follows is declared: after a type, a pointer or a reference."""
-    return text in _KEYWORDS | {"bool", "char", "float", "int", "long", "short", "auto"}
+    return text in TYPES | _KEYWORDS | {"auto"}
 
 
 def _check_index(kernel: KernelSignature, parameter: Parameter) -> None:
@@ -132,6 +126,22 @@ def _unknown_attribute(kernel: KernelSignature) -> str | None:
                 else "is neither a buffer nor has an attribute"
             )
     return None
+
+
+def _mixed_positions(kernel: KernelSignature) -> str | None:
+    """What is wrong where positions and extents have not all as many components."""
+    counts = {
+        int(p.declared[-1]) if p.declared[-1] in "234" else 1: p.name
+        for p in kernel.parameters
+        if "{i}" in BUILTIN_ATTRIBUTES.get(p.attribute or "", "")
+    }
+    if len(counts) < 2:
+        return None
+    (one, first), (other, second) = sorted(counts.items())[:2]
+    return (
+        f"{first!r} of {kernel.name!r} has {one} of a grid's components and {second!r} {other}: "
+        "positions and extents have one number of them"
+    )
 
 
 def _error(wrong: str, tokens: Sequence[Token], line: int) -> MetalCompileError:

@@ -31,6 +31,11 @@ BUILTIN_ATTRIBUTES = {
     "simdgroups_per_threadgroup": "context.warps",
     "dispatch_simdgroups_per_threadgroup": "context.warps",
 }
+# Metal's own scalars and vectors.
+_SCALARS = "bool char uchar short ushort int uint long ulong half bfloat float"
+TYPES = frozenset(
+    (*_SCALARS.split(), "void", *(f"{name}{n}" for name in _SCALARS.split() for n in (2, 3, 4)))
+)
 _ADDRESS_SPACES = ("device", "constant", "threadgroup", "thread")
 
 

@@ -3,8 +3,9 @@
 // -fsanitize=thread puts a call in front of every memory access that might be shared. These
 // functions stand where ThreadSanitizer's own runtime would. -fsanitize=alignment and
 // -fsanitize=bounds call when a pointer is not aligned for its type, or an index is outside of an
-// array whose extent is known; -fsanitize=integer-divide-by-zero does before such a division. Volatile
-// accesses are told apart where a front end asks for it, and are as atomic ones.
+// array whose extent is known; -fsanitize=integer-divide-by-zero, shift-exponent and
+// signed-integer-overflow (which GCC does better by -ftrapv) where an operation has no result. Volatile accesses are told apart where a front end asks
+// for it, and are as atomic ones.
 #include <cstring>
 
 #include "machine.h"
@@ -38,6 +39,17 @@ struct OutOfBounds {
   const TypeDescriptor* index;
 };
 
+struct Overflow {
+  SourceLocation location;
+  const TypeDescriptor* type;
+};
+
+struct Shift {
+  SourceLocation location;
+  const TypeDescriptor* shifted;
+  const TypeDescriptor* by;
+};
+
 void report_misaligned(const TypeMismatch& mismatch, std::uintptr_t address) {
   std::uint64_t alignment = std::uint64_t{1} << mismatch.log_alignment;
   if (address % alignment == 0) return;
@@ -48,19 +60,33 @@ void report_misaligned(const TypeMismatch& mismatch, std::uintptr_t address) {
   machine->fail();
 }
 
-// An index narrower than an address comes without its sign: `info` is the logarithm of its bits,
+// An integer narrower than an address comes without its sign: `info` is the logarithm of its bits,
 // times two, plus one if it has a sign.
-std::int64_t signed_index(const TypeDescriptor& type, std::uintptr_t index) {
+std::int64_t signed_integer(const TypeDescriptor& type, std::uintptr_t value) {
   const unsigned bits = 1u << (type.info >> 1);
-  if ((type.info & 1) == 0 || bits >= 64) return static_cast<std::int64_t>(index);
+  if ((type.info & 1) == 0 || bits >= 64) return static_cast<std::int64_t>(value);
   const unsigned spare = 64 - bits;
-  return static_cast<std::int64_t>(std::uint64_t{index} << spare) >> spare;
+  return static_cast<std::int64_t>(std::uint64_t{value} << spare) >> spare;
+}
+
+void report_shift(const Shift& shift, std::uintptr_t by, std::uintptr_t instruction) {
+  Report& report = machine->begin_report(Failure::kShift, machine->current());
+  report.offset = signed_integer(*shift.by, by);
+  report.size = std::uint64_t{1} << (shift.shifted->info >> 1);
+  std::strncpy(report.other_operation, shift.shifted->name, sizeof report.other_operation - 1);
+  machine->fail_at(report, instruction - 1);
+}
+
+void report_overflow(const char* type, std::uintptr_t instruction) {
+  Report& report = machine->begin_report(Failure::kOverflow, machine->current());
+  std::strncpy(report.other_operation, type, sizeof report.other_operation - 1);
+  machine->fail_at(report, instruction - 1);
 }
 
 void report_index(const OutOfBounds& bounds, std::uintptr_t index) {
   Report& report = machine->begin_report(Failure::kOutOfBounds, machine->current());
   report.line = static_cast<std::int32_t>(bounds.location.line);
-  report.offset = signed_index(*bounds.index, index);
+  report.offset = signed_integer(*bounds.index, index);
   report.element_bytes = 1;
   std::strncpy(report.operation, bounds.array->name, sizeof report.operation - 1);
   machine->fail();
@@ -144,9 +170,38 @@ void __ubsan_handle_type_mismatch_v1(emulator::TypeMismatch* mismatch, std::uint
 void __ubsan_handle_divrem_overflow(void*, std::uintptr_t, std::uintptr_t) {
   emulator::machine->fail_at(emulator::Failure::kDivision, INSTRUCTION - 1);
 }
+void __ubsan_handle_shift_out_of_bounds(emulator::Shift* shift, std::uintptr_t, std::uintptr_t by) {
+  emulator::report_shift(*shift, by, INSTRUCTION);
+}
+#define EMULATOR_OVERFLOW(handler)                                                      \
+  void handler(emulator::Overflow* overflow, std::uintptr_t, std::uintptr_t) {          \
+    emulator::report_overflow(overflow->type->name, INSTRUCTION);                       \
+  }
+EMULATOR_OVERFLOW(__ubsan_handle_add_overflow)
+EMULATOR_OVERFLOW(__ubsan_handle_sub_overflow)
+EMULATOR_OVERFLOW(__ubsan_handle_mul_overflow)
+EMULATOR_OVERFLOW(__ubsan_handle_negate_overflow)
 void __ubsan_handle_out_of_bounds(emulator::OutOfBounds* bounds, std::uintptr_t index) {
   emulator::report_index(*bounds, index);
 }
+
+// GCC calls these with -ftrapv, but for what the linker puts in front of their names: libgcc has its own.
+#define EMULATOR_TRAP(name, type, builtin)                                               \
+  type name(type a, type b) {                                                            \
+    type result;                                                                         \
+    if (builtin(a, b, &result)) emulator::report_overflow("'" #type "'", INSTRUCTION); \
+    return result;                                                                       \
+  }
+#define EMULATOR_TRAPS(type, mode, least)                                                \
+  EMULATOR_TRAP(__wrap___addv##mode##3, type, __builtin_add_overflow)                           \
+  EMULATOR_TRAP(__wrap___subv##mode##3, type, __builtin_sub_overflow)                           \
+  EMULATOR_TRAP(__wrap___mulv##mode##3, type, __builtin_mul_overflow)                           \
+  type __wrap___negv##mode##2(type value) {                                                     \
+    if (value == least) emulator::report_overflow("'" #type "'", INSTRUCTION);         \
+    return -value;                                                                       \
+  }
+EMULATOR_TRAPS(int, si, INT32_MIN)
+EMULATOR_TRAPS(long, di, INT64_MIN)
 
 // Clang calls these for copies; GCC accounts for copies by the functions above.
 void* __tsan_memcpy(void* to, const void* from, std::size_t bytes) {

@@ -846,10 +846,10 @@ bool Machine::is_in_image(std::uintptr_t address) const {
   return address - image_.start < image_.bytes;
 }
 
-void Machine::fail_at(Failure failure, std::uintptr_t instruction) {
+void Machine::fail_at(Report& report, std::uintptr_t instruction) {
   in_runtime = 1;
   // A line is looked up by the address that follows an instruction.
-  begin_report(failure, *current_).instruction = instruction + 1 - image_.start;
+  report.instruction = instruction + 1 - image_.start;
   fail();
 }
 

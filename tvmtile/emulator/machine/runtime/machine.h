@@ -207,7 +207,10 @@ class Machine {
   bool is_guard(std::uintptr_t address) const;
   bool is_in_image(std::uintptr_t address) const;
   // Ends the launch for what the running thread does at an instruction.
-  [[noreturn]] void fail_at(Failure failure, std::uintptr_t instruction);
+  [[noreturn]] void fail_at(Failure failure, std::uintptr_t instruction) {
+    fail_at(begin_report(failure, *current_), instruction);
+  }
+  [[noreturn]] void fail_at(Report& report, std::uintptr_t instruction);
 
   // A report about `thread`, filled in as far as it is the same for all failures.
   Report& begin_report(Failure failure, const Thread& thread);

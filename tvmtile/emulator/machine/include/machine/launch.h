@@ -69,6 +69,8 @@ enum class Failure : std::int32_t {
   kFence,
   kRegister,
   kProtocol,
+  kOverflow,
+  kShift,
 };
 
 // An atomic operation that modifies is a read and then a write, both atomic.
