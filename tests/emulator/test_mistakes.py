@@ -35,7 +35,7 @@ METAL = """
 #include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>
 using namespace metal;
 """
-ARCHITECTURES = {"cuda": "sm_90a"}
+ARCHITECTURES = {"cuda": "sm_90a", "blackwell": "sm_100a"}
 ROWS = [row for name in ("metal", *ARCHITECTURES) for row in rows(FOLDER / f"{name}.txt")]
 KINDS = {"never written": "uninitialized", "not emulated": "unsupported"}
 NAMES: dict[str, Any] = {

@@ -132,9 +132,9 @@ extern "C" __global__ void product(const __grid_constant__ CUtensorMap A, const 
       for (int c = 0; c < kColumns; c += 8) {
         unsigned r[8];
         load_sums(r, sum + (warp << 21) + c);
+        STEP(12) wait_for_sums();
         for (int i = 0; i < 8; ++i) C[row * kColumns + c + i] = r[i];
       }
-      STEP(12) wait_for_sums();
       STEP(13) fence_before();
       __syncwarp();
       if (lane == 0) {

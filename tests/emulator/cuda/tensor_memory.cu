@@ -15,6 +15,7 @@ __device__ void store(unsigned to, unsigned word) {
 __device__ unsigned load(unsigned from) {
   unsigned word;
   asm volatile("tcgen05.ld.sync.aligned.32x32b.x1.b32 {%0}, [%1];" : "=r"(word) : "r"(from));
+  wait_ld();
   return word;
 }
 __device__ void commit_and_wait(void* barrier) {
@@ -43,7 +44,6 @@ __device__ void with_tensor_memory(unsigned* out, int columns, bool of_floats, B
   meet();
   body(base, own);
   for (int c = 0; c < columns; ++c) out[threadIdx.x * columns + c] = load(own + c);
-  wait_ld();
   __syncthreads();
   if (threadIdx.x < 32) dealloc(base);
 }

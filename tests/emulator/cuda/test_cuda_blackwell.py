@@ -170,7 +170,7 @@ STEPS_OF_THE_PROTOCOL = {
     9: "deadlock",  # tcgen05.commit of the sum
     10: "uninitialized",  # wait for the sum
     11: "fence",  # tcgen05.fence::after_thread_sync behind that
-    12: "race",  # tcgen05.wait::ld
+    12: "register",  # tcgen05.wait::ld
     13: "fence",  # tcgen05.fence::before_thread_sync
     14: "deadlock",  # arrival of who has loaded the sum
     15: "race",  # barrier in front of tcgen05.dealloc

@@ -138,15 +138,11 @@ def translated(statement: Statement, line: str) -> tuple[str, Instruction | None
     elect = _ELECT.fullmatch(statement.text)
     if elect is not None:
         return _elected(statement, elect), None
-    predicated = _PREDICATED.fullmatch(statement.text)
-    body = predicated["instruction"] if predicated else statement.text.rstrip("; ")
+    predicated, row, groups = _instruction(statement)
     predicates = {}
     if predicated:
         predicates[predicated["p"]] = f"((int)({_expression(statement, predicated['value'])}) != 0)"
-    match = _INSTRUCTION.fullmatch(body)
-    groups = _groups(match["operands"]) if match else []
-    row = find(match["name"], len(groups)) if match else None
-    if match is None or row is None:
+    if row is None:
         raise _unknown(statement)
     before, arguments, after = _arguments(statement, groups, predicates, row)
     call = row.call.format(*arguments, line=line)
@@ -154,6 +150,25 @@ def translated(statement: Statement, line: str) -> tuple[str, Instruction | None
     # One statement with the semicolon behind it, as `asm` is: an `else` may follow.
     text = f"do {guard}{{ {''.join(before)}{call}; {''.join(after)}}} while (false)"
     return text, row
+
+
+def registers_read(statement: Statement) -> set[str]:
+    """Expressions of the registers that the instruction reads in the background."""
+    _, row, groups = _instruction(statement)
+    if row is None or not row.is_background:
+        return set()
+    return {m.expression for group in groups[1:] for m in _members(statement, group)}
+
+
+def _instruction(
+    statement: Statement,
+) -> tuple[re.Match[str] | None, Instruction | None, list[str]]:
+    """Its predicate, the row of the instruction, and the groups of its operands."""
+    predicated = _PREDICATED.fullmatch(statement.text)
+    body = predicated["instruction"] if predicated else statement.text.rstrip("; ")
+    match = _INSTRUCTION.fullmatch(body)
+    groups = _groups(match["operands"]) if match else []
+    return predicated, find(match["name"], len(groups)) if match else None, groups
 
 
 def _elected(statement: Statement, elect: re.Match[str]) -> str:
@@ -195,18 +210,28 @@ def _arguments(
         if not group.startswith("{"):
             arguments.append(predicates.get(group) or _expression(statement, group))
             continue
-        members = [_member(statement, part.strip()) for part in group[1:-1].split(",")]
+        members = _members(statement, group)
         name = f"emulator_{number}"
         arguments.append(name)
         if row.is_background and number == 0:
             places = ", ".join(f"&({m.expression})" for m in members)
             before.append(f"{members[0].type}* const {name}[] = {{{places}}}; ")
             continue
+        if row.is_background:
+            listed = ", ".join(f"({m.expression})" for m in members)
+            before.append(f"const ::emulator::Register {name}[] = {{{listed}}}; ")
+            continue
         values = ", ".join(f"({m.type})({m.expression})" for m in members)
         initial = "" if members[0].constraint.startswith("=") else f" = {{{values}}}"
         before.append(f"{members[0].type} {name}[{len(members)}]{initial}; ")
         after += [f"{m.expression} = {name}[{i}]; " for i, m in enumerate(members) if m.is_written]
     return before, arguments, after
+
+
+def _members(statement: Statement, group: str) -> list[Operand]:
+    """What stands in braces."""
+    parts = group[1:-1].split(",") if group.startswith("{") else ()
+    return [_member(statement, part.strip()) for part in parts]
 
 
 def _member(statement: Statement, text: str) -> Operand:

@@ -42,7 +42,7 @@ _WORDS = Vocabulary(
             "tensor memory, tcgen05.fence::before_thread_sync before the barrier, "
             "::after_thread_sync behind it"
         ),
-        abi.Failure.REGISTER: "wait for its group first: wgmma.wait_group",
+        abi.Failure.REGISTER: "wait for it first: wgmma.wait_group, or tcgen05.wait::ld",
         abi.Failure.STACK: "keep arrays of that size in shared or global memory",
         abi.Failure.INVALID_LANE: "all lanes that a warp's function names must call it",
     },

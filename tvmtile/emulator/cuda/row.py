@@ -41,7 +41,10 @@ class Instruction:
     definitions: Callable[[], str] = str
     """The tables that the call names, in C++."""
     is_background: bool = False
-    """Whether its first operand is written later: the call gets where its registers are."""
+    """Whether its first operand is written later, and others in braces are read then.
+
+    The call gets where their registers are.
+    """
 
 
 def table(name: str, pairs: Iterable[tuple[int, int]], pair: str = "std::uint8_t[2]") -> str:

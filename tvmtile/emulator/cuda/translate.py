@@ -9,11 +9,12 @@ stay where they are, so that whatever is reported has the line of the CUDA sourc
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tvmtile.emulator.cuda.assembly import parse, translated
+from tvmtile.emulator.cuda.assembly import parse, registers_read, translated
 from tvmtile.emulator.cuda.row import Instruction
 from tvmtile.emulator.cuda.signature import KernelSignature
 from tvmtile.emulator.lexer import Token, closing, split_at_commas, text_of
@@ -76,6 +77,7 @@ class _Source:
         self.definitions: list[str] = []
         # By the place of the parenthesis that ends its parameters.
         self._told_lines = dict(self._functions_with_asm())
+        self._types = dict(self._types_of_registers())
 
     def replaced(self) -> Iterator[str]:
         i = 0
@@ -95,6 +97,8 @@ class _Source:
                 text = ""
             elif text == "__device__":
                 text = "__attribute__((always_inline))"
+            elif i in self._types:
+                text = self._types[i]
             elif i in self._told_lines:
                 has_parameters, end_of_teller = self._told_lines[i]
                 text = f"{', ' * has_parameters}int {_LINE} = __builtin_LINE())"
@@ -142,6 +146,24 @@ class _Source:
                     yield close, (before != "(", end)
                 i = begin = end
             i += 1
+
+    def _types_of_registers(self) -> Iterator[tuple[int, str]]:
+        """Types of parameters that are a register of the caller's, which an instruction reads later."""
+        tokens = self._tokens
+        for close, (_, end) in self._told_lines.items():
+            asm = [i for i in range(close, end) if tokens[i].text in _ASM and self._is_statement(i)]
+            read = {name for i in asm for name in registers_read(parse(tokens, i)[0])}
+            begin = next((i for i in range(close, 0, -1) if tokens[i].text in {";", "{", "}"}), 0)
+            code = [i for i in range(begin, close + 1) if tokens[i].kind != "space"]
+            for n, i in enumerate(code):
+                if tokens[i].text not in read or tokens[code[n + 1]].text not in {",", ")"}:
+                    continue
+                words = [
+                    *itertools.takewhile(lambda j: tokens[j].kind == "name", code[n - 1 :: -1])
+                ]
+                if words and tokens[code[n - 1 - len(words)]].text in {",", "("}:
+                    yield from ((j, "") for j in words[:-1])
+                    yield words[-1], "::emulator::Register"
 
     def _is_called(self, start: int) -> bool:
         """Tell whether what is declared there is a function that is not inlined.

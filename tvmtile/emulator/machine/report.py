@@ -269,7 +269,7 @@ class _Words:
         return f"fence: {does} {self.element}, which {did}, and no fence is between"
 
     def register(self) -> str:
-        return f"register: thread {self.thread} touches a register of a product in flight"
+        return f"register: thread {self.thread} touches a register of {self.operation} in flight"
 
     def protocol(self) -> str:
         return f"protocol: {self.operation}, which thread {self.thread} gets to"

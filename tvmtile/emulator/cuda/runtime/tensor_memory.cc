@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "emulator/runtime.h"
+#include "register_use.h"
 
 namespace emulator {
 namespace {
@@ -21,6 +22,13 @@ namespace {
 constexpr unsigned kUnit = 32;  // columns are allocated by so many
 constexpr unsigned kUnits = kTensorColumns / kUnit;
 constexpr unsigned kLanesOfWarp = 32;
+
+// A word that a load has read, and the register that gets it at the wait.
+struct Loaded {
+  const Thread* thread;
+  std::uint32_t* place;
+  std::uint32_t word;
+};
 
 struct Allocation {
   unsigned columns;
@@ -39,6 +47,7 @@ struct Tensors {
 std::vector<Tensors> blocks;
 std::vector<std::shared_ptr<Seen>> fenced;  // by thread: what its work may count on
 std::map<unsigned, std::deque<std::function<void()>>> pipes;  // by thread
+std::map<const Thread*, std::vector<Loaded>> loaded;          // by the first lane of a warp
 std::vector<std::uint32_t*> words;  // by block
 unsigned group_of_kernel = 0;
 
@@ -46,6 +55,7 @@ void start() {
   blocks.assign(machine->blocks(), {});
   fenced.assign(machine->threads(), nullptr);
   pipes.clear();
+  loaded.clear();
   words.clear();
   group_of_kernel = 0;
 }
@@ -151,9 +161,14 @@ unsigned find_columns(const Tensors& block, unsigned columns) {
 }
 
 // All lanes learn that what the warp began before is over.
-void wait_for_transfers(const Site&, void* const* parts, unsigned lanes) {
+void wait_for_transfers(const Site& site, void* const* parts, unsigned lanes) {
   Thread& first = first_lane(machine->current());
-  const unsigned agent = agent_of_warp(first, kTensorWarp, *static_cast<bool*>(parts[0]));
+  const bool loads = *static_cast<bool*>(parts[0]);
+  if (loads) {
+    for (const Loaded& each : loaded[&first]) end_result(site.line, *each.thread, each.place, each.word);
+    loaded[&first].clear();
+  }
+  const unsigned agent = agent_of_warp(first, kTensorWarp, loads);
   const std::uint32_t over = machine->advance(agent);
   for (unsigned lane = 0; lane < lanes; ++lane) {
     const Thread& thread = *(&first + lane);
@@ -312,7 +327,8 @@ struct TransferPart {
   bool packs, loads;
   std::uint32_t address;
   unsigned split;
-  std::uint32_t* words;
+  const std::uint32_t* words;    // to store
+  std::uint32_t* const* places;  // of registers to load
 };
 
 // Where a warp begins: it has the lanes of its number in its warpgroup. An address in lane 0, as that of an
@@ -362,7 +378,12 @@ void transfer(const Site& site, void* const* parts, unsigned lanes) {
       const unsigned lane = begin + place[0];
       note(thread, agent, site.line, thread.context.rank, lane, at, width,
            part.loads ? Access::kRead : Access::kWrite);
-      move(part, tensor_word(site.line, thread.context.rank, lane, at), part.words[n]);
+      std::uint32_t word = part.loads ? 0 : part.words[n];
+      move(part, tensor_word(site.line, thread.context.rank, lane, at), word);
+      if (!part.loads) continue;
+      const Thread& own = *(&thread + i);
+      begin_result(site.line, own, part.places[n], "tcgen05.ld");
+      loaded[&thread].push_back({&own, part.places[n], word});
     }
   }
   machine->go_by_its_own(thread);
@@ -378,14 +399,14 @@ void transfer_of_warp(const Site& site, TransferPart part) {
 namespace ptx {
 
 void tensor_ld(int line, const TensorTransfer& shape, unsigned count, bool packs, std::uint32_t address,
-               unsigned split, std::uint32_t* words) {
-  transfer_of_warp({kTensorMove, "tcgen05.ld", line}, {&shape, count, packs, true, address, split, words});
+               unsigned split, std::uint32_t* const* places) {
+  transfer_of_warp({kTensorMove, "tcgen05.ld", line}, {&shape, count, packs, true, address, split, nullptr, places});
 }
 
 void tensor_st(int line, const TensorTransfer& shape, unsigned count, bool unpacks, std::uint32_t address,
                unsigned split, const std::uint32_t* words) {
   transfer_of_warp({kTensorMove, "tcgen05.st", line},
-                   {&shape, count, unpacks, false, address, split, const_cast<std::uint32_t*>(words)});
+                   {&shape, count, unpacks, false, address, split, words, nullptr});
 }
 
 }  // namespace ptx

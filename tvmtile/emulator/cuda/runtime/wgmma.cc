@@ -1,8 +1,7 @@
 // wgmma: products of matrices in shared memory that a warpgroup starts and waits for by groups.
 //
-// What a product reads is recorded when it is issued, as work of an agent of each warp, which has 16 rows of
-// A and all of B: a warp that has waited knows of its own part only. Its accumulators
-// are poisoned until the wait, so that who reads them gets a NaN, and who writes them is found out. The
+// What a product reads in memory is recorded when it is issued, as work of an agent of each warp, which has 16 rows of
+// A and all of B: a warp that has waited knows of its own part only. Its registers are its own until the wait. The
 // product itself is done at once or at the wait, as the launch's seed says.
 #include <algorithm>
 #include <climits>
@@ -15,6 +14,7 @@
 #include "emulator/runtime.h"
 #include "descriptors.h"
 #include "machine.h"
+#include "register_use.h"
 
 namespace emulator {
 namespace {
@@ -22,13 +22,13 @@ namespace {
 constexpr unsigned kThreads = 128;
 constexpr unsigned kWarps = kThreads / kWarpSize;
 constexpr unsigned kRows = 64;
-constexpr std::uint32_t kPoison = 0x7fa5a5a5;
+constexpr unsigned kRegistersOfA = 4;
 
 // One thread's part.
 struct Part {
   const Wgmma* row;
   std::uint32_t* const* d;
-  const std::uint32_t* a;  // its registers of A; null where A is in shared memory
+  const Register* a;  // its registers of A; null where A is in shared memory
   std::uint64_t a_descriptor, b_descriptor;
   bool adds;
   int scale_a, scale_b, trans_a, trans_b;
@@ -39,13 +39,16 @@ struct Sums {
   std::vector<std::vector<std::uint32_t*>> registers;  // by thread
   std::vector<std::vector<std::uint32_t>> values;      // their bits
   unsigned in_flight = 0;
+  const Wgmma* row = nullptr;  // of the last one, behind so many fences
+  std::uint32_t fences = 0;
 };
 
 struct Product {
   const Wgmma* row;
   Sums* sums;
   std::vector<std::uint32_t> a_addresses, b_addresses;  // of elements, in shared memory
-  std::vector<double> a_values;                         // where A is in registers
+  std::vector<double> a_values;                         // where A is in registers:
+  std::vector<const std::uint32_t*> a_registers;        // by thread
   bool adds, done;
   double scale;
   std::uint32_t group;
@@ -59,35 +62,13 @@ struct Warpgroup {
 
 std::vector<Warpgroup> warpgroups;
 std::vector<bool> fenced;  // by thread: registers are ordered before the next product
-std::vector<unsigned> waited;
 
 // By a number that a block's warpgroups have to themselves, though its threads may be no multiple of theirs.
 Warpgroup& group_of(const Thread& thread) {
   return warpgroups[thread.number / kThreads + thread.context.rank];
 }
 
-// A register of a product in flight may not be touched.
-void check_register(const Thread& thread, std::uintptr_t address, Access, std::uintptr_t instruction) {
-  for (auto& [first, sums] : group_of(thread).sums) {
-    if (sums.in_flight == 0) continue;
-    for (const std::uint32_t* place : sums.registers[thread.context.index % kThreads]) {
-      if (reinterpret_cast<std::uintptr_t>(place) == address) {
-        machine->fail_at(Failure::kRegister, instruction - 1);
-      }
-    }
-  }
-}
-
-unsigned in_flight = 0;
-
-void note_in_flight(int more) {
-  in_flight += static_cast<unsigned>(more);
-  at_private_access = in_flight == 0 ? nullptr : check_register;
-}
-
 void start() {
-  in_flight = 0;
-  at_private_access = nullptr;
   warpgroups.assign(machine->threads() / kThreads + machine->blocks(), {});
   fenced.assign(machine->threads(), false);
 }
@@ -185,7 +166,9 @@ std::vector<double> a_of(void* const* parts, const Wgmma& row) {
   std::vector<double> a(kRows * row.k);
   const unsigned bytes = bytes_of(row.a_type), count = 16 * row.k / kWarpSize;
   for (unsigned thread = 0; thread < kThreads; ++thread) {
-    auto* from = reinterpret_cast<const char*>(static_cast<Part*>(parts[thread])->a);
+    std::uint32_t words[kRegistersOfA];
+    for (unsigned r = 0; r < kRegistersOfA; ++r) words[r] = static_cast<Part*>(parts[thread])->a[r].value;
+    auto* const from = reinterpret_cast<const char*>(words);
     for (unsigned i = 0; i < count; ++i) {
       const auto& place = row.a[thread % kWarpSize * count + i];
       a[(thread / kWarpSize * 16 + place[0]) * row.k + place[1]] = number(from + i * bytes, row.a_type);
@@ -199,7 +182,7 @@ void issue(const Site& site, void* const* parts, unsigned) {
   const Wgmma& row = *part.row;
   Thread& leader = first_thread();
   Warpgroup& group = group_of(leader);
-  Product product = {&row, nullptr, {}, {}, {}, part.adds, false,
+  Product product = {&row, nullptr, {}, {}, {}, {}, part.adds, false,
                      double(part.scale_a * part.scale_b), machine->clock_of(agent_of(0))};
   for (unsigned thread = 1; thread < kThreads; ++thread) {
     const Part& other = *static_cast<Part*>(parts[thread]);
@@ -210,6 +193,11 @@ void issue(const Site& site, void* const* parts, unsigned) {
   }
   if (part.a != nullptr) {
     product.a_values = a_of(parts, row);
+    for (unsigned i = 0; i < kThreads * kRegistersOfA; ++i) {
+      const Register& a = static_cast<Part*>(parts[i / kRegistersOfA])->a[i % kRegistersOfA];
+      product.a_registers.push_back(a.place);
+      begin_operand(site.line, *(&leader + i / kRegistersOfA), a.place);
+    }
   } else {
     product.a_addresses = places(site, layout_of(site, part.a_descriptor), kRows, row.k, bytes_of(row.a_type), part.trans_a);
   }
@@ -230,12 +218,18 @@ void issue(const Site& site, void* const* parts, unsigned) {
       std::uint32_t* const* d = static_cast<Part*>(parts[thread])->d;
       for (unsigned r = 0; r < row.n / 2; ++r) {
         sums.registers[thread].push_back(d[r]);
-        sums.values[thread].push_back(*d[r]);
-        *d[r] = kPoison;
+        sums.values[thread].push_back(begin_result(site.line, *(&leader + thread), d[r], kProductWork));
       }
     }
+  } else if (row.n != sums.row->n || row.k != sums.row->k) {
+    // Products of one shape are in order by themselves.
+    if (fences_of(leader) == sums.fences) {
+      fail_protocol(site.line, "wgmma of another shape than the one before it that has its accumulators, without wgmma.fence");
+    }
+    if (row.n != sums.row->n) fail_unsupported(site.line, "wgmma of accumulators that one of another width has in flight");
   }
-  note_in_flight(1);
+  sums.row = &row;
+  sums.fences = fences_of(leader);
   product.sums = &sums;
   // In order: what is done at once must not overtake.
   const bool all_done = group.under_way.empty() || group.under_way.back().done;
@@ -245,18 +239,15 @@ void issue(const Site& site, void* const* parts, unsigned) {
 
 void retire(const Site& site, Product& product) {
   if (!product.done) compute(product);
-  note_in_flight(-1);
+  Thread& leader = first_thread();
+  for (std::size_t i = 0; i < product.a_registers.size(); ++i) {
+    end_operand(*(&leader + i / kRegistersOfA), product.a_registers[i]);
+  }
   Sums& sums = *product.sums;
   if (--sums.in_flight != 0) return;
   for (unsigned thread = 0; thread < kThreads; ++thread) {
     for (std::size_t r = 0; r < sums.registers[thread].size(); ++r) {
-      std::uint32_t* const place = sums.registers[thread][r];
-      if (*place != kPoison) {
-        Report& report = machine->begin_report(Failure::kRegister, *(&first_thread() + thread));
-        report.line = site.line;
-        machine->fail();
-      }
-      *place = sums.values[thread][r];
+      end_result(site.line, *(&leader + thread), sums.registers[thread][r], sums.values[thread][r]);
     }
   }
 }
@@ -290,27 +281,46 @@ void together(const Site& site, void* payload, Collective execute) {
   machine->group_collective(site, payload, execute, kThreads);
 }
 
+// The thread's registers are ordered in front of the product.
+void check_fence(int line, const Part& part) {
+  const Thread& thread = machine->current();
+  if (!fenced[thread.number]) fail_protocol(line, "wgmma without wgmma.fence");
+  for (unsigned r = 0; r < part.row->n / 2; ++r) {
+    if (is_written_since_fence(thread, part.d[r])) {
+      fail_protocol(line, "wgmma of accumulators that were written behind wgmma.fence");
+    }
+  }
+  for (unsigned r = 0; part.a != nullptr && r < kRegistersOfA; ++r) {
+    if (is_written_since_fence(thread, part.a[r].place)) {
+      fail_protocol(line, "wgmma of registers of A that were written behind wgmma.fence");
+    }
+  }
+}
+
+void multiply(int line, Part part) {
+  check_fence(line, part);
+  together({kWgmmaProduct, part.row->name, line}, &part, issue);
+}
+
 }  // namespace
 
 namespace ptx {
 
 void wgmma(int line, const Wgmma& row, std::uint32_t* const* d, std::uint64_t a, std::uint64_t b,
            bool adds, int scale_a, int scale_b, int trans_a, int trans_b) {
-  const Site site = {kWgmmaProduct, row.name, line};
-  if (!fenced[machine->current().number]) fail_protocol(line, "wgmma without wgmma.fence");
-  Part part = {&row, d, nullptr, a, b, adds, scale_a, scale_b, trans_a, trans_b};
-  together(site, &part, issue);
+  multiply(line, {&row, d, nullptr, a, b, adds, scale_a, scale_b, trans_a, trans_b});
 }
 
-void wgmma(int line, const Wgmma& row, std::uint32_t* const* d, const std::uint32_t* a,
+void wgmma(int line, const Wgmma& row, std::uint32_t* const* d, const Register* a,
            std::uint64_t b, bool adds, int scale_a, int scale_b, int trans_b) {
-  const Site site = {kWgmmaProduct, row.name, line};
-  if (!fenced[machine->current().number]) fail_protocol(line, "wgmma without wgmma.fence");
-  Part part = {&row, d, a, 0, b, adds, scale_a, scale_b, 0, trans_b};
-  together(site, &part, issue);
+  multiply(line, {&row, d, a, 0, b, adds, scale_a, scale_b, 0, trans_b});
 }
 
-void wgmma_fence() { fenced[machine->current().number] = true; }
+void wgmma_fence() {
+  const Thread& thread = machine->current();
+  fenced[thread.number] = true;
+  fence_registers(thread);
+}
 
 void wgmma_commit(int line) { together({kGroup, "wgmma.commit_group", line}, nullptr, commit); }
 

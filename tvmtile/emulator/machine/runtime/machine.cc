@@ -19,13 +19,12 @@ void (*at_switch)(const ThreadContext&) = nullptr;
 void (*at_block_start)() = nullptr;
 bool (*at_idle)() = nullptr;
 void (*at_block_end)() = nullptr;
-void (*at_private_access)(const Thread&, std::uintptr_t, Access, std::uintptr_t) = nullptr;
+void (*at_private_access)(const Thread&, std::uintptr_t, std::uint64_t, Access, std::uintptr_t) = nullptr;
 void (*describe_agent)(unsigned, unsigned, char*, std::size_t) = nullptr;
 void (*describe_wait)(const Thread&, char*, std::size_t) = nullptr;
 
 namespace {
 
-constexpr std::size_t kStackBytes = 256 * 1024;
 constexpr std::size_t kGuardBytes = 16 * 1024;
 constexpr std::uint64_t kWidestAccess = 16;  // bytes of an instruction of a thread
 constexpr unsigned kNamedBarriers = 16;
@@ -725,7 +724,7 @@ void Machine::access(const Thread& thread, unsigned agent, std::uintptr_t addres
   agent_ = agent;
   if (!memory_.contains(address)) {
     if (is_private(thread, address, size)) {
-      if (at_private_access != nullptr) at_private_access(thread, address, access, instruction);
+      if (at_private_access != nullptr) at_private_access(thread, address, size, access, instruction);
       return;
     }
     fail_access(Failure::kOutOfBounds, thread, address, size, access, instruction, line);

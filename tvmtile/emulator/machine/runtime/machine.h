@@ -16,6 +16,8 @@
 
 namespace emulator {
 
+constexpr std::size_t kStackBytes = 256 * 1024;
+
 struct Block;
 
 struct Thread {
@@ -203,6 +205,8 @@ class Machine {
   void learn(const Thread& thread, unsigned agent, std::uint32_t clock,
              unsigned memory = kMemoryGlobal | kMemoryShared);
 
+  // Where a thread's variables lie: in so many bytes, those of the next thread behind them.
+  std::uintptr_t stack_of(const Thread& thread) const;
   // Whether an address is behind the end of a thread's stack, or in the module.
   bool is_guard(std::uintptr_t address) const;
   bool is_in_image(std::uintptr_t address) const;
@@ -264,7 +268,6 @@ class Machine {
   void* allocate_shared(const char* name, int line, std::uint64_t bytes,
                              std::uint64_t element_bytes, std::uint64_t alignment);
   bool is_private(const Thread& thread, std::uintptr_t address, std::uint64_t size) const;
-  std::uintptr_t stack_of(const Thread& thread) const;
   void check_races(const Thread& thread, unsigned agent, const Region& region, std::uint64_t offset,
                    std::uint64_t size, Access access, std::uintptr_t instruction, int line,
                    bool needs_fence);
@@ -332,7 +335,7 @@ extern void (*at_block_start)();
 extern bool (*at_idle)();
 extern void (*at_block_end)();
 // An access to a thread's own variables; null where nobody looks.
-extern void (*at_private_access)(const Thread& thread, std::uintptr_t address, Access access,
+extern void (*at_private_access)(const Thread& thread, std::uintptr_t address, std::uint64_t size, Access access,
                                  std::uintptr_t instruction);
 // What an agent of a kind and a number does, in words; left empty where it is what a thread started.
 extern void (*describe_agent)(unsigned kind, unsigned number, char* text, std::size_t size);

@@ -42,6 +42,15 @@ struct Wgmma {
   const Place* sums;           // by thread and register
 };
 
+// A register that an instruction reads in the background, or a value that is in none as far as the source says.
+struct Register {
+  __attribute__((always_inline)) Register(const std::uint32_t& word) : value(word), place(&word) {}
+  __attribute__((always_inline)) Register(std::uint32_t&& word) : value(word), place(nullptr) {}
+  __attribute__((always_inline)) operator std::uint32_t() const { return value; }
+  std::uint32_t value;
+  const std::uint32_t* place;
+};
+
 // mov: to or from parts of a word, in an array.
 template <typename To, typename From>
 void move(To&& to, From&& from) {
@@ -53,7 +62,7 @@ namespace ptx {
 
 void wgmma(int line, const Wgmma& row, std::uint32_t* const* d, std::uint64_t a, std::uint64_t b,
            bool adds, int scale_a = 1, int scale_b = 1, int trans_a = 0, int trans_b = 0);
-void wgmma(int line, const Wgmma& row, std::uint32_t* const* d, const std::uint32_t* a,
+void wgmma(int line, const Wgmma& row, std::uint32_t* const* d, const Register* a,
            std::uint64_t b, bool adds, int scale_a = 1, int scale_b = 1, int trans_b = 0);
 void wgmma_fence();
 void wgmma_commit(int line);

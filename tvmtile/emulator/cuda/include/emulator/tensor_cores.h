@@ -59,8 +59,9 @@ void tensor_alloc(int line, unsigned blocks, std::uint32_t to, unsigned columns)
 void tensor_dealloc(int line, unsigned blocks, std::uint32_t address, unsigned columns);
 void tensor_relinquish(int line, unsigned blocks);
 
+// Registers, by where they are, have their words from the next wait on.
 void tensor_ld(int line, const TensorTransfer& shape, unsigned count, bool packs, std::uint32_t address,
-               unsigned split, std::uint32_t* words);
+               unsigned split, std::uint32_t* const* places);
 void tensor_st(int line, const TensorTransfer& shape, unsigned count, bool unpacks, std::uint32_t address,
                unsigned split, const std::uint32_t* words);
 void tensor_wait(int line, bool loads);
