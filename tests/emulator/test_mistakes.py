@@ -25,7 +25,7 @@ import pytest
 
 from tests.messages.table import HOLE, Row, rows, write
 from tests.messages.test_messages import pattern
-from tvmtile.emulator.cuda import compile_cuda
+from tvmtile.emulator.cuda import compile_cuda, tensor_map
 from tvmtile.emulator.metal import compile_msl
 from tvmtile.errors import CudaCompileError, CudaEmulationError, EmulationError
 
@@ -44,6 +44,7 @@ NAMES: dict[str, Any] = {
     "zeros": lambda count, dtype=np.float32: np.zeros(count, dtype),
     "ones": lambda count, dtype=np.float32: np.ones(count, dtype),
     "arange": lambda count, dtype=np.float32: np.arange(count, dtype=dtype),
+    "tensor_map": tensor_map,
     "array": lambda values: np.array(values, np.int32),
 }
 

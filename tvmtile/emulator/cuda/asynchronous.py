@@ -148,7 +148,12 @@ def _bulk_copies() -> list[Instruction]:
         ),
         *(row for row in hinted if ".prefetch" not in row.name),
         *(
-            replace(row, name=f"{row.name}.cta_group::{n}", since=100)
+            replace(
+                row,
+                name=f"{row.name}.cta_group::{n}",
+                call=row.call.replace("{line}, 1", f"{{line}}, {n}"),
+                since=100,
+            )
             for row in rows
             for n in (1, 2)
             if _loads_a_tensor(row)
@@ -173,7 +178,7 @@ _COMPLETES = "mbarrier::complete_tx::bytes"
 _COORDINATES = "(const std::int32_t*)"
 
 
-_LOAD = f"({{line}}, {{1}}, {_COORDINATES}{{2}}, {{0}}, {{3}})"
+_LOAD = f"({{line}}, 1, {{1}}, {_COORDINATES}{{2}}, {{0}}, {{3}})"
 
 
 _STORE = f"({{line}}, {{0}}, {_COORDINATES}{{1}}, {{2}})"

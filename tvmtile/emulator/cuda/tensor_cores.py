@@ -17,10 +17,27 @@ from tvmtile.instructions.tensor_memory import (
 )
 
 _GROUPS = (1, 2)
-# What the hardware may keep of an operand: the operand may not change in the meantime with or without.
-_USES = ("fill", "use", "lastuse", "discard")
-_COLLECTORS = ("", *(f".collector::a::{use}" for use in _USES))
-_STATIONARY = ("", *(f".collector::b{i}::{use}" for i in range(4) for use in _USES))
+_USES = {
+    "fill": "kFill",
+    "use": "kUse",
+    "lastuse": "kLastUse",
+    "discard": "kDiscard",
+}
+
+
+def _collectors(buffers: dict[str, int]) -> dict[str, str]:
+    """What the hardware keeps of an operand, in which buffer: as PTX writes it, and in C++."""
+    made = "::emulator::Collector({}, ::emulator::{})".format
+    found = {
+        f".collector::{name}::{use}": made(number, does)
+        for name, number in buffers.items()
+        for use, does in _USES.items()
+    }
+    return {"": made(min(buffers.values()), _USES["discard"]), **found}
+
+
+_COLLECTORS = _collectors({"a": 0})
+_STATIONARY = _collectors({f"b{i}": 1 + i for i in range(4)})
 
 
 def tensor_core_rows() -> list[Instruction]:
@@ -117,36 +134,36 @@ def _products(kind: Kind) -> Iterator[Instruction]:
         if kind.scales:
             for spelled, scales in kind.scales.items():
                 name, definition = _definition(kind, blocks, False, scales)
-                call = (
-                    f"tensor_mma({{line}}, {name}, {{0}}, {_A}, {{2}}, {{3}}, {{4}}, {{5}}, {{6}})"
-                )
-                for collector in _COLLECTORS:
+                operands = f"{{0}}, {_A}, {{2}}, {{3}}, {{4}}, {{5}}, {{6}}"
+                for collector, keeps in _COLLECTORS.items():
                     yield _row(
                         f"mma.{group}.block_scale{spelled}{collector}",
-                        call,
+                        f"tensor_mma({{line}}, {name}, {keeps}, {operands})",
                         7,
                         definitions=lambda text=definition: text,
                     )
             continue
         name, definition = _definition(kind, blocks, False, 0)
-        for collector, operands in itertools.product(_COLLECTORS, (5, 6, 7)):
-            rest = "".join(f", {{{i}}}" for i in range(4, operands))
-            call = f"tensor_mma({{line}}, {name}, {{0}}, {_A}, {{2}}, {{3}}{rest})"
+        for (collector, keeps), count in itertools.product(_COLLECTORS.items(), (5, 6, 7)):
+            rest = "".join(f", {{{i}}}" for i in range(4, count))
+            call = f"tensor_mma({{line}}, {name}, {keeps}, {{0}}, {_A}, {{2}}, {{3}}{rest})"
             yield _row(
                 f"mma.{group}{collector}",
                 call,
-                operands,
+                count,
                 definitions=lambda text=definition: text,
             )
     if kind.stationary:
         name, definition = _definition(kind, 1, True, 0)
-        for collector, operands in itertools.product(_STATIONARY, (5, 6)):
-            rest = ", {5}" * (operands == 6)
-            call = f"tensor_mma_ws({{line}}, {name}, {{0}}, {_A}, {{2}}, {{3}}, {{4}}{rest})"
+        for (collector, keeps), count in itertools.product(_STATIONARY.items(), (5, 6)):
+            rest = ", {5}" * (count == 6)
+            call = (
+                f"tensor_mma_ws({{line}}, {name}, {keeps}, {{0}}, {_A}, {{2}}, {{3}}, {{4}}{rest})"
+            )
             yield _row(
                 f"mma.ws.cta_group::1.kind::{kind.name}{collector}",
                 call,
-                operands,
+                count,
                 definitions=lambda text=definition: text,
             )
 

@@ -102,6 +102,11 @@ Mbarrier& mbarrier_at(int line, std::uint32_t address, bool in_background = fals
   return found->second;
 }
 
+// Of the block that has an address of shared memory.
+unsigned rank_of(std::uint32_t address) {
+  return machine->memory().block_of(reinterpret_cast<std::uintptr_t>(from_shared(address)));
+}
+
 unsigned agent_of(const Mbarrier& barrier) {
   return machine->agent_of(barrier.number, kMbarrier);
 }
@@ -391,10 +396,21 @@ Copy new_store(int line, Combine combine) {
   return {&thread, line, {}, {}, 0, 0, group, combine};
 }
 
-void load(int line, const void* map_address, Where where, std::uint32_t shared, std::uint32_t mbarrier) {
+// A copy completes on an mbarrier of the block whose memory it fills, or of a `group` of blocks, for two of which
+// copies and products may be.
+unsigned agent_of_copy(int line, std::uint32_t to, std::uint32_t mbarrier, unsigned group = 1) {
+  if (rank_of(to) / group != rank_of(mbarrier) / group) {
+    fail_protocol(line, group == 1 ? "a copy to one block's memory for another one's mbarrier"
+                                   : "a copy to a block's memory for an mbarrier that is not of its pair");
+  }
+  return agent_of(mbarrier_at(line, mbarrier, true));
+}
+
+void load(int line, unsigned group, const void* map_address, Where where, std::uint32_t shared,
+          std::uint32_t mbarrier) {
   InRuntime here({kBulk, "cp.async.bulk.tensor", line});
   const TensorMap map = map_of(line, map_address);
-  const unsigned agent = agent_of(mbarrier_at(line, mbarrier, true));
+  const unsigned agent = agent_of_copy(line, shared, mbarrier, group);
   const Thread& thread = machine->current();
   Copy copy = {&thread, line, {}, {}, mbarrier, 0, 0};
   copy.bytes = for_place(line, map, where, shared,
@@ -535,21 +551,23 @@ void fence_mbarrier_init(int line) {
   machine->advance(thread.number);
 }
 
-void tensor_load(int line, const void* map, const std::int32_t* coordinates, std::uint32_t shared,
+void tensor_load(int line, unsigned group, const void* map, const std::int32_t* coordinates, std::uint32_t shared,
                  std::uint32_t mbarrier) {
-  load(line, map, {coordinates, kBox}, shared, mbarrier);
+  load(line, group, map, {coordinates, kBox}, shared, mbarrier);
 }
 
-void tensor_gather(int line, const void* map, const std::int32_t* coordinates, std::uint32_t shared,
+void tensor_gather(int line, unsigned group, const void* map, const std::int32_t* coordinates, std::uint32_t shared,
                    std::uint32_t mbarrier) {
-  load(line, map, {coordinates, kFourRows}, shared, mbarrier);
+  load(line, group, map, {coordinates, kFourRows}, shared, mbarrier);
 }
 
-void tensor_load(int line, const void* map, const std::int32_t* coordinates, std::uint32_t shared,
+// Of pairs, the even blocks learn or the odd ones, as the mbarrier's is.
+void tensor_load(int line, unsigned group, const void* map, const std::int32_t* coordinates, std::uint32_t shared,
                  std::uint32_t mbarrier, unsigned blocks) {
   for (unsigned rank = 0; blocks >> rank != 0; ++rank) {
     if (!(blocks >> rank & 1)) continue;
-    tensor_load(line, map, coordinates, mapa(line, shared, rank), mapa(line, mbarrier, rank));
+    const unsigned learns = rank / group * group + (group == 1 ? 0 : rank_of(mbarrier) % group);
+    tensor_load(line, group, map, coordinates, mapa(line, shared, rank), mapa(line, mbarrier, learns));
   }
 }
 
@@ -558,7 +576,7 @@ void remote_copy(int line, std::uint32_t to, std::uint32_t from, unsigned bytes,
   InRuntime here({kBulk, "cp.async.bulk", line});
   check_bytes(line, to | from | bytes);
   const Thread& thread = machine->current();
-  const unsigned agent = agent_of(mbarrier_at(line, mbarrier, true));
+  const unsigned agent = agent_of_copy(line, to, mbarrier);
   auto* const target = static_cast<char*>(from_shared(to));
   const auto* const source = static_cast<const char*>(from_shared(from));
   note(thread, agent, source, bytes, Access::kRead, line, true);
@@ -569,7 +587,7 @@ void remote_copy(int line, std::uint32_t to, std::uint32_t from, unsigned bytes,
 void async_store_bytes(int line, std::uint32_t to, const void* value, unsigned bytes, std::uint32_t mbarrier) {
   InRuntime here({kBulk, "st.async", line});
   const Thread& thread = machine->current();
-  const unsigned agent = agent_of(mbarrier_at(line, mbarrier, true));
+  const unsigned agent = agent_of_copy(line, to, mbarrier);
   auto* const target = static_cast<char*>(from_shared(to));
   note(thread, agent, target, bytes, Access::kWrite, line);
   const char* const first = static_cast<const char*>(value);
@@ -602,7 +620,7 @@ void bulk_load(int line, std::uint32_t shared, const void* from, unsigned bytes,
   InRuntime here({kBulk, "cp.async.bulk", line});
   check_bytes(line, reinterpret_cast<std::uintptr_t>(from) | shared | bytes);
   const Thread& thread = machine->current();
-  const unsigned agent = agent_of(mbarrier_at(line, mbarrier, true));
+  const unsigned agent = agent_of_copy(line, shared, mbarrier);
   auto* const target = static_cast<char*>(from_shared(shared));
   note(thread, agent, target, bytes, Access::kWrite, line, true);
   note(thread, agent, from, bytes, Access::kRead, line);

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "emulator/numbers_of.h"
@@ -278,8 +280,24 @@ void scale(int line, const Scales& scales, std::vector<double>& values) {
   }
 }
 
+// What a buffer of a block, or of a pair, keeps of a matrix that products read.
+struct Kept {
+  // Where the matrix lies and how it is read: as it is said of another that is the same.
+  std::vector<std::uint64_t> said;  // empty: nothing
+  std::vector<double> values;
+};
+std::map<std::pair<unsigned, unsigned>, Kept> kept;  // by rank and number
+
+struct Registered {
+  Registered() {
+    add_block_start([] { kept.clear(); });
+  }
+} registered;
+
 struct Product {
   Instruction told;
+  Collector keeps;
+  Kept* kept;
   int line;
   bool a_in_tensor_memory;
   Shared a, b;
@@ -311,6 +329,30 @@ void note_sum(int line, Product& product, std::uint32_t address) {
   }
 }
 
+// A product that uses what is kept names it again.
+void note_kept(int line, Product& product, std::vector<std::uint64_t> said) {
+  Kept& kept = *product.kept;
+  const CollectorUse use = product.keeps.use;
+  if (use == kUse || use == kLastUse) {
+    if (kept.said.empty()) fail_protocol(line, "tcgen05.mma with what a collector has, which nothing has filled");
+    if (kept.said != said) fail_protocol(line, "tcgen05.mma with what a collector has, of another matrix");
+  }
+  if (use == kFill) kept.said = std::move(said);
+  if (use == kLastUse || use == kDiscard) kept.said.clear();
+}
+
+// In the order of products: what is kept does not change with what it was read from.
+void keep(const Product& product, const std::vector<double>& values) {
+  Kept& kept = *product.kept;
+  const CollectorUse use = product.keeps.use;
+  if (use == kFill) kept.values = values;
+  if (use != kUse && use != kLastUse) return;
+  if (kept.values.size() != values.size()) return;  // that of another thread, which is not there yet
+  if (std::memcmp(kept.values.data(), values.data(), values.size() * sizeof(double)) != 0) {
+    fail_protocol(product.line, "tcgen05.mma with what a collector has, of a matrix that has changed since");
+  }
+}
+
 // A sum in a word; integers wrap, or saturate.
 std::uint32_t word_of(double sum, const Instruction& told) {
   std::uint32_t word = 0;
@@ -334,6 +376,7 @@ void compute(const Product& product) {
   std::vector<double> a = product.a_in_tensor_memory ? values_of(product.tensor_a, told.a_type, k)
                                                      : values_of(product.a);
   std::vector<double> b = values_of(product.b);
+  keep(product, product.keeps.buffer == 0 ? a : b);
   if (told.row->scales != 0) {
     scale(product.line, product.a_scales, a);
     scale(product.line, product.b_scales, b);
@@ -354,6 +397,7 @@ void compute(const Product& product) {
 }
 
 struct Told {
+  Collector keeps;
   std::uint32_t sum, descriptor;
   Operand a;
   std::uint64_t b;
@@ -367,8 +411,7 @@ void multiply(int line, const TensorMma& row, const Told& what) {
   const Site site = {kTensorProduct, row.name, line};
   InRuntime here(site);
   check_group(line, row.blocks);
-  Product product = {};
-  product.told = decoded(line, row, what.descriptor);
+  Product product = {decoded(line, row, what.descriptor), what.keeps};
   const Instruction& told = product.told;
   product.line = line;
   product.adds = what.adds;
@@ -387,6 +430,11 @@ void multiply(int line, const TensorMma& row, const Told& what) {
     product.a_scales = scales_of(line, told, what.a_scales, told.a_scale, told.m, true);
     product.b_scales = scales_of(line, told, what.b_scales, told.b_scale, told.n, false);
   }
+  product.kept = &kept[{first_rank(row.blocks), what.keeps.buffer}];
+  const bool of_a = what.keeps.buffer == 0;
+  note_kept(line, product, {of_a ? what.a.bits : what.b, of_a && what.a.in_tensor_memory, of_a ? told.m : told.n, row.k,
+                            static_cast<std::uint64_t>(of_a ? told.a_type : told.b_type),
+                            of_a ? told.a_outer : told.b_outer});
   note_sum(line, product, what.sum);
   machine->count(kTensorProduct);
   add_to_pipe([product = std::move(product)] { compute(product); });
@@ -441,26 +489,26 @@ void tensor_copy(int line, const TensorCopy& shape, unsigned group, std::uint32_
   });
 }
 
-void tensor_mma(int line, const TensorMma& row, std::uint32_t sum, Operand a, std::uint64_t b,
+void tensor_mma(int line, const TensorMma& row, Collector keeps, std::uint32_t sum, Operand a, std::uint64_t b,
                 std::uint32_t descriptor, const std::uint32_t* leaves, bool adds, unsigned scale) {
-  multiply(line, row, {sum, descriptor, a, b, leaves, adds, scale, 0, 0});
+  multiply(line, row, {keeps, sum, descriptor, a, b, leaves, adds, scale, 0, 0});
 }
 
-void tensor_mma(int line, const TensorMma& row, std::uint32_t sum, Operand a, std::uint64_t b,
+void tensor_mma(int line, const TensorMma& row, Collector keeps, std::uint32_t sum, Operand a, std::uint64_t b,
                 std::uint32_t descriptor, bool adds, unsigned scale) {
-  multiply(line, row, {sum, descriptor, a, b, nullptr, adds, scale, 0, 0});
+  multiply(line, row, {keeps, sum, descriptor, a, b, nullptr, adds, scale, 0, 0});
 }
 
-void tensor_mma(int line, const TensorMma& row, std::uint32_t sum, Operand a, std::uint64_t b,
+void tensor_mma(int line, const TensorMma& row, Collector keeps, std::uint32_t sum, Operand a, std::uint64_t b,
                 std::uint32_t descriptor, std::uint32_t a_scales, std::uint32_t b_scales, bool adds) {
-  multiply(line, row, {sum, descriptor, a, b, nullptr, adds, 0, a_scales, b_scales});
+  multiply(line, row, {keeps, sum, descriptor, a, b, nullptr, adds, 0, a_scales, b_scales});
 }
 
-void tensor_mma_ws(int line, const TensorMma& row, std::uint32_t sum, Operand a, std::uint64_t b,
+void tensor_mma_ws(int line, const TensorMma& row, Collector keeps, std::uint32_t sum, Operand a, std::uint64_t b,
                    std::uint32_t descriptor, bool adds, std::uint64_t zero_columns) {
   if (zero_columns != 0) fail_unsupported(line, "tcgen05.mma.ws with columns of zeros");
   if (descriptor >> 30 != 0) fail_unsupported(line, "tcgen05.mma.ws with a shift of B");
-  multiply(line, row, {sum, descriptor, a, b, nullptr, adds, 0, 0, 0});
+  multiply(line, row, {keeps, sum, descriptor, a, b, nullptr, adds, 0, 0, 0});
 }
 
 // Arrives where all that the thread's pipe has been given is done.

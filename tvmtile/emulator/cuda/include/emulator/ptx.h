@@ -98,15 +98,16 @@ void fence_proxy_async();
 // publishes nothing else.
 void fence_mbarrier_init(int line);
 
-// Copies of a box by a tensor map: to shared memory, which completes on an mbarrier, and from it, in groups.
-void tensor_load(int line, const void* map, const std::int32_t* coordinates, std::uint32_t shared,
+// Copies of a box by a tensor map: to shared memory, which completes on an mbarrier of the block or of its pair, and
+// from it, in groups.
+void tensor_load(int line, unsigned group, const void* map, const std::int32_t* coordinates, std::uint32_t shared,
                  std::uint32_t mbarrier);
 // To the same place in all blocks of the cluster whose bit is set, each of which learns by its own mbarrier.
-void tensor_load(int line, const void* map, const std::int32_t* coordinates, std::uint32_t shared,
+void tensor_load(int line, unsigned group, const void* map, const std::int32_t* coordinates, std::uint32_t shared,
                  std::uint32_t mbarrier, unsigned blocks);
 void tensor_store(int line, const void* map, const std::int32_t* coordinates, std::uint32_t shared);
 // Of four rows, whose numbers stand behind the column.
-void tensor_gather(int line, const void* map, const std::int32_t* coordinates, std::uint32_t shared,
+void tensor_gather(int line, unsigned group, const void* map, const std::int32_t* coordinates, std::uint32_t shared,
                    std::uint32_t mbarrier);
 void tensor_scatter(int line, const void* map, const std::int32_t* coordinates, std::uint32_t shared);
 void tensor_reduce(int line, Reduction reduction, const void* map, const std::int32_t* coordinates,

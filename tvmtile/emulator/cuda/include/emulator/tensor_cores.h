@@ -43,6 +43,14 @@ struct Operand {
   bool in_tensor_memory;
 };
 
+// What goes to a buffer or comes from it: a product's A to the first one, B to the others.
+enum CollectorUse { kFill, kUse, kLastUse, kDiscard };
+struct Collector {
+  Collector(unsigned number, CollectorUse what) : buffer(number), use(what) {}
+  unsigned buffer;
+  CollectorUse use;
+};
+
 // An address of shared memory: in its window, or a pointer's.
 template <typename T>
 std::uint32_t shared_address(T address) {
@@ -70,13 +78,13 @@ void tensor_fence_after(int line);
 
 void tensor_copy(int line, const TensorCopy& shape, unsigned blocks, std::uint32_t to, std::uint64_t descriptor);
 // `leaves`: lanes that keep what they have, a bit each; `scale`: the sum is divided by 2 to the power of it.
-void tensor_mma(int line, const TensorMma& row, std::uint32_t sum, Operand a, std::uint64_t b,
+void tensor_mma(int line, const TensorMma& row, Collector keeps, std::uint32_t sum, Operand a, std::uint64_t b,
                 std::uint32_t descriptor, const std::uint32_t* leaves, bool adds, unsigned scale = 0);
-void tensor_mma(int line, const TensorMma& row, std::uint32_t sum, Operand a, std::uint64_t b,
+void tensor_mma(int line, const TensorMma& row, Collector keeps, std::uint32_t sum, Operand a, std::uint64_t b,
                 std::uint32_t descriptor, bool adds, unsigned scale = 0);
-void tensor_mma(int line, const TensorMma& row, std::uint32_t sum, Operand a, std::uint64_t b,
+void tensor_mma(int line, const TensorMma& row, Collector keeps, std::uint32_t sum, Operand a, std::uint64_t b,
                 std::uint32_t descriptor, std::uint32_t a_scales, std::uint32_t b_scales, bool adds);
-void tensor_mma_ws(int line, const TensorMma& row, std::uint32_t sum, Operand a, std::uint64_t b,
+void tensor_mma_ws(int line, const TensorMma& row, Collector keeps, std::uint32_t sum, Operand a, std::uint64_t b,
                    std::uint32_t descriptor, bool adds, std::uint64_t zero_columns = 0);
 void tensor_commit(int line, unsigned blocks, std::uint32_t mbarrier, unsigned mask = 0);
 
