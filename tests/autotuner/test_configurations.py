@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
 from tvmtile.autotuner.configurations import expanded
 from tvmtile.errors import InvalidOperand, InvalidValue
 
-NAMES = ("M", "block", "threads")
+NAMES = inspect.signature(lambda M, block, threads: None).parameters
 WANTED = [{"block": 1, "threads": 3}, {"block": 2, "threads": 3}]
 
 
@@ -37,6 +39,11 @@ def test_a_function_is_given_what_it_takes():
 def test_options_of_passes_are_no_parameter():
     config = {"block": 1, "pass_configs": {"tirx.disable_vectorize": True}}
     assert expanded([config], NAMES, (), {}) == [config]
+
+
+def test_any_name_is_a_parameter_of_a_kernel_that_takes_any():
+    names = inspect.signature(lambda M, **others: None).parameters
+    assert expanded([{"bolck": 2}], names, (), {}) == [{"bolck": 2}]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 import tvmtile
 import tvmtile.language as T
 from tests.autotuner.kernels import QUICK
-from tvmtile.autotuner import set_autotune_inputs
+from tvmtile.autotuner import AutoTuner, set_autotune_inputs
 
 pytestmark = pytest.mark.usefixtures("in_this_process")
 
@@ -72,6 +73,17 @@ def test_a_call_that_gives_a_tuned_parameter_is_not_tuned(measured):
         assert kernel.config is None
         assert torch.equal(kernel(torch.ones(64)), torch.full((64,), 2.0))
         assert "bx * 8" in kernel.prim_func.script()
+
+
+def test_a_kernel_that_takes_any_names_is_tuned():
+    def kernel(n, **sizes):
+        return scale.jit_impl.func(n, 2.0, **sizes)
+
+    tuned = tvmtile.autotune(configs={"block": [16, 32]}, **QUICK)(tvmtile.jit(out_idx=-1)(kernel))
+    assert tuned(64).config in ({"block": 16}, {"block": 32})
+    assert tuned(64, block=8).config is None
+    tuner = AutoTuner.from_kernel(functools.partial(kernel, 64), {"block": [32]})
+    assert tuner.set_compile_args(out_idx=-1).run(**QUICK).config == {"block": 32}
 
 
 def configs(A, factor):

@@ -19,8 +19,11 @@ PASS_CONFIGS = "pass_configs"
 """The key of a configuration that holds options of passes, not a parameter of the kernel."""
 
 
+Parameters = Mapping[str, inspect.Parameter]
+
+
 def expanded(
-    configs: Any, parameters: Iterable[str], args: tuple[object, ...], kwargs: Mapping[str, object]
+    configs: Any, parameters: Parameters, args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> list[Configuration]:
     """A list of configurations, each checked against the kernel's parameters.
 
@@ -47,7 +50,8 @@ def expanded(
         ) from None
     if not found:
         raise InvalidValue("there are no configurations to tune", help="configs must not be empty")
-    _check(found, list(parameters))
+    if not _takes_any(parameters):
+        _check(found, list(parameters))
     return found
 
 
@@ -56,9 +60,14 @@ def _accepted(
 ) -> Mapping[str, object]:
     """The arguments by name that a function takes: it need not know what is tuned."""
     parameters = inspect.signature(function).parameters
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+    if _takes_any(parameters):
         return kwargs
     return {name: value for name, value in kwargs.items() if name in parameters}
+
+
+def _takes_any(parameters: Parameters) -> bool:
+    """Tell whether a function takes arguments of any name: `**kwargs`."""
+    return any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def _combinations(choices: Mapping[str, Iterable[Any]]) -> Iterable[Configuration]:

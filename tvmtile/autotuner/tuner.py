@@ -222,14 +222,14 @@ class AutoTuner:
             return expanded(self.configs, parameters, self.args, self.kwargs)
         from tvmtile import carver
 
-        free = [name for name in parameters[len(self.args) :] if name not in self.kwargs]
+        free = [name for name in list(parameters)[len(self.args) :] if name not in self.kwargs]
         return carver.proposals(
             lambda config: self.request(dict(config), target).func, free, carver.get_arch(target)
         )
 
-    def _parameters(self) -> list[str]:
+    def _parameters(self) -> Mapping[str, inspect.Parameter]:
         function = self.fn.func if isinstance(self.fn, JitFunction) else self.fn
-        return list(inspect.signature(function).parameters)
+        return inspect.signature(function).parameters
 
     def _key(
         self,
