@@ -233,6 +233,7 @@ kernel: tvmtile.Kernel = tvmtile.compile(program, out_idx=-1)
 reveal_type(eager)  # JitFunction[
 reveal_type(eager(x, scale=2.0))  # pyright: Tensor
 reveal_type(eager(np.ones(4), 2.0))  # pyright: ndarray[
+reveal_type(eager(x))  # mypy: Any
 reveal_type(eager.compile(x))  # Kernel[
 reveal_type(lazy)  # TunedFunction[
 reveal_type(lazy(4))  # Kernel[One]

@@ -29,7 +29,15 @@ from tvmtile.jit.compiler import ignore_options, par_compile, refuse_unknown
 from tvmtile.jit.dynamo import is_traced, untraced
 from tvmtile.jit.following import chosen_target, target_of
 from tvmtile.jit.kernel import Kernel
-from tvmtile.jit.signatures import CalledWhenCompiled, JitOptions, Makes, One, Parameters, Results
+from tvmtile.jit.signatures import (
+    CalledWhenCompiled,
+    JitOptions,
+    Makes,
+    One,
+    Parameters,
+    Results,
+    Unstated,
+)
 from tvmtile.jit.specialisation import MANY, Arguments, Kept, hashable, is_tensor
 from tvmtile.jit.style import EAGER, LAZY, written_style
 from tvmtile.target import TargetLike
@@ -45,7 +53,7 @@ def jit(
     *,
     out_idx: Sequence[int] | None = None,
     **options: Unpack[JitOptions],
-) -> JitFunction[Parameters, Makes, Any]: ...
+) -> JitFunction[Parameters, Makes, Unstated]: ...
 @overload
 def jit(
     func: None = None, *, out_idx: int, **options: Unpack[JitOptions]
@@ -53,7 +61,7 @@ def jit(
 @overload
 def jit(
     func: None = None, *, out_idx: Sequence[int] | None = None, **options: Unpack[JitOptions]
-) -> Callable[[Callable[Parameters, Makes]], JitFunction[Parameters, Makes, Any]]: ...
+) -> Callable[[Callable[Parameters, Makes]], JitFunction[Parameters, Makes, Unstated]]: ...
 def jit(
     func: Callable[..., Any] | None = None,
     *,

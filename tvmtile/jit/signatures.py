@@ -51,6 +51,10 @@ class One:
     """A kernel's results: one tensor."""
 
 
+class Unstated:
+    """A kernel's results, where nothing but its program says how many there are."""
+
+
 class Unknown:
     """Nothing has this type: an overload for it is taken for what has none, and says as little."""
 
@@ -69,7 +73,7 @@ Argument: TypeAlias = Array | float | str | None
 """Of a call: numbers, and names of dtypes, say nothing of its results."""
 
 Results = TypeVar("Results")
-"""Of a kernel: `One`, or not known before it runs."""
+"""Of a kernel: `One`, or `Unstated`."""
 
 Parameters = ParamSpec("Parameters")
 
