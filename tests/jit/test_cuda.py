@@ -223,7 +223,9 @@ def test_a_call_without_a_gpu_says_so(monkeypatch):
     with pytest.raises(MissingDependency) as caught:
         kernel(a, a, torch.zeros(64, 64))
     assert caught.value.message.startswith("main was compiled for sm_80; there is no NVIDIA GPU")
-    assert "kernel.resources()" in caught.value.help
+    assert caught.value.help.startswith(
+        'execution_backend="emulator" runs it here; kernel.get_kernel_'
+    )
 
 
 def test_passes_can_be_looked_at_without_a_toolkit(no_toolkit):

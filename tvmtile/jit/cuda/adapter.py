@@ -34,8 +34,8 @@ class CudaAdapter(TvmAdapter):
         raise MissingDependency(
             f"{self._artifact.name} was compiled for {self.arch}; there is no NVIDIA GPU here to run "
             "it on",
-            help="kernel.get_kernel_source(), kernel.cubin and kernel.resources() show what was "
-            "compiled; target='llvm' compiles the same program for the CPU",
+            help='execution_backend="emulator" runs it here; kernel.get_kernel_source(), kernel.cubin '
+            "and kernel.resources() show what was compiled; target='llvm' compiles it for the CPU",
         )
 
     @cached_property
