@@ -166,6 +166,25 @@ def test_what_import_tvm_is_followed_by_is_within_its_budget(statements, budget)
     )
 
 
+def test_importing_does_not_ask_the_driver_for_gpus():
+    script = """
+import os, torch
+torch.cuda._is_compiled = lambda: True  # as torch for CUDA, on a machine whose NVML sees no GPU
+torch.cuda._device_count_nvml = lambda: 0
+def asked(): raise SystemExit("torch asked the driver")
+torch._C._cuda_getDeviceCount = asked
+before = dict(os.environ)
+import tvmtile.language
+assert os.environ == before
+import sys, tvm_ffi
+assert not any("tvmtile" in type(finder).__module__ for finder in sys.meta_path)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, check=False, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
 # --- what is declared
 
 

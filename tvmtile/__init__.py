@@ -10,6 +10,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from tvmtile._loading import spare_the_driver
+
 if TYPE_CHECKING:
     import tvm
     from tvm import DataType
@@ -60,6 +62,8 @@ __all__ = [
 
 STARTED = time.time()
 """When this process read the first of tvmtile's sources."""
+
+spare_the_driver()
 
 _LAZY = {
     "CompiledArtifact": "jit",
