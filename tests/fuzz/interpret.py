@@ -231,24 +231,21 @@ class Interpreter(Expressions):
         self.names, self.lanes, self._in_parallel, self._threads = outer
 
     def _is_of_threads(self, call: ast.Call) -> bool:
-        """An operand is an array of which each thread has one, or the result a variable."""
-        names = {n.id: n in call.args[1:2] for n in ast.walk(call) if isinstance(n, ast.Name)}
-        found = {name: self.names.get(name) for name in names}
-        return any(
-            isinstance(b, Buffer) and b.private and (b.shape or names[n]) for n, b in found.items()
-        )
+        """Each thread does by itself what is done to an array or a variable that each has one of.
 
-    def _share_out(self, call: ast.Call) -> None:
-        """The fragment that an operator fills is one of each thread, if that depends on the thread."""
-        named = {n.id for n in ast.walk(call) if isinstance(n, ast.Name)}
-        names = {name: found for name, found in self.names.items() if name in named}
-        differs = any(
-            f.private if isinstance(f, Buffer) else self._common(f) is None for f in names.values()
+        So it does what depends on the thread; a fragment that this fills is one of each thread, too.
+        """
+        named = {n.id: n in call.args[1:2] for n in ast.walk(call) if isinstance(n, ast.Name)}
+        found = {name: self.names[name] for name in named if name in self.names}
+        is_of_each = any(
+            self._common(f) is None
+            or (isinstance(f, Buffer) and f.private and bool(f.shape or named[name]))
+            for name, f in found.items()
         )
-        for target in call.args[1:2]:
-            filled = names.get(target.id) if isinstance(target, ast.Name) else None
-            if differs and isinstance(filled, Buffer) and filled.scope == "fragment":
+        for name, filled in found.items() if is_of_each else ():
+            if named[name] and isinstance(filled, Buffer) and filled.scope == "fragment":
                 filled.give_each(self.lanes.runs.size)
+        return is_of_each
 
     @contextmanager
     def _as_thread(self, lane: int) -> Iterator[None]:
@@ -522,8 +519,6 @@ class Interpreter(Expressions):
             self._copy_elements(call)
             return
         options = {str(k.arg): _constant(k.value) for k in call.keywords if k.arg not in _IGNORED}
-        if self._threads:
-            self._share_out(call)
         if self._threads and self._is_of_threads(call):
             for lane in np.flatnonzero(self.lanes.runs):
                 with self._as_thread(lane):
@@ -532,7 +527,7 @@ class Interpreter(Expressions):
         if name == "reducer_update":
             self._atomic(self._reducers[self._owner(call.args[0])], *call.args)
             return
-        if name.startswith("atomic_"):
+        if name.startswith("atomic_") and not (self._threads and self._is_tile(call.args[0])):
             self._atomic(name.removeprefix("atomic_"), call.args[0], call.args[1])
             return
         if name in ("reducer_init", "finalize_reducer"):

@@ -307,6 +307,102 @@ def threads_that_store_to_a_fragment_by_themselves(A: float32[64, 4], C: float32
                     C[j] = both[0]
 
 
+@program(
+    parameters={
+        "form": [
+            "rows",
+            "numbers",
+            "a sum of each row",
+            "scans",
+            "atomics",
+            "an atomic of one",
+            "a number of its own",
+            "the row of a variable",
+            "an atomic of a group",
+        ],
+    },
+    examples="form",
+    fast=["metal", "sm_80"],
+)
+def threads_that_do_operators_by_themselves(
+    A: float32[64, 4], C: float32[64], D: float32[4], E: float32[1]
+):
+    """An operator whose operands depend on the thread is not shared out: each thread does all of it."""
+    with T.Kernel(1, threads=64):
+        tx = T.get_thread_binding()
+        tile = T.alloc_shared((64, 4), "float32")
+        T.copy(A, tile)
+        C[tx] = A[tx, 0]
+        if form == "rows":
+            T.copy(A[tx, 0:4], tile[63 - tx, 0:4])
+            C[tx] = tile[tx, 1] + tile[tx, 3]
+        elif form == "numbers":
+            T.fill(tile[tx, 0:4], A[tx, 2])
+            C[tx] = tile[tx, 1] + tile[tx, 3]
+        elif form == "a sum of each row":
+            sums = T.alloc_shared((64, 1), "float32")
+            T.reduce_sum(tile[tx : tx + 1, 0:4], sums[tx : tx + 1, 0:1], dim=1)
+            C[tx] = sums[tx, 0]
+        elif form == "scans":
+            T.cumsum(tile[tx : tx + 1, 0:4], dim=1)
+            C[tx] = tile[tx, 3]
+        elif form == "atomics":
+            T.atomic_add(D, tile[tx, 0:4])
+        elif form == "an atomic of one":
+            if tx == 5:
+                T.atomic_add(D, A[tx, 0:4])
+        elif form == "a number of its own":
+            T.atomic_add(E, A[tx, 1])
+        elif form == "the row of a variable":
+            row = T.alloc_var("int32")
+            row = tx % 2
+            T.atomic_add(D, A[row, 0:4])
+        else:
+            warp = tx // 32
+            if tx < 32:
+                T.atomic_add(D, A[warp * 8, 0:4])
+
+
+@program(
+    parameters={"form": ["of a group", "of others", "in a loop", "one after another", "in both"]},
+    examples="form",
+    fast=["metal", "sm_80"],
+)
+def threads_that_store_alike(A: float32[64, 4], C: float32[64], D: float32[4]):
+    """One of the threads that come to a store of the same by all of them does it."""
+    with T.Kernel(1, threads=64):
+        tx = T.get_thread_binding()
+        tile = T.alloc_shared((4,), "float32")
+        T.copy(D, tile)
+        C[tx] = A[tx, 0]
+        if form == "of a group":
+            if tx >= 32:
+                D[0] += 1
+        elif form == "of others":
+            if tx > 40:
+                D[0] += 1
+                tile[1] += 2
+            D[1] = tile[1]
+        elif form == "in a loop":
+            for j in T.serial(4):
+                C[tx] += A[tx, j]
+                D[0] += 1
+        elif form == "one after another":
+            for j in T.serial(2):
+                C[tx] += A[tx, j]
+                D[1] = D[0] + 1
+                D[0] = D[1]
+        else:
+            if tx >= 8:
+                C[tx] = 1
+                if tx < 50:
+                    D[0] += 1
+                else:
+                    D[1] += 2
+            if tx > 70:
+                D[3] += 1
+
+
 @program(parameters={"low": [0, 32, 64]}, examples=[{"low": 32}, {}, {"low": 64}])
 def threads_that_come_to_a_tile_operator(A: float32[8], C: float32[8]):
     with T.Kernel(1, threads=64):

@@ -8,14 +8,16 @@ from typing import Any, NamedTuple, TypeGuard
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, is_buffer_var, mutated, nodes_in
+from tvmtile._tvm import Mutator, is_buffer_var, mapped, mutated, nodes_in
 from tvmtile.analysis.aliases import Aliases
-from tvmtile.ir.kernels import is_parallel, leaves_loop, statements_of
+from tvmtile.errors import NestingError
+from tvmtile.ir.kernels import Launch, is_parallel, leaves_loop, statements_of
 from tvmtile.ir.nodes import once_per_node
 from tvmtile.ir.operands import buffer_of
-from tvmtile.ir.operators import operator_of
+from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.rewriting import contains, has_effect, variables_of
 from tvmtile.ir.scopes import is_private
+from tvmtile.ir.spans import first_location
 from tvmtile.ir.threads import Group, Regions, group_of_region
 
 _EFFECT = 0
@@ -180,6 +182,48 @@ class ThreadVariance:
     def _flow_into(self, buffer: ir.Var, sources: list[int]) -> None:
         if sources:
             self._flow(sources, hash(self.root(buffer)))
+
+
+class VarianceOfGroups:
+    """What diverges between the threads of each group of a block.
+
+    Threads of other groups may have other values of what both use, such as of the number of a stage.
+    """
+
+    def __init__(self, launch: Launch) -> None:
+        self._body = launch.body
+        self._threads = [axis.loop_var for axis in launch.threads]
+        self._found: dict[Group, ThreadVariance] = {}
+
+    def between(self, group: Group) -> ThreadVariance:
+        """What diverges between the threads of a group, in its regions and outside of any."""
+        if group not in self._found:
+
+            def without_others(node: tirx.AttrStmt) -> tirx.Stmt:
+                other = group_of_region(node)
+                return node if other is None or other.overlaps(group) else tirx.Evaluate(0)
+
+            body = mapped(self._body, (tirx.AttrStmt, without_others))
+            self._found[group] = ThreadVariance(body, self._threads)
+        return self._found[group]
+
+
+def check_alone(op: TileOp, stmt: tirx.Stmt) -> None:
+    """Make sure that each thread can do an operator by itself.
+
+    Raises
+    ------
+    NestingError
+        If it is a product to a tile that the threads share.
+    """
+    if op.is_product and not all(is_private(buffer_of(result)) for result in op.writes()):
+        raise NestingError(
+            f"T.{op.name} is the work of all threads that come to it, but its operands depend on the "
+            "thread",
+            help="take the same tiles in all threads, or let each group of warps come to a product of "
+            "its own: `if T.get_thread_binding() < 128: T.gemm(...)`",
+            location=first_location(stmt),
+        )
 
 
 @once_per_node

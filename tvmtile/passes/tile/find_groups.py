@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, mutated
+from tvmtile._tvm import Mutator, mapped, mutated
 from tvmtile.analysis.comers import Comers, Condition, Threads
+from tvmtile.analysis.uniformity import VarianceOfGroups, check_alone
 from tvmtile.errors import NestingError
 from tvmtile.ir.annotations import ARRIVE_COUNT
 from tvmtile.ir.barriers import (
@@ -113,6 +116,7 @@ class _Workers:
         self._body = launch.body
         self._comers = Comers(launch)
         self._variance = self._comers.variance
+        self._of_groups = VarianceOfGroups(launch)
 
     def checked(self) -> tirx.Stmt:
         return mutated(
@@ -152,9 +156,36 @@ class _Workers:
         if is_barrier(node):
             return self._barrier(node)
         op = operator_of(node)
-        if op is None or not op.is_tile or op.alone or self._variance.depends(node.value):
+        if op is None or not op.is_tile or op.alone:
             return node
+        if self._variance.depends(node.value):
+            node = self._of_group(node)
+            if self._depends_on_thread(node):
+                check_alone(op, node)
+                return node
         return self._shared_work(node, f"T.{op.name}")
+
+    def _of_group(self, node: tirx.Evaluate) -> tirx.Evaluate:
+        """An operator with what is the same for all threads of a group, as `tx // 32`, as numbers."""
+        group = _group_of(self._comers.coming)
+        if group is None:
+            return node
+
+        def known(expression: Any) -> Any:
+            values = self._comers.value_of(expression)
+            if values is None or np.ptp(values[self._comers.coming]) != 0:
+                return expression
+            return tirx.const(int(values[group.first]), expression.ty.dtype)
+
+        return tirx.Evaluate(
+            mapped(node.value, ((ir.Var, tirx.FloorDiv, tirx.FloorMod), known)), node.span
+        )
+
+    def _depends_on_thread(self, node: tirx.Evaluate) -> bool:
+        if not self._variance.depends(node.value):
+            return False
+        group = _group_of(self._comers.coming)
+        return group is None or self._of_groups.between(group).depends(node.value)
 
     def _need_all(self, node: tirx.Evaluate, name: str) -> None:
         if self._comers.coming is None or not self._comers.coming.all():

@@ -54,7 +54,8 @@ def atomic_add(
     dst : element, region or buffer
         An element `C[i, j]` with a number or an expression as `value` is updated by every thread that
         comes: this form may stand in T.Parallel. A region or a buffer is updated once by the block,
-        all its elements by one value, or each by that of a tile. With a tile as `value`, an element is
+        all its elements by one value, or each by that of a tile; where an operand depends on the
+        thread, by each thread. With a tile as `value`, an element is
         where the tile to update begins. Elements outside a tensor are skipped.
     value : number, Expr, region or buffer
         What to add; converted to the dtype of `dst`. An element `A[i, j]` is an expression.

@@ -10,7 +10,7 @@ from tvm_ffi import structural_equal
 
 from tvmtile._tvm import nodes_in
 from tvmtile.analysis.accesses import accesses_of
-from tvmtile.analysis.uniformity import ThreadVariance
+from tvmtile.analysis.uniformity import ThreadVariance, check_alone
 from tvmtile.errors import NestingError
 from tvmtile.ir.annotations import ARRIVE_COUNT
 from tvmtile.ir.barriers import arrivals, attributes_of, barrier_name, is_barrier, scope_of
@@ -18,7 +18,7 @@ from tvmtile.ir.kernels import Launch, is_parallel, leaves_loop, statements_of
 from tvmtile.ir.operands import constant
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.rewriting import contains, has_effect, substitute
-from tvmtile.ir.scopes import is_fragment, is_of_block, is_private
+from tvmtile.ir.scopes import is_of_block, is_private
 from tvmtile.ir.spans import first_location
 from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.passes.cpu.threads.accesses import Accesses
@@ -99,7 +99,7 @@ class Statements:
         """Tell whether what a statement keeps is one for all threads that guards let in.
 
         That is a name, which work of the block under guards may use too, a variable of a group, or an
-        element of a fragment, which all of them hold.
+        element of a tile or a tensor: the one that comes first stores to it, if it is known who comes.
         """
         if isinstance(stmt, tirx.BufferStore) and is_private(stmt.buffer):
             return not self._variance.depends(stmt.buffer)
@@ -107,15 +107,20 @@ class Statements:
         return is_kept and (self._comers(guards) or 0) > 0
 
     def _is_same_element(self, stmt: tirx.Stmt) -> bool:
-        """Tell whether all threads store the same to an element of a fragment."""
-        is_store = isinstance(stmt, tirx.BufferStore) and is_fragment(stmt.buffer)
-        return is_store and not self._variance.depends(stmt)
+        """Tell whether all threads store the same to an element that is not one of each."""
+        is_store = isinstance(stmt, tirx.BufferStore) and not is_private(stmt.buffer)
+        return is_store and not self.is_per_thread(stmt, ())
 
     def is_block_level(self, stmt: tirx.Stmt) -> bool:
         """Tell whether a statement is work that the threads of a block share."""
         if isinstance(stmt, tirx.Evaluate):
             op = operator_of(stmt)
-            return op is not None and op.is_tile and not self._variance.depends(stmt.value)
+            if op is None or not op.is_tile:
+                return False
+            if not self._variance.depends(stmt.value):
+                return True
+            check_alone(op, stmt)
+            return False
         if not is_parallel(stmt):
             return False
         if not self._variance.depends(stmt):
