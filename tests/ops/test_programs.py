@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 
 import pytest
 import torch
@@ -142,17 +143,17 @@ def test_a_large_product_goes_by_wgmma_and_tma_for_every_number_of_rows():
 )
 def test_attention_for_every_length_with_shared_heads(target, dtype, layout, causal):
     batch, queries, keys = T.dynamic("batch, queries, keys")
-    value_dim = 16 if target == "llvm" else 32
+    dim, value_dim = (32, 16) if target == "llvm" else (40, 20)  # GPUs multiply 48 and 32
     options = {"kv_heads": 2, "value_dim": value_dim, "causal": causal, "scale": 0.3}
     program = programs.attention(
-        batch, 4, queries, 32, dtype, target=target, keys=keys, layout=layout, **options
+        batch, 4, queries, dim, dtype, target=target, keys=keys, layout=layout, **options
     )
     kernel = runnable(program, target, out_idx=-1)
     lengths = ((1, 1), (65, 65), (30, 150), (150, 30)) if target == "llvm" else ((70, 70),)
     for length, seen in lengths:
         q, k, v = (
-            random(2, heads, size, dim, dtype=dtype)
-            for heads, size, dim in ((4, length, 32), (2, seen, 32), (2, seen, value_dim))
+            random(2, heads, size, extent, dtype=dtype)
+            for heads, size, extent in ((4, length, dim), (2, seen, dim), (2, seen, value_dim))
         )
         expected = F.scaled_dot_product_attention(
             q.double(), k.double(), v.double(), is_causal=causal, scale=0.3, enable_gqa=True
@@ -160,6 +161,21 @@ def test_attention_for_every_length_with_shared_heads(target, dtype, layout, cau
         swapped = layout == "blhd"
         result = kernel(*(x.transpose(1, 2).contiguous() if swapped else x for x in (q, k, v)))
         assert_near(result.transpose(1, 2) if swapped else result, expected)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("target", EMULATED, ids=str)
+@pytest.mark.parametrize("layout", ["bhld", "blhd"])
+def test_heads_of_any_length_are_multiplied_by_matrix_units(target, layout):
+    """A multiple of 40 elements, as Stable Diffusion has them, is none of 16."""
+    for dim, value_dim, dtype in ((40, 40, "float16"), (100, 20, "float32")):
+        program = programs.attention(
+            1, 2, 64, dim, dtype, target=target, value_dim=value_dim, layout=layout
+        )
+        kernel = tvmtile.compile(program, target=target, execution_backend="emulator")
+        chosen = re.findall(r"gemm of \w+: (\w+)", str(kernel.choices))
+        assert len(chosen) == 2
+        assert set(chosen) <= {"mma", "wgmma", "simdgroup"}
 
 
 def gradients(q, k, v, gradient, causal):

@@ -11,7 +11,7 @@ from tvm import tirx
 
 import tvmtile.language as T
 from tvmtile.errors import InvalidValue
-from tvmtile.frontend.dtypes import DTypeLike, Extent, as_dtype
+from tvmtile.frontend.dtypes import DType, DTypeLike, Extent, as_dtype
 from tvmtile.ir.combiners import accumulator_dtype
 from tvmtile.ops.checks import check_attention
 from tvmtile.ops.configurations import (
@@ -19,7 +19,7 @@ from tvmtile.ops.configurations import (
     attention_configuration,
 )
 from tvmtile.ops.programs.online_softmax import OnlineSoftmax, normalized_weight
-from tvmtile.target import TargetLike
+from tvmtile.target import TargetLike, gpu, resolve
 from tvmtile.tileop.gemm import Precision
 
 __all__ = ["attention", "attention_backward"]
@@ -46,7 +46,8 @@ def attention(
     """The tile program of `softmax(Q @ K.T * scale) @ V`; its parameters are Q, K, V and the result.
 
     A block keeps the maximum and the sum of each of its rows of scores while it walks over tiles of K
-    and V (`OnlineSoftmax`). It visits the last keys first, since only these need a mask.
+    and V (`OnlineSoftmax`). It visits the last keys first, since only these need a mask. Heads whose
+    elements matrix units do not divide are padded with zeros in the block's tiles.
 
     Parameters
     ----------
@@ -88,8 +89,11 @@ def attention(
     scale = 1 / math.sqrt(dim) if scale is None else scale
     check_attention(heads, kv_heads, scale, layout)
     dtype = as_dtype(dtype)
+    width, value_width = (_width(extent, dtype, target) for extent in (dim, value_dim))
     c = {
-        **attention_configuration(target, queries, keys, dim, str(dtype), causal, heads),
+        **attention_configuration(
+            target, queries, keys, max(width, value_width), str(dtype), causal, heads
+        ),
         **(configuration or {}),
     }
     block_M, block_N = c["block_M"], c["block_N"]
@@ -98,7 +102,7 @@ def attention(
     masked = _masked_tiles(block_M, block_N, keys, causal)
     group = heads // kv_heads
 
-    tile = functools.partial(_tile, layout)
+    move = _mover(layout)
     gemm = functools.partial(T.gemm, precision=precision)
 
     @T.macro
@@ -107,23 +111,23 @@ def attention(
         with T.Kernel(blocks, heads, batch, threads=c["threads"]) as (started, by, bz):
             # Those that visit most keys begin first, so that no block is left over at the end.
             bx = blocks - 1 - started if causal else started
-            Q_shared = T.alloc_shared((block_M, dim), dtype)
-            K_shared = T.alloc_shared((block_N, dim), dtype)
-            V_shared = T.alloc_shared((block_N, value_dim), dtype)
+            Q_shared = T.alloc_shared((block_M, width), dtype)
+            K_shared = T.alloc_shared((block_N, width), dtype)
+            V_shared = T.alloc_shared((block_N, value_width), dtype)
             scores = T.alloc_fragment((block_M, block_N), accum)
             weights = T.alloc_fragment((block_M, block_N), dtype)
-            output = T.alloc_fragment((block_M, value_dim), accum)
+            output = T.alloc_fragment((block_M, value_width), accum)
 
-            T.copy(tile(Q, bz, by, bx * block_M, block_M), Q_shared)
+            move(Q, bz, by, bx * block_M, Q_shared)
             T.fill(output, 0)
             softmax = OnlineSoftmax(block_M, scale, accum)
             end = T.min((bx + 1) * block_M, keys) if causal else keys
             tiles = T.ceildiv(end, block_N)
             for step in T.Pipelined(tiles, num_stages=c["stages"]):
                 k = (tiles - 1 - step) * block_N
-                T.copy(tile(K, bz, by // group, k, block_N), K_shared)
+                move(K, bz, by // group, k, K_shared)
                 gemm(Q_shared, K_shared, scores, transpose_B=True, policy=rows, clear_accum=True)
-                T.copy(tile(V, bz, by // group, k, block_N), V_shared)
+                move(V, bz, by // group, k, V_shared)
                 if masked:
                     if step < masked:
                         for i, j in T.Parallel(block_M, block_N):
@@ -136,7 +140,7 @@ def attention(
                 softmax.rescale(output)
                 gemm(weights, V_shared, output, policy=rows)
             softmax.normalize(output)
-            T.copy(output, tile(Output, bz, by, bx * block_M, block_M))
+            move(Output, bz, by, bx * block_M, output, stores=True)
             if lse:
                 for i in T.Parallel(block_M):
                     softmax.total[i] = T.log2(softmax.total[i])
@@ -174,9 +178,33 @@ def attention(
     return attention
 
 
-def _tile(layout: str, tensor: Any, b: Any, head: Any, start: Any, count: int) -> Any:
-    span = slice(start, start + count)
-    return tensor[b, head, span, :] if layout == "bhld" else tensor[b, span, head, :]
+def _mover(layout: str) -> Any:
+    """A macro that copies rows of a head, from row `at` on, to a tile, or back if it `stores`."""
+
+    def place(tensor: Any, b: Any, head: Any, at: Any, rows: Any) -> Any:
+        return tensor[b, head, at, 0] if layout == "bhld" else tensor[b, at : at + rows, head, :]
+
+    @T.macro
+    def move(tensor, b, head, at, tile, stores=False):
+        rows, width = tile.shape
+        if layout == "blhd" and width != tensor.shape[3]:  # a region would reach outside
+            for i, j in T.Parallel(rows, width):
+                if stores:
+                    tensor[b, at + i, head, j] = tile[i, j]
+                else:
+                    tile[i, j] = tensor[b, at + i, head, j]
+        elif stores:
+            T.copy(tile, place(tensor, b, head, at, rows))
+        else:
+            T.copy(place(tensor, b, head, at, rows), tile)
+
+    return move
+
+
+def _width(dim: int, dtype: DType, target: TargetLike) -> int:
+    """Elements of a head in a tile, zeros behind its own: matrix units multiply 32 bytes along K."""
+    step = 1 if gpu(resolve(target)) is None else 256 // dtype.bits
+    return -(-dim // step) * step
 
 
 _PREPARED = 32
@@ -228,7 +256,8 @@ def attention_backward(
     scale = 1 / math.sqrt(dim) if scale is None else scale
     check_attention(heads, kv_heads, scale, "bhld")
     dtype = as_dtype(dtype)
-    c = attention_backward_configuration(target, max(dim, value_dim), str(dtype))
+    width, value_width = (_width(extent, dtype, target) for extent in (dim, value_dim))
+    c = attention_backward_configuration(target, max(width, value_width), str(dtype))
     c = {**(c or {}), **(configuration or {})}
     if not c:
         raise InvalidValue(
@@ -273,10 +302,10 @@ def attention_backward(
 
         tiles = T.ceildiv(keys, block_M)
         with T.Kernel(tiles, heads, batch, threads=c["threads"]) as (bx, by, bz):
-            k = T.alloc_shared((block_M, dim), dtype)
-            v = T.alloc_shared((block_M, value_dim), dtype)
-            q = T.alloc_shared((block_N, dim), dtype)
-            do = T.alloc_shared((block_N, value_dim), dtype)
+            k = T.alloc_shared((block_M, width), dtype)
+            v = T.alloc_shared((block_M, value_width), dtype)
+            q = T.alloc_shared((block_N, width), dtype)
+            do = T.alloc_shared((block_N, value_width), dtype)
             largest = T.alloc_shared((block_N,), accum)
             logarithm = T.alloc_shared((block_N,), accum)
             delta_of_query = T.alloc_shared((block_N,), accum)
@@ -285,9 +314,9 @@ def attention_backward(
             d_scores = T.alloc_fragment((block_M, block_N), accum)
             weights = T.alloc_fragment((block_M, block_N), dtype)
             rounded = T.alloc_fragment((block_M, block_N), dtype)
-            dk = T.alloc_fragment((block_M, dim), accum)
-            dv = T.alloc_fragment((block_M, value_dim), accum)
-            dq = T.alloc_fragment((block_N, dim), accum)
+            dk = T.alloc_fragment((block_M, width), accum)
+            dv = T.alloc_fragment((block_M, value_width), accum)
+            dq = T.alloc_fragment((block_N, width), accum)
             T.copy(K[bz, by // group, bx * block_M, 0], k)
             T.copy(V[bz, by // group, bx * block_M, 0], v)
             T.clear(dk)
@@ -319,7 +348,7 @@ def attention_backward(
                 gemm(d_scores_shared, k, dq, transpose_A=True, clear_accum=True)
                 gemm(rounded, q, dk, policy=rows)
                 T.atomic_add(sums[bz, by, at, 0], dq)
-            for i, j in T.Parallel(block_M, dim):
+            for i, j in T.Parallel(block_M, width):
                 dk[i, j] *= scale
             T.copy(dk, dK[bz, by, bx * block_M, 0])
             T.copy(dv, dV[bz, by, bx * block_M, 0])
