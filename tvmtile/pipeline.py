@@ -56,6 +56,7 @@ CHECKS: tuple[Any, ...] = (
 """What is wrong with a tile program that can be said before it is lowered, for every target."""
 
 _TILES: tuple[Any, ...] = (
+    P.AddAxes,  # tensors and tiles without axes get one
     P.BindExtents,  # dynamic extents that stand in expressions only are bound
     P.DeclareViewsInKernel,  # views stand where whoever looks into a kernel finds them
     P.KeepComparisons,  # comparisons of floats are right for NaN, and differences for what is lost

@@ -14,6 +14,7 @@ from __future__ import annotations
 from random import Random
 
 from tests.fuzz.chains import ChainMaker
+from tests.fuzz.degenerate import DegenerateMaker
 from tests.fuzz.indices import IndexMaker
 from tests.fuzz.kernels import KernelMaker
 from tests.fuzz.numbers import NumberMaker
@@ -27,6 +28,7 @@ __all__ = [
     "SPECIAL",
     "generate",
     "generate_chained",
+    "generate_degenerate",
     "generate_exited",
     "generate_extreme",
     "generate_indexed",
@@ -83,6 +85,11 @@ def generate_shaped(seed: int, size: int = 6) -> Program:
     return _of_kernels(ShapeMaker, seed, size)
 
 
+def generate_degenerate(seed: int, size: int = 6) -> Program:
+    """The program of a seed that has extents of 0, or no axes, and what is never reached."""
+    return _of_kernels(DegenerateMaker, seed, size)
+
+
 def generate_extreme(seed: int, size: int = 10) -> Program:
     """The program of a seed with NaN, infinities, ends of ranges, conversions, wrapping integers.
 
@@ -120,5 +127,6 @@ SPECIAL = {
     "indices": generate_indexed,
     "shapes": generate_shaped,
     "extremes": generate_extreme,
+    "degenerate": generate_degenerate,
 }
 """What makes programs of one kind, by what they are full of."""

@@ -388,10 +388,11 @@ def reduce(
     value = cast(value, _combined_in(value.dtype, dst.buffer.dtype))
     extents = src.extents or ()
     data, error = value.data.reshape(extents), value.error.reshape(extents)
+    least = neutral("sum", value.dtype) if kind.startswith("abs") else None
     if kind.startswith("abs"):
         data, kind = np.abs(data), kind[3:]
         data = data if nan_propagate else np.nan_to_num(data, nan=0.0, posinf=np.inf)
-    result = _combined(Value(data, error, value.dtype), kind, dim, nan_propagate)
+    result = _combined(Value(data, error, value.dtype), kind, dim, nan_propagate, least)
     if not clear:
         before = access.read(dst)
         before = cast(
@@ -423,7 +424,11 @@ def _combined_in(src: str, dst: str) -> str:
     return dst if wider and dst != "bool" else src
 
 
-def _combined(value: Value, kind: str, axis: int, nan_propagate: bool = False) -> Value:
+def _combined(
+    value: Value, kind: str, axis: int, nan_propagate: bool = False, least: Value | None = None
+) -> Value:
+    """The elements along an axis combined; of none it is `least`."""
+    least = least or neutral(kind, value.dtype)
     data, error = value.data, value.error
     if kind == "sum":
         return sum_of(value, axis, summed_in(value.dtype))
@@ -433,8 +438,8 @@ def _combined(value: Value, kind: str, axis: int, nan_propagate: bool = False) -
         most = np.exp2(np.ceil(np.log2((np.abs(data) + error).max(axis=axis) + 1)) + 1)
         return Value(_BITS[kind].reduce(data, axis=axis), np.where(unsure, most, 0.0), value.dtype)
     data = data if nan_propagate else _without_nan(data, kind, value.dtype)
-    extreme = _EXTREMES[kind].reduce(data, axis=axis)
-    return Value(extreme, error.max(axis=axis), value.dtype)
+    extreme = _EXTREMES[kind].reduce(data, axis=axis, initial=least.data)
+    return Value(extreme, error.max(axis=axis, initial=0.0), value.dtype)
 
 
 def _without_nan(data: np.ndarray, kind: str, dtype: str) -> np.ndarray:

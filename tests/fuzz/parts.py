@@ -126,6 +126,7 @@ class Module:
     scalars: dict[str, str] = field(default_factory=dict)
     macros: list[str] = field(default_factory=list)
     sizes: list[dict[str, int]] = field(default_factory=lambda: [{}, {}])
+    dynamic: str = "int32"
     count: int = 0
 
     def name(self, prefix: str) -> str:
@@ -141,7 +142,8 @@ class Module:
 
     def source(self, seed: int) -> str:
         """The text of the program."""
-        dynamic = [f'{name} = T.dynamic("{name}")' for name in self.sizes[0]]
+        dtype = "" if self.dynamic == "int32" else f', "{self.dynamic}"'
+        dynamic = [f'{name} = T.dynamic("{name}"{dtype})' for name in self.sizes[0]]
         parameters = [f"    {t.name}: {_tensor(t)}," for t in self.tensors]
         parameters += [f"    {name}: T.{dtype}," for name, dtype in self.scalars.items()]
         head = [

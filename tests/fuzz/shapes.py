@@ -194,7 +194,7 @@ class ShapeMaker(KernelMaker):
     def _doubtful(self, most: int) -> Iterator[None]:
         """A loop that may do nothing: what it alone writes is not known to be written."""
         before = {tile.name: tile.filled for tile in self.tiles}
-        with self._repeated(most):
+        with super()._repeated(most):
             yield
         self._forget(before)
 

@@ -15,6 +15,7 @@ from tests.fuzz.generate import (
     SPECIAL,
     generate,
     generate_chained,
+    generate_degenerate,
     generate_exited,
     generate_extreme,
     generate_indexed,
@@ -44,6 +45,7 @@ SEEDS = {
     "indexed_seed": (4, 10),
     "shaped_seed": (4, 10),
     "extreme_seed": (4, 10),
+    "degenerate_seed": (4, 10),
 }
 """How many programs run where `--fuzz-seeds` does not say, and one in how many of what it says.
 
@@ -157,6 +159,13 @@ def test_programs_on_tiles_of_many_axes(shaped_seed, target, tmp_path):
 @pytest.mark.parametrize("target", ["llvm", "metal", "cuda"])
 def test_programs_on_extreme_numbers(extreme_seed, target, tmp_path):
     check(generate_extreme(extreme_seed, 2 * SIZE), target, tmp_path)
+
+
+@pytest.mark.full
+@emulated
+@pytest.mark.parametrize("target", ["llvm", "metal", "cuda"])
+def test_programs_on_extents_of_0(degenerate_seed, target, tmp_path):
+    check(generate_degenerate(degenerate_seed, SIZE), target, tmp_path)
 
 
 @pytest.mark.parametrize("make", [generate, *SPECIAL.values()])

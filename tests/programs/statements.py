@@ -45,6 +45,46 @@ def iterations_that_are_left(X: int32[64], Y: int32[64]):
             Y[i] += 100
 
 
+@program(parameters={"N": [0, 2], "count": ["uint8", "int64"]}, fast=["metal"])
+def extents_of_0_and_no_axes(
+    A: float32[N, 4],
+    S: int32[N],
+    X: float32[64],
+    factor: T.Tensor((), "float32"),
+    Y: float32[64],
+    Z: float32[N, 4],
+    total: T.Tensor((), "float32"),
+    counts: T.Tensor((2,), count),
+    R: float32[7],
+):
+    """A tile without elements, a loop without iterations; what no condition lets in is no access."""
+    with T.Kernel(1, threads=64) as bx:
+        rows, columns = T.alloc_shared((N, 4), "float32"), T.alloc_fragment((4,), "float32")
+        scale, one = T.alloc_shared((), "float32"), T.alloc_fragment((), "float32")
+        T.copy(A, rows)
+        T.copy(rows, Z)
+        T.reduce_sum(rows, columns, dim=0)
+        T.copy(factor, scale)
+        T.copy(scale, one)
+        for i in T.Parallel(64):
+            Y[i] = T.if_then_else(N > 2, S[2], X[i] * factor[()]) + T.if_then_else(i < N, S[i], 0)
+        for i in T.serial(N):
+            rows[1, 0] = S[i]
+        for i in T.Parallel(4):
+            R[i] = columns[i]
+        R[4] = 0
+        for n in T.serial(counts[0] % 4):
+            R[4] += n
+        for i, j in T.Persistent([N, 3], 1, bx):
+            R[6] = 1
+        R[5] = scale[()]
+        T.copy(one, total)
+    with T.Kernel(T.ceildiv(N, 2), threads=32) as bx:
+        tile = T.alloc_shared((2, 4), "float32")
+        T.copy(A[bx * 2, 0], tile)
+        A[1, 3] = tile[0, 0] + A[0, 0]
+
+
 @program(inputs={"N": [11, 6, 7, 0, 3, -2, 100], "X": [3, 0, 4, -1, 5, 5]}, fast=["metal"])
 def branches_and_loops(N: int32[7], X: int32[6], C: int32[7, 32]):
     """What a block decides when it runs, and which iterations it does."""

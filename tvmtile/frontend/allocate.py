@@ -166,9 +166,6 @@ def _shape(function: str, shape: Shape) -> list[Any]:
                 f"{function}: the extent {extent!r} is not an integer",
                 help="use //; in Python, `/` makes a float",
             )
-        if isinstance(extent, int) and extent < 1:
-            raise InvalidOperand(
-                f"{function}: the extent {extent} is not positive",
-                help="a tile has one element at least, also where a tensor has none: `max(N, 1)`",
-            )
+        if isinstance(extent, int) and extent < 0:
+            raise InvalidOperand(f"{function}: the extent {extent} is negative")
     return extents

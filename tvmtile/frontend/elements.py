@@ -16,8 +16,8 @@ from tvmtile.ir.spans import current_span
 class Elements:
     """A buffer whose elements and regions are about to be read, `buffer[...]`.
 
-    Indices are checked as far as they are known. A constant negative index counts from the end, as in
-    Python.
+    A constant negative index counts from the end, as in Python. Where elements lie outside is checked
+    once it is known that the program gets there (`tvmtile.frontend.reached`).
     """
 
     __slots__ = ("_buffer",)
@@ -34,7 +34,6 @@ class Elements:
         is_region = len(items) < len(shape) or any(isinstance(item, slice) for item in items)
         if not is_region:
             indices = [_index(buffer, item, axis) for axis, item in enumerate(items)]
-            check_element(buffer, indices)
             return tirx.BufferLoad(buffer, indices, span=current_span())
         for axis, item in enumerate(items):
             _check_slice(buffer, item, axis)
@@ -51,8 +50,6 @@ def store_indices(buffer: ir.Var, index: Any, value: ir.Expr) -> list[Any]:
         anything but a vector of its elements.
     ShapeMismatch
         If the vector and the slice differ in length.
-    OutOfBounds
-        If an element certainly lies outside the buffer.
     """
     items = _items(index)
     if len(items) != len(buffer.ty.shape):
@@ -60,11 +57,10 @@ def store_indices(buffer: ir.Var, index: Any, value: ir.Expr) -> list[Any]:
     if any(isinstance(item, slice) for item in items[:-1]):
         raise _region_stored(buffer)
     indices = [_index(buffer, item, axis) for axis, item in enumerate(items)]
-    check_element(buffer, indices)
     lanes = DataType(str(value.ty.dtype)).lanes
-    if isinstance(indices[-1], tirx.Ramp) and lanes == 1:
+    if indices and isinstance(indices[-1], tirx.Ramp) and lanes == 1:
         raise _region_stored(buffer)
-    if isinstance(items[-1], slice) and lanes != _lanes(indices[-1]):
+    if items and isinstance(items[-1], slice) and lanes != _lanes(indices[-1]):
         raise ShapeMismatch(
             f"{lanes} elements are assigned to {_lanes(indices[-1])} of {describe(buffer)}",
             help="give both sides the same number of elements",
@@ -170,22 +166,4 @@ def _check_slice(buffer: ir.Var, item: object, axis: int) -> None:
             raise OutOfBounds(
                 f"a slice of {describe(buffer)} begins or ends at {bound} along axis {axis}",
                 help=f"bounds of a slice count from 0: write {buffer.ty.shape[axis]} - {-bound}",
-            )
-
-
-def check_element(buffer: ir.Var, indices: list[Any]) -> None:
-    """Refuse a constant index that certainly lies outside the buffer.
-
-    Raises
-    ------
-    OutOfBounds
-        If it does.
-    """
-    for axis, (index, extent) in enumerate(zip(indices, buffer.ty.shape, strict=True)):
-        value = int(index) if isinstance(index, int | tirx.IntImm) else None
-        limit = int(extent) if isinstance(extent, int | tirx.IntImm) else None
-        if value is not None and (value < 0 or (limit is not None and value >= limit)):
-            raise OutOfBounds(
-                f"{describe(buffer)} has {extent} elements along axis {axis}; index {value} is outside",
-                help="indices run from 0; a constant negative one counts from the end",
             )

@@ -8,6 +8,7 @@ from tvm.tirx.script import builder as T
 from tvmtile._tvm import IRBuilder
 from tvmtile.errors import NestingError
 from tvmtile.frontend.kernel import kernel_of
+from tvmtile.ir.operands import literal
 from tvmtile.ir.operators import TileOp
 from tvmtile.ir.spans import current_span
 
@@ -24,12 +25,24 @@ def require_program(name: str) -> None:
 def emit(op: TileOp) -> None:
     """Check an operator that a kernel uses and add it to the program being written.
 
+    One of tiles without elements does nothing and is left out.
+
     Raises
     ------
     NestingError
         Outside `T.Kernel`; a tile operator also inside `T.Parallel`.
     """
-    T.evaluate(checked_call(op))
+    call = checked_call(op)
+    if not _is_of_nothing(op):
+        T.evaluate(call)
+
+
+def _is_of_nothing(op: TileOp) -> bool:
+    """Tell whether an operator, which signals nobody, writes tiles and none of them has an element."""
+    written = op.normalized().writes() if op.is_tile and op.releases() is None else []
+    return bool(written) and all(
+        any(literal(r.extent) == 0 for r in operand.region) for operand in written
+    )
 
 
 def checked_call(op: TileOp) -> ir.Call:

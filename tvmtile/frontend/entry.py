@@ -30,12 +30,12 @@ from tvmtile.frontend.bindings import with_launch
 from tvmtile.frontend.dtypes import DType
 from tvmtile.frontend.module import DISPATCH_TOKEN, as_member, is_module_body
 from tvmtile.frontend.parameters import Parameters
+from tvmtile.frontend.reached import reached
 from tvmtile.frontend.rewrite import traced
 from tvmtile.frontend.source import parameter_location, parse_definition
 from tvmtile.frontend.tracer import Tracer, current_tracer
 from tvmtile.frontend.translate import translate_errors
 from tvmtile.frontend.variables import Ref, Reference, is_scalar_variable
-from tvmtile.ir.operands import literal
 from tvmtile.ir.rewriting import mentions, replace_loop
 from tvmtile.ir.spans import location_of
 
@@ -152,7 +152,7 @@ def _declared(func: Callable[..., object], parameters: Parameters, name: str, no
 
 def completed(func: tirx.PrimFunc, tracer: Tracer) -> tirx.PrimFunc:
     """The program with what only the tracer knows: where its kernels stand, and what it returns."""
-    located = _without_empty_grids(_with_locations(func, tracer))
+    located = reached(_with_locations(func, tracer))
     _check_variables(located)
     for name, value in {**_FOR_SCHEDULERS, **tracer.attributes}.items():
         located = located.with_attr(name, value)
@@ -214,25 +214,6 @@ def _with_locations(func: tirx.PrimFunc, tracer: Tracer) -> tirx.PrimFunc:
         (tirx.AssertStmt, locate_assertion),
     )
     return func.with_body(located)
-
-
-def _without_empty_grids(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Leave out kernels without blocks, as a tensor without elements makes them: they do nothing."""
-    from tvmtile.ir.kernels import is_kernel
-
-    def left_out(loop: tirx.For) -> tirx.Stmt:
-        return tirx.Evaluate(0) if is_kernel(loop) and not _has_blocks(loop) else loop
-
-    return func.with_body(mapped(func.body, (tirx.For, left_out)))
-
-
-def _has_blocks(loop: tirx.Stmt) -> bool:
-    """Tell whether no extent of a grid, whose axes are nested loops, is 0."""
-    while isinstance(loop, tirx.For) and loop.thread_binding is not None:
-        if literal(loop.extent) == 0:
-            return False
-        loop = loop.body
-    return True
 
 
 def _with_outputs(func: tirx.PrimFunc, tracer: Tracer) -> tirx.PrimFunc:

@@ -14,6 +14,7 @@ from tvmtile._tvm import IRBuilder
 from tvmtile.errors import InvalidOperand, InvalidValue, NestingError, warn_ignored
 from tvmtile.frontend.indices import Indices
 from tvmtile.frontend.tracer import current_tracer
+from tvmtile.frontend.values import as_count
 from tvmtile.ir.annotations import CLUSTER_ANNOTATION, KERNEL_ANNOTATION
 from tvmtile.ir.operands import literal
 from tvmtile.ir.types import Index
@@ -256,7 +257,7 @@ def _grid_extent(extent: Any) -> Any:
             f"T.Kernel: the grid extent {extent} is negative",
             help="use T.ceildiv(M, block_M), which is 0 where there is nothing to do",
         )
-    return extent
+    return as_count(extent)
 
 
 def _thread_extents(threads: Any) -> list[int]:

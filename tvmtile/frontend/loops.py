@@ -15,6 +15,7 @@ from tvmtile.frontend.constructs import LoopNest
 from tvmtile.frontend.indices import Indices
 from tvmtile.frontend.kernel import current_kernel, kernel_of
 from tvmtile.frontend.tracer import current_tracer
+from tvmtile.frontend.values import as_count
 from tvmtile.ir.annotations import (
     BLOCKS_ANNOTATION,
     ORDER_ANNOTATION,
@@ -228,7 +229,7 @@ def _extent(name: str, value: Any) -> Any:
     if hasattr(value, "asobject"):
         value = value.asobject()
     if isinstance(value, int) or (ir.is_prim_expr(value) and "int" in str(value.ty.dtype)):
-        return value
+        return as_count(value)
     raise InvalidOperand(
         f"{name}: a loop bound is an integer, not {value!r}",
         help="use // or T.ceildiv; in Python, `/` makes a float",
@@ -332,7 +333,7 @@ def vectorized(
 
 def grid(*extents: Index) -> Any:
     """Nested serial loops, one for each extent."""
-    return T.grid(*extents)
+    return T.grid(*(_extent("T.grid", extent) for extent in extents))
 
 
 class _PersistentNest(LoopNest):
@@ -363,25 +364,26 @@ class _PersistentNest(LoopNest):
 
     def _coordinates(self, tile: Any) -> list[Any]:
         """Tiles in groups of `group_size` along the first axis, so that a wave shares operands."""
+        domain = [1 if constant(extent) == 0 else extent for extent in self._domain]  # no tile asks
         rest: Any = 1
-        for extent in self._domain[1:]:
+        for extent in domain[1:]:
             rest = rest * extent
-        first, rows, within = tirx.const(0, "int32"), self._domain[0], tile
+        first, rows, within = tirx.const(0, "int32"), domain[0], tile
         if (constant(rows) or self._group + 1) > self._group:  # there may be several groups
             group_tiles = self._group * rest
             first = tirx.floordiv(tile, group_tiles) * self._group
-            rows = tirx.min(self._domain[0] - first, self._group)
-            if constant(self._domain[0]) is None:
+            rows = tirx.min(domain[0] - first, self._group)
+            if constant(domain[0]) is None:
                 rows = tirx.max(rows, 1)  # of a tile that there is: what divides by it is positive
             within = tirx.floormod(tile, group_tiles)
         coordinates = [first + tirx.floormod(within, rows)]
         remainder = tirx.floordiv(within, rows)
         inner = []
-        for extent in reversed(self._domain[1:]):
+        for extent in reversed(domain[1:]):
             inner.append(tirx.floormod(remainder, extent))
             remainder = tirx.floordiv(remainder, extent)
         coordinates += reversed(inner)
-        if None in map(constant, self._domain):
+        if None in map(constant, domain):
             # Analyses that do not know the extents see no other way that these are not negative.
             coordinates = [tirx.max(coordinate, 0) for coordinate in coordinates]
         return coordinates

@@ -213,6 +213,14 @@ def converted(value: Any, dtype: DTypeLike) -> Any:
 KINDS = ("bool", "int", "float")
 
 
+def as_count(value: Any) -> Any:
+    """A number of iterations or blocks as int32 or int64: loops have no variables of other dtypes."""
+    dtype = dtype_of_variable(value) or ""
+    if "int" not in dtype or dtype in ("int32", "int64"):
+        return value
+    return cast(value, "int32" if DataType(dtype).bits < 32 else "int64")
+
+
 def kind_of(dtype: str) -> str:
     """Which of `KINDS` a dtype is."""
     return next((kind for kind in KINDS if kind in dtype), "float")

@@ -13,7 +13,6 @@ from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile.errors import InvalidOperand, ShapeMismatch
-from tvmtile.frontend.elements import check_element
 from tvmtile.frontend.math import as_expr
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.operands import buffer_of, constant, describe, dtype_of, extents_of, origin_of
@@ -76,7 +75,6 @@ def _place(name: str, bits: int, tile: Any) -> tuple[ir.Var, list[Any], int]:
             f"T.{name}: an element of {describe(operand)} is wider than {bits} bits"
         )
     *outer, last = origin_of(operand)
-    check_element(buffer, [*outer, last])
     return buffer, [*outer, ramp(last, lanes)], lanes
 
 

@@ -68,6 +68,7 @@ from tvmtile.passes.target.lower_narrow_floats import (
 )
 from tvmtile.passes.target.lower_waits import LowerWaitsOnCuda
 from tvmtile.passes.target.name_divisions import NameDivisions
+from tvmtile.passes.tile.add_axes import AddAxes
 from tvmtile.passes.tile.bind_extents import BindExtents
 from tvmtile.passes.tile.declare_views_in_kernel import DeclareViewsInKernel
 from tvmtile.passes.tile.do_scalars_once import DoScalarsOnce
@@ -106,6 +107,7 @@ from tvmtile.passes.workarounds.wrap_unsigned import WrapUnsignedOnCpu
 
 __all__ = [
     "AccumulateInPlace",
+    "AddAxes",
     "ApproximateFunctionsOnCuda",
     "BindExtents",
     "CallImportedFunctions",

@@ -83,3 +83,22 @@ def test_one_variable_tells_the_next():
     tvmtile.compile(fill)(a, b)
     assert a[:4].eq(0).all()
     assert a[4:].eq(3).all()
+
+
+@pytest.mark.parametrize("extents", [("n", 4), (4, "N"), ("n", "N"), ("N", "n"), (4, 4)])
+@pytest.mark.parametrize("strides", [(8, 1), ("s", 1), ("S", 1), ("s", "S"), (8, "S")])
+def test_extents_and_strides_of_any_width(extents, strides):
+    """Of 32 and of 64 bits, constants among them: TVM reads each in the dtype of others."""
+    names = {name: T.dynamic(name, "int64" if name.isupper() else "int32") for name in "nNsS"}
+    shape, steps = ([names.get(item, item) for item in items] for items in (extents, strides))
+
+    @T.prim_func
+    def read(A: T.StridedTensor(shape, steps, "int32"), B: T.Tensor((4, 4), "int32")):
+        with T.Kernel(1):
+            for i, j in T.Parallel(4, 4):
+                B[i, j] = A[i, j]
+
+    a, b = torch.arange(64, dtype=torch.int32).view(8, 8)[:4, :4], torch.zeros(4, 4).int()
+    kernel = tvmtile.compile(read)
+    kernel(a, b)
+    assert torch.equal(a, b)

@@ -9,11 +9,12 @@ import numpy as np
 from tvm import ir, tirx
 
 from tvmtile.errors import InvalidValue, ShapeMismatch, UnsupportedDtype, warn
-from tvmtile.frontend.emit import emit
+from tvmtile.frontend.emit import checked_call, emit
 from tvmtile.frontend.operands import check_operand
-from tvmtile.ir.operands import describe, dtype_of, same_extents
+from tvmtile.ir.operands import describe, dtype_of, extents_of, literal, same_extents
 from tvmtile.ir.operators import tile_operator
 from tvmtile.ir.types import TileOperand
+from tvmtile.tileop.fill import clear
 from tvmtile.tileop.matrices import MatrixProduct, element_of, ignore_schedule, oriented
 
 
@@ -112,6 +113,11 @@ def gemm(
     a, b, c = (check_operand("gemm", n, v) for n, v in (("A", A), ("B", B), ("C", C)))
     flags = bool(transpose_A), bool(transpose_B), int(policy), bool(clear_accum)
     op = Gemm(a, b, c, *flags, max(-1, int(wg_wait)), k_pack, precision, impl=impl)
+    if 0 in map(literal, extents_of(a) or ()):  # there are no products
+        checked_call(op)
+        if clear_accum:
+            clear(c)
+        return
     emit(op)
     if not op.has_related_dtypes():
         warn(

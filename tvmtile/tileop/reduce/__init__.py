@@ -16,7 +16,7 @@ from tvmtile.errors import (
     UnsupportedDtype,
     warn_ignored,
 )
-from tvmtile.frontend.emit import emit
+from tvmtile.frontend.emit import checked_call, emit
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.combiners import COMBINERS, Combiner, is_integer, propagating_nan
 from tvmtile.ir.operands import (
@@ -27,12 +27,14 @@ from tvmtile.ir.operands import (
     describe,
     dtype_of,
     extents_of,
+    literal,
     same_extents,
     without_units,
 )
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.types import Index, TileOperand
 from tvmtile.tileop.elementwise import moving_axes
+from tvmtile.tileop.fill import Fill
 
 if TYPE_CHECKING:
     from tvmtile.layout.fragment import FragmentLayout
@@ -83,6 +85,7 @@ def reduce(
 
     Notes
     -----
+    Of an axis without elements the sum is 0, and the maximum what it is of NaNs alone.
     Floats narrower than 32 bits are combined in float32 and rounded once. The order in which a sum
     of floats is taken is the compiler's.
     """
@@ -99,7 +102,13 @@ def reduce(
     warn_ignored(f"T.{name}", OPTIONS_OF_TILELANG, annotations=annotations)
     src, dst = check_operand(name, "buffer", buffer), check_operand(name, "out", out)
     axis = checked_axis(name, "buffer", src, dim)
-    emit(Reduce(src, dst, reduce_type, axis, bool(clear), bool(nan_propagate)))
+    op = Reduce(src, dst, reduce_type, axis, bool(clear), bool(nan_propagate))
+    if literal((extents_of(src) or [])[axis]) == 0:
+        checked_call(op)
+        if clear:
+            emit(Fill(dst, op.combiner.identity(dtype_of(dst))))
+        return
+    emit(op)
 
 
 def reduce_sum(

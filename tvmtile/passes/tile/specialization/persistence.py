@@ -60,7 +60,7 @@ def persistent(kernel: tirx.For, multiprocessors: int) -> tirx.For:
     count = constant(total)
     if count is not None and count <= multiprocessors:
         raise Unsuitable(f"{count} blocks run at once")
-    block, turn, tile = (ir.Var(name, kernel.loop_var.ty) for name in ("block", "turn", "tile"))
+    block, turn, tile = (ir.Var(name, total.ty) for name in ("block", "turn", "tile"))
     backwards = count is not None and _is_uneven(kernel)
     place, turns = _place_and_turns(block, turn, total, multiprocessors, backwards)
     number = place + turn * multiprocessors
@@ -78,6 +78,7 @@ def persistent(kernel: tirx.For, multiprocessors: int) -> tirx.For:
     return replace_loop(
         kernel,
         loop_var=block,
+        min=tirx.const(0, str(block.ty.dtype)),
         extent=extent,
         body=whole,
         thread_binding=loops[0].thread_binding,
@@ -244,7 +245,12 @@ def _indices(
     inside = list(map(_inside, places, extents))
     if None in map(constant, extents):
         names, inside = named_divisions(inside, "panel")
-    return [*names, *map(tirx.Bind, blocks, inside)]
+    return [*names, *map(_bound, blocks, inside)]
+
+
+def _bound(index: ir.Var, value: Any) -> tirx.Bind:
+    """An index of a dtype that may be narrower than that of the number of blocks."""
+    return tirx.Bind(index, value.astype(index.ty.dtype))
 
 
 def _inside(place: Any, extent: Any) -> ir.Expr:
