@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass
 
 from tvmtile.carver.arch.device import TileDevice
+from tvmtile.ir.threads import MOST_REGISTERS
 
 _LATENCY = 700.0
 """Cycles from a load of the memory of a GPU to its value."""
@@ -23,7 +24,6 @@ _SHARED_RATE, _CACHE_RATE, _LANES = 128.0, 32.0, 128.0
 """Bytes that a core's shared memory moves in a cycle, and its share of the cache; its instructions."""
 _RESERVED = 1024
 """Bytes of shared memory that each block needs besides."""
-_MOST_REGISTERS = 255
 _LAUNCH = 2e-6
 
 
@@ -66,7 +66,7 @@ def seconds(work: Work, device: TileDevice) -> float:
 
 def blocks_per_core(work: Work, device: TileDevice) -> int:
     """How many blocks share a core of a GPU; 0 where none fits."""
-    if work.registers > _MOST_REGISTERS or work.shared > device.smem_cap:
+    if work.registers > MOST_REGISTERS or work.shared > device.smem_cap:
         return 0
     return resident_blocks(work.threads, work.registers, work.shared, device)
 

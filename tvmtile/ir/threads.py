@@ -25,7 +25,8 @@ MAX_THREADS = 1024
 """Threads that a block of either may have."""
 REGISTER_FILE = 65536
 """32-bit registers of a multiprocessor of NVIDIA's GPUs."""
-_MOST_REGISTERS = 255
+MOST_REGISTERS = 255
+"""32-bit registers of a thread; Apple's GPUs have fewer."""
 _REGISTER_UNIT = 8
 """Of a thread: a warp gets multiples of 256."""
 ALL_LANES = (1 << WARP_SIZE) - 1
@@ -36,7 +37,7 @@ _REGION = "tvmtile.group"
 
 def registers_of_each(threads: int) -> int:
     """Registers that each of so many threads can have where all of them run at once."""
-    return min(_MOST_REGISTERS, whole_registers(REGISTER_FILE // threads))
+    return min(MOST_REGISTERS, whole_registers(REGISTER_FILE // threads))
 
 
 def whole_registers(count: int) -> int:

@@ -9,14 +9,15 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import walk
 from tvmtile.codegen.metal import element_of, set_element
-from tvmtile.errors import VerifyError
+from tvmtile.errors import VerifyError, warn
 from tvmtile.ir.kernels import Launch, is_kernel, with_body
-from tvmtile.ir.operands import describe
+from tvmtile.ir.operands import bits_of, describe
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import mentions, substitute
 from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.scopes import SIMDGROUP_SCOPE, is_fragment
-from tvmtile.ir.threads import WARP_SIZE
+from tvmtile.ir.spans import location_of
+from tvmtile.ir.threads import MOST_REGISTERS, WARP_SIZE
 from tvmtile.layout.fragment import FragmentLayout, layout_of
 
 
@@ -30,7 +31,8 @@ def PlaceFragments(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     Each thread accesses elements that it holds (InferLayout and DistributeParallel see to that), and as
     a rule the number of a register does not depend on the thread then. Elements of simdgroup
-    matrices are read and written through `thread_elements()`.
+    matrices are read and written through `thread_elements()`. A fragment of more registers than a
+    thread can have is one in memory: that warns.
     """
     return with_body(func, _Place().rewrite(func.body))
 
@@ -47,15 +49,24 @@ class _Place(ScopedRewriter):
         return substitute(body, dict(self._arrays))
 
     def _places(self, node: tirx.Stmt) -> tirx.Stmt:
-        walk(node, (tirx.AllocBuffer, lambda alloc: self._note(alloc.buffer)), order="pre")
+        walk(node, (tirx.AllocBuffer, self._note), order="pre")
         return super().rewrite(node)
 
-    def _note(self, fragment: ir.Var) -> None:
+    def _note(self, alloc: tirx.AllocBuffer) -> None:
+        fragment = alloc.buffer
         if not is_fragment(fragment):
             return
         layout = layout_of(fragment)
         if layout is None:
             return  # matrices that a product has for itself
+        taken = layout.registers * bits_of(fragment) // 32
+        if taken > MOST_REGISTERS:
+            warn(
+                f"{describe(fragment)} takes {taken} registers of each thread, which has at most "
+                f"{MOST_REGISTERS}: it will lie in memory, which is slow; make it smaller, or give "
+                "T.Kernel more threads",
+                location_of(alloc),
+            )
         in_matrices = fragment.ty.storage_scope == SIMDGROUP_SCOPE
         self._layouts[fragment] = layout
         self._arrays[fragment] = tirx.decl_buffer(
