@@ -50,7 +50,7 @@ def register() -> None:
     _registered = True
     from tvm_ffi import register_global_func
 
-    for name in ("show_value", "show_tile", "report_out_of_bounds"):
+    for name in ("show_value", "show_tile", "report_out_of_bounds", "report_division_by_zero"):
         register_global_func(f"tvmtile.{name}", partial(_called, name))
     if not _is_runtime_alone():
         _register_with_compiler()

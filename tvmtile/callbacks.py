@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from tvmtile.errors import OutOfBounds, SourceLocation
+from tvmtile.errors import DIVISION_BY_ZERO, InvalidValue, OutOfBounds, SourceLocation
 
-__all__ = ["report_out_of_bounds", "show_tile", "show_value"]
+__all__ = ["report_division_by_zero", "report_out_of_bounds", "show_tile", "show_value"]
 
 
 def show_value(msg: str, label: str, dtype: str, value: float, *block: int) -> None:
@@ -40,7 +40,7 @@ def _write(msg: str, text: str, block: tuple[int, ...]) -> None:
     sys.stdout.flush()
 
 
-def report_out_of_bounds(tile: str, file: str, line: int, *numbers: int) -> None:
+def report_out_of_bounds(file: str, line: int, tile: str, *numbers: int) -> None:
     """Stop a kernel: compiled code calls this with the indices, extents and sizes of an access.
 
     Raises
@@ -60,3 +60,15 @@ def report_out_of_bounds(tile: str, file: str, line: int, *numbers: int) -> None
         help="a tile has no guards, as a tensor has: compare the index with its extents first",
         location=SourceLocation(file, line) if file else None,
     )
+
+
+def report_division_by_zero(file: str, line: int) -> None:
+    """Stop a kernel: compiled code calls this where it would divide.
+
+    Raises
+    ------
+    InvalidValue
+        Always.
+    """
+    message, help = DIVISION_BY_ZERO
+    raise InvalidValue(message, help=help, location=SourceLocation(file, line) if file else None)

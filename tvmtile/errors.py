@@ -85,6 +85,9 @@ _INTERNAL = (
     "<unknown>",
     "<frozen",
 )
+_TVM = tuple(
+    f"{Path(str(sys.modules[name].__file__)).parent}{os.sep}" for name in ("tvm", "tvm_ffi")
+)
 
 
 @dataclass(frozen=True)
@@ -128,12 +131,7 @@ def is_tvm(filename: str) -> bool:
     """Tell whether a frame's file belongs to TVM, or is not Python, as its C++ sources."""
     if not filename.endswith((".py", ">")) or filename == "<unknown>":
         return True
-    for name in ("tvm", "tvm_ffi"):
-        module = sys.modules.get(name)
-        origin = getattr(module, "__file__", None)
-        if origin is not None and filename.startswith(str(Path(origin).parent) + "/"):
-            return True
-    return False
+    return filename.startswith(_TVM)
 
 
 def user_location() -> SourceLocation | None:
@@ -398,6 +396,12 @@ def warn(message: str, location: SourceLocation | None = None) -> None:
         return
     warnings.warn_explicit(message, TileWarning, where.file, where.line, registry=_SHOWN_WARNINGS)
 
+
+DIVISION_BY_ZERO = (
+    "an integer is divided by 0",
+    "where a divisor may be 0, choose: T.if_then_else(n != 0, x // n, 0)",
+)
+"""What is wrong with it, and what to do."""
 
 OPTIONS_OF_TILELANG = "these are options of TileLang's own lowering"
 """Why annotations of an operator change nothing."""

@@ -151,7 +151,7 @@ def allocate(function: str, shape: Shape, dtype: DTypeLike, scope: str) -> Tile:
     tile = T.alloc_buffer(_shape(function, shape), str(name), scope=scope)
     tracer = current_tracer()
     if tracer is not None:
-        tracer.allocation_spans[tile] = current_span()
+        tracer.name_spans[tile] = current_span()
     return tile
 
 

@@ -200,8 +200,12 @@ def _with_locations(func: tirx.PrimFunc, tracer: Tracer) -> tirx.PrimFunc:
         return located if bound is None else with_launch(located, bound)
 
     def locate_allocation(node: tirx.AllocBuffer) -> tirx.AllocBuffer:
-        span = tracer.allocation_spans.get(node.buffer)
+        span = tracer.name_spans.get(node.buffer)
         return node if span is None else tirx.AllocBuffer(node.buffer, node.annotations, span)
+
+    def locate_bind(node: tirx.Bind) -> tirx.Bind:
+        span = tracer.name_spans.get(node.var)
+        return node if span is None else tirx.Bind(node.var, node.value, span)
 
     def locate_assertion(node: tirx.AssertStmt) -> tirx.AssertStmt:
         span = next(assertions, None)
@@ -211,6 +215,7 @@ def _with_locations(func: tirx.PrimFunc, tracer: Tracer) -> tirx.PrimFunc:
         func.body,
         (tirx.For, locate),
         (tirx.AllocBuffer, locate_allocation),
+        (tirx.Bind, locate_bind),
         (tirx.AssertStmt, locate_assertion),
     )
     return func.with_body(located)

@@ -92,7 +92,7 @@ class Tracer(Expressions):
         self.on_kernel = on_kernel
         self.kernel_spans: list[ir.Span | None] = []
         self.assertion_spans: list[ir.Span | None] = []
-        self.allocation_spans: dict[ir.Var, ir.Span | None] = {}
+        self.name_spans: dict[ir.Var, ir.Span | None] = {}
         self.launches: dict[ir.Var, dict[str, tuple[ir.Var, Any]]] = {}
         self.analyzer = Analyzer()
         self.loops: list[Loop] = []
@@ -330,6 +330,7 @@ class Tracer(Expressions):
         if not self.in_kernel and not reads_memory(value):
             return value  # the host's arithmetic on dimensions needs no variable of its own
         variable = T.Bind(value)
+        self.name_spans[variable] = current_span()
         IRBuilder.name(name, variable)
         if "int" in str(value.ty.dtype) and not reads_memory(value):
             self.analyzer.bind(variable, value)

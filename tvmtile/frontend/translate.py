@@ -22,6 +22,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import (
+    DIVISION_BY_ZERO,
     InvalidOperand,
     InvalidValue,
     SourceLocation,
@@ -358,12 +359,7 @@ _REASONS: tuple[tuple[str, type[TileError], str, str], ...] = (
         r"\1 is no unsigned integer",
         "use a signed dtype, or add 2 to the power of its bits",
     ),
-    (
-        "Divide by zero",
-        InvalidValue,
-        "an integer is divided by 0",
-        "where a divisor may be 0, choose: T.if_then_else(n != 0, x // n, 0)",
-    ),
+    ("Divide by zero", InvalidValue, *DIVISION_BY_ZERO),
     (
         r"Expected integer argument as .HS of (\S+) operator .*, but received (.*) of type T\.(\w+)",
         InvalidOperand,

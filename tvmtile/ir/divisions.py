@@ -15,13 +15,18 @@ from tvm.sym import Analyzer
 from tvmtile._tvm import mapped
 from tvmtile.ir.types import Binary
 
-_DIVISIONS = (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod)
+DIVISIONS = (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod)
 _TO_ZERO = {tirx.FloorDiv: tirx.Div, tirx.FloorMod: tirx.Mod}
 
 
 def is_division(value: ir.Expr) -> TypeGuard[Binary]:
     """Tell whether a value is a division, or its remainder, whose divisor is no constant."""
-    return isinstance(value, _DIVISIONS) and not isinstance(value.b, tirx.IntImm | tirx.FloatImm)
+    return isinstance(value, DIVISIONS) and not isinstance(value.b, tirx.IntImm | tirx.FloatImm)
+
+
+def divides_integers(value: ir.Expr) -> TypeGuard[Binary]:
+    """Tell whether a value is such a division of integers, signed or not: some have no value."""
+    return is_division(value) and str(value.ty.dtype).startswith(("int", "uint"))
 
 
 def is_integer(value: ir.Expr) -> bool:
@@ -61,7 +66,7 @@ def named_divisions(values: list[ir.Expr], name: str) -> tuple[list[tirx.Bind], 
     results = []
     for value in values:
         known = len(named)
-        result = mapped(value, (_DIVISIONS, replace))
+        result = mapped(value, (DIVISIONS, replace))
         is_new = len(named) > known and result.same_as(named[-1].var)
         results.append(named.pop().value if is_new else result)
     return named, results

@@ -87,7 +87,7 @@ def compile(
         Options of TVM's passes, as of `tvm.transform.PassContext(config=...)`. With `tvmtile.verify`,
         what must hold between tvmtile's passes is checked (see `tvmtile.passes.checks.verify`). With
         `tvmtile.check_indices`, an index that lies outside of a tile when the kernel runs on the CPU is
-        an error.
+        an error, and so is an integer that is divided by 0.
 
     Returns
     -------

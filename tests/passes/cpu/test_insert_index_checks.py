@@ -10,7 +10,7 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import MetalEmulationError, OutOfBounds, TileWarning
+from tvmtile.errors import InvalidValue, MetalEmulationError, OutOfBounds, TileWarning
 
 CHECKED = {"tvmtile.check_indices": True}
 PROGRAM = """
@@ -78,6 +78,37 @@ def test_an_index_outside_is_an_error_at_its_line(body, kernel_of):
     kernel(zeros(), zeros(), 4)  # once more, after the errors
 
 
+DIVISIONS = {
+    "Y[tx] = tx // I[tx]": 17,
+    "Y[tx] = tx % T.cast(I[tx], 'uint8')": 17,
+    "Y[tx] = s[0, 3 % (I[tx] + 4)]": 17,
+    "for i in T.serial(64 // I[0]):\n    Y[i % 32] = i": 0,
+    "for i in T.Parallel(32):\n    Y[i] = T.truncmod(i, I[i])": 17,
+    "T.copy(I[0 : T.ceildiv(2, I[0])], places[0 : T.ceildiv(2, I[0])])": 0,
+    "a = T.max(tx, 2) // I[tx]\nY[tx] = a": 17,
+    "while steps < 9 // I[0]: steps += 1": 0,
+    "a = tx // n\nY[tx] = a + I[tx]": None,
+    "if tx // n == 3: Y[tx] = 1": None,
+}
+
+
+@pytest.mark.full(but=3)
+@pytest.mark.parametrize("body", DIVISIONS)
+def test_a_division_by_zero_is_an_error_at_its_line(body, kernel_of):
+    marked = body.replace("\n", "  # here\n")
+    kernel = kernel_of(marked, target="llvm", pass_configs=CHECKED)
+    numbers = torch.ones(32, dtype=torch.int32)
+    kernel(numbers, zeros(), 4)
+    place = DIVISIONS[body]
+    if place is not None:
+        numbers[place] = -4 if "+ 4" in body else 0
+    with pytest.raises(InvalidValue) as caught:
+        kernel(numbers, zeros(), 4 if place is not None else 0)
+    assert caught.value.message == "an integer is divided by 0"
+    assert caught.value.location.text.endswith("# here")
+    assert "T.if_then_else" in caught.value.help
+
+
 def test_what_a_condition_keeps_from_an_access_is_not_checked():
     @tvmtile.jit(target="llvm", pass_configs=CHECKED)
     def main(I: T.Tensor((8,), "int32"), Y: T.Tensor((8,), "float32")):
@@ -90,10 +121,12 @@ def test_what_a_condition_keeps_from_an_access_is_not_checked():
                     Y[i] += s[I[i]]
                 if I[i] >= 4 or s[I[i]] > 3:
                     Y[i] += 10
+                if I[i] != 0 and 8 // I[i] == 2:
+                    Y[i] += 8 % I[i] + T.if_then_else(I[i] == 0, 7, 4 // I[i])
 
     y = torch.zeros(8)
     main(torch.arange(8, dtype=torch.int32), y)
-    assert y.tolist() == [4, 4, 4, 4, 11, 11, 11, 11]
+    assert y.tolist() == [4, 4, 4, 4 + 2 + 1, 11 + 0 + 1, 11, 11, 11]
 
 
 def test_a_gpu_has_no_such_checks_and_its_emulator_says_the_same(kernel_of):

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import DataType, DataTypeCode, ir, tirx
+from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import Replacement
+from tvmtile.ir.divisions import DIVISIONS, divides_integers
 from tvmtile.ir.kernels import with_body
-from tvmtile.ir.operands import constant, integer_range
+from tvmtile.ir.operands import integer_range
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import contains
 from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.types import Binary
 
 _MINUS_INFINITY = 1 - 2**63  # to TVM's analyzer
-_DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 
 
 @prim_func_pass("GuardDivisionsOnCpu")
@@ -25,18 +25,18 @@ def GuardDivisionsOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     A processor stops the process there, where GPUs go on with some number. So `x // 0` is x, `x % 0`
     is 0, and `least // -1`, which has no value in its dtype, wraps around to the least integer.
     """
-    if not contains(func.body, _DIVISIONS, _is_of_run_time):
+    if not contains(func.body, DIVISIONS, divides_integers):
         return func
     return with_body(func, _Guard().rewrite(func.body))
 
 
 class _Guard(ScopedRewriter):
     def others(self) -> list[Replacement]:
-        return [(_DIVISIONS, self._guarded)]
+        return [(DIVISIONS, self._guarded)]
 
     def _guarded(self, node: Binary) -> ir.Expr:
         division = self.descend(node)
-        if not _is_of_run_time(division):
+        if not divides_integers(division):
             return division
         a, b = division.a, division.b
         dtype = str(b.ty.dtype)
@@ -59,9 +59,3 @@ class _Guard(ScopedRewriter):
             is_least = tirx.EQ(differs, tirx.const(0, dtype))
             conditions.append(tirx.And(tirx.EQ(b, tirx.const(-1, dtype)), is_least))
         return conditions
-
-
-def _is_of_run_time(division: Binary) -> bool:
-    kind = DataType(str(division.ty.dtype)).type_code
-    is_integer = kind in (DataTypeCode.INT, DataTypeCode.UINT)
-    return is_integer and constant(division.b) is None

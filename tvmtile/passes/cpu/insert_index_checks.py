@@ -1,4 +1,4 @@
-"""InsertIndexChecks: an index outside of a tile stops a kernel that asks for checks."""
+"""InsertIndexChecks: indices outside of tiles, and divisors of 0, stop a kernel that asks for it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import Any
 from tvm import ir, tirx
 from tvm_ffi import structural_equal
 
-from tvmtile._tvm import Mutator, Replacement, mutated
+from tvmtile._tvm import Mutator, Replacement, mutated, nodes_in
 from tvmtile.errors import SourceLocation
 from tvmtile.ir.calls import is_if_then_else, op_name, takes_address
+from tvmtile.ir.divisions import DIVISIONS, divides_integers
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, has_effect, replace_loop, seq, substitute
 from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.scopes import is_global
-from tvmtile.ir.spans import location_of
+from tvmtile.ir.spans import first_location, location_of
 from tvmtile.ir.types import Binary
 
 CHECK_INDICES = "tvmtile.check_indices"
@@ -29,8 +30,8 @@ CHECK_INDICES = "tvmtile.check_indices"
 def InsertIndexChecks(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Check every index of a tile before its use, in a function with `tvmtile.check_indices`.
 
-    An index that is certainly inside needs no check. One that is used under a condition is looked at
-    under the same condition. Vectors with a check become serial loops.
+    Divisors of integers too. An index that is certainly inside needs no check. One that is used under a
+    condition is looked at under the same condition. Vectors with a check become serial loops.
     """
     if func.attrs is None or not func.attrs.get(CHECK_INDICES, False):
         return func
@@ -80,39 +81,28 @@ class _Checks(ScopedRewriter):
 
     def _checks(self, node: tirx.Stmt, *expressions: Any) -> list[tirx.Stmt]:
         checks: list[tirx.Stmt] = []
-        location = location_of(node) or next(filter(None, map(location_of, expressions)), None)
-        for access in _accesses_in(expressions, location):
-            check = self._check(access)
+        located = filter(None, map(location_of, (node, *expressions)))
+        location = next(located, None) or first_location(node)
+        for use in _uses_in(expressions, location):
+            check = self._check(use)
             if check is not None and not any(structural_equal(check, other) for other in checks):
                 checks.append(check)
         return checks
 
-    def _check(self, access: _Access) -> tirx.Stmt | None:
-        sizes = access.buffer.ty.shape
+    def _check(self, use: _Access | _Division) -> tirx.Stmt | None:
         unproven = [
-            part
-            for low, high, size in zip(access.low, access.high, sizes, strict=True)
-            for end in ((low,) if structural_equal(low, high) else (low, high))
-            for part in (end < 0, end >= size)
-            if not self.analyzer.can_prove(tirx.Not(part))
+            mistake for mistake in use.mistakes() if not self.analyzer.can_prove(tirx.Not(mistake))
         ]
         if not unproven or any(map(has_effect, unproven)):
             return None
-        check = tirx.IfThenElse(tirx.any(*unproven), _report(access), None)
-        for guard in reversed(access.guards):
+        report, *arguments = use.report()
+        location = use.location
+        place = ("", 0) if location is None else (location.file, location.line)
+        call = tirx.call_packed(f"tvmtile.report_{report}", *place, *arguments)
+        check = tirx.IfThenElse(tirx.any(*unproven), tirx.Evaluate(call), None)
+        for guard in reversed(use.guards):
             check = tirx.IfThenElse(guard, check, None)
         return check
-
-
-def _report(access: _Access) -> tirx.Stmt:
-    location = access.location
-    path, line = ("", 0) if location is None else (location.file, location.line)
-    numbers = [*access.low, *access.high, *access.buffer.ty.shape]
-    return tirx.Evaluate(
-        tirx.call_packed(
-            "tvmtile.report_out_of_bounds", describe(access.buffer), path, line, *numbers
-        )
-    )
 
 
 def _is_report(call: ir.Call) -> bool:
@@ -129,19 +119,51 @@ class _Access:
     guards: tuple[ir.Expr, ...]
     location: SourceLocation | None
 
+    def mistakes(self) -> list[ir.Expr]:
+        """The conditions under which it lies outside."""
+        return [
+            mistake
+            for low, high, size in zip(self.low, self.high, self.buffer.ty.shape, strict=True)
+            for end in ((low,) if structural_equal(low, high) else (low, high))
+            for mistake in (end < 0, end >= size)
+        ]
 
-def _accesses_in(expressions: Iterable[ir.Expr], location: SourceLocation | None) -> list[_Access]:
-    accesses = _Accesses(location)
+    def report(self) -> tuple[Any, ...]:
+        """What to call in that case, and with what."""
+        return "out_of_bounds", describe(self.buffer), *self.low, *self.high, *self.buffer.ty.shape
+
+
+@dataclass(frozen=True)
+class _Division:
+    """A division of integers, and under which conditions it comes to it."""
+
+    divisor: ir.Expr
+    guards: tuple[ir.Expr, ...]
+    location: SourceLocation | None
+
+    def mistakes(self) -> list[ir.Expr]:
+        """It has no value."""
+        return [tirx.EQ(self.divisor, tirx.const(0, str(self.divisor.ty.dtype)))]
+
+    def report(self) -> tuple[Any, ...]:
+        """What to call in that case."""
+        return ("division_by_zero",)
+
+
+def _uses_in(
+    expressions: Iterable[ir.Expr], location: SourceLocation | None
+) -> list[_Access | _Division]:
+    uses = _Uses(location)
     for expression in expressions:
-        accesses.visit(expression)
-    return accesses.found
+        uses.visit(expression)
+    return uses.found
 
 
-class _Accesses:
-    """Collects the uses of tiles in expressions: those in an index before the one it is of."""
+class _Uses:
+    """Collects the uses of tiles, and divisions, in expressions: those in an index before its own."""
 
     def __init__(self, location: SourceLocation | None) -> None:
-        self.found: list[_Access] = []
+        self.found: list[_Access | _Division] = []
         self._location = location
         self._guards: tuple[ir.Expr, ...] = ()
 
@@ -154,6 +176,7 @@ class _Accesses:
             (ir.Call, self._call),
             (ir.TensorLoad, self._load),
             (ir.TensorRegion, self._region),
+            (DIVISIONS, self._division),
         )
 
     def _under(self, condition: ir.Expr, node: ir.Expr, mutator: Mutator) -> None:
@@ -198,6 +221,14 @@ class _Accesses:
         mutator.default_mutate(load)
         self._note(load.source, load.indices, [_last(index) for index in load.indices], load)
         return load
+
+    def _division(self, node: Binary, mutator: Mutator) -> ir.Expr:
+        mutator.default_mutate(node)
+        if divides_integers(node):
+            located = filter(None, map(location_of, nodes_in(node, ir.TensorLoad)))
+            location = location_of(node) or next(located, self._location)
+            self.found.append(_Division(node.b, self._guards, location))
+        return node
 
     def _region(self, region: ir.TensorRegion, mutator: Mutator) -> ir.Expr:
         mutator.default_mutate(region)
