@@ -134,6 +134,15 @@ def test_a_program_alone_is_the_same_by_each_pipeline(target):
     assert not any("tvmtile.copy" in source for source in sources)
 
 
+def test_a_program_with_a_name_in_other_letters():
+    """LLVM's text, and what compilers for GPUs read, know C's letters only."""
+    program = Model["normalize"].with_attr("global_symbol", "größe")
+    for target in (SM90A, "metal", "llvm"):
+        built = tvm.compile(program, Target(target)).mod
+        assert built.implements_function("größe")
+        assert all(kernels.inspect_source().isascii() for kernels in built.imports)
+
+
 @pytest.mark.parametrize("target", ["llvm", SM90A], ids=["llvm", "sm_90a"])
 def test_instruments_see_each_pass(target):
     timing = PassTimingInstrument()

@@ -19,7 +19,7 @@ from tvmtile import passes as P
 from tvmtile.codegen.device import marked
 from tvmtile.codegen.intrinsics import LowerIntrinsics
 from tvmtile.codegen.metal_source import complete_what_tvm_builds
-from tvmtile.codegen.names import without_keywords
+from tvmtile.codegen.names import in_c, without_keywords
 from tvmtile.codegen.once import ShowNames
 from tvmtile.codegen.unrolled_loops import MarkUnrolled
 from tvmtile.errors import hide_internal_frames
@@ -387,9 +387,14 @@ def _finished(programs: ir.IRModule, on_cpu: Any) -> ir.IRModule:
     """A module of tile programs, lowered and split into kernels and what launches them."""
     lowered = LowerTilePrograms()(programs)
     on_gpu = {gv: f for gv, f in lowered.functions.items() if gpu(f.attrs["target"]) is not None}
-    result = _GPU_REST(ir.IRModule(on_gpu, attrs=programs.attrs))
+    names = {gv: str(func.attrs["global_symbol"]) for gv, func in on_gpu.items()}
+    # A kernel's name begins with that of its program, and compilers for GPUs take C's letters only.
+    named = {gv: f.with_attr("global_symbol", in_c(names[gv])) for gv, f in on_gpu.items()}
+    result = _GPU_REST(ir.IRModule(named, attrs=programs.attrs))
     for gv, func in result.functions.items():
-        result[gv] = marked(without_keywords(func))
+        symbol, name = str(func.attrs["global_symbol"]), names.get(gv, "")
+        renamed = func.with_attr("global_symbol", symbol.replace(in_c(name), name))
+        result[gv] = marked(without_keywords(renamed))
     complete_what_tvm_builds(_metal_kernels(result))
     host = {gv: func for gv, func in lowered.functions.items() if gv not in on_gpu}
     if host:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from tvm import ir, tirx
 
 from tvmtile._tvm import buffer_var, is_buffer_var, mapped
@@ -79,5 +81,5 @@ def without_keywords(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def in_c(name: str) -> str:
-    """A name in the letters of C: others become their numbers."""
-    return "".join(c if c.isascii() else f"u{ord(c):x}" for c in name)
+    """A name in the letters and digits of C: other characters become their numbers."""
+    return re.sub(r"[^A-Za-z0-9_]", lambda c: f"u{ord(c[0]):x}", name)

@@ -11,6 +11,7 @@ from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import is_buffer_var, nodes_in
+from tvmtile.codegen.names import in_c
 from tvmtile.errors import NoLowering
 from tvmtile.ir.alignment import WIDEST, failure_of, itemsize, unaligned
 from tvmtile.ir.calls import op_name, takes_address
@@ -61,7 +62,7 @@ def _checked(func: tirx.PrimFunc) -> tirx.PrimFunc:
         needed[root] = max(alignment, needed.get(root, 1))
     if not needed:
         return func
-    name = "tvmtile_address_in_" + re.sub(r"\W", "_", str(func.attrs["global_symbol"]))
+    name = "tvmtile_address_in_" + in_c(str(func.attrs["global_symbol"]))
     alignments = {root.name: alignment for root, alignment in needed.items()}
     func = unaligned(func, alignments)  # else LLVM takes for granted what is checked
     named = [param for param in func.params if param.name in alignments]

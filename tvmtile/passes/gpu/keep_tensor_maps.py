@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 from tvm import tirx
 
 from tvmtile._tvm import mapped
 from tvmtile.codegen.kept_maps import keep_name, kept_maps, recall_name
+from tvmtile.codegen.names import in_c
 from tvmtile.ir.kernels import importing_llvm, with_body
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -23,7 +22,7 @@ def KeepTensorMaps(func: tirx.PrimFunc) -> tirx.PrimFunc:
     A kernel gets its maps by value, so that a launch that waits in a stream or a graph has its own.
     """
     texts: list[str] = []
-    name = re.sub(r"\W", "_", str(func.attrs["global_symbol"]))
+    name = in_c(str(func.attrs["global_symbol"]))
 
     def kept(stmt: tirx.Evaluate) -> tirx.Stmt:
         call = stmt.value
