@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from tvm import DataType, ir, tirx
+from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var, mapped, nodes_in
+from tvmtile.ir.operands import bits_of
 from tvmtile.ir.rewriting import mentions, retyped
 from tvmtile.ir.scopes import is_global
 
@@ -68,4 +69,4 @@ def least_alignments(func: tirx.PrimFunc, params: Collection[ir.Var]) -> dict[ir
 
 def itemsize(buffer: ir.Var) -> int:
     """Bytes of an element."""
-    return max(1, DataType(str(buffer.ty.dtype)).bits // 8)
+    return max(1, bits_of(buffer) // 8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from typing import Any, TypeGuard, TypeVar
@@ -203,9 +204,15 @@ def with_body(func: tirx.PrimFunc, body: tirx.Stmt) -> tirx.PrimFunc:
     return mutated(func, (type(own), lambda node, _: body if node.same_as(own) else node))
 
 
-def too_many_blocks(count: str, axis: str, most: int) -> str:
-    """What to say where a grid has more blocks along an axis than a GPU launches."""
-    return f"T.Kernel: {count} blocks in {axis} are more than the {most} that the GPU launches"
+def too_many_blocks(count: object, tag: str, name: str, most: int) -> str:
+    """What to say where a grid has more blocks along an axis than a GPU of that name launches."""
+    return f"T.Kernel: {count} blocks in {tag[-1]}, of which {name} launches at most {most}"
+
+
+TOO_MANY_BLOCKS = re.compile(r"T\.Kernel: .* blocks in [yz], of which .* launches at most \d+")
+"""Finds that in what a launch says."""
+MORE_BLOCKS_IN_X = "write the longest axis first: T.Kernel(longest, ...)"
+"""What to do about it."""
 
 
 def importing_llvm(body: tirx.Stmt, texts: Iterable[str]) -> tirx.Stmt:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +28,7 @@ from tvmtile.errors import (
 from tvmtile.ir.assumptions import failure_of, is_assumption
 from tvmtile.ir.barriers import is_grid_barrier
 from tvmtile.ir.conditions import conjuncts
-from tvmtile.ir.kernels import is_tile_program
+from tvmtile.ir.kernels import MORE_BLOCKS_IN_X, TOO_MANY_BLOCKS, is_tile_program
 from tvmtile.ir.spans import location_of
 
 _OUR_LOWERING = tuple(
@@ -136,13 +135,9 @@ def launch_failure(func: tirx.PrimFunc, error: Exception) -> Exception:
 
     Another error is returned as it is.
     """
-    too_many = re.search(r"T\.Kernel: .* that the GPU launches", str(error))
+    too_many = TOO_MANY_BLOCKS.search(str(error))
     if too_many is not None:
-        return ArgumentError(
-            too_many.group(),
-            help="write the longest axis first: T.Kernel(longest, ...)",
-            location=_location(func),
-        )
+        return ArgumentError(too_many.group(), help=MORE_BLOCKS_IN_X, location=_location(func))
     if "COOPERATIVE_LAUNCH_TOO_LARGE" not in str(error):
         return error
     barriers = filter(is_grid_barrier, nodes_in(func.body, tirx.Evaluate))

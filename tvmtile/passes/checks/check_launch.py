@@ -17,7 +17,13 @@ from tvmtile.errors import (
 )
 from tvmtile.ir.barriers import barrier_name, is_cluster_barrier, is_grid_barrier
 from tvmtile.ir.calls import op_name
-from tvmtile.ir.kernels import Launch, statements_of, target_of
+from tvmtile.ir.kernels import (
+    MORE_BLOCKS_IN_X,
+    Launch,
+    statements_of,
+    target_of,
+    too_many_blocks,
+)
 from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.scopes import is_cluster_mbarrier, is_mbarrier, is_shared
@@ -84,9 +90,8 @@ def _check_blocks(kernel: tirx.For, capability: GpuCapability) -> None:
         tag, count = str(axis.thread_binding.thread_tag), constant(axis.extent) or 0
         if tag != "blockIdx.x" and count > capability.most_blocks:
             raise InvalidOperand(
-                f"T.Kernel: {count} blocks in {tag[-1]}, of which {capability.name} launches at most "
-                f"{capability.most_blocks}",
-                help="write the longest axis first: T.Kernel(longest, ...)",
+                too_many_blocks(count, tag, capability.name, capability.most_blocks),
+                help=MORE_BLOCKS_IN_X,
                 location=location_of(axis) or location_of(kernel),
             )
 

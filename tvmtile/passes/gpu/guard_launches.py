@@ -35,7 +35,7 @@ def GuardLaunches(mod: ir.IRModule, _: PassContext) -> ir.IRModule:
 
 class _Guard:
     def __init__(self, capability: GpuCapability | None) -> None:
-        self._most = None if capability is None else capability.most_blocks
+        self._gpu = capability
 
     def guarded(self, launch: tirx.AttrStmt, mutator: Mutator) -> tirx.Stmt:
         if launch.attr_key != "thread_extent":
@@ -55,7 +55,8 @@ class _Guard:
 
     def _checks(self, axis: tirx.AttrStmt) -> list[tirx.Stmt]:
         tag = str(axis.node.thread_tag)
-        if self._most is None or tag not in ("blockIdx.y", "blockIdx.z"):
+        if self._gpu is None or tag not in ("blockIdx.y", "blockIdx.z"):
             return []
-        message = ir.StringImm(too_many_blocks(str(axis.value), tag[-1], self._most))
-        return [tirx.AssertStmt(axis.value <= self._most, ir.StringImm("ValueError"), [message])]
+        most = self._gpu.most_blocks
+        message = ir.StringImm(too_many_blocks(axis.value, tag, self._gpu.name, most))
+        return [tirx.AssertStmt(axis.value <= most, ir.StringImm("ValueError"), [message])]
