@@ -98,7 +98,7 @@ def test_constants_give_what_values_of_run_time_do(dtype):
     """What TVM folds when a node is made, and when it simplifies, is what machines compute."""
     is_float = "float" in dtype
     constants = FLOATS if is_float else INTEGERS
-    count, rows = len(constants), 6 if is_float else 8
+    count, rows = len(constants), 7 if is_float else 8
 
     @T.prim_func
     def main(

@@ -237,7 +237,7 @@ class ExactInterpreter:
         known = [
             None if c is not None else self.value(n) for c, n in zip(constants, nodes, strict=True)
         ]
-        kind = next(x.dtype for x in known if x is not None)
+        kind = next((x.dtype for x in known if x is not None), np.dtype(np.float32))
         a, b = (
             np.asarray(c).astype(kind) if x is None else x
             for c, x in zip(constants, known, strict=True)

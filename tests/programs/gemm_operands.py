@@ -233,6 +233,21 @@ def gemm_of_regions(
 
 
 @program(
+    parameters={"at": [4, 1, 2, 8, 36], "transpose_A": FLAGS, "transpose_B": FLAGS},
+    fast=["sm_80"],
+)
+def gemm_of_columns_from_anywhere(A: float16[64, 128], C: float32[64, 64]):
+    """In a swizzled tile eight columns lie together, and the operands may begin among them."""
+    with T.Kernel(1, threads=128):
+        a = T.alloc_shared((64, 128), "float16")
+        c = T.alloc_fragment((64, 64), "float32")
+        T.copy(A, a)
+        T.clear(c)
+        T.gemm(a[0:64, at : at + 64], a[0:64, at : at + 64], c, transpose_A, transpose_B)
+        T.copy(c, C)
+
+
+@program(
     name="gemm_of_padded_rows",  # whose stride is not their length, nor a multiple of 4
     parameters={
         "dtypes": [("float16", "float32")],

@@ -192,7 +192,7 @@ def roundings(A: dtype[24], B: dtype[2, 24]):
 
 @program(parameters={"dtype": FLOATS}, examples="dtype", inputs="extreme", fast=["metal", "sm_80"])
 def floats_that_are_extreme(
-    X: dtype[16, 32], Z: dtype[16, 32], C: dtype[11, 16, 32], R: dtype[4, 16]
+    X: dtype[16, 32], Z: dtype[16, 32], C: dtype[13, 16, 32], R: dtype[4, 16]
 ):
     """Differences keep what a sum has lost; a number is larger and smaller than none."""
     with T.Kernel(1, threads=64):
@@ -211,6 +211,8 @@ def floats_that_are_extreme(
             C[8, i, j] = 0.0 / X[i, j]
             C[9, i, j] = X[i, j] / 0.0
             C[10, i, j] = 1.0 / (X[i, j] + 0.0)
+            C[11, i, j] = 1.0 / T.Select(X[i, j] > Z[i, j], 0.0, -0.0)
+            C[12, i, j] = 1.0 / T.if_then_else(X[i, j] > Z[i, j], -0.0, 0.0)
         T.reduce_max(tile, rows, dim=1)
         T.copy(rows, R[0, :])
         T.reduce_min(tile, rows, dim=1)
@@ -274,6 +276,42 @@ def magnitudes_of_integers(A: dtype[16, 32], C: dtype[16, 32]):
     with T.Kernel(1, threads=32):
         for i, j in T.Parallel(16, 32):
             C[i, j] = T.abs(A[i, j])
+
+
+@program(
+    parameters={"dtype": ["uint32", "uint64"]},
+    examples="dtype",
+    inputs="extreme",
+    fast=["metal", "sm_80"],
+)
+def unsigned_numbers_that_wrap(
+    X: dtype[16, 32], Z: dtype[16, 32], C: dtype[12, 16, 32], D: bool[8, 16, 32]
+):
+    """A sum may be less than its terms, a difference more than what it is taken from."""
+    with T.Kernel(1, threads=32):
+        for i, j in T.Parallel(16, 32):
+            x = X[i, j]
+            z = Z[i, j]
+            C[0, i, j] = T.max(x + z, z)
+            C[1, i, j] = T.min(x + z, x)
+            C[2, i, j] = T.max(X[i, j] + Z[i, j], Z[i, j])
+            C[3, i, j] = T.max(x + 5, x)
+            C[4, i, j] = T.min(x - 1, x)
+            C[5, i, j] = T.max(x - z, x)
+            C[6, i, j] = (x + 6) - 6
+            C[7, i, j] = (x * 2) // 2
+            C[8, i, j] = (x + z) // 2
+            C[9, i, j] = (x * 4 + 4) % 4
+            C[10, i, j] = T.max(x * z, x)
+            C[11, i, j] = T.min(x + 7, 3)
+            D[0, i, j] = x + z >= z
+            D[1, i, j] = x + 5 > x
+            D[2, i, j] = x - 1 < x
+            D[3, i, j] = x - z <= x
+            D[4, i, j] = x + z == z + x
+            D[5, i, j] = x + 5 < 5
+            D[6, i, j] = x * 2 >= x
+            D[7, i, j] = X[i, j] + Z[i, j] < Z[i, j]
 
 
 @program(

@@ -14,7 +14,7 @@ from tvm import DataType, ir, tirx
 
 from tvmtile.errors import InvalidOperand, InvalidValue, OutOfBounds
 from tvmtile.frontend.dtypes import DType, DTypeLike, Extent, as_dtype, cast
-from tvmtile.frontend.values import as_condition
+from tvmtile.frontend.values import as_condition, with_sign
 from tvmtile.ir.packed import FLOAT4
 from tvmtile.ir.types import Index, Value
 
@@ -213,7 +213,7 @@ def Select(condition: Value, then: Value, otherwise: Value) -> ir.Expr:
     test = as_condition(condition)
     if isinstance(test, bool):
         return a if test else b
-    return tirx.Select(test, a, b)
+    return tirx.Select(test, a, with_sign(b))
 
 
 def round(x: Value, rounding_mode: str = "ties-to-even") -> ir.Expr:

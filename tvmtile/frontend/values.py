@@ -97,6 +97,16 @@ def _hidden_zero(sign: int | None, dtype: str) -> ir.Expr:
     return zero if dtype == "float32" else tirx.Cast(dtype, zero)
 
 
+def with_sign(value: Any) -> Any:
+    """A value of which TVM does not know that it is zero, and takes -0 for 0."""
+    sign, dtype = _sign_of_zero(value), _scalar_dtype(value)
+    return (
+        value
+        if sign is None or dtype is None or "float" not in dtype
+        else _hidden_zero(sign, dtype)
+    )
+
+
 def _is_truth(value: Any) -> bool:
     """Tell whether a value is a truth value, whose sums TVM would cut off to one bit."""
     if isinstance(value, bool | ExprOp):

@@ -62,7 +62,7 @@ class _Flattener(ScopedRewriter):
         # Neighbours differ in what is added last, so that nvcc sees that they can be accessed at once.
         run = contiguous_run(tile) or 1
         within = self.analyzer.simplify(tirx.floormod(first, run))
-        start = self.analyzer.simplify(first - within)
+        start = self.analyzer.simplify(tirx.floordiv(first, run) * run)
         place = tile.ty.layout.apply(*outer, start, shape=tile.ty.shape)["m"]
         place = self.analyzer.simplify(place) + within
         return place if vector is None else tirx.Ramp(place, vector.stride, vector.lanes)

@@ -7,6 +7,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import mapped
 from tvmtile.codegen.device import device_pass
+from tvmtile.ir.calls import op_name
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import prim_func_pass
@@ -26,12 +27,18 @@ def KeepComparisons(func: tirx.PrimFunc) -> tirx.PrimFunc:
     Of `x - x` the simplifier makes zero, which NaN and infinity do not give, and of `(x + y) - x` it
     makes `y`: what a sum has lost by rounding, which compensated sums compute so, would be nothing. It
     does not do so with a product by -1, which is one subtraction in machine code.
+
+    Of `x < x + 5` of unsigned integers it would make `0 - 5 < 0`, and fails at that; the sum wraps. It
+    does not look into the bits of a constant.
     """
     return with_body(func, mapped(func.body, (COMPARISONS, _kept), (tirx.Sub, _uncancelled)))
 
 
 def _kept(comparison: Binary) -> ir.Expr:
-    if "float" not in str(comparison.a.ty.dtype):
+    dtype = str(comparison.a.ty.dtype)
+    if dtype.startswith("uint"):
+        return type(comparison)(_wrapping(comparison.a), _wrapping(comparison.b), comparison.span)
+    if "float" not in dtype:
         return comparison
     if isinstance(comparison, tirx.EQ | tirx.NE) and tvm_ffi.structural_equal(
         comparison.a, comparison.b
@@ -42,6 +49,15 @@ def _kept(comparison: Binary) -> ir.Expr:
     if isinstance(comparison, tirx.NE):
         return tirx.EQ(tirx.Cast("int32", tirx.EQ(comparison.a, comparison.b)), zero)
     return tirx.NE(tirx.Cast("int32", comparison), zero)
+
+
+def _wrapping(value: ir.Expr) -> ir.Expr:
+    """An unsigned integer; one to which a constant is added, with the constant's bits."""
+    if not isinstance(value, tirx.Add) or not isinstance(value.b, tirx.IntImm):
+        return value
+    dtype = str(value.ty.dtype)
+    bits = tirx.reinterpret(dtype.removeprefix("u"), value.b)
+    return value.a + tirx.reinterpret(dtype, bits)
 
 
 def _is_nan(value: ir.Expr) -> ir.Expr:
@@ -68,7 +84,20 @@ def ShowComparisons(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
     """Undo `KeepComparisons`, when nothing simplifies any more."""
     del kind
     tests = (tirx.EQ, tirx.NE, tirx.LT)
-    return with_body(func, mapped(func.body, (tests, _shown)))
+    return with_body(func, mapped(func.body, (tests, _shown), (ir.Call, _shown_constant)))
+
+
+def _shown_constant(call: ir.Call) -> ir.Expr:
+    """The constant whose bits are taken as those of a signed integer and back."""
+    bits = call.args[0] if op_name(call) == _REINTERPRET else None
+    if not isinstance(bits, ir.Call) or op_name(bits) != _REINTERPRET:
+        return call
+    value: ir.Expr = bits.args[0]
+    is_same = isinstance(value, tirx.IntImm) and value.ty.dtype == call.ty.dtype
+    return value if is_same else call
+
+
+_REINTERPRET = "tirx.reinterpret"
 
 
 def _shown(test: Binary) -> ir.Expr:
