@@ -38,6 +38,7 @@ _STEPS = (
     "fence.",
     "mbarrier.arrive",
     "mbarrier.expect_tx",
+    "mbarrier.init",
     "mbarrier.try_wait",
     "wgmma.commit_group",
     "wgmma.fence",
@@ -50,6 +51,11 @@ _OF_A_STAGE = (
     "mbarrier.try_wait",
     "wgmma.mma",
 )
+# An arrival that publishes what was written, and the one that does not.
+_PUBLISHES = {
+    "barrier.cluster.arrive.release.aligned": "barrier.cluster.arrive.relaxed.aligned",
+    "mbarrier.arrive.release.cluster.shared::cluster.b64": "mbarrier.arrive.shared::cluster.b64",
+}
 _GROUPS = re.compile(r"([\w.]*wait_group[\w.]*) (\d+);")
 _STAGE = re.compile(r"\((\([^()]*\)|\w+) ([&%] \d+)\)")
 ROW = 128  # bytes of a row of a swizzled tile
@@ -112,6 +118,10 @@ def _with_mistakes(line: str, instructions: dict[str, str], mistakes: list[Mista
         if loose is not None:
             asm = f'asm volatile("{loose[1]} {int(loose[2]) + 1};" : : : "memory");'
             text = f"if (mistake == {number('one group more left under way')}) {asm} else {text}"
+        if instruction in _PUBLISHES:
+            address, operand = (" _, [%0]", f'"r"({arguments})') if arguments else ("", "")
+            asm = f'asm volatile("{_PUBLISHES[instruction]}{address};" : : {operand} : "memory");'
+            text = f"if (mistake == {number('publishes nothing')}) {asm} else {text}"
         text = f"if (mistake != {number('left out')}) {{ {text} }}"
     return call["indent"] + text
 

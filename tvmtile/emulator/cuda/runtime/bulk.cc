@@ -171,6 +171,10 @@ void arrive(int line, std::uint32_t address, Mbarrier& barrier, unsigned count, 
 void finish(const Copy& copy) {
   for (std::size_t i = 0; i < copy.chunks.size(); ++i) {
     const auto& [to, from] = copy.chunks[i];
+    for (const char* place : {static_cast<const char*>(to), from}) {
+      if (!machine->has_ended(reinterpret_cast<std::uintptr_t>(place))) continue;
+      fail_protocol(copy.line, "a copy in the shared memory of a block that has ended");
+    }
     if (copy.combine != nullptr) {
       copy.combine(to, from, copy.sizes[i]);
     } else if (from == nullptr) {
@@ -208,14 +212,14 @@ bool idle() {
   return true;
 }
 
-// Shared memory that a store reads goes with the block.
+// Shared memory that a copy reads or fills goes with the block.
 void end() {
-  while (idle()) {
-  }
   for (const Stores& thread : stores) {
     if (thread.issued > thread.waited) {
       fail_protocol(thread.line, "the end of a block that did not wait for a bulk store");
     }
+  }
+  while (idle()) {
   }
 }
 

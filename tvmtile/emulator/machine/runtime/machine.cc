@@ -734,11 +734,7 @@ void Machine::access(const Thread& thread, unsigned agent, std::uintptr_t addres
       address - region->data > region->bytes - size) {
     fail_access(Failure::kOutOfBounds, thread, address, size, access, instruction, line);
   }
-  const bool in_block = region->space == Space::kGlobal ||
-                        memory_.block_of(address) == thread.context.rank;
-  if (!in_block && blocks_[memory_.block_of(address)].finished == block_threads_) {
-    fail_protocol(line, "the shared memory of a block that has ended");
-  }
+  if (has_ended(address)) fail_protocol(line, "the shared memory of a block that has ended");
   const std::uint64_t instructions = collective_lanes_ ? 0 : (size + kWidestAccess - 1) / kWidestAccess;
   // What happens in the background has banks to itself, as far as this counts.
   if (launch_.counts_conflicts && region->space == Space::kShared && agent == thread.number) {

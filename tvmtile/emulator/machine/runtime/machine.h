@@ -174,6 +174,10 @@ class Machine {
   std::size_t blocks() const { return blocks_.size(); }
   void count(Operation operation) { ++statistics_.operations[operation]; }
 
+  // Whether an address is of shared memory whose block has ended.
+  bool has_ended(std::uintptr_t address) const {
+    return memory_.is_shared(address) && blocks_[memory_.block_of(address)].finished == block_threads_;
+  }
   // Checks an access by `thread`, or by an agent that works for it: what it started in the
   // background. Ends the launch if it is wrong.
   void access(const Thread& thread, std::uintptr_t address, std::uint64_t size, Access access,

@@ -70,6 +70,7 @@ class Memory {
   std::uintptr_t shared_base() const { return base_; }
 
   bool contains(std::uintptr_t address) const { return address - base_ < span_; }
+  bool is_shared(std::uintptr_t address) const { return contains(address) && address - base_ < kSlot; }
 
   // The region that an address in reserved space belongs to, or is nearest to.
   Region* find(std::uintptr_t address) {
