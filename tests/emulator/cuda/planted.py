@@ -44,6 +44,8 @@ _STEPS = (
     "wgmma.fence",
     "wgmma.wait_group",
 )
+# Steps that may not be taken twice.
+_NOT_TWICE = ("barrier.", "mbarrier.arrive", "mbarrier.expect_tx", "cp.async.mbarrier")
 _OF_A_STAGE = (
     "cp.async.bulk.tensor",
     "cp.async.c",
@@ -122,6 +124,8 @@ def _with_mistakes(line: str, instructions: dict[str, str], mistakes: list[Mista
             address, operand = (" _, [%0]", f'"r"({arguments})') if arguments else ("", "")
             asm = f'asm volatile("{_PUBLISHES[instruction]}{address};" : : {operand} : "memory");'
             text = f"if (mistake == {number('publishes nothing')}) {asm} else {text}"
+        if instruction.startswith(_NOT_TWICE):
+            text = f"if (mistake == {number('done twice')}) {{ {text} }} {text}"
         text = f"if (mistake != {number('left out')}) {{ {text} }}"
     return call["indent"] + text
 
