@@ -2,12 +2,17 @@
 
 Sums, differences and products of unsigned integers that wrap: TVM marks those of 32 and 64 bits `nuw`,
 so LLVM, and TVM's simplifier, take for granted that they fit. A function that LLVM inlines keeps the
-instruction plain. And a zero that LLVM does not know.
+instruction plain. Divisors that processors can divide by: to TVM's simplifier a choice is one more case
+of all that is computed from it. And a zero that LLVM does not know.
 """
 
 from __future__ import annotations
 
 from functools import cache
+
+from tvm import DataType
+
+from tvmtile.ir.operands import integer_range
 
 WRAPPING = ("uint32", "uint64")
 """The dtypes whose arithmetic TVM takes for free of overflow."""
@@ -15,6 +20,17 @@ _FUNCTION = """\
 define i{bits} @{name}(i{bits} %a, i{bits} %b) alwaysinline {{
   %result = {operation} i{bits} %a, %b
   ret i{bits} %result
+}}
+"""
+_DIVISOR = """\
+define {type} @{name}({type} %a, {type} %b) alwaysinline {{
+  %is_zero = icmp eq {type} %b, {zero}
+  %is_minus_one = icmp eq {type} %b, {minus_one}
+  %is_least = icmp eq {type} %a, {least}
+  %wraps = and {truth} %is_minus_one, %is_least
+  %is_bad = or {truth} %is_zero, %wraps
+  %result = select {truth} %is_bad, {type} {one}, {type} %b
+  ret {type} %result
 }}
 """
 _ZERO = """\
@@ -31,6 +47,23 @@ def wrapping_function(operation: str, dtype: str) -> tuple[str, str]:
     name = f"tvmtile_{operation}_{dtype}"
     bits = dtype.removeprefix("uint")
     return name, _FUNCTION.format(bits=bits, name=name, operation=operation)
+
+
+@cache
+def divisor_function(dtype: str) -> tuple[str, str]:
+    """The name and the text of a function of two signed integers, of which one divides the other.
+
+    It gives the divisor, or 1 where there is no quotient: for 0, and for -1 and the least dividend.
+    """
+    lanes, bits = DataType(dtype).lanes, DataType(dtype).bits
+    least, _ = integer_range(str(DataType(dtype).with_lanes(1)))
+    numbers = {"zero": "0", "one": "1", "minus_one": "-1", "least": str(least)}
+    name = f"tvmtile_divisor_{dtype}"
+    types = {"type": f"i{bits}", "truth": "i1"}
+    if lanes > 1:
+        types = {role: f"<{lanes} x {scalar}>" for role, scalar in types.items()}
+        numbers = {role: f"splat (i{bits} {number})" for role, number in numbers.items()}
+    return name, _DIVISOR.format(name=name, **types, **numbers)
 
 
 @cache

@@ -87,3 +87,26 @@ def test_a_chain_of_conversions_takes_time_in_proportion(length):
     tvmtile.compile(main, target="llvm")(given, result)
     assert processor_time() - start < 10
     assert torch.equal(result, expected)
+
+
+def test_names_of_divisions_by_one_another_take_time_in_proportion():
+    @T.prim_func
+    def main(A: T.Tensor((64,), "int32"), n: T.int32):
+        with T.Kernel(1, threads=64):
+            i = T.get_thread_binding()
+            a = A[i]
+            b = n // a - a % n
+            c = n // b - b % n
+            d = n // c - c % n
+            e = n // d - d % n
+            f = n // e - e % n
+            A[i] = n // f - f % n
+
+    given = torch.arange(64, dtype=torch.int32)
+    expected = given.tolist()
+    for _ in range(6):
+        expected = [100 // (x or 1) - x % 100 for x in expected]
+    start = processor_time()
+    tvmtile.compile(main, target="llvm")(given, 100)
+    assert processor_time() - start < 10
+    assert given.tolist() == expected

@@ -7,8 +7,9 @@ from typing import Any
 from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import Replacement
+from tvmtile.codegen.llvm_integers import divisor_function
 from tvmtile.ir.divisions import DIVISIONS, divides_integers
-from tvmtile.ir.kernels import with_body
+from tvmtile.ir.kernels import importing_llvm, with_body
 from tvmtile.ir.operands import integer_range
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import contains
@@ -27,10 +28,16 @@ def GuardDivisionsOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     if not contains(func.body, DIVISIONS, divides_integers):
         return func
-    return with_body(func, _Guard().rewrite(func.body))
+    guard = _Guard()
+    body = guard.rewrite(func.body)
+    return with_body(func, importing_llvm(body, guard.texts))
 
 
 class _Guard(ScopedRewriter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
     def others(self) -> list[Replacement]:
         return [(DIVISIONS, self._guarded)]
 
@@ -38,24 +45,16 @@ class _Guard(ScopedRewriter):
         division = self.descend(node)
         if not divides_integers(division):
             return division
-        a, b = division.a, division.b
-        dtype = str(b.ty.dtype)
-        bad = self._without_a_value(a, b, dtype)
-        if not bad:
-            return division
-        divisor = tirx.Select(tirx.any(*bad), tirx.const(1, dtype), b)
-        return type(division)(a, divisor, division.span)
+        return type(division)(division.a, self._divisor(division.a, division.b), division.span)
 
-    def _without_a_value(self, a: Any, b: Any, dtype: str) -> list[ir.Expr]:
-        """The conditions under which a quotient has none."""
+    def _divisor(self, a: Any, b: Any) -> ir.Expr:
+        """`b`, or 1 where it is 0, or where it is -1 and `a` the least integer."""
+        dtype = str(b.ty.dtype)
         low, _ = integer_range(str(DataType(dtype).with_lanes(1)))
-        bound, of_dividend = map(self.analyzer.const_int_bound, (b, a))
-        is_positive = int(bound.min_value) > 0
-        conditions: list[ir.Expr] = [] if is_positive else [tirx.EQ(b, tirx.const(0, dtype))]
-        may_be_least = int(of_dividend.min_value) <= max(low, _MINUS_INFINITY)
-        if low < 0 and int(bound.min_value) < 0 and may_be_least:
-            # TVM's simplifier takes `a == low` for false: it does not look into bits.
-            differs = tirx.bitwise_xor(a, tirx.const(low, dtype))
-            is_least = tirx.EQ(differs, tirx.const(0, dtype))
-            conditions.append(tirx.And(tirx.EQ(b, tirx.const(-1, dtype)), is_least))
-        return conditions
+        least_divisor, least = (int(self.analyzer.const_int_bound(v).min_value) for v in (b, a))
+        if low == 0 or least_divisor >= 0:
+            return b if least_divisor > 0 else tirx.max(b, tirx.const(1, dtype))
+        name, text = divisor_function(dtype)
+        self.texts.append(text)
+        may_be_least = least <= max(low, _MINUS_INFINITY)
+        return tirx.call_pure_extern(dtype, name, a if may_be_least else tirx.const(0, dtype), b)

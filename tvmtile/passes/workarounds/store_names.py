@@ -10,6 +10,7 @@ from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import Mutator, mutated, nodes_in
 from tvmtile.ir.calls import is_if_then_else
+from tvmtile.ir.divisions import is_division
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, has_effect, seq, substitute
@@ -20,36 +21,48 @@ _LIMIT = 1000
 
 @prim_func_pass("StoreNamesOnCpu", requires=(Property.HOST_MEMORY,))
 def StoreNamesOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Store what the names of an expression (`T.Let`) stand for, where too many are in one another.
+    """Store what names of expressions (`T.Let`) and lines stand for, where too many are in one another.
 
     TVM's generator for LLVM tells its analyzer what each name stands for, which then puts that in every
     place of the name. Each conversion to bfloat16 names its bits and uses them four times: 4**n copies
     where n of them follow one another. What is loaded from memory has no value that the analyzer knows;
     LLVM makes registers of it again. A choice with names in it becomes a branch.
     """
+    uses = Counter(nodes_in(func.body, ir.Var))
+    costs: dict[ir.Var, int] = {}
 
     def visit_for(loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
         is_vector = loop.kind == tirx.ForKind.VECTORIZED  # its names have a lane for each iteration
         return loop if is_vector else mutator.default_mutate(loop)
 
-    uses = Counter(nodes_in(func.body, ir.Var))
+    def visit(statement: Any, _: Mutator) -> tirx.Stmt:
+        stored = _stored(statement, uses)
+        if not isinstance(statement, tirx.Bind) or stored is not statement:
+            return stored
+        cost = _cost_of_value(costs, statement.value)
+        is_kept = cost > _LIMIT and _is_scalar(statement.value)
+        costs[statement.var] = 1 if is_kept else cost
+        return _kept(statement) if is_kept else statement
+
     statements = (tirx.BufferStore, tirx.Bind, tirx.Evaluate)
-    return with_body(
-        func,
-        mutated(
-            func.body, (tirx.For, visit_for), (statements, lambda node, _: _stored(node, uses))
-        ),
-    )
+    return with_body(func, mutated(func.body, (tirx.For, visit_for), (statements, visit)))
 
 
 def _stored(statement: tirx.Stmt, uses: Counter[ir.Var]) -> tirx.Stmt:
-    """A statement, behind those that store what its names stand for."""
+    """A statement, behind those that store what the names in its expression stand for."""
     if not contains(statement, tirx.Let):
         return statement
     times = uses[statement.var] if isinstance(statement, tirx.Bind) else 1
     if _cost(statement) * times <= _LIMIT:
         return statement
     return _Storer().stored(statement)
+
+
+def _kept(bind: tirx.Bind) -> tirx.Stmt:
+    """The name of what is loaded, instead of what is stored before."""
+    kept, load = _variable(bind.var.name, bind.value)
+    stores = [tirx.AllocBuffer(kept), tirx.BufferStore(kept, bind.value, [0])]
+    return seq([*stores, tirx.Bind(bind.var, load, bind.span)])
 
 
 class _Storer:
@@ -118,12 +131,16 @@ def _cost(statement: tirx.Stmt) -> int:
 
     def visit(let: tirx.Let, mutator: Mutator) -> ir.Expr:
         mutator.mutate(let.value)
-        costs[let.var] = max(1, _sum_of(costs, let.value)) << _choices_in(let.value)
+        costs[let.var] = _cost_of_value(costs, let.value)
         mutator.mutate(let.body)
         return let
 
     mutated(statement, (tirx.Let, visit))
     return _sum_of(costs, statement)
+
+
+def _cost_of_value(costs: Mapping[ir.Var, int], value: ir.Expr) -> int:
+    return max(1, _sum_of(costs, value)) << _choices_in(value)
 
 
 def _sum_of(costs: Mapping[ir.Var, int], node: ir.Node) -> int:
@@ -132,5 +149,9 @@ def _sum_of(costs: Mapping[ir.Var, int], node: ir.Node) -> int:
 
 
 def _choices_in(value: ir.Expr) -> int:
+    """How many choices there are; TVM makes four of a division that rounds down."""
     choices = nodes_in(value, (tirx.Select, ir.Call))
-    return sum(isinstance(each, tirx.Select) or is_if_then_else(each) for each in choices)
+    divisions = [d for d in nodes_in(value, (tirx.FloorDiv, tirx.FloorMod)) if is_division(d)]
+    return sum(isinstance(c, tirx.Select) or is_if_then_else(c) for c in choices) + 4 * len(
+        divisions
+    )
