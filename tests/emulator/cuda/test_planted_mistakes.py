@@ -189,6 +189,7 @@ UNUSED = "a proxy fence is behind it, or nothing in the background completes on 
 GIVEN = "who has been given a tile has been read from"
 NONE_LEFT = "the last group is empty"
 MORE, LEFT_OUT = "one group more left under way", "left out"
+TWICE_DONE = "done twice"
 HALF, NARROWER = "half the leading dimension's offset", "the next narrower swizzle"
 STAGE = "the stage's index off by one"
 DESCRIPTOR, INIT = "ptx_wgmma_encode_matrix_descriptor", "mbarrier.init.shared.b64"
@@ -249,6 +250,7 @@ LET_THROUGH: dict[str, dict[tuple[str, str], tuple[int, str]]] = {
         SYNC_WARP: (2, MEET),
         (HALF, DESCRIPTOR): (1, PANEL),
         (LEFT_OUT, ARRIVE): (1, FREE),
+        (TWICE_DONE, ARRIVE): (1, FREE),
         **STORED_ONCE,
     },
     "masked_attention": SKEWED,
@@ -276,6 +278,7 @@ LET_THROUGH: dict[str, dict[tuple[str, str], tuple[int, str]]] = {
         LESS_ARRIVE: (3, f"{LATER}; {FREE}"),
         (LEFT_OUT, WAIT): (2, f"{LATER}; {FREE}"),
         (LEFT_OUT, ARRIVE): (1, FREE),
+        (TWICE_DONE, ARRIVE): (1, FREE),
         (HALF, DESCRIPTOR): (2, PANEL),
         SYNC_WARP: (3, f"{MEET}; {FREE}"),
         FENCE: (1, BETWEEN),
