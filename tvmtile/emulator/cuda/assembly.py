@@ -42,6 +42,7 @@ _ELECT = re.compile(
     r"elect\.sync (?:_|%?\w+)\|(?P=p), (?P<mask>%\d+|0[xX]\w+|-1); "
     r"@(?P=p) mov\.[su]32 (?P<chosen>%\d+), 1; (?:mov\.[su]32 (?P<index>%\d+), (?P=lane); )?\}"
 )
+_NAME = re.compile(r"[A-Za-z_]\w*")
 _SPECIAL = {
     **{
         name.format(axis): value.format(axis=axis)
@@ -117,10 +118,13 @@ def _operand(tokens: Sequence[Token]) -> Operand:
     return Operand(constraint, " ".join(expression.split()))
 
 
-def translated(statement: Statement, line: str) -> tuple[str, Instruction | None]:
+def translated(
+    statement: Statement, line: str, parameters: frozenset[str] | None = None
+) -> tuple[str, Instruction | None]:
     """The C++ of a statement, and the row of its instruction; none for what is no instruction.
 
-    `line` is an expression: where the kernel asks for it.
+    `line` is an expression: where the kernel asks for it. In a function with such parameters, other
+    variables are no registers that stay: a compiler may choose others each time.
 
     Raises
     ------
@@ -144,7 +148,7 @@ def translated(statement: Statement, line: str) -> tuple[str, Instruction | None
         predicates[predicated["p"]] = f"((int)({_expression(statement, predicated['value'])}) != 0)"
     if row is None:
         raise _unknown(statement)
-    before, arguments, after = _arguments(statement, groups, predicates, row)
+    before, arguments, after = _arguments(statement, groups, predicates, row, parameters)
     call = row.call.format(*arguments, line=line)
     guard = f"if {predicates[predicated['p']]} " if predicated and predicated["guard"] else ""
     # One statement with the semicolon behind it, as `asm` is: an `else` may follow.
@@ -200,7 +204,11 @@ def _groups(text: str) -> list[str]:
 
 
 def _arguments(
-    statement: Statement, groups: Sequence[str], predicates: Mapping[str, str], row: Instruction
+    statement: Statement,
+    groups: Sequence[str],
+    predicates: Mapping[str, str],
+    row: Instruction,
+    parameters: frozenset[str] | None,
 ) -> tuple[list[str], list[str], list[str]]:
     """What stands before the call, its arguments, and what stands behind it."""
     before: list[str] = []
@@ -218,7 +226,7 @@ def _arguments(
             before.append(f"{members[0].type}* const {name}[] = {{{places}}}; ")
             continue
         if row.is_background:
-            listed = ", ".join(f"({m.expression})" for m in members)
+            listed = ", ".join(_register(m.expression, parameters) for m in members)
             before.append(f"const ::emulator::Register {name}[] = {{{listed}}}; ")
             continue
         values = ", ".join(f"({m.type})({m.expression})" for m in members)
@@ -226,6 +234,12 @@ def _arguments(
         before.append(f"{members[0].type} {name}[{len(members)}]{initial}; ")
         after += [f"{m.expression} = {name}[{i}]; " for i, m in enumerate(members) if m.is_written]
     return before, arguments, after
+
+
+def _register(expression: str, parameters: frozenset[str] | None) -> str:
+    """The register that an expression names, or a value alone."""
+    stays = parameters is None or not parameters.isdisjoint(_NAME.findall(expression))
+    return f"({expression})" if stays else f"(std::uint32_t)({expression})"
 
 
 def _members(statement: Statement, group: str) -> list[Operand]:

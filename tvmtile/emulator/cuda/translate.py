@@ -81,12 +81,13 @@ class _Source:
 
     def replaced(self) -> Iterator[str]:
         i = 0
-        end_of_teller = -1
+        end_of_teller, parameters = -1, frozenset[str]()
         depth = 0
         while i < len(self._tokens):
             text = self._tokens[i].text
             if text in _ASM and self._is_statement(i):
-                text, i = self._instruction(i, _LINE if i < end_of_teller else "__LINE__")
+                where = (_LINE, parameters) if i < end_of_teller else ("__LINE__", None)
+                text, i = self._instruction(i, *where)
             elif text == "extern" and self._next(i) == "__shared__":
                 text = ""
             elif text == "__shared__":
@@ -101,6 +102,7 @@ class _Source:
                 text = self._types[i]
             elif i in self._told_lines:
                 has_parameters, end_of_teller = self._told_lines[i]
+                parameters = frozenset(self._parameters(i))
                 text = f"{', ' * has_parameters}int {_LINE} = __builtin_LINE())"
             depth += (text == "{") - (text == "}")
             yield text
@@ -116,9 +118,11 @@ class _Source:
             text = next(following, "")
         return text == "("
 
-    def _instruction(self, start: int, line: str) -> tuple[str, int]:
+    def _instruction(
+        self, start: int, line: str, parameters: frozenset[str] | None
+    ) -> tuple[str, int]:
         statement, end = parse(self._tokens, start)
-        text, row = translated(statement, line)
+        text, row = translated(statement, line, parameters)
         if row is not None:
             self.definitions.append(_definitions(row))
         return text + "\n" * text_of(self._tokens[start:end]).count("\n"), end
@@ -147,23 +151,30 @@ class _Source:
                 i = begin = end
             i += 1
 
+    def _parameters(self, close: int) -> dict[str, list[int]]:
+        """By the name of a parameter, the tokens of its type, as far as these are names."""
+        tokens = self._tokens
+        begin = next((i for i in range(close, 0, -1) if tokens[i].text in {";", "{", "}"}), 0)
+        code = [i for i in range(begin, close + 1) if tokens[i].kind != "space"]
+        found = {}
+        for n, i in enumerate(code[:-1]):
+            if tokens[i].kind == "name" and tokens[code[n + 1]].text in {",", ")", "["}:
+                before = code[n - 1 :: -1]
+                words = [*itertools.takewhile(lambda j: tokens[j].kind == "name", before)]
+                is_value = words and tokens[before[len(words)]].text in {",", "("}
+                found[tokens[i].text] = words[::-1] if is_value else []
+        return found
+
     def _types_of_registers(self) -> Iterator[tuple[int, str]]:
         """Types of parameters that are a register of the caller's, which an instruction reads later."""
         tokens = self._tokens
         for close, (_, end) in self._told_lines.items():
             asm = [i for i in range(close, end) if tokens[i].text in _ASM and self._is_statement(i)]
             read = {name for i in asm for name in registers_read(parse(tokens, i)[0])}
-            begin = next((i for i in range(close, 0, -1) if tokens[i].text in {";", "{", "}"}), 0)
-            code = [i for i in range(begin, close + 1) if tokens[i].kind != "space"]
-            for n, i in enumerate(code):
-                if tokens[i].text not in read or tokens[code[n + 1]].text not in {",", ")"}:
-                    continue
-                words = [
-                    *itertools.takewhile(lambda j: tokens[j].kind == "name", code[n - 1 :: -1])
-                ]
-                if words and tokens[code[n - 1 - len(words)]].text in {",", "("}:
-                    yield from ((j, "") for j in words[:-1])
-                    yield words[-1], "::emulator::Register"
+            for name, words in self._parameters(close).items() if read else ():
+                if name in read and words:
+                    yield words[0], "::emulator::Register"
+                    yield from ((j, "") for j in words[1:])
 
     def _is_called(self, start: int) -> bool:
         """Tell whether what is declared there is a function that is not inlined.
