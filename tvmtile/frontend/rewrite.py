@@ -6,7 +6,7 @@ in the rewritten code under the name `__tile__`. What does not need to change is
 
 ```
 for k in T.serial(4):              for __tile_0 in __tile__.loop(T.serial(4)):
-    x = A[k] * 2                       k = __tile__.bind_target("k", __tile_0)
+    x = A[k] * 2                       k = __tile__.bind_item("k", __tile_0)
     if x > 0 and flag:        ->       x = __tile__.assign("x", A[k] * 2, locals())
         C[k] += x                      test = __tile__.logical_and(x > 0, lambda: flag)
                                        __tile_1 = __tile__.branch(test)
@@ -244,7 +244,7 @@ class _Rewriter(ast.NodeTransformer):
     def visit_For(self, node: ast.For) -> list[ast.stmt]:
         value = self._temporary()
         iterable = self.visit(traced_range(node.iter))
-        target = self._bind_loop_target(node.target, value)
+        target = self._bind_target("bind_item", node.target, value)
         return self._loop(node, "loop", iterable, value, [node.target], target)
 
     def visit_While(self, node: ast.While) -> list[ast.stmt]:
@@ -344,7 +344,7 @@ class _Rewriter(ast.NodeTransformer):
                 continue
             value = self._temporary()
             items.append(ast.withitem(context, store(value)))
-            prologue += self._bind_loop_target(item.optional_vars, value)
+            prologue += self._bind_target("bind_target", item.optional_vars, value)
         for statement in prologue:
             ast.copy_location(statement, node)
         return ast.With(items, [*prologue, *body])
@@ -441,11 +441,11 @@ class _Rewriter(ast.NodeTransformer):
         holder = ast.Attribute(load(TRACER_NAME), "index", ast.Load())
         return ast.Subscript(holder, self.visit(index), ast.Load())
 
-    def _bind_loop_target(self, target: ast.expr, value: str) -> list[ast.stmt]:
+    def _bind_target(self, method: str, target: ast.expr, value: str) -> list[ast.stmt]:
         names = target_names(target)
         if names is None:
             return [ast.Assign([target], load(value))]
-        return [ast.Assign([target], call_of_tracer("bind_target", names, load(value)))]
+        return [ast.Assign([target], call_of_tracer(method, names, load(value)))]
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         """`A[i, j]`, where it is read, becomes `__tile__.elements(A)[i, j]`."""

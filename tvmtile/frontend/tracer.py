@@ -320,7 +320,7 @@ class Tracer(Expressions):
         if isinstance(value, tirx.IntImm) and value.ty.dtype == "int32":
             return int(value)
         if isinstance(value, ir.Var):
-            if not value.name or is_buffer_var(value):
+            if not value.name:  # else it is a second name of the same
                 IRBuilder.name(name, value)
             return value
         if not ir.is_prim_expr(value):
@@ -380,6 +380,15 @@ class Tracer(Expressions):
                 self._note_rebinding(name, False)
                 return self.bind_variable(name, str(dtype), result)
         return self.assign(name, result, local_names)
+
+    def bind_item(self, names: Any, item: Any) -> Any:
+        """What the target of a loop gets: a new variable, or an item that Python's loop yields."""
+        if self.loops[-1].dynamic:
+            return self.bind_target(names, item)
+        if isinstance(names, str):
+            return self._bind(names, item) if isinstance(item, ir.Expr) else item
+        items = tuple(item)  # where they are too many or few, Python says so
+        return tuple(map(self.bind_item, names, items)) if len(items) == len(names) else items
 
     def bind_target(self, names: Any, values: object) -> Any:
         """Name the variables that a loop or a `with` yields; returns what the target gets."""
