@@ -89,6 +89,30 @@ def test_tensors_may_begin_anywhere(program, target):
     assert torch.equal(y[16:528], x[8:520])
 
 
+@pytest.mark.parametrize("of", [torch.tensor, np.array], ids=["torch", "numpy"])
+def test_a_version_is_remembered(of, monkeypatch):
+    kernel = tvmtile.compile(vectors(), target=TARGETS["sm_80"], execution_backend="emulator")
+    half = {"dtype": torch.float16 if of is torch.tensor else "float16"}
+    x, y = of([*range(300)], **half), of([0] * 300, **half)
+    kernel(x[8:264], y[8:264])
+    with pytest.warns(TileWarning, match="main: X must begin"):
+        kernel(x[1:257], y[:256])
+    launched = kernel.adapter.call
+    with monkeypatch.context() as patch:
+        patch.setattr(kernel.adapter, "call", lambda *_: pytest.fail("the other version"))
+        kernel(x[1:257], y[:256])
+        assert y[0] == 1
+    assert kernel.adapter.call == launched
+    kernel(x[8:264], y[:256])
+    assert y[0] == 8
+    with pytest.warns(TileWarning, match="main: X, Y must begin"):
+        kernel(x[1:257], y[3:259])
+    kernel(x[2:258], y[3:259])
+    assert y[3] == 2
+    with pytest.raises(ArgumentError, match=r"main: X is a tensor \[N\] of float16; it got a list"):
+        kernel([1.0], y)
+
+
 def test_what_moves_one_by_one_may_begin_anywhere_without_another_version():
     @T.prim_func
     def main(X: T.Tensor((32,), "float32"), Y: T.Tensor((32,), "float32")):

@@ -67,6 +67,7 @@ class CompiledProgram(Generic[Results]):
         self._config = dict(config)
         self.adapter = adapter
         self.name = artifact.name
+        self._class = type(self)
         self._launch = adapter.call
         self._call: Callable[..., None] = self._launch_or_dispatch
         self._input_count = len(prim_func.params) - len(out_idx)
@@ -219,15 +220,23 @@ class CompiledProgram(Generic[Results]):
 
     def _run_unaligned(self, args: tuple[Any, ...], said: str) -> tuple[Exception | None, Any]:
         """Call a version of the program for tensors that begin where these do."""
-        names = {failed_tensor(said)}
-        for param, arg in zip(self.prim_func.params, args, strict=True):
-            if self.adapter.offset(arg) % WIDEST:
-                names.add(param.name)
+        names = {str(failed_tensor(said)), *self._unaligned(args)}
         try:
-            self._version(frozenset(map(str, names)))._call(*args)
+            self._version(frozenset(names))._call(*args)
         except TileError as error:
             return error, None
         return None, self._results_in(args)
+
+    def _unaligned(self, args: tuple[Any, ...]) -> frozenset[str]:
+        """The parameters whose tensors begin between two of the widest vectors."""
+        given = zip(self.prim_func.params, args, strict=True)
+        return frozenset(param.name for param, arg in given if self.adapter.offset(arg) % WIDEST)
+
+    def _launch_version(self, *args: object) -> None:
+        """Launch the version for tensors that begin where these do."""
+        version = self._versions.get(self._unaligned(args))
+        launch = self.adapter.call if version is None else version._launch
+        launch(*args)
 
     def _version(self, names: frozenset[str]) -> CompiledProgram[Any]:
         """The program without vectors of the named parameters, compiled when it is first needed.
@@ -253,6 +262,9 @@ class CompiledProgram(Generic[Results]):
             except TileError as error:
                 raise ArgumentError(f"{what}: {error}", help=remedy) from error
             warn(f"{what} to be fast; a version of the kernel for others was compiled")
+            # From now on it is looked at where tensors begin: an exception a call would cost more.
+            self._launch, self._call = self._launch_version, self._launch_or_dispatch
+            self.__class__ = self._class
         return self._versions[names]
 
     def _converted(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
