@@ -304,3 +304,10 @@ def indices_whose_remainder_is_not_lost(A: float32[64, 48], B: uint8[34, 64], C:
                 T.cast(B[i, bx], "int32") + T.cast(tile[i % 32, j * 5 % 16], "int32"), "int8"
             )
         T.copy(sums, C[by, bx * 32])
+
+
+@program(sizes=[{"m": 5}, {"m": 64}, {"m": 1}], fast=["metal"])
+def rows_from_the_last_one_on(A: float32[m, 64], C: float32[m, 64]):
+    with T.Kernel(m, threads=64) as bx:
+        for i in T.Parallel(64):
+            C[bx, i] = A[m - 1 - bx, i]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from tvm import ir, tirx
-from tvm.sym import ConstIntBound
+from tvm.sym import ConstIntBound, ProofStrength
 
 from tvmtile._tvm import mapped
 from tvmtile.ir.asynchronous import issued
@@ -136,8 +136,13 @@ class Bounds(ScopedRewriter):
         self._surroundings = _SOUND.surroundings(outer, *told)
         yield
         self._surroundings = outer
-        if len(self._problems) > problems and self.analyzer.can_prove(tirx.Not(holds)):
+        if len(self._problems) > problems and self._never(holds):
             del self._problems[problems:]
+
+    def _never(self, holds: ir.Expr) -> bool:
+        """Tell whether a condition never holds, as `n - i < 1` in a loop over `range(n)`."""
+        never = self.analyzer.simplify(tirx.Not(holds))
+        return self.analyzer.can_prove(never, ProofStrength.SYMBOLIC_BOUND)
 
     # Accesses ------------------------------------------------------------------------------------
 
