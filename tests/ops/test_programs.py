@@ -178,6 +178,16 @@ def test_heads_of_any_length_are_multiplied_by_matrix_units(target, layout):
         assert set(chosen) <= {"mma", "wgmma", "simdgroup"}
 
 
+@pytest.mark.full
+@pytest.mark.parametrize(("arch", "dim"), [("sm_89", 192), ("sm_89", 256), ("sm_80", 256)])
+@pytest.mark.parametrize("precision", ["tf32", "ieee"])
+def test_attention_of_float32_has_shared_memory_for_all_stages(arch, dim, precision):
+    target = {"kind": "cuda", "arch": arch}
+    program = programs.attention(1, 2, 200, dim, "float32", target=target, precision=precision)
+    chosen = str(tvmtile.compile(program, target=target).choices)  # without a warning
+    assert chosen.count(": fma" if precision == "ieee" else ": mma") == 2
+
+
 def gradients(q, k, v, gradient, causal):
     """Of attention, in float64, those of k and v for each head of q; with the result and its sums."""
     group = q.shape[1] // k.shape[1]

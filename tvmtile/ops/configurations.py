@@ -356,6 +356,7 @@ def attention_configuration(
     target: TargetLike, queries: Any, keys: Any, dim: int, dtype: str, causal: bool, heads: Any
 ) -> dict[str, int]:
     """How attention is cut; an extent that is no number is taken for a large one."""
+    dim = -(-dim // 16) * 16  # of a block's tiles
     extents = {"queries": _size(queries), "dim": dim, "causal": int(causal)}
     row = _first(ATTENTION, target, dtype, extents)
     if row is not None:

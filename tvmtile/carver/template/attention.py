@@ -73,8 +73,10 @@ class FlashAttentionTemplate(BaseTemplate):
         # Four warps have 64 rows, and a product 16 columns, also where there are fewer.
         rows = [m for m in powers(16, 256) if m < 2 * max(64, self.seq_length)]
         columns = [n for n in powers(16, 256) if n < 2 * max(16, self.seq_kv_length)]
-        # Of float64 a block has room for few rows.
-        sizes = (128, 256) if bytes_of(self.in_dtype) < 8 else (32, 64, 128, 256)
+        # Of float64 and of long rows a block has room for few.
+        size = bytes_of(self.in_dtype)
+        is_small = size < 8 and size * self.head_dim <= 512
+        sizes = (128, 256) if is_small else (32, 64, 128, 256)
         for m, n, threads, stages in itertools.product(rows, columns, sizes, (1, 2, 3)):
             warps = threads // self.arch.warp_size
             if self.arch.platform == "CPU" and (threads, stages) != (128, 1):
@@ -89,12 +91,14 @@ class FlashAttentionTemplate(BaseTemplate):
         keys = self.seq_kv_length / 2 if self.is_causal else self.seq_kv_length
         heads = self.batch_size * self.num_heads
         tile = n * dim * size
+        # Tensor cores hold sums of 16 bits as they take them; others change threads in shared memory.
+        weights = m * n * size if self.arch.platform == "CUDA" and size > 2 else 0
         kept = m * dim * wide + m * n * (wide + size)
         return Work(
             blocks=math.ceil(self.seq_length / m) * heads,
             threads=threads,
             registers=kept // (4 * threads) + _SPARE,
-            shared=m * dim * size + 2 * tile * stages,
+            shared=m * dim * size + 2 * tile * stages + weights,
             steps=math.ceil(keys / n),
             stages=stages,
             matrix=4.0 * m * n * dim,

@@ -92,7 +92,7 @@ def attention(
     width, value_width = (_width(extent, dtype, target) for extent in (dim, value_dim))
     c = {
         **attention_configuration(
-            target, queries, keys, max(width, value_width), str(dtype), causal, heads
+            target, queries, keys, max(dim, value_dim), str(dtype), causal, heads
         ),
         **(configuration or {}),
     }
@@ -257,7 +257,7 @@ def attention_backward(
     check_attention(heads, kv_heads, scale, "bhld")
     dtype = as_dtype(dtype)
     width, value_width = (_width(extent, dtype, target) for extent in (dim, value_dim))
-    c = attention_backward_configuration(target, max(width, value_width), str(dtype))
+    c = attention_backward_configuration(target, max(dim, value_dim), str(dtype))
     c = {**(c or {}), **(configuration or {})}
     if not c:
         raise InvalidValue(
