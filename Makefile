@@ -53,7 +53,7 @@ fuzz: venv ## 200 random programs on the CPU and on the emulators, and of each s
 
 test-gpu: venv ## the tests on an NVIDIA GPU; where there is none, they compile their kernels
 	@$(PYTEST) --maxprocesses 4 --tier full -k 'gpu or cuda' \
-	  tests/test_numbers.py tests/gpu tests/cuda tests/tileop tests/metal $(PYTEST_ARGS)
+	  tests/test_numbers.py tests/gpu tests/cuda tests/ops/test_edges.py tests/tileop tests/metal $(PYTEST_ARGS)
 
 lint: venv ## ruff check, ruff format --check, mypy, the layers of imports
 	@$(BIN)/ruff check .
