@@ -209,6 +209,31 @@ def test_python_decides_branches_of_an_eager_kernel():
     assert a.tolist() == [12, 11]
 
 
+def test_equal_values_of_other_types_have_kernels_of_their_own():
+    @tvmtile.jit
+    def fill(A, value):
+        A: T.Tensor((2,), T.float32)
+        with T.Kernel(1):
+            A[0] = 0.5 if isinstance(value, bool) else value
+
+    kernels = [fill.compile(torch.zeros(2), value) for value in (1, True, 1.0)]
+    assert len(set(map(id, kernels))) == 3
+
+
+def test_an_annotation_has_the_values_of_where_the_kernel_is_written():
+    size = 2
+
+    @tvmtile.jit
+    def fill(A: T.Tensor((size,), "float32")):
+        with T.Kernel(1):
+            T.fill(A, 1)
+
+    size = 3
+    assert locals()["size"] == 3  # from which Python's frame may take it again
+    with pytest.raises(ArgumentError, match="axis 0 needs 2, not 3"):
+        fill(torch.zeros(3))
+
+
 def test_specialisations_are_bounded_and_many_of_them_are_told(monkeypatch):
     monkeypatch.setattr("tvmtile.jit.decorator.MANY", 2)
     monkeypatch.setattr("tvmtile.jit.specialisation.MOST", 3)

@@ -1,7 +1,11 @@
 """The iterations of a nest and the elements they touch determine each other's layout."""
 
+import itertools
+
 import pytest
 import tvm_ffi
+from hypothesis import given
+from hypothesis import strategies as st
 from tvm import ir, tirx
 from tvm.script import tirx as T
 
@@ -15,6 +19,7 @@ from tvmtile.layout.fragment import (
     replicated,
     spread,
 )
+from tvmtile.layout.index_map import IndexMap, Part
 from tvmtile.layout.loops import LoopAxis, LoopLayout, loop_layout
 
 THREADS = 64
@@ -220,3 +225,26 @@ def test_a_loop_whose_steps_lie_in_different_threads_counts_the_whole_row():
     loops = LoopLayout.of_elements(nest, access(nest, "x"), x)
     assert loops is not None
     assert loops.axes[nest.variables[1]].size == 64
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([1, 2, 3]), st.integers(1, 4)), max_size=3),
+    st.integers(-40, 40),
+)
+def test_a_base_keeps_the_digits_that_it_neither_fills_nor_carries_into(steps, base):
+    parts, scale = [], 1
+    for gap, extent in steps:
+        scale *= gap
+        parts.insert(0, Part(tirx.Var("i", "int32"), 1, extent, scale, is_whole=True))
+        scale *= extent
+
+    def digits(index):
+        return [index // part.scale % part.extent for part in parts]
+
+    values = itertools.product(*(range(part.extent) for part in parts))
+    kept = all(
+        digits(base + sum(v * part.scale for v, part in zip(value, parts, strict=True)))
+        == list(value)
+        for value in values
+    )
+    assert IndexMap(tuple(parts), base).base_keeps_digits <= kept

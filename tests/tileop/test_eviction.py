@@ -34,9 +34,12 @@ def copied(policy, impl="tma", *, ways=("load", "store", "begun")):
     return kernel
 
 
-@pytest.mark.full
-@pytest.mark.parametrize(("policy", "hints"), [("evict_first", 3), (2, 3), ("evict_normal", 0)])
-def test_copies_by_tensor_maps_tell_the_cache(policy, hints):
+@pytest.mark.full(but=1)
+@pytest.mark.parametrize(
+    ("policy", "told", "hints"),
+    [(1, "first", 3), ("evict_first", "first", 3), (2, "last", 3), ("evict_normal", "", 0)],
+)
+def test_copies_by_tensor_maps_tell_the_cache(policy, told, hints):
     a, b = torch.randn(64, 64).half(), torch.zeros(64, 64).half()
     with warnings.catch_warnings():
         warnings.simplefilter("error", TileWarning)
@@ -44,7 +47,7 @@ def test_copies_by_tensor_maps_tell_the_cache(policy, hints):
     kernel(a, b)
     assert torch.equal(a, b)
     body = kernel.get_kernel_source().rpartition("__global__")[2]
-    assert body.count("L2__evict_") == hints
+    assert body.count(f"L2__evict_{told}") == hints
     assert body.count("_L2__cache_hint") == hints
     assert tvmtile.compile(copied(policy), target=SM90).cubin
 

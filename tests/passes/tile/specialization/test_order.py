@@ -1,0 +1,63 @@
+"""In which order each role waits, works and hands over: what is too late, no number shows."""
+
+from __future__ import annotations
+
+import pytest
+from tvm import ir
+
+from tests.fuzz.run import loaded
+from tests.programs import catalogue
+from tvmtile.ir.operators import operators_in
+from tvmtile.pipeline import lowering_passes
+from tvmtile.target import resolve
+
+
+@pytest.fixture
+def steps(tmp_path):
+    """What the roles of a program do with tiles and mbarriers, in the text's order."""
+
+    def found(name):
+        (case,) = catalogue()[name].cases("sm_90a", "fast")
+        mod = ir.IRModule({"main": loaded(case, tmp_path).main})
+        for step in lowering_passes(resolve("sm_90a")):
+            mod = step(mod)
+            if step.info.name == "tvmtile.WarpSpecialize":
+                break
+        operators = operators_in(mod["main"].body)
+        barriers = [op.barriers for op in operators if op.name == "init_mbarriers"]
+        numbers = {barrier: index // 2 for index, barrier in enumerate(barriers)}
+        shown = []
+        for op in operators:
+            if op.name == "mbarrier":
+                barrier = getattr(op.barrier, "source", op.barrier)
+                shown.append(f"{op.action} {barrier.name}{numbers[barrier]}")
+            elif op.name in ("copy", "gemm", "reduce", "tma_copy"):
+                (written,) = op.writes()
+                shown.append(f"{op.name} {written.source.name}")
+        return shown
+
+    return found
+
+
+def test_a_producer_loads_what_it_computes_from_before_it_waits_for_room(steps):
+    assert steps("roles_weights_that_are_converted")[-5:] == [
+        *("copy packed", "wait empty0", "tma_copy a", "copy w", "arrive full0"),
+    ]
+
+
+def test_a_tile_is_given_back_behind_its_last_use(steps):
+    """K (0) behind the first product, V (1) when the second one is done, Q (2) before the last one."""
+    head = ["wait full0", "gemm scores", "arrive empty0", "reduce total", "copy weights"]
+    steady = [
+        *("wait full0", "gemm scores", "wait full1", "gemm c"),
+        *("arrive empty0", "reduce total", "arrive empty1", "copy weights"),
+    ]
+    tail = ["arrive empty2", "wait full1", "gemm c", "arrive empty1"]
+    without_iterations = ["arrive empty2"]
+    producer = [
+        *("wait empty2", "tma_copy q", "arrive full2", "wait empty0", "tma_copy k", "arrive full0"),
+        *("wait empty1", "tma_copy v", "arrive full1"),
+    ]
+    assert steps("roles_two_products_with_a_sum_between_them") == [
+        *("wait full2", *head, *steady, *tail, *without_iterations, "copy C", *producer),
+    ]
