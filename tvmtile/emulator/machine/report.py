@@ -131,6 +131,8 @@ class _Words:
 
     def remedy(self) -> str | None:
         """What to do, in the language's terms where it has some."""
+        if self.failure is Failure.UNINITIALIZED and self.other_operation and not self.operation:
+            return "give it a value where it is declared"
         if self.failure is Failure.RACE and self.other_block != self.block:
             return _HELP_BETWEEN_BLOCKS
         return self.names.help.get(self.failure) or _HELP.get(self.failure)
@@ -185,6 +187,11 @@ class _Words:
             return (
                 f"never written: {self.operation} takes matrix{which}, "
                 f"of which thread {self.thread} wrote nothing"
+            )
+        if self.other_operation:
+            return (
+                f"never written: thread {self.thread} makes {self.element} of its variable "
+                f"{self.other_operation}, which it has not written"
             )
         return (
             f"never written: thread {self.thread} reads {self.element}, "

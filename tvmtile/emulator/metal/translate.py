@@ -4,6 +4,8 @@
 everywhere else `threadgroup` qualifies what a pointer points to. The declaration becomes a reference
 to memory of the runtime. `constant` means `const`, which must not be there twice. Lines stay where
 they are, so that whatever is reported has the line of the Metal source.
+
+Behind a variable of a thread that is declared without a value stands an object that says so.
 """
 
 from __future__ import annotations
@@ -13,6 +15,15 @@ from collections.abc import Iterator, Sequence
 from tvmtile.emulator.lexer import Token, closing, split_at_commas, text_of
 from tvmtile.emulator.metal.signature import BUILTIN_ATTRIBUTES, KernelSignature, Parameter
 from tvmtile.errors import MetalCompileError
+
+# What begins a statement that declares nothing, or something that has a value or is no thread's own.
+_NO_VARIABLES = frozenset(
+    (
+        *("break", "case", "const", "constant", "constexpr", "continue"),
+        *("default", "device", "do", "else", "extern", "return"),
+        *("static", "struct", "threadgroup", "typedef", "union", "using", "while"),
+    )
+)
 
 # What the compiler calls the Metal source in its messages.
 SOURCE_NAME = "kernel.metal"
@@ -37,9 +48,10 @@ def translate(tokens: Sequence[Token], kernels: Sequence[KernelSignature]) -> st
 def _replaced(tokens: Sequence[Token]) -> Iterator[str]:
     parentheses = 0
     alignment: str | None = None
+    unset = _unset_variables(tokens)
     i = 0
     while i < len(tokens):
-        text = tokens[i].text
+        text = tokens[i].text + unset.get(i, "")
         if text == "alignas" and (end := _alignas(tokens, i)) is not None:
             # Of a threadgroup variable: the macro says it to the runtime.
             alignment = text_of(tokens[i + 1 : end])
@@ -101,6 +113,79 @@ def _threadgroup_variables(declaration: Sequence[Token], alignment: str | None) 
             macro = f"EMULATOR_ALIGNED_THREADGROUP({alignment}, "
         variables.append(f"{macro}{name.text}, {text_of(extents)}, {declared})")
     return "; ".join(variables)
+
+
+def _unset_variables(tokens: Sequence[Token]) -> dict[int, str]:
+    """What is put behind the semicolons of declarations, by their index among the tokens."""
+    places = [i for i, token in enumerate(tokens) if token.kind != "space"]
+    code = [tokens[i] for i in places]
+    before = ["", *(token.text for token in code)]
+    unset: dict[int, str] = {}
+    # Of each bracket that is open, what stands in front of it and whether statements stand in it.
+    brackets = [("", False)]
+    closed = ""  # in front of the parenthesis that closed last
+    for k, token in enumerate(code):
+        if brackets[-1][1] and before[k] in {"{", "}", ";"}:
+            end = _end_of_statement(code, k)
+            for name, extent in _without_value(code[k:end]) if end < len(code) else ():
+                if not _is_filled_at_once(code, end, name, extent):
+                    text = f' emulator::Unset unset_{name}({name}, "{name}");'
+                    unset[places[end]] = unset.get(places[end], "") + text
+        if token.text == "(":
+            brackets.append((before[k], False))
+        elif token.text == "{":
+            inner = brackets[-1][1] and before[k] in {"{", "}", ";", ":", "else", "do"}
+            # Nothing may stand behind a variable that a `case` jumps over.
+            brackets.append(("", inner or (before[k] == ")" and closed != "switch")))
+        elif token.text in {")", "}"} and len(brackets) > 1:
+            closed, _ = brackets.pop()
+    return unset
+
+
+def _end_of_statement(code: Sequence[Token], start: int) -> int:
+    return next((j for j in range(start, len(code)) if code[j].text == ";"), len(code))
+
+
+def _without_value(statement: Sequence[Token]) -> Iterator[tuple[str, int | None]]:
+    """The variables that a statement declares without a value, each with an array's extent, or -1."""
+    code = list(statement)
+    if code and code[0].text == "alignas":
+        code = code[closing(code, 1) + 1 :]
+    if code and code[0].text in {"thread", "volatile"}:
+        code = code[1:]
+    if not code or code[0].kind != "name" or code[0].text in _NO_VARIABLES:
+        return
+    for name, *rest in split_at_commas(code[_end_of_type(code) :]):
+        has_value = any(token.text in {"=", "(", "{"} for token in rest)
+        if name.kind == "name" and not has_value and (not rest or rest[0].text == "["):
+            is_plain = len(rest) == 3 and rest[1].text.isdecimal()
+            yield name.text, (int(rest[1].text) if is_plain else -1) if rest else None
+
+
+def _is_filled_at_once(code: Sequence[Token], start: int, name: str, extent: int | None) -> bool:
+    """Whether all elements are written, one by one, in the same block and before anything else is done.
+
+    Generated code does so. What is written so can't be read before: no access of it needs a call.
+    """
+    missing = {""} if extent is None else {str(i) for i in range(extent)}
+    if not missing:
+        return False
+    depth = 0
+    j = start
+    while depth >= 0 and j + 1 < len(code):
+        j += 1
+        depth += (code[j].text == "{") - (code[j].text == "}")
+        if code[j].text != name:
+            continue
+        equals = j + (1 if extent is None else 4)
+        is_statement = not depth and code[j - 1].text in {";", "{", "}"}
+        value = [token.text for token in code[equals : _end_of_statement(code, equals)]]
+        if not is_statement or value[:1] != ["="] or value[1:2] == ["="] or name in value:
+            return False
+        missing.discard("" if extent is None else code[j + 2].text)
+        if not missing:
+            return True
+    return False
 
 
 def _end_of_type(code: Sequence[Token]) -> int:

@@ -66,6 +66,23 @@ bool same(const Site& one, const Site& other) {
          (one.name == other.name || std::strcmp(one.name, other.name) == 0);
 }
 
+// A mark as it is stored, or quieted by arithmetic, or converted from or to another width.
+bool is_unset_word(std::uint32_t bits) {
+  constexpr std::uint32_t kQuiet = 1u << 22, kOfHalf = 0x7fffe000, kBytes = kUnsetByte * 0x01010101u;
+  const std::uint32_t number = (bits | kQuiet) & kOfHalf;
+  return bits == kUnsetInteger || bits == kBytes || number == ((kUnsetFloat | kQuiet) & kOfHalf) ||
+         number == (std::uint32_t{kUnsetBfloat} << 16 | kQuiet) ||
+         number == (0x7f800000 | kQuiet | std::uint32_t{kUnsetHalf & 0x3ff} << 13);
+}
+
+bool is_unset_half(std::uint16_t bits) {
+  constexpr std::uint16_t kHalfQuiet = 1 << 9, kBfloatQuiet = 1 << 6, kBytes = kUnsetByte * 0x0101;
+  const std::uint16_t number = bits & 0x7fff;
+  return bits == kBytes || (number | kHalfQuiet) == (kUnsetHalf | kHalfQuiet) ||
+         (number | kBfloatQuiet) == (kUnsetBfloat | kBfloatQuiet) ||
+         number == (0x7c00 | kHalfQuiet | (kUnsetFloat >> 13 & 0x3ff));
+}
+
 template <std::size_t N>
 void copy_text(char (&to)[N], const char* from) {
   std::strncpy(to, from, N - 1);
@@ -102,7 +119,9 @@ Machine::~Machine() {
   machine = nullptr;
   for (Thread& thread : threads_) release_fiber(thread.fiber);
   release_fiber(scheduler_);
-  if (stacks_ != 0) munmap(reinterpret_cast<void*>(stacks_), threads_.size() * kStackBytes);
+  for (std::uintptr_t memory : {stacks_, unset_}) {
+    if (memory != 0) munmap(reinterpret_cast<void*>(memory), threads_.size() * kStackBytes);
+  }
 }
 
 bool Machine::run() {
@@ -238,6 +257,7 @@ void Machine::prepare_block(unsigned rank) {
     context.lane = i % kWarpSize;
     context.warp = i / kWarpSize;
     context.warps = warps_apart_;
+    thread.unset_read = {};
     thread.state = Thread::State::kReady;
     release_fiber(thread.fiber);
     prepare_fiber(thread.fiber, reinterpret_cast<void*>(stack_of(thread)), kStackBytes, run_thread);
@@ -717,6 +737,65 @@ bool Machine::is_private(const Thread& thread, std::uintptr_t address, std::uint
   return collective_lanes_ != nullptr && address - stacks_ < threads_.size() * kStackBytes;
 }
 
+// A copy of a structure may leave bytes of it out: those that are read are all unset.
+void Machine::note_private(const Thread& thread, std::uintptr_t address, std::uint64_t size,
+                           Access access, std::uintptr_t instruction) {
+  if (address - stacks_ >= threads_.size() * kStackBytes) return;  // a constant
+  auto* shadow = static_cast<char*>(shadow_of(address));
+  if (!is_read(access)) {
+    std::memset(shadow, 0, size);
+  } else if (std::memchr(shadow, 0, size) == nullptr) {
+    for (const Variable& variable : thread.unset) {
+      if (address - variable.address >= variable.bytes) continue;
+      threads_[thread.number].unset_read = {variable, address - variable.address, instruction};
+    }
+  }
+}
+
+// Threads beside the work read what they have not written, too, and exchange what comes of it: only a mark that
+// gets to global memory is a mistake. It is there when the thread's next access comes.
+void Machine::suspect(const Thread& thread, const Region& region, std::uintptr_t address,
+                      std::uint64_t size) {
+  suspect_ = {&thread, address, size, region.element_bytes};
+}
+
+void Machine::check_suspect() {
+  const auto [thread, first, size, element_bytes] = suspect_;
+  suspect_.thread = nullptr;
+  const std::uint64_t step = element_bytes % 4 == 0 ? 4 : 2;
+  for (std::uintptr_t at = first; at + step <= first + size; at += step) {
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, reinterpret_cast<const void*>(at), step);
+    if (!(step == 4 ? is_unset_word(bits) : is_unset_half(static_cast<std::uint16_t>(bits)))) continue;
+    const auto& [variable, offset, instruction] = thread->unset_read;
+    agent_ = thread->number;
+    Report& report = begin_access_report(Failure::kUninitialized, *thread, at, step, Access::kWrite, instruction, 0);
+    const bool several = variable.bytes > variable.element_bytes;
+    const auto index = static_cast<unsigned>(offset / variable.element_bytes);
+    std::snprintf(report.other_operation, sizeof report.other_operation, several ? "%s[%u]" : "%s", variable.name, index);
+    fail();
+  }
+}
+
+void Machine::note_unset(const Variable& variable) {
+  if (unset_ == 0) {
+    void* memory = mmap(nullptr, threads_.size() * kStackBytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) {
+      begin_report(Failure::kResources, *current_);
+      fail();
+    }
+    unset_ = reinterpret_cast<std::uintptr_t>(memory);
+  }
+  std::memset(shadow_of(variable.address), 1, variable.bytes);
+  current_->unset.push_back(variable);
+}
+
+void Machine::forget_unset(std::uintptr_t address, std::uint64_t bytes) {
+  std::memset(shadow_of(address), 0, bytes);
+  current_->unset.pop_back();
+}
+
 void Machine::access(const Thread& thread, unsigned agent, std::uintptr_t address,
                      std::uint64_t size, Access access, std::uintptr_t instruction, int line,
                      bool needs_fence) {
@@ -725,6 +804,7 @@ void Machine::access(const Thread& thread, unsigned agent, std::uintptr_t addres
   if (!memory_.contains(address)) {
     if (is_private(thread, address, size)) {
       if (at_private_access != nullptr) at_private_access(thread, address, size, access, instruction);
+      if (unset_ != 0) note_private(thread, address, size, access, instruction);
       return;
     }
     fail_access(Failure::kOutOfBounds, thread, address, size, access, instruction, line);
@@ -750,6 +830,9 @@ void Machine::access(const Thread& thread, unsigned agent, std::uintptr_t addres
     if (!region->writable) {
       fail_access(Failure::kReadOnly, thread, address, size, access, instruction, line);
     }
+  }
+  if (access == Access::kWrite && thread.unset_read.instruction != 0 && region->space == Space::kGlobal) {
+    suspect(thread, *region, address, size);
   }
   if (region->cells != nullptr) {
     check_races(thread, agent, *region, address - region->data, size, access, instruction, line,
@@ -817,6 +900,7 @@ void Machine::check_races(const Thread& thread, unsigned agent, const Region& re
 }
 
 void Machine::compare_stores() {
+  if (suspect_.thread != nullptr) check_suspect();
   for (const Store& store : stores_) {
     if (*reinterpret_cast<const char*>(store.byte) == store.before) continue;
     if (store.other.clock == 0) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <optional>
 #include <vector>
@@ -20,6 +21,21 @@ constexpr std::size_t kStackBytes = 256 * 1024;
 
 struct Block;
 
+// A variable of a thread that was declared without a value.
+struct Variable {
+  const char* name;
+  std::uintptr_t address;
+  std::uint64_t bytes;
+  std::uint64_t element_bytes;
+};
+
+// A thread has read what it has not written.
+struct UnsetRead {
+  Variable variable = {};
+  std::uint64_t offset = 0;
+  std::uintptr_t instruction = 0;  // 0: none
+};
+
 struct Thread {
   enum class State { kReady, kWaiting, kFinished };
 
@@ -29,6 +45,8 @@ struct Thread {
   Fiber fiber;
   State state = State::kReady;
   Site site = {};  // where it waits
+  std::vector<Variable> unset;  // those in scope
+  UnsetRead unset_read;         // the last one
   // Lanes that came with it to where a mask of them is asked for; it waits there while `asks`.
   std::uint32_t active = 0;
   bool asks = false;
@@ -211,6 +229,13 @@ class Machine {
 
   // Where a thread's variables lie: in so many bytes, those of the next thread behind them.
   std::uintptr_t stack_of(const Thread& thread) const;
+  // Bytes of a stack that nobody has written, and that somebody has.
+  void note_unset(const Variable& variable);
+  void forget_unset(std::uintptr_t address, std::uint64_t bytes);
+  void note_set(void* address, std::uint64_t bytes) {
+    if (unset_ != 0) std::memset(shadow_of(reinterpret_cast<std::uintptr_t>(address)), 0, bytes);
+  }
+
   // Whether an address is behind the end of a thread's stack, or in the module.
   bool is_guard(std::uintptr_t address) const;
   bool is_in_image(std::uintptr_t address) const;
@@ -272,6 +297,13 @@ class Machine {
   void* allocate_shared(const char* name, int line, std::uint64_t bytes,
                              std::uint64_t element_bytes, std::uint64_t alignment);
   bool is_private(const Thread& thread, std::uintptr_t address, std::uint64_t size) const;
+  // By byte of a stack: whether nobody has written it.
+  void* shadow_of(std::uintptr_t address) const { return reinterpret_cast<void*>(address - stacks_ + unset_); }
+  void note_private(const Thread& thread, std::uintptr_t address, std::uint64_t size, Access access,
+                    std::uintptr_t instruction);
+  // A thread that has read what it has not written stores something.
+  void suspect(const Thread& thread, const Region& region, std::uintptr_t address, std::uint64_t size);
+  void check_suspect();
   void check_races(const Thread& thread, unsigned agent, const Region& region, std::uint64_t offset,
                    std::uint64_t size, Access access, std::uintptr_t instruction, int line,
                    bool needs_fence);
@@ -324,6 +356,13 @@ class Machine {
   Fiber scheduler_;
   Thread* current_ = nullptr;
   std::uintptr_t stacks_ = 0;
+  struct {
+    const Thread* thread;  // null: none
+    std::uintptr_t address;
+    std::uint64_t size;
+    std::uint64_t element_bytes;
+  } suspect_ = {};
+  std::uintptr_t unset_ = 0;  // the stacks' shadow; 0 where no variable was declared without a value
   bool failed_ = false;
   Report never_written_ = {};  // the first read of that kind, until the next block barrier
 };

@@ -16,6 +16,14 @@ std::uint32_t active_lanes(const Site& site) {
   return machine->active_lanes(site);
 }
 
+void note_unset(const void* variable, std::size_t bytes, std::size_t element_bytes, const char* name) {
+  machine->note_unset({name, reinterpret_cast<std::uintptr_t>(variable), bytes, element_bytes});
+}
+
+void forget_unset(const void* variable, std::size_t bytes) {
+  machine->forget_unset(reinterpret_cast<std::uintptr_t>(variable), bytes);
+}
+
 void* last_argument() { return machine->last_argument(); }
 
 void warp_collective(const Site& site, void* payload, Collective execute, std::uint32_t mask) {

@@ -103,6 +103,7 @@ float to_float(const void* element, Element type) {
 }
 
 void from_float(void* element, Element type, float value) {
+  machine->note_set(element, bytes_of(type));
   if (type == Element::kFloat) {
     std::memcpy(element, &value, sizeof value);
   } else if (type == Element::kHalf) {

@@ -78,6 +78,20 @@ void cluster_wait(const Site& site);
 void* shared_variable(const char* name, int line, std::size_t bytes, std::size_t element_bytes,
                       std::size_t alignment);
 
+// A variable of the running thread that has no value yet, filled with what marks that: a thread that reads of
+// it before it writes, and then stores such a mark in global memory, is mistaken. It is watched until
+// `forget_unset`.
+void note_unset(const void* variable, std::size_t bytes, std::size_t element_bytes, const char* name);
+void forget_unset(const void* variable, std::size_t bytes);
+
+// The marks: what 2 or 4 bytes hold that nobody wrote, or made of such by arithmetic. No arithmetic yields the
+// signalling NaNs by itself.
+constexpr std::uint32_t kUnsetFloat = 0x7fa5a5a5;
+constexpr std::uint16_t kUnsetHalf = 0x7da5;
+constexpr std::uint16_t kUnsetBfloat = 0x7fa5;
+constexpr std::uint32_t kUnsetInteger = 0x00a5a5a5;  // a sum of a hundred is an integer still
+constexpr unsigned char kUnsetByte = 0xa5;
+
 // What the launch binds to the kernel's last parameter.
 void* last_argument();
 

@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "machine/runtime.h"
+
 namespace emulator {
 
 enum class Element : unsigned { kHalf, kBfloat, kFloat };
@@ -16,7 +18,7 @@ enum class Element : unsigned { kHalf, kBfloat, kFloat };
 constexpr unsigned bytes_of(Element type) { return type == Element::kFloat ? 4 : 2; }
 
 constexpr std::uint32_t poison_of(Element type) {
-  return type == Element::kFloat ? 0x7fa5a5a5 : type == Element::kHalf ? 0x7da5 : 0x7fa5;
+  return type == Element::kFloat ? kUnsetFloat : type == Element::kHalf ? kUnsetHalf : kUnsetBfloat;
 }
 
 inline void poison(void* element, Element type) {

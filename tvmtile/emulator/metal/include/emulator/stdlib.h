@@ -14,4 +14,5 @@
 #include "atomic.h"
 #include "simdgroup.h"
 #include "simdgroup_matrix.h"
+#include "unset.h"
 #include "address_space.h"  // last: it defines macros named as Metal's keywords
