@@ -248,13 +248,6 @@ def lowering_passes(target: Target) -> tuple[Callable[[ir.IRModule], ir.IRModule
     return (bound, *CHECKS, *LOWERING[target.kind.name])
 
 
-def _metal_kernels(mod: ir.IRModule) -> list[str]:
-    """The names of the kernels for Metal of a module that was split."""
-    functions = mod.functions.values()
-    kernels = [func for func in functions if func.attrs["target"].kind.name == "metal"]
-    return [str(kernel.attrs["global_symbol"]) for kernel in kernels]
-
-
 def _with_host(target: Target) -> Target:
     if target.kind.name == "llvm":
         return target.with_host(target)
@@ -395,7 +388,8 @@ def _finished(programs: ir.IRModule, on_cpu: Any) -> ir.IRModule:
         symbol, name = str(func.attrs["global_symbol"]), names.get(gv, "")
         renamed = func.with_attr("global_symbol", symbol.replace(in_c(name), name))
         result[gv] = marked(without_keywords(renamed))
-    complete_what_tvm_builds(_metal_kernels(result))
+    functions = result.functions.values()
+    complete_what_tvm_builds(f for f in functions if f.attrs["target"].kind.name == "metal")
     host = {gv: func for gv, func in lowered.functions.items() if gv not in on_gpu}
     if host:
         result.update(on_cpu(ir.IRModule(host, attrs=programs.attrs)))

@@ -98,6 +98,8 @@ def test_what_tvm_builds_of_tile_programs_is_complete():
     finally:
         tvm_ffi.register_global_func(CALLBACK, complete, override=True)
     assert "half v_half;" in built["tile_kernel"]
+    limit = "[[max_total_threads_per_threadgroup(32)]] kernel void"
+    assert (limit in built["tile_kernel"], limit in built["plain_kernel"]) == (True, False)
     assert "half v_half;" not in built["plain_kernel"]
 
 

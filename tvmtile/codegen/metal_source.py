@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 from collections.abc import Iterable
@@ -11,7 +12,7 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.target import Target
 
-from tvmtile._tvm import codegen_build
+from tvmtile._tvm import codegen_build, nodes_in
 from tvmtile.codegen.metal import with_functions
 from tvmtile.codegen.unrolled_loops import UNROLL_NEXT
 
@@ -30,12 +31,18 @@ _CAST = re.compile(r"\(thread \w+\s*\*\)\(*(?!thread\b)(\w+)")
 _ARRAY = re.compile(
     rf"^( *)(thread \w+ (\w+)\[\d+\];|threadgroup (?:{_SCALARS}) \w+\[\d+\];)", re.MULTILINE
 )
+_MOST_THREADS = "max_total_threads_per_threadgroup"
 _KERNEL = re.compile(r"\bkernel void (\w+)\(")
 _LONG_LONG = re.compile(r"\b(\d+)(U?)LL\b")
 
 
-def complete(source: str) -> str:
-    """Make what TVM's generator printed for one kernel a text that compiles by itself."""
+def complete(source: str, threads: int | None = None) -> str:
+    """Make what TVM's generator printed for one kernel a text that compiles by itself.
+
+    With the number of its threads, Apple's compiler leaves registers for as many.
+    """
+    if threads is not None and _MOST_THREADS not in source:
+        source = _KERNEL.sub(rf"[[{_MOST_THREADS}({threads})]] \g<0>", source)
     source = source.replace(UNROLL_NEXT + "();", '_Pragma("clang loop unroll(full)")')
     # Metal has no long long; its long has 64 bits.
     source = _LONG_LONG.sub(r"\1\2L", _aligned(with_functions(source)))
@@ -59,13 +66,14 @@ def _aligned(source: str) -> str:
     return _ARRAY.sub(align, source)
 
 
-def complete_what_tvm_builds(names: Iterable[str]) -> None:
+def complete_what_tvm_builds(kernels: Iterable[tirx.PrimFunc]) -> None:
     """Have TVM's own Metal module of this thread's next build made of complete sources.
 
-    TVM hands over the kernels of others too. A callback that somebody registered before, to compile
-    kernels ahead of time, is left in place.
+    The kernels are those of a module that was split. TVM hands over the kernels of others too. A callback
+    that somebody registered before, to compile kernels ahead of time, is left in place.
     """
-    _EXPECTED.names = {*_expected(), *names}
+    threads = {str(kernel.attrs["global_symbol"]): _threads_of(kernel) for kernel in kernels}
+    _EXPECTED.threads = _expected() | threads
     if _expected() and tvm.get_global_func(_CALLBACK, allow_missing=True) is None:
         tvm_ffi.register_global_func(_CALLBACK, _complete_if_ours)
 
@@ -73,20 +81,31 @@ def complete_what_tvm_builds(names: Iterable[str]) -> None:
 _EXPECTED = threading.local()
 
 
-def _expected() -> set[str]:
-    return getattr(_EXPECTED, "names", set())
+def _expected() -> dict[str, int | None]:
+    return getattr(_EXPECTED, "threads", {})
 
 
 def _complete_if_ours(source: str, target: Target) -> tuple[str, str]:
     """What TVM calls with each kernel's source."""
     del target
     (name,) = _KERNEL.findall(source)
-    is_ours = name in _expected()
-    _expected().discard(name)
-    return complete(source) if is_ours else source, "metal"
+    if name not in _expected():
+        return source, "metal"
+    return complete(source, _expected().pop(name)), "metal"
+
+
+def _threads_of(kernel: tirx.PrimFunc) -> int | None:
+    """How many threads a kernel's threadgroups have, if that is known."""
+    extents = {
+        str(bound.node.thread_tag): bound.value
+        for bound in nodes_in(kernel.body, tirx.AttrStmt)
+        if bound.attr_key == "thread_extent" and str(bound.node.thread_tag).startswith("threadIdx")
+    }
+    known = [int(e) for e in extents.values() if isinstance(e, tirx.IntImm)]
+    return math.prod(known) if len(known) == len(extents) else None
 
 
 def kernel_source(name: str, kernel: tirx.PrimFunc, target: Target) -> str:
     """The Metal source of a kernel, which compiles by itself."""
     module = codegen_build(ir.IRModule({name: kernel}), target)
-    return complete(str(module.inspect_source("metal")))
+    return complete(str(module.inspect_source("metal")), _threads_of(kernel))

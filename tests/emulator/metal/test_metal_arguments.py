@@ -227,3 +227,22 @@ def test_scalars_in_the_struct_that_tvm_makes():
     kernel(x, out, *scalars, grid=3, threads=64)
     wide = x.astype(np.float64)
     np.testing.assert_allclose(out, wide * alpha + np.exp(wide), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        "[[max_total_threads_per_threadgroup(32)]] kernel void",
+        "[[kernel, max_total_threads_per_threadgroup(32)]] void",
+        "[[kernel]] [[max_total_threads_per_threadgroup(32)]] void",
+    ],
+)
+def test_a_kernel_says_how_many_threads_it_takes(declared):
+    source = f"""{HEADER}kernel void first(device int* out) {{}}
+    {declared} k(device int* out, uint i [[thread_position_in_grid]]) {{ out[i] = i; }}"""
+    out = np.zeros(64, np.int32)
+    kernel = compile_msl(source).kernel("k")
+    kernel(out, grid=2, threads=(16, 2))
+    assert compile_msl(source).kernel_names == ("first", "k")
+    with pytest.raises(ArgumentError, match="64 threads: kernel 'k' has .*threadgroup.32"):
+        kernel(out, grid=1, threads=64)

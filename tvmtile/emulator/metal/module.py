@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,7 +142,7 @@ class MetalKernel(Kernel[KernelSignature]):
         grid : int or sequence of int
             Threadgroups in x, y and z; what is left out is 1.
         threads : int or sequence of int
-            Threads per threadgroup in x, y and z, 1024 at most together.
+            Threads per threadgroup in x, y and z, 1024 at most together, or as the kernel says.
         threadgroup_memory : mapping, optional
             Bytes for each `[[threadgroup(i)]]` parameter, by index.
         check_device_races : bool
@@ -165,6 +166,12 @@ class MetalKernel(Kernel[KernelSignature]):
             If the arguments do not fit the kernel.
         """
         parameters = self.signature.buffers
+        count, most = math.prod(extent(threads, "threads")), self.signature.most_threads
+        if most is not None and count > most:
+            raise ArgumentError(
+                f"{count} threads: kernel {self.signature.name!r} has "
+                f"[[max_total_threads_per_threadgroup({most})]]"
+            )
         bound = zip(parameters, bind(self.signature, arguments), strict=True)
         statistics = self._image.run(
             Context(_WORDS, self.signature.name, self.module.source, extent(threads, "threads")),

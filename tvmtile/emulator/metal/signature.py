@@ -77,6 +77,8 @@ class KernelSignature:
     parameters: tuple[Parameter, ...]
     line: int
     argument_struct: tuple[StructField, ...] | None = None
+    most_threads: int | None = None
+    """What [[max_total_threads_per_threadgroup]] says."""
 
     @property
     def buffers(self) -> tuple[Parameter, ...]:
@@ -99,18 +101,34 @@ def find_kernels(tokens: Sequence[Token]) -> list[KernelSignature]:
     for i, token in enumerate(code):
         if token.text != "kernel":
             continue
-        name = i + 1
+        first, name = _around_attributes(code, i)
         while name + 1 < len(code) and code[name + 1].text != "(":
             name += 1
         if name + 1 >= len(code):
             break
+        limit = [token.text for token in code[first:name]]
+        most = None
+        if "max_total_threads_per_threadgroup" in limit:
+            number = limit[limit.index("max_total_threads_per_threadgroup") + 2]
+            most = int(number) if number.isdecimal() else None
         end = closing(code, name + 1)
         parameters = _number([_parameter(p) for p in split_at_commas(code[name + 2 : end])])
         # TVM puts a kernel's scalars into a struct that it names after the kernel.
         scalars = f"{code[name].text}_args_t"
         struct = structs.get(scalars) if scalars in {p.declared for p in parameters} else None
-        kernels.append(KernelSignature(code[name].text, parameters, token.line, struct))
+        kernels.append(KernelSignature(code[name].text, parameters, token.line, struct, most))
     return kernels
+
+
+def _around_attributes(code: Sequence[Token], i: int) -> tuple[int, int]:
+    """Where a kernel's attributes begin, `kernel` perhaps among them, and the rest of its declaration."""
+    first = next((j + 1 for j in range(i - 1, -1, -1) if code[j].text in {";", "}"}), 0)
+    end = i + 1
+    if any(token.text == "[[" for token in code[first:i]) and code[i - 1].text != "]]":
+        end = next((j + 1 for j in range(i, len(code)) if code[j].text == "]]"), i + 1)
+    while end < len(code) and code[end].text == "[[":
+        end = closing(code, end) + 1
+    return first, end
 
 
 def _find_structs(code: Sequence[Token]) -> dict[str, tuple[StructField, ...]]:
