@@ -69,8 +69,8 @@ def _aligned(source: str) -> str:
 def complete_what_tvm_builds(kernels: Iterable[tirx.PrimFunc]) -> None:
     """Have TVM's own Metal module of this thread's next build made of complete sources.
 
-    The kernels are those of a module that was split. TVM hands over the kernels of others too. A callback
-    that somebody registered before, to compile kernels ahead of time, is left in place.
+    The kernels are those of a module that was split. TVM hands over the kernels of others too. A
+    callback that somebody registered before, to compile kernels ahead of time, is left in place.
     """
     threads = {str(kernel.attrs["global_symbol"]): _threads_of(kernel) for kernel in kernels}
     _EXPECTED.threads = _expected() | threads

@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -59,6 +60,9 @@ _OVERFLOWS = ("addv{}3", "subv{}3", "mulv{}3", "negv{}2")
 _WRAPPED = [f"-Wl,--wrap=__{name.format(mode)}" for name in _OVERFLOWS for mode in ("si", "di")]
 # The libraries of C++ and of the sanitizers are the runtime's.
 _LINK_FLAGS = ("-shared", "-Wl,-z,now", "-nodefaultlibs", "-lm", "-lc", "-lgcc", *_WRAPPED)
+_ON_DARWIN = sys.platform == "darwin"
+if _ON_DARWIN:
+    _LINK_FLAGS = ("-shared", "-nodefaultlibs", "-lSystem")
 # Kernels see all of the runtime; what it calls of its own nothing takes the place of.
 _RUNTIME_FLAGS = (
     *_COMMON_FLAGS,
@@ -175,8 +179,14 @@ def _compiled(front_end: FrontEnd, translated: str, source: str, flags: Sequence
     runtime = _runtime(front_end) / _runtime_name(front_end)
     with scratch_file(translated.encode(), "kernel.cc") as unit:
         library = _own_directory() / _LIBRARY
-        made = ("-o", str(library), str(unit), str(runtime))
-        done = run([*find_compiler(), *flags, *made, *_LINK_FLAGS])
+        made = (str(runtime), "-o", str(library), *_LINK_FLAGS)
+        if _ON_DARWIN:  # Told to sanitize while it links, clang there takes its own runtime in.
+            compiled = str(library.with_suffix(".o"))
+            done = run([*find_compiler(), *flags, "-c", str(unit), "-o", compiled])
+            if done.returncode == 0:
+                done = run([*find_compiler(), compiled, *made])
+        else:
+            done = run([*find_compiler(), *flags, str(unit), *made])
         if done.returncode != 0:
             raise _compile_error(front_end, done.stderr, source)
         for graph in library.parent.glob("*.ci"):
@@ -223,7 +233,10 @@ def _runtime(front_end: FrontEnd) -> Path:
         with tempfile.TemporaryDirectory(dir=scratch_directory()) as own:
             _compile_sources(front_end, Path(own))
             objects = sorted((*_machine().glob("*.o"), *Path(own).glob("*.o")))
-            flags = ("-shared", f"-Wl,-soname,{name}", "-Wl,-Bsymbolic", "-lm")
+            named = [f"-Wl,-soname,{name}", "-Wl,-Bsymbolic"]
+            if _ON_DARWIN:
+                named = [f"-Wl,-install_name,{name}"]
+            flags = ("-shared", *named, "-lm")
             done = run([*find_compiler(), *map(str, objects), *flags, "-o", str(directory / name)])
         if done.returncode != 0:
             raise front_end.error(f"the emulator's runtime does not link\n{done.stderr}")

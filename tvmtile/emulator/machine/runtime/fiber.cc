@@ -1,3 +1,8 @@
+// Darwin declares the functions of <ucontext.h> only where this is asked for, in front of any header.
+#ifdef __APPLE__
+#define _XOPEN_SOURCE 600
+#define _DARWIN_C_SOURCE
+#endif
 #include "fiber.h"
 
 // A switch saves the registers that a called function must preserve, and swaps stack pointers: a few
@@ -41,14 +46,14 @@ constexpr std::size_t kReturn = kRegisters;
 }  // namespace emulator
 #define EMULATOR_HAND_WRITTEN 1
 
-#elif defined(__linux__) && defined(__aarch64__)
+#elif (defined(__linux__) || defined(__APPLE__)) && defined(__aarch64__)
 
+#ifdef __APPLE__
+asm(".private_extern _emulator_switch\n.globl _emulator_switch\n.p2align 2\n_emulator_switch:");
+#else
+asm(".hidden emulator_switch\n.globl emulator_switch\n.type emulator_switch, %function\nemulator_switch:");
+#endif
 asm(R"(
-.text
-.hidden emulator_switch
-.globl emulator_switch
-.type emulator_switch, %function
-emulator_switch:
   sub sp, sp, #160
   stp x19, x20, [sp, #0]
   stp x21, x22, [sp, #16]
@@ -75,7 +80,6 @@ emulator_switch:
   ldp d14, d15, [sp, #144]
   add sp, sp, #160
   ret
-.size emulator_switch, .-emulator_switch
 )");
 
 namespace emulator {

@@ -1,6 +1,11 @@
 #include "machine.h"
 
+#ifdef __APPLE__
+#include <dlfcn.h>
+#include <mach-o/loader.h>
+#else
 #include <link.h>
+#endif
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -30,6 +35,24 @@ constexpr std::uint64_t kWidestAccess = 16;  // bytes of an instruction of a thr
 constexpr unsigned kNamedBarriers = 16;
 
 // Where the library is loaded that has the kernel.
+#ifdef __APPLE__
+Image image_of(Entry entry) {
+  Dl_info library;
+  if (dladdr(reinterpret_cast<const void*>(entry), &library) == 0) return {};
+  auto* header = static_cast<const mach_header_64*>(library.dli_fbase);
+  auto* command = reinterpret_cast<const char*>(header + 1);
+  std::uintptr_t bytes = 0;
+  for (std::uint32_t i = 0; i < header->ncmds; ++i) {
+    auto* each = reinterpret_cast<const load_command*>(command);
+    if (each->cmd == LC_SEGMENT_64) {
+      auto* segment = reinterpret_cast<const segment_command_64*>(command);
+      if (std::strcmp(segment->segname, SEG_LINKEDIT) != 0) bytes = segment->vmaddr + segment->vmsize;
+    }
+    command += each->cmdsize;
+  }
+  return {reinterpret_cast<std::uintptr_t>(header), bytes};
+}
+#else
 Image image_of(Entry entry) {
   struct Search {
     std::uintptr_t address;
@@ -50,6 +73,7 @@ Image image_of(Entry entry) {
       &search);
   return search.found;
 }
+#endif
 
 unsigned volume(const std::uint32_t (&extent)[3]) { return extent[0] * extent[1] * extent[2]; }
 

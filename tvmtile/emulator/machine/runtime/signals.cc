@@ -1,9 +1,11 @@
 #include "signals.h"
 
 #include <pthread.h>
+#include <signal.h>
+#ifdef __linux__
 #include <sys/syscall.h>
-#include <ucontext.h>
 #include <unistd.h>
+#endif
 
 #include "machine.h"
 
@@ -17,11 +19,13 @@ namespace {
 
 constexpr int kCaught[] = {SIGSEGV, SIGBUS, SIGFPE};
 constexpr unsigned kCaughtCount = sizeof kCaught / sizeof kCaught[0];
+#ifdef __linux__
 // Of real-time signals, which nothing else is likely to use.
 int timer_signal() { return SIGRTMAX - 5; }
+struct sigaction timer_before;
+#endif
 
 struct sigaction before[kCaughtCount];
-struct sigaction timer_before;
 pthread_t launching;
 // A handler can't run on a stack that has overflowed.
 alignas(16) char handler_stack[64 * 1024];
@@ -32,6 +36,10 @@ std::uintptr_t instruction_of(const void* context) {
   return static_cast<std::uintptr_t>(machine_context.gregs[REG_RIP]);
 #elif defined(__linux__) && defined(__aarch64__)
   return static_cast<std::uintptr_t>(machine_context.pc);
+#elif defined(__APPLE__) && defined(__aarch64__)
+  return static_cast<std::uintptr_t>(machine_context->__ss.__pc);
+#elif defined(__APPLE__) && defined(__x86_64__)
+  return static_cast<std::uintptr_t>(machine_context->__ss.__rip);
 #else
   return 0;
 #endif
@@ -60,6 +68,7 @@ void on_fault(int signal, siginfo_t* information, void* context) {
   pass_on(signal);
 }
 
+#ifdef __linux__
 void on_timer(int, siginfo_t*, void* context) {
   if (!is_ours()) return;
   // A loop that calls the runtime is ended by that, which knows the line. The timer comes again soon.
@@ -72,6 +81,7 @@ void on_timer(int, siginfo_t*, void* context) {
     machine->fail_at(Failure::kEndless, instruction);
   }
 }
+#endif
 
 void install(int signal, void (*handler)(int, siginfo_t*, void*), struct sigaction* old) {
   struct sigaction action = {};
