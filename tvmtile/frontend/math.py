@@ -108,8 +108,10 @@ def abs(x: Any) -> Any:
     """The magnitude; of the least integer, whose magnitude its dtype does not have, itself."""
     if not ir.is_prim_expr(x) or not str(x.ty.dtype).startswith("int"):
         return tirx.abs(x)
-    # TVM's own names the value three times.
-    return tirx.max(x, tirx.const(0, x.ty.dtype) - x)
+    # TVM's own names the value three times. To C++ a number without a sign has a negative always.
+    dtype = str(x.ty.dtype)
+    negative = tirx.const(0, f"u{dtype}") - tirx.Cast(f"u{dtype}", x)
+    return tirx.max(x, tirx.Cast(dtype, negative))
 
 
 def clamp(dst: Value, min_val: Value, max_val: Value) -> Any:
