@@ -11,6 +11,8 @@ from tvmtile.passes import LimitUnrolling
 from tvmtile.pipeline import lowering_passes
 from tvmtile.target import parse
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* registers of each thread")
+
 
 def limited(program):
     """A tile program before LimitUnrolling, and after it."""

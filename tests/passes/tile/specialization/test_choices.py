@@ -128,6 +128,7 @@ def test_options_of_tilelang_say_no(key):
         assert ("mbarrier" in kernel.get_kernel_source()) != value
 
 
+@pytest.mark.filterwarnings("ignore:.* registers of each thread")
 def test_tiles_that_fit_one_after_the_other_only_have_one_role():
     """Roles may use all tiles at once: no two of them lie in one place."""
 
@@ -190,6 +191,7 @@ def test_stages_are_limited_by_whoever_runs_the_passes(limit, copies):
 
 
 @pytest.mark.full
+@pytest.mark.filterwarnings("ignore:.* registers of each thread")
 @pytest.mark.parametrize(
     ("stages", "block", "waits"),
     [

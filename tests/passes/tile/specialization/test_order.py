@@ -61,3 +61,11 @@ def test_a_tile_is_given_back_behind_its_last_use(steps):
     assert steps("roles_two_products_with_a_sum_between_them") == [
         *("wait full2", *head, *steady, *tail, *without_iterations, "copy C", *producer),
     ]
+
+
+def test_a_tile_is_given_back_when_the_product_that_reads_it_is_waited_for(steps):
+    """C (1) as something needs `y`, B (0) and A (2), which `added` reads, at the end."""
+    assert steps("roles_products_that_are_waited_for_apart")[:10] == [
+        *("wait full2", "wait full0", "gemm x", "wait full1", "gemm y", "arrive empty1", "copy z"),
+        *("gemm added", "arrive empty0", "arrive empty2"),
+    ]
