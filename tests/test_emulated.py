@@ -75,8 +75,8 @@ LACKING = {
         "rounded_cast/function", "scan/strips", "transpose/staged",
     ),
     "metal": (
-        "commit_wgmma/complete", "dp4a/elements", "quantifier/threads", "rounded_cast/function",
-        "transpose/staged", "wait_wgmma/complete",
+        "commit_wgmma/complete", "dp4a/elements", "gemm/fma", "quantifier/threads",
+        "rounded_cast/function", "transpose/staged", "wait_wgmma/complete",
     ),
 }  # fmt: skip
 """What the tier fast lacks; what something emulates there leaves the list."""

@@ -102,7 +102,11 @@ def print_names(thing, path, seen):
     for name in names:
         child = getattr(thing, name, None)
         place = child.__name__ if isinstance(child, type(tvm)) else type(child).__module__
-        if name[0] != "_" and place.startswith("tvm.") and id(child) not in seen:
+        if name[0] == "_" or not place.startswith("tvm."):
+            continue
+        if getattr(thing, name) is not child:  # made each time it is asked for
+            print(path, name, type(child), dir(child))
+        elif id(child) not in seen:
             seen.add(id(child))
             print_names(child, path + "." + name, seen)
 

@@ -208,6 +208,7 @@ def elf_resources(cubin: bytes) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.full
+@pytest.mark.filterwarnings("ignore:.* registers of each thread")
 def test_registers_that_do_not_suffice_are_spilled():
     program = gemm(256, 256, 64, block=(256, 256, 32), threads=128)  # 512 totals in 255 registers
     (used,) = tvmtile.compile(program, target=SM_80).resources()

@@ -139,6 +139,7 @@ def _space(**given):
     name="gemm_by_threads_too_few_for_a_matrix_unit",
     parameters=_space(shape=[(16, 16, 16)], threads=[48]),
     targets=["llvm", "metal", "sm_80", "gpu"],
+    fast=["sm_80"],
 )
 @program(
     parameters=_space(

@@ -12,6 +12,14 @@ from tvmtile.ir.operands import check_bounds, constant, describe, dtype_of, exte
 from tvmtile.ir.operators import TileOp
 from tvmtile.ir.rewriting import for_loop, nest, seq
 from tvmtile.tileop.elementwise import converted
+from tvmtile.tileop.registry import SharedTile
+
+PADDED = SharedTile(padding=16)
+"""Tiles of Metal, as MLX pads them (mlx/backend/metal/kernels/steel/gemm/gemm.h, `tgp_padding_a`).
+
+A matrix of 8x8 takes a piece of each of eight rows. Where rows are a power of two of bytes long the
+pieces lie in the same banks of threadgroup memory, and are read one after the other.
+"""
 
 
 class MatrixProduct(TileOp):

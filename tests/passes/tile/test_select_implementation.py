@@ -174,7 +174,7 @@ def test_choices_are_a_table_of_lines_and_reasons():
     kernel = compiled(product(k=24, impl="elements"), SM_80)
     (choice,) = (c for c in kernel.choices if c.operator == "gemm")
     assert choice.location.text.endswith("# multiplied here")
-    assert choice.declined == (("mma", "K = 24 is not a multiple of 16"),)
+    assert choice.declined == (("mma", "K = 24 is not a multiple of 16"), ("fma", "fits"))
     assert str(choice) == (
         f"{choice.location}: gemm of c: elements\n    not mma: K = 24 is not a multiple of 16"
     )

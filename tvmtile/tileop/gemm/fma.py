@@ -29,8 +29,7 @@ from tvmtile.tileop.gemm import Gemm, GemmWarpPolicy
 from tvmtile.tileop.gemm.mma import SWIZZLED
 from tvmtile.tileop.gemm.partition import Axis, Partition
 from tvmtile.tileop.gemm.requirements import check_extents, check_fragments
-from tvmtile.tileop.gemm.simdgroup import PADDED
-from tvmtile.tileop.matrices import SUMMED_IN, element_of
+from tvmtile.tileop.matrices import PADDED, SUMMED_IN, element_of
 from tvmtile.tileop.registry import (
     Decline,
     LoweringContext,

@@ -24,7 +24,7 @@ from tvmtile.ir.types import Index
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout
 from tvmtile.tileop.gemm import Gemm
 from tvmtile.tileop.gemm.partition import Partition, along_k, layout_of_matrices, partition
-from tvmtile.tileop.gemm.simdgroup import PADDED
+from tvmtile.tileop.matrices import PADDED
 from tvmtile.tileop.registry import Decline, Lacking, LoweringContext, lowering, of_shared_operands
 
 BLOCK = 16

@@ -26,10 +26,10 @@ from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.gemm import Gemm
 from tvmtile.tileop.gemm.partition import Partition, along_k, layout_of_matrices, partition
 from tvmtile.tileop.gemm.requirements import check_extents, check_fragments
+from tvmtile.tileop.matrices import PADDED
 from tvmtile.tileop.registry import (
     Decline,
     LoweringContext,
-    SharedTile,
     lowering,
     of_shared_operands,
 )
@@ -45,12 +45,6 @@ COLUMN = (Digit(2, THREAD, 8), Digit(2, THREAD, 1), Digit(2, REGISTER, 1))
 """The digits of the row and of the column of a matrix's element; register 0 or 1 of its lane."""
 
 _DTYPES = ("float16", "bfloat16", "float32")
-PADDED = SharedTile(padding=16)
-"""As MLX pads (mlx/backend/metal/kernels/steel/gemm/gemm.h, `tgp_padding_a`).
-
-A matrix of 8x8 takes a piece of each of eight rows. Where rows are a power of two of bytes long the
-pieces lie in the same banks of threadgroup memory, and are read one after the other.
-"""
 
 
 # Layouts -----------------------------------------------------------------------------------------
