@@ -176,7 +176,8 @@ def test_choices_are_a_table_of_lines_and_reasons():
     assert choice.location.text.endswith("# multiplied here")
     assert choice.declined == (("mma", "K = 24 is not a multiple of 16"), ("fma", "fits"))
     assert str(choice) == (
-        f"{choice.location}: gemm of c: elements\n    not mma: K = 24 is not a multiple of 16"
+        f"{choice.location}: gemm of c: elements\n    not mma: K = 24 is not a multiple of 16\n"
+        "    not fma: fits"
     )
     assert str(choice) in str(kernel.choices)
     shown = []  # by a notebook
