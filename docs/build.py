@@ -83,7 +83,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     for name, make in generated.items():
         if f"<!-- {name} -->" in markdown:
             markdown = markdown.replace(f"<!-- {name} -->", make())
-    return passes_page(markdown) if "<!-- generated: " in markdown else markdown
+    return passes_page(markdown) if "<!-- generated: gemm_kernel -->" in markdown else markdown
 
 
 def language_reference() -> str:

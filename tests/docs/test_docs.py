@@ -58,6 +58,7 @@ def test_the_summary_of_the_readme_covers_the_benchmarks_cases():
 def test_a_page_shows_the_figures_of_the_benchmarks(page):
     text = page.read_text()
     assert build.filled(text, build.benchmark_tables()) == text, "make docs"
+    assert build.on_page_markdown(text, None) == text  # the site shows it as it is
 
 
 def test_the_reference_has_every_name_of_the_language():
