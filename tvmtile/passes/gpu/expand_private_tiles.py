@@ -59,6 +59,10 @@ class _Expand(GroupRewriter):
     def _depends_on_thread(self, op: TileOp, node: tirx.Evaluate) -> bool:
         if self._variance is None or self.group is None or op.alone or op.is_product:
             return False
+        if not candidates_of(
+            op, "llvm"
+        ):  # an instruction of GPUs, which says what thread begins it
+            return False
         return self._variance.between(self.group).depends(node.value)
 
 
