@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 import types
+from collections.abc import Mapping
 
-__all__ = ["instead_of", "no_attribute"]
+__all__ = ["first_match", "instead_of", "no_attribute"]
 
 _COMPILER = "it is a part of TileLang's own compiler"
 _COPIES = "T.copy(A[start], tile) copies a tile in, T.copy(tile, A[start]) out; there is no mask"
@@ -101,8 +102,12 @@ def instead_of(owner: str, name: str) -> str | None:
     name : str
         What it was asked for.
     """
-    table = _ABSENT[owner].items()
-    return next((reason for names, reason in table if re.fullmatch(names, name)), None)
+    return first_match(_ABSENT[owner], name)
+
+
+def first_match(table: Mapping[str, str], name: str) -> str | None:
+    """What a table says of the first pattern that is all of a name."""
+    return next((said for names, said in table.items() if re.fullmatch(names, name)), None)
 
 
 def no_attribute(owner: str, holder: types.ModuleType | object, name: str) -> AttributeError:

@@ -125,19 +125,19 @@ time.sleep(0.1)
 """
 
 
-def run(path, program):
-    """Run a program in a process of its own, so that one that hangs or dies fails a test."""
+def failure_of(path, program):
+    """How a program ends in a process of its own, which may hang or die; None where it is right."""
     path.write_text(program)
     done = subprocess.run(
         [sys.executable, path], capture_output=True, text=True, timeout=300, check=False
     )
-    assert done.returncode == 0, done.stderr
+    return None if done.returncode == 0 else f"{done.returncode}: {done.stderr}"
 
 
 @pytest.mark.full
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
 def test_a_kernel_that_has_run_runs_in_forked_processes(tmp_path):
-    run(tmp_path / "forks.py", PROGRAM + FORKS)
+    assert failure_of(tmp_path / "forks.py", PROGRAM + FORKS) is None
 
 
 @T.prim_func
@@ -234,15 +234,13 @@ def test_a_module_that_holds_kernels(travelled):
 def test_a_kernel_travels_to_a_new_process(tmp_path):
     file = tmp_path / "kernel.pickle"
     file.write_bytes(pickle.dumps(tvmtile.compile(scale, out_idx=-1, target="llvm")))
-    run(
-        tmp_path / "loads.py",
-        f"""
+    program = f"""
 import pathlib, pickle, torch
 kernel = pickle.loads(pathlib.Path({str(file)!r}).read_bytes())
 a = torch.randn(8)
 assert torch.equal(kernel(a, 2.0), a * 2)
-""",
-    )
+"""
+    assert failure_of(tmp_path / "loads.py", program) is None
 
 
 def test_a_function_without_a_name_says_what_to_do():
@@ -257,7 +255,8 @@ def test_a_function_without_a_name_says_what_to_do():
 
 @pytest.mark.parametrize("tensors", ["torch", "numpy"])
 def test_a_process_ends_while_daemon_threads_are_in_kernels(tensors, tmp_path):
-    run(tmp_path / "daemons.py", f"{PROGRAM}\nimport sys\nWITH = {tensors!r}\n{DAEMONS}")
+    program = f"{PROGRAM}\nimport sys\nWITH = {tensors!r}\n{DAEMONS}"
+    assert failure_of(tmp_path / "daemons.py", program) is None
 
 
 @pytest.mark.parametrize("travelled", [pickled, saved])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import threading
 from collections.abc import Iterable
@@ -12,9 +11,10 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.target import Target
 
-from tvmtile._tvm import codegen_build, nodes_in
+from tvmtile._tvm import codegen_build
 from tvmtile.codegen.metal import with_functions
 from tvmtile.codegen.unrolled_loops import UNROLL_NEXT
+from tvmtile.ir.kernels import launched_with
 
 _CALLBACK = "tvm_callback_metal_compile"  # TVM calls it with the source of each kernel
 
@@ -72,7 +72,7 @@ def complete_what_tvm_builds(kernels: Iterable[tirx.PrimFunc]) -> None:
     The kernels are those of a module that was split. TVM hands over the kernels of others too. A
     callback that somebody registered before, to compile kernels ahead of time, is left in place.
     """
-    threads = {str(kernel.attrs["global_symbol"]): _threads_of(kernel) for kernel in kernels}
+    threads = {str(f.attrs["global_symbol"]): launched_with(f, "threadIdx") for f in kernels}
     _EXPECTED.threads = _expected() | threads
     if _expected() and tvm.get_global_func(_CALLBACK, allow_missing=True) is None:
         tvm_ffi.register_global_func(_CALLBACK, _complete_if_ours)
@@ -94,18 +94,7 @@ def _complete_if_ours(source: str, target: Target) -> tuple[str, str]:
     return complete(source, _expected().pop(name)), "metal"
 
 
-def _threads_of(kernel: tirx.PrimFunc) -> int | None:
-    """How many threads a kernel's threadgroups have, if that is known."""
-    extents = {
-        str(bound.node.thread_tag): bound.value
-        for bound in nodes_in(kernel.body, tirx.AttrStmt)
-        if bound.attr_key == "thread_extent" and str(bound.node.thread_tag).startswith("threadIdx")
-    }
-    known = [int(e) for e in extents.values() if isinstance(e, tirx.IntImm)]
-    return math.prod(known) if len(known) == len(extents) else None
-
-
 def kernel_source(name: str, kernel: tirx.PrimFunc, target: Target) -> str:
     """The Metal source of a kernel, which compiles by itself."""
     module = codegen_build(ir.IRModule({name: kernel}), target)
-    return complete(str(module.inspect_source("metal")), _threads_of(kernel))
+    return complete(str(module.inspect_source("metal")), launched_with(kernel, "threadIdx"))

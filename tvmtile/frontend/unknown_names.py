@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tvm import ir
 
 from tvmtile._tvm import is_buffer_var
-from tvmtile.absent import instead_of
+from tvmtile.absent import first_match, instead_of
 from tvmtile.errors import InvalidOperand, TileError, UndefinedName
 from tvmtile.ir.operands import describe
 
@@ -67,10 +67,6 @@ def not_in_language(failure: Failure) -> TileError | None:
     )
 
 
-def _first(table: Mapping[str, str], name: str) -> str | None:
-    return next((help for names, help in table.items() if re.fullmatch(names, name)), None)
-
-
 def unknown_attribute(failure: Failure) -> TileError | None:
     """`A.size(0)`, `A[i].to("float16")`: an attribute of torch's tensors, or of none."""
     error = failure.error
@@ -79,11 +75,12 @@ def unknown_attribute(failure: Failure) -> TileError | None:
     value, name = error.obj, str(error.name)
     if is_buffer_var(value):
         what = describe(value)
-        help = _first(_OF_TENSORS, name) or "it has .shape and .dtype, and elements, A[i, j]"
+        help = first_match(_OF_TENSORS, name) or "it has .shape and .dtype, and elements, A[i, j]"
     else:
         what = f"{value}, a value of the running kernel,"
         help = (
-            _first(_OF_VALUES, name) or "T has the functions of values: T.exp(x), T.cast(x, dtype)"
+            first_match(_OF_VALUES, name)
+            or "T has the functions of values: T.exp(x), T.cast(x, dtype)"
         )
     return InvalidOperand(f"{what} has no attribute {name!r}", help=help, location=failure.location)
 

@@ -100,11 +100,9 @@ def _hidden_zero(sign: int | None, dtype: str) -> ir.Expr:
 def with_sign(value: Any) -> Any:
     """A value of which TVM does not know that it is zero, and takes -0 for 0."""
     sign, dtype = _sign_of_zero(value), _scalar_dtype(value)
-    return (
-        value
-        if sign is None or dtype is None or "float" not in dtype
-        else _hidden_zero(sign, dtype)
-    )
+    if sign is None or dtype is None or "float" not in dtype:
+        return value
+    return _hidden_zero(sign, dtype)
 
 
 def _is_truth(value: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -15,13 +16,14 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm.sym import Analyzer
 from tvm.target import Target
 
-from tvmtile._tvm import Mutator, mutated, walk
+from tvmtile._tvm import Mutator, mutated, nodes_in, walk
 from tvmtile.errors import VerifyError
 from tvmtile.ir.annotations import KERNEL_ANNOTATION
 from tvmtile.ir.assumptions import assumption_of
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.conditions import known_by
 from tvmtile.ir.nodes import once_per_node
+from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import (
     contains,
     defined_in,
@@ -202,6 +204,20 @@ def with_body(func: tirx.PrimFunc, body: tirx.Stmt) -> tirx.PrimFunc:
     if body.same_as(own):
         return func
     return mutated(func, (type(own), lambda node, _: body if node.same_as(own) else node))
+
+
+def launched_with(kernel: tirx.PrimFunc, kind: str) -> int | None:
+    """How many blocks ("blockIdx") or threads ("threadIdx") a kernel without its host has.
+
+    None where a call decides.
+    """
+    extents = {
+        str(bound.node.thread_tag): constant(bound.value)
+        for bound in nodes_in(kernel.body, tirx.AttrStmt)
+        if bound.attr_key == "thread_extent" and str(bound.node.thread_tag).startswith(kind)
+    }
+    known = [extent for extent in extents.values() if extent is not None]
+    return math.prod(known) if len(known) == len(extents) else None
 
 
 def too_many_blocks(count: object, tag: str, name: str, most: int) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tvm import ir
 from tvm.target import Target
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from tvmtile.jit.profile import KernelProfile
     from tvmtile.passes.tile.select_implementation import Choices
     from tvmtile.profiler import Profiler, TensorSupplyType
+
+Made = TypeVar("Made")
 
 
 class Kernel(CompiledProgram[Results]):
@@ -296,10 +298,7 @@ class Kernel(CompiledProgram[Results]):
         CudaCompileError
             If NVRTC refuses the kernel's source.
         """
-        from tvmtile.jit.failures import translate_failures
-
-        with translate_failures(self.prim_func, self.target):
-            return self._cuda_adapter("PTX").ptx
+        return self._from_nvrtc("PTX", lambda adapter: adapter.ptx)
 
     @property
     @hide_internal_frames
@@ -330,10 +329,7 @@ class Kernel(CompiledProgram[Results]):
         CudaCompileError
             If NVRTC refuses the kernel's source.
         """
-        from tvmtile.jit.failures import translate_failures
-
-        with translate_failures(self.prim_func, self.target):
-            return self._cuda_adapter("cubin").binary.cubin
+        return self._from_nvrtc("cubin", lambda adapter: adapter.binary.cubin)
 
     @hide_internal_frames
     def resources(self) -> tuple[KernelResources, ...]:
@@ -354,10 +350,8 @@ class Kernel(CompiledProgram[Results]):
             If NVRTC refuses the kernel's source.
         """
         from tvmtile.jit.cuda.resources import resources_of
-        from tvmtile.jit.failures import translate_failures
 
-        with translate_failures(self.prim_func, self.target):
-            log = self._cuda_adapter("resources()").binary.log
+        log = self._from_nvrtc("resources()", lambda adapter: adapter.binary.log)
         return resources_of(log, dict(self.lowering)["tvmtile.LowerTilePrograms"][self.name])
 
     @property
@@ -379,6 +373,13 @@ class Kernel(CompiledProgram[Results]):
     def n_max_threads(self) -> int:
         """The threads of a block, of the kernel that has most; see `resources`."""
         return max(each.threads for each in self.resources())
+
+    def _from_nvrtc(self, what: str, read: Callable[[CudaAdapter], Made]) -> Made:
+        """What NVRTC makes of the kernels; what it refuses is an error of the program."""
+        from tvmtile.jit.failures import translate_failures
+
+        with translate_failures(self.prim_func, self.target):
+            return read(self._cuda_adapter(what))
 
     def _cuda_adapter(self, what: str) -> CudaAdapter:
         from tvmtile.jit.cuda import CudaAdapter

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 from tvmtile.absent import no_attribute
 from tvmtile.errors import MissingDependency, import_optional
+from tvmtile.jit.threads import usable_cpus
 
 if TYPE_CHECKING:
     import torch
@@ -71,5 +71,4 @@ def device_synchronize(device: int | str | torch.device | None = None) -> None:
 
 def get_available_cpu_count() -> int:
     """The processors that this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+    return len(usable_cpus())

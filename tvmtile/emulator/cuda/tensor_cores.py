@@ -95,22 +95,16 @@ def _transfers(transfer: Transfer) -> Iterator[Instruction]:
         for way, kept in (("ld", "pack"), ("st", "unpack")):
             suffix = f".{kept}::16b" * packs
             head = f"{way}.sync.aligned.{transfer.name}.x{count}{suffix}.b32"
-            address, words = ("{1}", "{0}") if way == "ld" else ("{0}", "{1}")
+            loads = way == "ld"
+            address, words = ("{1}", "{0}") if loads else ("{0}", "{1}")
             split = "0"
             if transfer.is_split:
-                split, words = ("{2}", words) if way == "ld" else ("{1}", "{2}")
+                split, words = ("{2}", words) if loads else ("{1}", "{2}")
             how = f"{name}, {count}, {str(packs).lower()}"
-            words = f"({'std::uint32_t* const*' if way == 'ld' else 'const std::uint32_t*'}){words}"
+            words = f"({'std::uint32_t* const*' if loads else 'const std::uint32_t*'}){words}"
             call = f"tensor_{way}({{line}}, {how}, {address}, {split}, {words})"
             operands = 2 + transfer.is_split
-            background = way == "ld"
-            yield _row(
-                head,
-                call,
-                operands,
-                definitions=lambda: definition,
-                is_background=background,
-            )
+            yield _row(head, call, operands, definitions=lambda: definition, is_background=loads)
 
 
 def _copies(copy: TensorCopy) -> Iterator[Instruction]:

@@ -45,6 +45,7 @@ _KEYWORDS = TYPES - {"void", "bool", "char", "short", "int", "long", "float"} | 
     "constant",
     "threadgroup",
 }
+_TYPES = TYPES | _KEYWORDS | {"auto"}
 _LONG_LONG = re.compile(r"(?:0[xX][0-9a-fA-F']+|[0-9']+)(?:[uU]?(?:ll|LL)|(?:ll|LL)[uU])")
 _DECLARED_BEFORE = frozenset(("=", ";", ",", ")", "["))
 
@@ -95,7 +96,7 @@ def _wrong(token: Token, before: str, after: str) -> str | None:
 
 def _is_type(text: str) -> bool:
     """Whether a name that follows is declared: after a type, a pointer or a reference."""
-    return text in TYPES | _KEYWORDS | {"auto"}
+    return text in _TYPES
 
 
 def _check_index(kernel: KernelSignature, parameter: Parameter) -> None:

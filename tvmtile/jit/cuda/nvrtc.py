@@ -53,8 +53,7 @@ def compile_source(source: str, arch: str) -> Binary:
     MissingDependency
         If NVRTC or CUDA's headers are not installed.
     """
-    load_beside_others("libnvrtc.so.13")
-    nvrtc = import_optional("cuda.bindings.nvrtc", "cuda", "compiling for CUDA")
+    nvrtc = _library()
     store = None if has_foreign_headers(source) else current_store()
     if store is None:
         return _compiled(nvrtc, source, arch)
@@ -85,16 +84,19 @@ def _key(nvrtc: object, source: str, arch: str) -> str:
 
 def ptx_of(source: str, arch: str) -> str:
     """The PTX that NVRTC makes of CUDA C++; the errors are those of `compile_source`."""
-    load_beside_others("libnvrtc.so.13")
-    nvrtc = import_optional("cuda.bindings.nvrtc", "cuda", "compiling for CUDA")
+    nvrtc = _library()
     with _program(nvrtc, source, arch) as program:
-        return _read(nvrtc, program, "PTX").rstrip(b"\0").decode()
+        return _text(nvrtc, program, "PTX")
+
+
+def _library() -> Any:
+    load_beside_others("libnvrtc.so.13")
+    return import_optional("cuda.bindings.nvrtc", "cuda", "compiling for CUDA")
 
 
 def _compiled(nvrtc: Any, source: str, arch: str) -> Binary:
     with _program(nvrtc, source, arch) as program:
-        log = _read(nvrtc, program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
-        return Binary(_read(nvrtc, program, "CUBIN"), log)
+        return Binary(_read(nvrtc, program, "CUBIN"), _text(nvrtc, program, "ProgramLog"))
 
 
 @contextmanager
@@ -115,9 +117,9 @@ def _program(nvrtc: Any, source: str, arch: str) -> Iterator[Any]:
         options = [option.encode() for option in _options(arch, source)]
         (result,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
         if result == nvrtc.nvrtcResult.NVRTC_ERROR_COMPILATION:
-            log = _read(nvrtc, program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
+            errors = _first_errors(_text(nvrtc, program, "ProgramLog"))
             raise CudaCompileError(
-                f"NVRTC refuses the kernel for {arch}:\n{_first_errors(log)}",
+                f"NVRTC refuses the kernel for {arch}:\n{errors}",
                 help="TVM_BACKTRACE=1 shows where it was compiled",
             )
         _checked(nvrtc, (result,))
@@ -166,6 +168,10 @@ def _checked(nvrtc: Any, returned: tuple[object, ...]) -> Any:
             help=None if major >= _CUDA else older + packages_of("cuda"),
         )
     return values[0] if values else None
+
+
+def _text(nvrtc: Any, program: Any, what: str) -> str:
+    return _read(nvrtc, program, what).rstrip(b"\0").decode(errors="replace")
 
 
 def _read(nvrtc: Any, program: Any, what: str) -> bytes:

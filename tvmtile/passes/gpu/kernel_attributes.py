@@ -16,7 +16,7 @@ from tvmtile.ir.annotations import (
     OVERLAPPED_LAUNCH,
 )
 from tvmtile.ir.calls import op_name
-from tvmtile.ir.operands import constant
+from tvmtile.ir.kernels import launched_with
 from tvmtile.ir.rewriting import contains
 from tvmtile.target import gpu
 from tvmtile.tileop.hints import LAUNCH_BOUNDS_BLOCKS
@@ -71,20 +71,12 @@ def _may_have_all_registers(func: tirx.PrimFunc) -> bool:
         return False
     if LAUNCH_BOUNDS_BLOCKS in attrs or contains(func.body, ir.Call, _is_product):
         return False
-    return _blocks_of(func) <= capability.multiprocessors
+    blocks = launched_with(func, "blockIdx") or math.inf
+    return blocks <= capability.multiprocessors
 
 
 def _is_product(call: ir.Call) -> bool:
     return "mma" in op_name(call)
-
-
-def _blocks_of(func: tirx.PrimFunc) -> float:
-    """How many blocks a kernel is launched with; infinity where a call decides."""
-    return math.prod(
-        constant(node.value) or math.inf
-        for node in nodes_in(func.body, tirx.AttrStmt)
-        if node.attr_key == "thread_extent" and node.node.thread_tag.startswith("blockIdx")
-    )
 
 
 def _kernels_called(host: tirx.PrimFunc) -> list[str]:

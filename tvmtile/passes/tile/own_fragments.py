@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence, Set
 from itertools import zip_longest
 
 from tvm import ir, tirx
@@ -108,13 +108,10 @@ def _check_elements(uses: Sequence[Access], variance: ThreadVariance) -> None:
 
 def _check_nest(accesses: Sequence[Access], own: Set[ir.Var]) -> None:
     """Make sure that every thread can go through a nest by itself."""
-    for access in _not_of_threads(accesses, own):
-        if access.writes or is_fragment(access.buffer):
+    for access in accesses:
+        is_of_thread = is_private(access.buffer) or access.buffer in own
+        if not is_of_thread and (access.writes or is_fragment(access.buffer)):
             raise _shared_out(next(each for each in accesses if each.buffer in own))
-
-
-def _not_of_threads(accesses: Sequence[Access], own: Set[ir.Var]) -> Iterator[Access]:
-    return (each for each in accesses if not is_private(each.buffer) and each.buffer not in own)
 
 
 def _shared_out(use: Access) -> InvalidOperand:

@@ -14,7 +14,7 @@
 namespace emulator {
 namespace {
 
-constexpr std::uint32_t kPoison = 0x7fa5a5a5;
+constexpr std::uint32_t kPoison = kUnsetFloat;
 
 // What is known of a word.
 struct Word {

@@ -4,8 +4,8 @@
 // functions stand where ThreadSanitizer's own runtime would. -fsanitize=alignment and
 // -fsanitize=bounds call when a pointer is not aligned for its type, or an index is outside of an
 // array whose extent is known; -fsanitize=integer-divide-by-zero, shift-exponent and
-// signed-integer-overflow (which GCC does better by -ftrapv) where an operation has no result. Volatile accesses are told apart where a front end asks
-// for it, and are as atomic ones.
+// signed-integer-overflow (which GCC does better by -ftrapv) where an operation has no result.
+// Volatile accesses are told apart where a front end asks for it, and are as atomic ones.
 #include <cstring>
 
 #include "machine.h"
@@ -191,19 +191,19 @@ void __ubsan_handle_out_of_bounds(emulator::OutOfBounds* bounds, std::uintptr_t 
 }
 
 // GCC calls these with -ftrapv, but for what the linker puts in front of their names: libgcc has its own.
-#define EMULATOR_TRAP(name, type, builtin)                                               \
-  type name(type a, type b) {                                                            \
-    type result;                                                                         \
-    if (builtin(a, b, &result)) emulator::report_overflow("'" #type "'", INSTRUCTION); \
-    return result;                                                                       \
+#define EMULATOR_TRAP(name, type, builtin)                                              \
+  type name(type a, type b) {                                                           \
+    type result;                                                                        \
+    if (builtin(a, b, &result)) emulator::report_overflow("'" #type "'", INSTRUCTION);  \
+    return result;                                                                      \
   }
-#define EMULATOR_TRAPS(type, mode, least)                                                \
-  EMULATOR_TRAP(__wrap___addv##mode##3, type, __builtin_add_overflow)                           \
-  EMULATOR_TRAP(__wrap___subv##mode##3, type, __builtin_sub_overflow)                           \
-  EMULATOR_TRAP(__wrap___mulv##mode##3, type, __builtin_mul_overflow)                           \
-  type __wrap___negv##mode##2(type value) {                                                     \
-    if (value == least) emulator::report_overflow("'" #type "'", INSTRUCTION);         \
-    return value == least ? value : -value;                                              \
+#define EMULATOR_TRAPS(type, mode, least)                                               \
+  EMULATOR_TRAP(__wrap___addv##mode##3, type, __builtin_add_overflow)                   \
+  EMULATOR_TRAP(__wrap___subv##mode##3, type, __builtin_sub_overflow)                   \
+  EMULATOR_TRAP(__wrap___mulv##mode##3, type, __builtin_mul_overflow)                   \
+  type __wrap___negv##mode##2(type value) {                                             \
+    if (value == least) emulator::report_overflow("'" #type "'", INSTRUCTION);          \
+    return value == least ? value : -value;                                             \
   }
 EMULATOR_TRAPS(int, si, INT32_MIN)
 EMULATOR_TRAPS(long, di, INT64_MIN)

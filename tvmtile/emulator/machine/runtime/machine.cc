@@ -532,7 +532,11 @@ void Machine::cluster_arrive(const Site& site, bool release) {
   if (arrived_in_[thread.number]) {
     fail_protocol(site.line, "an arrival at a cluster's barrier before the last one's wait");
   }
-  release ? arrive(thread, barrier.arrivals) : begin(thread, barrier.arrivals);
+  if (release) {
+    arrive(thread, barrier.arrivals);
+  } else {
+    begin(thread, barrier.arrivals);
+  }
   arrived_in_[thread.number] = barrier.phase;
   if (++barrier.arrived == barrier.members) complete_cluster_barrier();
 }
