@@ -279,6 +279,17 @@ def magnitudes_of_integers(A: dtype[16, 32], C: dtype[16, 32]):
 
 
 @program(
+    parameters={"dtype": ["int8", "int16", "int32", "int64"]}, examples="dtype", fast=["metal"]
+)
+def magnitudes_of_constants(C: dtype[16, 8]):
+    """Lowering comes to know the numbers, and TVM computes with them."""
+    with T.Kernel(1, threads=32):
+        for i in T.Parallel(16):
+            for k in T.unroll(8):
+                C[i, k] = T.abs(T.cast(k - 4, dtype))
+
+
+@program(
     parameters={"dtype": ["uint32", "uint64"]},
     examples="dtype",
     inputs="extreme",
