@@ -191,7 +191,10 @@ def test_vectors_of_two_and_four():
 
 @pytest.mark.parametrize("dtype", ["int32", "float16", "bfloat16", "float64", "int8", "uint64"])
 def test_loads_stores_and_updates_of_every_order(dtype):
-    """`while` loads again each time; a former value has the dtype of the element."""
+    """`while` loads again each time; a former value has the dtype of the element.
+
+    The largest number of an unsigned dtype is no small one, as it is where bits are taken for signed.
+    """
 
     @T.prim_func
     def main(A: T.Tensor((2,), dtype), C: T.Tensor((5,), dtype), flag: T.Tensor((1,), "int32")):
@@ -199,7 +202,7 @@ def test_loads_stores_and_updates_of_every_order(dtype):
             for order in ORDERS:
                 T.atomic_add(C[0], 1, memory_order=order)
             T.atomic_store(C[1], T.atomic_load(A[1], "acquire") + A[1], "release")
-            before = T.atomic_max(A[0], 5, return_prev=True)
+            before = T.atomic_max(A[0], T.max_value(dtype), return_prev=True)
             C[2] = before
             C[3] = T.atomic_min(A[0], 1, return_prev=True)
             while T.atomic_load(flag[0]) < 10:
@@ -209,7 +212,8 @@ def test_loads_stores_and_updates_of_every_order(dtype):
     kind = getattr(torch, dtype)
     a, c = torch.tensor([3, 2]).to(kind), torch.zeros(5).to(kind)
     tvmtile.compile(main)(a, c, torch.zeros(1, dtype=torch.int32))
-    assert c.tolist() == [len(ORDERS), 4, 3, 5, 12]
+    largest = (torch.finfo if kind.is_floating_point else torch.iinfo)(kind).max
+    assert c.tolist() == [len(ORDERS), 4, 3, largest, 12]
     assert a.tolist() == [1, 2]
 
 
