@@ -50,14 +50,14 @@ struct Shift {
   const TypeDescriptor* by;
 };
 
-void report_misaligned(const TypeMismatch& mismatch, std::uintptr_t address) {
+void report_misaligned(const TypeMismatch& mismatch, std::uintptr_t address,
+                       std::uintptr_t instruction) {
   std::uint64_t alignment = std::uint64_t{1} << mismatch.log_alignment;
   if (address % alignment == 0) return;
   Report& report = machine->begin_report(Failure::kMisaligned, machine->current());
   machine->describe_memory(address, alignment);
-  report.line = static_cast<std::int32_t>(mismatch.location.line);
   std::strncpy(report.operation, mismatch.type->name, sizeof report.operation - 1);
-  machine->fail();
+  machine->fail_at(report, instruction - 1);
 }
 
 // An integer narrower than an address comes without its sign: `info` is the logarithm of its bits,
@@ -170,7 +170,7 @@ void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
 
 void __ubsan_handle_type_mismatch_v1(emulator::TypeMismatch* mismatch, std::uintptr_t address) {
-  emulator::report_misaligned(*mismatch, address);
+  emulator::report_misaligned(*mismatch, address, INSTRUCTION);
 }
 void __ubsan_handle_divrem_overflow(void*, std::uintptr_t, std::uintptr_t) {
   emulator::machine->fail_at(emulator::Failure::kDivision, INSTRUCTION - 1);

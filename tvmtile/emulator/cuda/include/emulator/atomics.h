@@ -19,23 +19,29 @@ struct Bits<8> {
   using type = std::uint64_t;
 };
 
+// Where something is, which must be aligned for its type: the sanitizer looks where a reference is made.
 template <typename T>
-T atomic_load(const T* place) {
+EMULATOR_INLINE T* aligned(T* place) {
+  T& there = *place;
+  return &there;
+}
+template <typename T>
+EMULATOR_INLINE T atomic_load(const T* place) {
   using bits = typename Bits<sizeof(T)>::type;
-  const bits loaded = __atomic_load_n(reinterpret_cast<const bits*>(place), __ATOMIC_RELAXED);
+  const bits loaded = __atomic_load_n(reinterpret_cast<const bits*>(aligned(place)), __ATOMIC_RELAXED);
   T value;
   __builtin_memcpy(&value, &loaded, sizeof value);
   return value;
 }
 template <typename T>
-void atomic_store(T* place, T value) {
+EMULATOR_INLINE void atomic_store(T* place, T value) {
   using bits = typename Bits<sizeof(T)>::type;
   bits stored;
   __builtin_memcpy(&stored, &value, sizeof stored);
   __atomic_store_n(reinterpret_cast<bits*>(place), stored, __ATOMIC_RELAXED);
 }
 template <typename T, typename F>
-T modify(T* place, F update) {
+EMULATOR_INLINE T modify(T* place, F update) {
   const T old = atomic_load(place);
   atomic_store(place, T(update(old)));
   return old;
@@ -45,15 +51,15 @@ T modify(T* place, F update) {
 
 #define EMULATOR_ATOMIC(name, T, update)                                      \
   template <typename = void>                                                  \
-  T name(T* place, T value) {                                                 \
+  EMULATOR_INLINE T name(T* place, T value) {                                 \
     return emulator::modify(place, [value](T old) { return update; });        \
   }                                                                           \
   template <typename = void>                                                  \
-  T name##_block(T* place, T value) {                                         \
+  EMULATOR_INLINE T name##_block(T* place, T value) {                         \
     return name(place, value);                                                \
   }                                                                           \
   template <typename = void>                                                  \
-  T name##_system(T* place, T value) {                                        \
+  EMULATOR_INLINE T name##_system(T* place, T value) {                        \
     return name(place, value);                                                \
   }
 #define EMULATOR_ATOMIC_INTEGERS(name, update)      \
@@ -88,8 +94,8 @@ EMULATOR_ATOMIC(atomicDec, unsigned, old == 0 || old > value ? value : old - 1)
 // Each element of a vector is added atomically, not the vector.
 #define EMULATOR_ATOMIC_VECTOR(V, E, ...)                                         \
   template <typename = void>                                                      \
-  V atomicAdd(V* place, V value) {                                                \
-    E* const places = reinterpret_cast<E*>(place);                                \
+  EMULATOR_INLINE V atomicAdd(V* place, V value) {                                \
+    E* const places = reinterpret_cast<E*>(emulator::aligned(place));             \
     const E values[] = {__VA_ARGS__};                                             \
     V old;                                                                        \
     for (unsigned i = 0; i < sizeof(V) / sizeof(E); ++i) {                        \
@@ -104,7 +110,7 @@ EMULATOR_ATOMIC_VECTOR(float4, float, value.x, value.y, value.z, value.w)
 #undef EMULATOR_ATOMIC_VECTOR
 
 template <typename T>
-T atomicCAS(T* place, T expected, T desired) {
+EMULATOR_INLINE T atomicCAS(T* place, T expected, T desired) {
   const T old = emulator::atomic_load(place);
   if (old == expected) emulator::atomic_store(place, desired);
   return old;

@@ -7,6 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 
+// Of functions that kernels call, what would be memory traffic by a call; and what accesses memory for a
+// kernel, whose line is then found.
+#define EMULATOR_INLINE [[gnu::always_inline]] inline
+
 namespace emulator {
 
 constexpr unsigned kWarpSize = 32;

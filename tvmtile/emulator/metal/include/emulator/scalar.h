@@ -8,9 +8,6 @@
 
 #include "element.h"
 
-// Functions of vectors and scalars are inlined even at -Og: calls would make them memory traffic.
-#define EMULATOR_INLINE [[gnu::always_inline]] inline
-
 using std::int8_t;
 using uchar = unsigned char;
 using ushort = unsigned short;
