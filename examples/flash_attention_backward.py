@@ -1,10 +1,11 @@
 """Flash attention, backward: the gradients of Q, K and V, without ever storing the scores.
 
 A block owns a tile of keys and walks over tiles of queries. It computes their weights again, from the
-largest score of each query and its sum of weights that the forward pass left, and from the gradient
-of the output the gradient of the scores. Those of its keys and values it sums in registers; what it
-contributes to the queries' it adds to memory, where other blocks do as well. Kernels before and after
-it prepare the sums, and scale and round those of the queries.
+largest score of each query and its sum of weights that the forward pass left (by sums of the same
+order: of a large score the last bit counts), and from the gradient of the output the gradient of the
+scores. Those of its keys and values it sums in registers; what it contributes to the queries' it adds
+to memory, where other blocks do as well. Kernels before and after it prepare the sums, and scale and
+round those of the queries.
 
 T. Dao, FlashAttention-2, 2023, section 3.1.2.
 """
@@ -12,11 +13,13 @@ T. Dao, FlashAttention-2, 2023, section 3.1.2.
 import math
 
 import torch
+import torch.nn.functional as F
 from common import check_or_measure, parse, tiles
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.ops.programs import normalized_weight
+from tvmtile.ops.programs import attention, normalized_weight
+from tvmtile.target import resolve
 
 
 def flash_attention_backward(
@@ -89,9 +92,14 @@ def flash_attention_backward(
                 T.gemm(v, do, d_scores, transpose_B=True, policy=policy, clear_accum=True)
                 for i, j in T.Parallel(block_M, block_N):
                     scores[i, j] = normalized_weight(scores[i, j], largest[j], logarithm[j], scale)
-                if causal:
+                if causal or length % block_N:
                     for i, j in T.Parallel(block_M, block_N):
-                        scores[i, j] = T.if_then_else(bx * block_M + i <= at + j, scores[i, j], 0)
+                        last = at + j if causal else length - 1
+                        if (
+                            length % block_N
+                        ):  # behind it are zeros: the product with infinity is NaN
+                            last = T.if_then_else(at + j < length, last, -1)
+                        scores[i, j] = T.if_then_else(bx * block_M + i <= last, scores[i, j], 0)
                 T.copy(scores, weights)
                 for i, j in T.Parallel(block_M, block_N):
                     d_scores[i, j] = scores[i, j] * (d_scores[i, j] - delta_of_query[j])
@@ -113,20 +121,9 @@ def flash_attention_backward(
     return main
 
 
-def forward(q, k, v, causal):
-    """The output, and of each query the largest score and log2 of the weights relative to it."""
-    scores = q @ k.mT
-    if causal:
-        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
-        scores = scores.masked_fill(later, -math.inf)
-    largest, scale = scores.amax(-1), 1 / math.sqrt(q.shape[-1])
-    sums = ((scores - largest[..., None]) * scale).exp().sum(-1)
-    return torch.softmax(scores * scale, dim=-1) @ v, torch.stack([largest, sums.log2()], dim=1)
-
-
 def reference(q, k, v, o, do, *_, causal):
     leaves = [x.detach().clone().requires_grad_() for x in (q, k, v)]
-    forward(*leaves, causal=causal)[0].backward(do)
+    F.scaled_dot_product_attention(*leaves, is_causal=causal).backward(do)
     return [leaf.grad for leaf in leaves]
 
 
@@ -139,8 +136,11 @@ def main(argv=None):
         sizes = tiles(args, block_M=32, block_N=16, stages=1)
         program = flash_attention_backward(*shape, causal, **sizes)
         kernel = tvmtile.compile(program, out_idx=[8, 9, 10], target=args.target)
-        o, lse = forward(*(x.double() for x in (q, k, v)), causal=causal)
-        inputs = (q, k, v, o.bfloat16(), do, lse.float(), *work)
+        target = resolve(args.target)
+        program = attention(*shape, T.bfloat16, target=target, causal=causal, lse=True)
+        forward = tvmtile.compile(program, out_idx=[3, 4], target=args.target)
+        o, lse = forward(*(x.to(args.device) for x in (q, k, v)))
+        inputs = (q, k, v, o, do, lse, *work)
         print("causal: " if causal else "full: ", end="")
         check_or_measure(args, kernel, inputs, lambda *tensors: reference(*tensors, causal=causal))
 

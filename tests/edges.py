@@ -53,7 +53,7 @@ def _scaled(factor):
 def _with(which, value):
     def tensors(queries, keys, dim):
         given = list(_scaled(1)(queries, keys, dim))
-        given[which][0, 0, 3, 1] = value
+        given[which][0, 0, -1, 1] = value
         return given
 
     return tensors
@@ -65,12 +65,20 @@ def _below(queries, keys, dim):
     return q.abs() * 1e17, -k.abs() * 1e17, v
 
 
+def _masked(queries, keys, dim):
+    """The last key takes no part: its scores are -infinity."""
+    q, k, v = _scaled(1)(queries, keys, dim)
+    k[:, :, -1] = -torch.inf
+    return q.abs(), k, v
+
+
 SCORES = {
     "normal": _scaled(1),
     "1e4 times normal": _scaled(1e4),
     "1e6 times normal": _scaled(1e6),
     "subnormals": _scaled(1e-40),
     "below -1e30": _below,
+    "-infinity of the last key": _masked,
     **{
         f"{value} in {'qkv'[which]}": _with(which, value)
         for which in range(3)

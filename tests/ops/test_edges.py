@@ -20,7 +20,8 @@ from tests.examples.test_examples import load  # noqa: F401 - a fixture
 from tests.gpu.machine import HAS_GPU
 from tvmtile import ops
 from tvmtile.errors import TileWarning
-from tvmtile.ops import kernels, torch_attention, torch_matmul, torch_rows
+from tvmtile.ops import kernels, programs, torch_attention, torch_matmul, torch_rows
+from tvmtile.target import resolve
 
 
 @sdpa_kernel(SDPBackend.MATH)  # the gradients of the others add a logarithm to the largest score
@@ -181,15 +182,23 @@ def test_rows_at_the_edges(target, operator, dtype):
 
 
 def _given(name, queries, keys, dim, dtype, device=None):
-    """Q, K and V of a dtype that holds them."""
+    """Q, K and V; None if the dtype does not hold them."""
     torch.manual_seed(0)
     tensors = SCORES[name](queries, keys, dim)
     rounded = [x.to(device, dtype).requires_grad_() for x in tensors]
-    if not all(
+    holds = all(
         torch.equal(x.isinf(), y.isinf().cpu()) for x, y in zip(tensors, rounded, strict=True)
-    ):
-        pytest.skip("the dtype does not hold them")
-    return rounded
+    )
+    return rounded if holds else None
+
+
+def _all_given(queries, keys, dim, dtype, device=None):
+    """Names, and all Q, K and V that have so many queries, keys and elements."""
+    shapes = [(queries, dim), (keys, dim), (keys, dim)]
+    for name in SCORES:
+        tensors = _given(name, queries, keys, dim, DTYPES[dtype], device)
+        if tensors is not None and [x.shape[2:] for x in tensors] == shapes:
+            yield name, [x.detach() for x in tensors]
 
 
 @pytest.mark.full(but=1)
@@ -200,6 +209,8 @@ def _given(name, queries, keys, dim, dtype, device=None):
 def test_attention_at_the_edges(target, name, dtype, dim, causal):
     lengths = (9, 11) if target == "llvm" else (40, 70)
     tensors = _given(name, *lengths, dim, DTYPES[dtype], DEVICES.get(target))
+    if tensors is None:
+        pytest.skip("the dtype does not hold them")
     wide = [x.detach().double().requires_grad_() for x in tensors]
     result, expected = ops.attention(*tensors, causal=causal), sdpa(*wide, is_causal=causal)
     assert_same(result, expected, name)
@@ -209,8 +220,13 @@ def test_attention_at_the_edges(target, name, dtype, dim, causal):
     if not result.numel() or not tensors[1].numel():
         assert all(not x.any() for x in ours)
         return
+    assert_same_gradients(ours, theirs, name, given, *tensors)
+
+
+def assert_same_gradients(ours, theirs, name, given, *tensors):
+    """Where torch's are finite: errors of products count before softmax takes their mean away."""
     q, k, v = (x.double().abs().max().item() for x in tensors)
-    products = given.double().abs().max().item() * v * dim**0.5
+    products = given.double().abs().max().item() * v * tensors[0].shape[-1] ** 0.5
     for x, y, scale in zip(ours, theirs, (products * k, products * q, None), strict=True):
         if torch.isfinite(y).all():
             assert_same(x, y, f"gradient of {name}", scale)
@@ -235,16 +251,113 @@ def test_rows_at_the_edges_in_examples(name, load):  # noqa: F811
         assert_same(result[i], expected[i], of_row)
 
 
+def _compiled(program, target, out_idx):
+    on_machine = target in ("llvm", "gpu")
+    return tvmtile.compile(program, out_idx, TARGETS[target], None if on_machine else "emulator")
+
+
+def _seen(q, k, v):
+    """Attention, in which a query that sees nothing has zeros."""
+    scores = q @ k.mT / q.shape[-1] ** 0.5
+    sees_nothing = (scores == -torch.inf).all(-1, keepdim=True)
+    return scores.softmax(-1).masked_fill(sees_nothing, 0) @ v
+
+
+def _kernels(*of_llvm, metal, sm_90a):
+    """The CPU's cases, and one for each emulator, which a GPU has as well."""
+    others = [("metal", *metal), ("sm_90a", *sm_90a), ("gpu", *metal), ("gpu", *sm_90a)]
+    return [_case(*case) for case in [*(("llvm", *case) for case in of_llvm), *others]]
+
+
 @pytest.mark.full(but=1)
 @pytest.mark.parametrize(("dim", "causal"), [(16, True), (40, False), (192, False)])
 def test_scores_at_the_edges_in_examples(dim, causal, load):  # noqa: F811
     program = load("flash_attention").flash_attention(1, 2, 11, dim, causal)
     kernel = tvmtile.compile(program, out_idx=-1, target="llvm")
-    for name in SCORES:
-        with torch.no_grad():
-            tensors = _given(name, 11, 11, dim, torch.float32)
-        fits = all(x.shape == (1, 2, 11, dim) for x in tensors)
-        if fits and not (causal and not all(x.isfinite().all() for x in tensors)):
-            tensors = [x.detach() for x in tensors]
+    for name, tensors in _all_given(11, 11, dim, "float32"):
+        if not causal or all(x.isfinite().all() for x in tensors):
             expected = sdpa(*(x.double() for x in tensors), is_causal=causal)
             assert_same(kernel(*tensors), expected, name)
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore:this machine has no Apple GPU")
+@pytest.mark.parametrize(
+    ("target", "length", "dim", "causal", "dtype"),
+    _kernels(
+        (11, 40, False, "float32"), (70, 192, False, "float16"), (1, 80, True, "float32"),
+        metal=(40, 80, False, "float16"), sm_90a=(40, 96, True, "bfloat16"),
+    ),
+)  # fmt: skip
+def test_gradients_at_the_edges_in_examples(target, length, dim, causal, dtype, load):  # noqa: F811
+    shape, device = (1, 2, length, dim), DEVICES.get(target)
+    backward = load("flash_attention_backward").flash_attention_backward(
+        *shape, causal, block_M=32, block_N=16, stages=1, dtype=dtype
+    )
+    backward = _compiled(backward, target, [8, 9, 10])
+    forward = programs.attention(
+        *shape, dtype, target=resolve(TARGETS[target]), causal=causal, lse=True
+    )
+    forward = _compiled(forward, target, [3, 4])
+    given = placed(shape).to(device, DTYPES[dtype])
+    scratch = torch.empty(shape[:3], device=device), torch.empty(shape, device=device)
+    for name, tensors in _all_given(length, length, dim, dtype, device):
+        if causal and not all(x.isfinite().all() for x in tensors):
+            continue
+        wide = [x.double().requires_grad_() for x in tensors]
+        expected = sdpa(*wide, is_causal=causal)
+        output, lse = forward(*tensors)
+        assert_same(output, expected, name)
+        ours = backward(*tensors, output, given, lse, *scratch)
+        theirs = torch.autograd.grad(expected, wide, given.double())
+        assert_same_gradients(ours, theirs, name, given, *tensors)
+
+
+@pytest.mark.full(but=1)
+@pytest.mark.filterwarnings("ignore:this machine has no Apple GPU")
+@pytest.mark.parametrize(
+    ("target", "length", "splits", "dim", "dtype"),
+    _kernels(
+        (11, 1, 40, "bfloat16"), (70, 2, 96, "float32"), (130, 3, 16, "float16"),
+        (1, 3, 192, "float32"),
+        metal=(70, 2, 96, "float16"), sm_90a=(70, 2, 256, "bfloat16"),
+    ),
+)  # fmt: skip
+def test_decoding_at_the_edges_in_examples(target, length, splits, dim, dtype, load):  # noqa: F811
+    example, sizes, device = load("decode_attention"), (1, 2, 3), DEVICES.get(target)
+    program = example.decode_attention(
+        *sizes, length, dim, splits, rows=16, block=32, stages=1, dtype=dtype
+    )
+    kernel = _compiled(program, target, -1)
+    for name, tensors in _all_given(3, length, dim, dtype, device):
+        result = kernel(*tensors, *example.workspace(*sizes, dim, splits, device))
+        assert_same(result, _seen(*(x.double() for x in tensors)), name)
+
+
+@pytest.mark.full(but=1)
+@pytest.mark.filterwarnings("ignore:this machine has no Apple GPU")
+@pytest.mark.parametrize(
+    ("target", "page", "heads", "dim"),
+    _kernels((1, 1, 192), (16, 3, 40), (7, 5, 256), metal=(16, 3, 96), sm_90a=(16, 3, 80)),
+)
+def test_pages_at_the_edges_in_examples(target, page, heads, dim, load):  # noqa: F811
+    """Of cached keys and values, the others are NaN."""
+    pages, longest, device = 20, 5, DEVICES.get(target)
+    program = load("paged_attention").paged_attention(4, 2, heads, dim, pages, page, longest, 32)
+    kernel = _compiled(program, target, -1)
+    table = torch.randperm(pages, dtype=torch.int32).view(4, longest)
+    lengths = [0, 1, 3 * page + page // 2, longest * page]
+    for name, (q, k, v) in _all_given(heads, longest * page, dim, "float16", device):
+        caches = torch.full((2, pages, page, 2, dim), torch.nan, dtype=q.dtype, device=device)
+        for b, length in enumerate(lengths):
+            for cache, x in zip(caches.flatten(1, 2), (k, v), strict=True):
+                entries = torch.arange(length)
+                places = table[b, entries // page] * page + entries % page
+                cache[places.to(device)] = x[0, :, :length].transpose(0, 1)
+        result = kernel(
+            q.expand(4, -1, -1, -1).contiguous(),
+            *caches.view(2, pages * page, 2 * dim),
+            *(x.to(device) for x in (table, torch.tensor(lengths, dtype=torch.int32))),
+        )
+        seen = (_seen(q.double(), *(x[:, :, :n].double() for x in (k, v))) for n in lengths)
+        assert_same(result, torch.cat([*seen]), name)

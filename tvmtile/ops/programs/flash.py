@@ -270,7 +270,10 @@ def attention_backward(
     accum = accumulator_dtype(dtype, dtype)
     of_shared = dtype if group == 1 else accum
     gemm = functools.partial(T.gemm, precision=precision)
-    is_ragged = not (isinstance(keys, int) and keys % block_M == 0)
+    keys_end, queries_end = (
+        not (isinstance(extent, int) and extent % block == 0)
+        for extent, block in ((keys, block_M), (queries, block_N))
+    )
 
     @T.prim_func
     def attention_backward(
@@ -335,9 +338,11 @@ def attention_backward(
                 gemm(v, do, d_scores, transpose_B=True, policy=rows, clear_accum=True)
                 for i, j in T.Parallel(block_M, block_N):
                     scores[i, j] = normalized_weight(scores[i, j], largest[j], logarithm[j], scale)
-                if causal or is_ragged:
+                if causal or keys_end or queries_end:
                     for i, j in T.Parallel(block_M, block_N):
                         last = T.min(at + j, keys - 1) if causal else keys - 1
+                        if queries_end:  # behind it are zeros: the product with infinity is NaN
+                            last = T.if_then_else(at + j < queries, last, -1)
                         scores[i, j] = T.if_then_else(bx * block_M + i <= last, scores[i, j], 0)
                 T.copy(scores, weights)
                 for i, j in T.Parallel(block_M, block_N):
