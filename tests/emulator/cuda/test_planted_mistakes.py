@@ -235,7 +235,7 @@ LET_THROUGH: dict[str, dict[tuple[str, str], tuple[int, str]]] = {
         (HALF, DESCRIPTOR): (1, PANEL),
         **{(what, "cp.async.wait_group"): (1, NONE_LEFT) for what in (MORE, LEFT_OUT)},
     },
-    "bulk_loads": {(HALF, DESCRIPTOR): (1, PANEL)},
+    "bulk_loads": {},
     "bulk_stores": {key: (1, TWICE) for key in _of_stores(TWICE) if key != (MORE, BULK)},
     "attention": {
         (NARROWER, DESCRIPTOR): (2, STORED),

@@ -20,8 +20,8 @@ NEEDED = re.compile(
 
 
 def product():
-    a, b = torch.randn(100, 160).half(), torch.randn(160, 72).half()
-    args = (a, b, torch.ones(5, dtype=torch.int32), torch.zeros(100, 72))
+    a, b = torch.randn(100, 160).half(), torch.randn(160, 88).half()
+    args = (a, b, torch.ones(5, dtype=torch.int32), torch.zeros(100, 88))
     return "bulk_loads_of_a_product", args, (a.double() @ b.double()).float()
 
 
