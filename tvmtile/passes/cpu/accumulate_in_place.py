@@ -9,7 +9,6 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, mapped, mutated
 from tvmtile.analysis.accesses import Access, accesses_of, values_of_names
-from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.extents import linear_in
 from tvmtile.ir.kernels import Launch, leaves_loop, target_of, with_kernels
 from tvmtile.ir.operands import constant, is_whole, region
@@ -39,14 +38,12 @@ def AccumulateInPlace(func: tirx.PrimFunc) -> tirx.PrimFunc:
     one copy to a tensor of its dtype that the kernel does not use otherwise. The copy stands beside
     the tile's allocation, no `break` or `continue` skips it once the tile is in use, and it fills a
     region that certainly lies inside the tensor. No two blocks have parts of the region in common:
-    each index of the grid counts, in an axis of its own, by the region's extent or more. Neither has a
-    view, and functions whose tensors may share memory stay as they are.
+    each index of the grid counts, in an axis of its own, by the region's extent or more.
     """
     target = target_of(func)
-    aliased = Aliases(func.body).aliased
 
     def accumulate(kernel: tirx.For) -> tirx.For:
-        return _InPlace(kernel, LoweringContext(target, ranges_in(kernel)), aliased).apply()
+        return _InPlace(kernel, LoweringContext(target, ranges_in(kernel))).apply()
 
     return with_kernels(func, accumulate)
 
@@ -54,10 +51,9 @@ def AccumulateInPlace(func: tirx.PrimFunc) -> tirx.PrimFunc:
 class _InPlace:
     """The tiles of one kernel that are summed where they go, and the kernel without them."""
 
-    def __init__(self, kernel: tirx.For, context: LoweringContext, aliased: set[ir.Var]) -> None:
+    def __init__(self, kernel: tirx.For, context: LoweringContext) -> None:
         self._kernel = kernel
         self._context = context
-        self._aliased = aliased
         self._blocks = [b for b in Launch(kernel).blocks if constant(b.extent) != 1]
         self._accesses = accesses_of(kernel)
         self._names = values_of_names(kernel)
@@ -104,8 +100,6 @@ class _InPlace:
         if len(operators) < len(others) or not all(_sums(op, tile) for op in operators):
             return None
         if not any(op.is_product for op in operators):
-            return None
-        if tile in self._aliased or goal.source in self._aliased:
             return None
         if str(goal.source.ty.dtype) != str(tile.ty.dtype) or not is_whole(source):
             return None
