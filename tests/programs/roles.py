@@ -100,6 +100,7 @@ MASKED = {
     "by a bound too": SKIPPED,
     "in a branch": SKIPPED,
     "moved rows": SKIPPED,
+    "in turns": SKIPPED,
     "something beside": TWO,
     "two branches": TWO,
 }
@@ -110,13 +111,18 @@ MASKED = {
         "steps": [9, 4, 1],
         "stages": [4, 1, 2, 3],
         "dtype": ["float16", "float32"],
-        "form": [*MASKED, "in turns", "one of two tiles"],
+        "form": [*MASKED, "one of two tiles"],
     },
     examples=[
+        {"form": "in turns"},
         {},
         {"steps": 4, "stages": 1},
         {"steps": 1, "stages": 3},
-        *({"stages": 2, "form": form} for form in MASKED if form not in ("all", "moved rows")),
+        *(
+            {"stages": 2, "form": form}
+            for form in MASKED
+            if form not in ("all", "moved rows", "in turns")
+        ),
         {"stages": 3, "form": "moved rows"},
         *(
             {"steps": 4, "stages": 2, "dtype": "float32", "form": form}
@@ -143,7 +149,7 @@ def roles_masked(
         T.clear(c)
         if form == "in turns":  # blocks may have no iteration
             for turn in T.serial(2):
-                for k in T.Pipelined(T.min(mask[bx, 0] * (turn + 2), steps), num_stages=stages):
+                for k in T.Pipelined(T.min(mask[bx, 0] * (turn + 4), steps), num_stages=stages):
                     if mask[bx, k] > 0:
                         _multiplied(A, B, a, b, c, k)
                 _grown(c, turn)
