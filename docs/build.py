@@ -79,7 +79,12 @@ TOPICS = {
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """MkDocs' hook: where a page says so, every name that there is of a kind, or what passes do."""
-    generated = {"names": language_reference, "dtypes": dtypes, "passes": passes_reference}
+    generated = {
+        "names": language_reference,
+        "dtypes": dtypes,
+        "passes": passes_reference,
+        "rules": rules_reference,
+    }
     for name, make in generated.items():
         if f"<!-- {name} -->" in markdown:
             markdown = markdown.replace(f"<!-- {name} -->", make())
@@ -115,14 +120,31 @@ def passes_reference() -> str:
     return "\n".join(lines)
 
 
+def rules_reference() -> str:
+    """What is written in another form for the sake of a tool, and why."""
+    legalize = importlib.import_module("tvmtile.passes.legalize")
+    rows = {
+        (rule.construct, rule.tool, f"{rule.reason}."): None
+        for tables in legalize.STAGES
+        for rules in tables.values()
+        for rule in rules
+    }
+    head = ["| Construct | Tool | What it would do |", "| --- | --- | --- |"]
+    return "\n".join(head + ["| " + " | ".join(row) + " |" for row in rows])
+
+
 def _example(name: str) -> list[str]:
-    """What a pass does to the program in its example, if it has one."""
+    """What a pass does to the program in its example, or each of its rules to the rule's, if there is one."""
     folder = re.sub("(?<!^)(?=[A-Z])", "_", name).lower()
     lines = []
     for file in (ROOT / "tests" / "passes").glob(f"*/{folder}.tvmscript"):
-        example = next(rewrites(file))
-        lines += ["Before:", "", f"```python\n{example.before}```", ""]
-        lines += ["After:", "", f"```python\n{example.after}```", ""]
+        has_rules = folder.startswith("legalize_")
+        examples = [case for case in rewrites(file) if case.changes]
+        for example in examples if has_rules else examples[:1]:
+            description = " ".join(re.findall("^# (?!target:)(.*)", example.header, re.MULTILINE))
+            lines += [f"{description}\n\nBefore:" if has_rules else "Before:", ""]
+            lines += [f"```python\n{example.before}```", ""]
+            lines += ["After:", "", f"```python\n{example.after}```", ""]
     return lines
 
 

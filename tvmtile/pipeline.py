@@ -31,13 +31,11 @@ from tvmtile.passes.cpu.outline_blocks import OutlineBlocks
 from tvmtile.passes.gpu.check_alignment import CheckAlignment
 from tvmtile.passes.gpu.guard_launches import GuardLaunches
 from tvmtile.passes.gpu.kernel_attributes import SetKernelAttributes
+from tvmtile.passes.legalize import LegalizeSource
+from tvmtile.passes.legalize.declare_as_accessed import DeclareAsAccessed
+from tvmtile.passes.legalize.keep_elements import KeepElements
+from tvmtile.passes.legalize.narrow_sums import NarrowSums
 from tvmtile.passes.lower_tile_programs import LowerTilePrograms
-from tvmtile.passes.workarounds.declare_as_accessed import DeclareAsAccessed
-from tvmtile.passes.workarounds.keep_comparisons import ShowComparisons
-from tvmtile.passes.workarounds.keep_elements import KeepElements
-from tvmtile.passes.workarounds.keep_negations import KeepNegations
-from tvmtile.passes.workarounds.narrow_sums import NarrowSums
-from tvmtile.passes.workarounds.write_constants import WriteConstants
 from tvmtile.target import TargetLike, gpu, host_target, parse, require_lowering
 
 __all__ = ["CHECKS", "LOWERING", "SOURCE", "check", "lowering_passes", "tvm_pipeline"]
@@ -59,8 +57,7 @@ _TILES: tuple[Any, ...] = (
     P.AddAxes,  # tensors and tiles without axes get one
     P.BindExtents,  # dynamic extents that stand in expressions only are bound
     P.DeclareViewsInKernel,  # views stand where whoever looks into a kernel finds them
-    P.KeepComparisons,  # comparisons of floats are right for NaN, and differences for what is lost
-    P.KeepTruncations,  # conversions to narrow integers are right for constants, too
+    P.LegalizeExpressions,  # nothing that simplifies changes what expressions mean
     P.NameDivisions,  # divisions by run-time values are named
     P.SumBeforeScaling,  # what a loop adds with one scale is scaled once, behind the loop
     P.Legalize,  # operands of tile operators become explicit regions
@@ -79,13 +76,11 @@ _TILES: tuple[Any, ...] = (
 
 _CPU: tuple[Any, ...] = (
     *_TILES,
-    P.LocateAssertionsOnCpu,  # what an assertion says names its line
     P.InsertIndexChecks,  # an index outside of a tile stops a kernel that asks for it
     P.SerializeThreads,  # code that uses the thread index runs for one thread after the other
     P.ElideSharedStaging,  # tiles that a micro-kernel packs are not staged
     P.AccumulateInPlace,  # sums that are only written out are kept where they go
     P.ClearByProducts,  # and begin with the first product
-    P.LowerExtremaOnCpu,  # the larger of two floats is a number, if one of them is
     P.LowerTileOp,  # tile operators become loops over elements and micro-kernels
     P.UnswitchConditions,  # conditions that hold for whole tiles are decided before their loops
     P.GuardGlobalAccess,  # accesses outside of a tensor read zero and write nothing
@@ -93,19 +88,12 @@ _CPU: tuple[Any, ...] = (
     P.LowerElementOp,  # atomics and others on single elements become instructions and calls
     P.InterchangeLoopsOnCpu,  # serial loops in elementwise ones go outside, so that LLVM can vectorise
     P.LowerParallelOnCpu,  # elementwise loops become serial loops, which LLVM vectorises
-    P.ForgetSharing,  # who must know which tensors may be one memory, knew it
-    P.WidenTruthValuesOnCpu,  # booleans are compared as integers
-    P.WrapUnsignedOnCpu,  # arithmetic of unsigned integers wraps
-    P.ShortCircuitOnCpu,  # the right side of `and` is evaluated only where the left one holds
-    P.LowerMathOnCpu,  # exp and exp2 become arithmetic, so that LLVM can
-    P.WidenIndices,  # elements of large tensors are numbered in 64 bits
+    P.LegalizeOperations,  # comparisons, arithmetic and functions are what LLVM gets right
+    P.LegalizeIndices,  # elements of large tensors are numbered in 64 bits
     P.KeepRemainders,  # remainders that TVM would wrongly merge stay two
-    P.LimitShifts,  # numbers that fit in 32 bits may be shifted by more
-    P.GuardDivisionsOnCpu,  # no division of integers ends the process
     P.PlaceMemoryOnCpu,  # tiles become arrays of the host
     P.LowerNarrowFloatsOnCpu,  # bfloat16 and float8 become integers that hold their bits
-    P.HideTruncationsOnCpu,  # and LLVM does not join their conversion with a store
-    P.HideRemaindersOnCpu,  # nor take an index that wraps around for one that goes on
+    P.LegalizeMemoryOnCpu,  # LLVM vectorises no store or index wrongly
     P.StoreNamesOnCpu,  # names that are used in one another many times become variables
     P.KeepNames,  # named divisions are computed once, where they are named
     P.LaunchClusters,  # there are none
@@ -156,7 +144,6 @@ _GPU: tuple[Any, ...] = (
     # bytes at most. What changes where elements lie in a tile comes after the barriers.
     P.InsertBarriers,  # threads wait for each other where they exchange elements
     _Only("cuda", P.FenceLoads),  # what threads did with a tile is over before a bulk copy fills it
-    P.ForgetSharing,  # who must know which tensors may be one memory, knew it
     _Only("cuda", P.LowerAsyncWork),  # copies, their batches and the waits become instructions
     _Only("cuda", P.FlattenShared),  # where an element of a tile lies becomes arithmetic
     _Only("cuda", P.PlaceMemoryOnCuda),  # more than a kernel may declare is asked for at the launch
@@ -165,21 +152,16 @@ _GPU: tuple[Any, ...] = (
     P.KeepNames,  # named divisions are computed once, where they are named
     _Only("cuda", P.CallImportedFunctions),  # imported functions come with their source
     P.LowerElementOp,  # operators on single elements become instructions, and functions of the target's
-    _Only("cuda", P.ApproximateFunctionsOnCuda),  # functions are fast ones on request
-    _Only("cuda", P.LowerIntegerCastsOnCuda),  # small integers become 16-bit floats by their bits
+    P.LegalizeOperations,  # functions, conversions, barriers and assertions are those of the target
     # Floats of 8 bits become integers that hold their bits.
     _Only("cuda", P.LowerNarrowFloatsOnCuda),
     _Only("metal", P.LowerNarrowFloatsOnMetal),
-    _Only("cuda", P.PredicateArrivals),  # arrivals in some iterations only do not branch
-    _Only("cuda", P.LowerWaitsOnCuda),  # barriers of warps, or of some threads, are instructions
-    _Only("cuda", P.LowerAssertionsOnCuda),  # assertions print what fails, and stop the kernel
     P.InlineSingleTripLoops,  # loops of one iteration become their body
     _Only("cuda", P.CarryRemainders),  # blocks that persist do not divide in each iteration
     _Only("cuda", P.LoadFirst),  # copies by elements load all before they store
     P.LeaveUnrolling,  # the compiler of the source unrolls what is guarded, or very long
-    P.WidenIndices,  # elements of large tensors are numbered in 64 bits
+    P.LegalizeIndices,  # elements of large tensors are numbered in 64 bits
     P.KeepRemainders,  # remainders that TVM would wrongly merge stay two
-    P.LimitShifts,  # numbers that fit in 32 bits may be shifted by more
     P.LaunchClusters,  # blocks of a cluster are launched together
     _Only("cuda", P.KeepTensorMaps),  # the host encodes them once for a tensor and a shape
 )
@@ -200,9 +182,7 @@ LOWERING: dict[str, tuple[Any, ...]] = {
 SOURCE: tuple[Any, ...] = (
     ShowNames,  # names have the values that LowerIntrin was not to look into
     NarrowSums,  # 64-bit indices are summed in 32 bits where they fit
-    ShowComparisons,  # comparisons of floats look as they were written
-    KeepNegations,  # ptxas does not lose the sign of a negation
-    WriteConstants,  # constants and narrow dtypes are printed right
+    LegalizeSource,  # constants, comparisons and narrow dtypes are printed right
     DeclareAsAccessed,  # memory that moves as words is declared in words
     KeepElements,  # arrays that are read by elements are declared as such
     MarkUnrolled,  # loops that are left for Metal's compiler to unroll say so

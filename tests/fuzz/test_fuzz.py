@@ -241,7 +241,7 @@ def test_a_clear_that_does_not_see_views_is_found(monkeypatch, tmp_path):
 @pytest.mark.full
 def test_a_sign_taken_out_of_a_division_is_found(monkeypatch, tmp_path):
     """`(c - i) // d`, as TVM's FlattenBuffer has it where nothing hides it."""
-    from tvmtile.passes.workarounds import keep_remainders
+    from tvmtile.passes.legalize import keep_remainders
 
     monkeypatch.setattr(keep_remainders._Keeper, "_counts_down", lambda *_: False)
     outcome = run(generate_indexed(49, SIZE), "llvm", tmp_path)

@@ -26,7 +26,7 @@ NAMES = {"T": T, "I": tvm.script.ir, "Axis": Axis, "kept_maps": kept_maps}
 PASSES = {
     f"{module.split('.')[2]}/{re.sub('(?<!^)(?=[A-Z])', '_', name).lower()}": value
     for module in sorted(sys.modules)
-    if re.match(r"tvmtile\.passes\.\w+\.", module)
+    if re.match(r"tvmtile\.passes\.\w+", module)
     for name, value in vars(sys.modules[module]).items()
     if isinstance(value, ir.transform.Pass) and value.info.name == f"tvmtile.{name}"
 }
@@ -110,7 +110,7 @@ def test_passes_leave_functions_without_a_kernel_alone():
 
     module = ir.IRModule({"scheduled": scheduled})
     steps = {x.info.name: x for x in vars(passes).values() if isinstance(x, ir.transform.Pass)}
-    assert len(steps) > 90
+    assert len(steps) > 80
     changed = [
         name for name, step in steps.items() if not step(module)["scheduled"].same_as(scheduled)
     ]

@@ -15,12 +15,9 @@ from tvmtile.passes.checks.check_reducers import CheckReducers
 from tvmtile.passes.checks.verify import Verifier, Verify
 from tvmtile.passes.cpu.accumulate_in_place import AccumulateInPlace
 from tvmtile.passes.cpu.clear_by_products import ClearByProducts
-from tvmtile.passes.cpu.guard_divisions import GuardDivisionsOnCpu
 from tvmtile.passes.cpu.insert_index_checks import InsertIndexChecks
 from tvmtile.passes.cpu.interchange_loops import InterchangeLoopsOnCpu
 from tvmtile.passes.cpu.launch_blocks import LaunchBlocksOnCpu
-from tvmtile.passes.cpu.lower_extrema import LowerExtremaOnCpu
-from tvmtile.passes.cpu.lower_math import LowerMathOnCpu
 from tvmtile.passes.cpu.lower_parallel import LowerParallelOnCpu
 from tvmtile.passes.cpu.serialize_threads import SerializeThreads
 from tvmtile.passes.gpu.carry_remainders import CarryRemainders
@@ -43,30 +40,33 @@ from tvmtile.passes.gpu.place_fragments import PlaceFragments
 from tvmtile.passes.gpu.reduce_behind_loops import ReduceBehindLoops
 from tvmtile.passes.gpu.share_fragments import ShareFragments
 from tvmtile.passes.gpu.swizzle_block_idx import SwizzleBlockIdx
+from tvmtile.passes.legalize import (
+    LegalizeExpressions,
+    LegalizeIndices,
+    LegalizeMemoryOnCpu,
+    LegalizeOperations,
+)
+from tvmtile.passes.legalize.keep_names import KeepNames
+from tvmtile.passes.legalize.keep_remainders import KeepRemainders
+from tvmtile.passes.legalize.store_names import StoreNamesOnCpu
 from tvmtile.passes.lower_tile_programs import LowerTilePrograms
 from tvmtile.passes.memory.declare_in_kernel import DeclareInKernel
 from tvmtile.passes.memory.flatten_shared import FlattenShared
-from tvmtile.passes.memory.forget_sharing import ForgetSharing
 from tvmtile.passes.memory.guard_global_access import GuardGlobalAccess
 from tvmtile.passes.memory.pad_shared_rows import PadSharedRows
 from tvmtile.passes.memory.place_memory import PlaceMemoryOnCpu, PlaceMemoryOnCuda, PlaceMemoryOnGpu
 from tvmtile.passes.memory.plan_shared_memory import PlanSharedMemory
 from tvmtile.passes.memory.sink_shared_allocations import SinkSharedAllocations
 from tvmtile.passes.memory.swizzle_shared import SwizzleShared
-from tvmtile.passes.memory.widen_indices import WidenIndices
-from tvmtile.passes.target.approximate_functions import ApproximateFunctionsOnCuda
 from tvmtile.passes.target.call_imported_functions import CallImportedFunctions
 from tvmtile.passes.target.inline_single_trip_loops import InlineSingleTripLoops
-from tvmtile.passes.target.lower_assertions import LocateAssertionsOnCpu, LowerAssertionsOnCuda
 from tvmtile.passes.target.lower_cuda_functions import LowerCudaFunctions
 from tvmtile.passes.target.lower_element_op import LowerElementOp
-from tvmtile.passes.target.lower_integer_casts import LowerIntegerCastsOnCuda
 from tvmtile.passes.target.lower_narrow_floats import (
     LowerNarrowFloatsOnCpu,
     LowerNarrowFloatsOnCuda,
     LowerNarrowFloatsOnMetal,
 )
-from tvmtile.passes.target.lower_waits import LowerWaitsOnCuda
 from tvmtile.passes.target.name_divisions import NameDivisions
 from tvmtile.passes.tile.add_axes import AddAxes
 from tvmtile.passes.tile.bind_extents import BindExtents
@@ -92,23 +92,10 @@ from tvmtile.passes.tile.stage_overlaps import StageOverlaps
 from tvmtile.passes.tile.sum_before_scaling import SumBeforeScaling
 from tvmtile.passes.tile.unswitch_conditions import UnswitchConditions
 from tvmtile.passes.tile.warp_specialize import WarpSpecialize
-from tvmtile.passes.workarounds.hide_remainders import HideRemaindersOnCpu
-from tvmtile.passes.workarounds.hide_truncations import HideTruncationsOnCpu
-from tvmtile.passes.workarounds.keep_comparisons import KeepComparisons
-from tvmtile.passes.workarounds.keep_names import KeepNames
-from tvmtile.passes.workarounds.keep_remainders import KeepRemainders
-from tvmtile.passes.workarounds.keep_truncations import KeepTruncations
-from tvmtile.passes.workarounds.limit_shifts import LimitShifts
-from tvmtile.passes.workarounds.predicate_arrivals import PredicateArrivals
-from tvmtile.passes.workarounds.short_circuit import ShortCircuitOnCpu
-from tvmtile.passes.workarounds.store_names import StoreNamesOnCpu
-from tvmtile.passes.workarounds.widen_truth_values import WidenTruthValuesOnCpu
-from tvmtile.passes.workarounds.wrap_unsigned import WrapUnsignedOnCpu
 
 __all__ = [
     "AccumulateInPlace",
     "AddAxes",
-    "ApproximateFunctionsOnCuda",
     "BindExtents",
     "CallImportedFunctions",
     "CarryRemainders",
@@ -133,12 +120,8 @@ __all__ = [
     "FenceLoads",
     "FindGroups",
     "FlattenShared",
-    "ForgetSharing",
     "FragmentToSimdgroup",
-    "GuardDivisionsOnCpu",
     "GuardGlobalAccess",
-    "HideRemaindersOnCpu",
-    "HideTruncationsOnCpu",
     "HoistAssumptions",
     "HoldIndices",
     "InferLayout",
@@ -147,34 +130,29 @@ __all__ = [
     "InsertBarriers",
     "InsertIndexChecks",
     "InterchangeLoopsOnCpu",
-    "KeepComparisons",
     "KeepNames",
     "KeepRemainders",
     "KeepTensorMaps",
-    "KeepTruncations",
     "LaunchBlocksOnCpu",
     "LaunchClusters",
     "LeaveUnrolling",
     "Legalize",
-    "LimitShifts",
+    "LegalizeExpressions",
+    "LegalizeIndices",
+    "LegalizeMemoryOnCpu",
+    "LegalizeOperations",
     "LimitUnrolling",
     "LoadFirst",
-    "LocateAssertionsOnCpu",
-    "LowerAssertionsOnCuda",
     "LowerAsyncWork",
     "LowerCudaFunctions",
     "LowerElementOp",
     "LowerExits",
-    "LowerExtremaOnCpu",
-    "LowerIntegerCastsOnCuda",
-    "LowerMathOnCpu",
     "LowerNarrowFloatsOnCpu",
     "LowerNarrowFloatsOnCuda",
     "LowerNarrowFloatsOnMetal",
     "LowerParallelOnCpu",
     "LowerTileOp",
     "LowerTilePrograms",
-    "LowerWaitsOnCuda",
     "NameDivisions",
     "OrderIterations",
     "OwnFragments",
@@ -187,14 +165,12 @@ __all__ = [
     "PlanPipeline",
     "PlanSharedMemory",
     "PlanUnrolling",
-    "PredicateArrivals",
     "ReduceAccumulations",
     "ReduceBehindLoops",
     "SelectImplementation",
     "SerializeThreads",
     "SerializeVectors",
     "ShareFragments",
-    "ShortCircuitOnCpu",
     "SinkSharedAllocations",
     "SplitReducers",
     "StageOverlaps",
@@ -206,7 +182,4 @@ __all__ = [
     "Verifier",
     "Verify",
     "WarpSpecialize",
-    "WidenIndices",
-    "WidenTruthValuesOnCpu",
-    "WrapUnsignedOnCpu",
 ]

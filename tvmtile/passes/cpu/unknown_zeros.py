@@ -12,18 +12,25 @@ from tvmtile.ir.rewriting import seq
 
 
 class Zeros:
-    """The zeros that a kernel uses, one a dtype."""
+    """The zeros that a kernel uses, one a dtype, and the functions of LLVM that give them."""
 
     def __init__(self) -> None:
-        self.binds: dict[str, tirx.Bind] = {}
+        self._binds: dict[str, tirx.Bind] = {}
+        self.texts: list[str] = []
 
     def of(self, dtype: str) -> ir.Var:
         """The zero of an integer's dtype."""
-        if dtype not in self.binds:
-            name, _ = unknown_zero(dtype)
-            call = tirx.call_extern(dtype, name)
-            self.binds[dtype] = tirx.Bind(tirx.Var("zero", dtype), call)
-        return self.binds[dtype].var
+        if dtype not in self._binds:
+            name, text = unknown_zero(dtype)
+            self._binds[dtype] = tirx.Bind(tirx.Var("zero", dtype), tirx.call_extern(dtype, name))
+            self.texts.append(text)
+        return self._binds[dtype].var
+
+    def bound_in(self, kernel: tirx.For) -> tirx.For:
+        """The kernel, with the zeros bound in front of its body."""
+        if not self._binds:
+            return kernel
+        return with_launch_body(kernel, seq([*self._binds.values(), Launch(kernel).body]))
 
 
 def with_unknown_zeros(
@@ -38,8 +45,8 @@ def with_unknown_zeros(
     def visit(kernel: tirx.For) -> tirx.For:
         zeros = Zeros()
         body = rewrite(Launch(kernel).body, zeros)
-        texts.extend(unknown_zero(dtype)[1] for dtype in zeros.binds)
-        return with_launch_body(kernel, seq([*zeros.binds.values(), body]))
+        texts.extend(zeros.texts)
+        return zeros.bound_in(with_launch_body(kernel, body))
 
     rewritten = with_kernels(func, visit)
     return with_body(rewritten, importing_llvm(rewritten.body, texts))

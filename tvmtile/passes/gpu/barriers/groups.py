@@ -16,7 +16,7 @@ from tvmtile.ir.spans import first_location
 from tvmtile.ir.threads import WARP_SIZE, WARPGROUP, Group, Regions, group_of_region
 
 _UNNAMED = 15
-"""The barrier that LowerWaitsOnCuda takes for some threads where the user names none."""
+"""The barrier that legalize.cuda takes for some threads where the user names none."""
 
 
 def groups_in(body: tirx.Stmt) -> list[Group]:

@@ -1,4 +1,4 @@
-"""WidenIndices: 64 bits where the number of an element needs them, and nowhere else."""
+"""LegalizeIndices: 64 bits where the number of an element needs them, and nowhere else."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tvm import ir, tirx
 import tvmtile
 import tvmtile.language as T
 from tvmtile.ir.index_width import count_of, is_large, widened
-from tvmtile.passes import WidenIndices
+from tvmtile.passes import LegalizeIndices
 
 M, N = T.dynamic("M, N")
 CUDA = {"kind": "cuda", "arch": "sm_90a"}
@@ -69,7 +69,7 @@ def rows(height, width):
 
 def test_small_tensors_stay_as_they_are():
     module = ir.IRModule({"main": rows(65536, 32768)})
-    tvm.ir.assert_structural_equal(WidenIndices(module), module)
+    tvm.ir.assert_structural_equal(LegalizeIndices(module), module)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,310 @@
+"""What TVM's generator for CUDA and ptxas get wrong, and operations as NVIDIA's GPUs have them."""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any
+
+from tvm import DataType, ir, tirx
+from tvm.tirx.script import builder as T
+from tvm_ffi import structural_equal
+
+from tvmtile.codegen import cuda
+from tvmtile.codegen.cuda_math import APPROXIMATIONS
+from tvmtile.instructions.ptx import ptx
+from tvmtile.ir.annotations import ARRIVE_COUNT, ARRIVES_ONLY, BARRIER_ID, CLUSTER_STEP, FAST
+from tvmtile.ir.barriers import attributes_of, is_barrier, is_cluster_barrier, scope_of
+from tvmtile.ir.calls import op_name
+from tvmtile.ir.conditions import conjuncts
+from tvmtile.ir.kernels import Launch, is_kernel, with_launch_body
+from tvmtile.ir.operands import as_int32, constant, integer_range
+from tvmtile.ir.rewriting import contains, mentions, seq
+from tvmtile.ir.types import Binary
+from tvmtile.passes.legalize.assertions import STOPPED
+from tvmtile.passes.legalize.narrow_integers import narrow_integers
+from tvmtile.passes.legalize.rules import Rule, Scope
+from tvmtile.transform import FAST_MATH
+
+
+def _is_fast(func: tirx.PrimFunc) -> bool:
+    return func.attrs is not None and bool(func.attrs.get(FAST_MATH, False))
+
+
+def _fast_kernel(loop: tirx.For, _: Scope) -> tirx.For:
+    """A kernel whose source says that all of its arithmetic may be fast."""
+    if not is_kernel(loop):
+        return loop
+    ask = tirx.Evaluate(cuda.function_call("void", cuda.FAST_MATH))
+    return with_launch_body(loop, seq([ask, Launch(loop).body]))
+
+
+def _fast_function(call: ir.Call, _: Scope) -> ir.Call:
+    """A function as the approximation that NVIDIA's `--use_fast_math` takes: `T.log` as `T.__log`.
+
+    A power is left exact, but for `T.exp10`: the approximation has no value for a base below zero.
+    """
+    if op_name(call) == "tirx.pow" and _is_ten(call.args[0]):
+        call = tirx.exp10(call.args[1])
+    dialect, _sep, name = op_name(call).rpartition(".")
+    if dialect not in ("tirx", "prim") or name not in APPROXIMATIONS:
+        return call
+    return ir.Call(call.op, call.args, attrs={FAST: True}, span=call.span, ret_ty=call.ty)
+
+
+def _is_ten(value: ir.Expr) -> bool:
+    if isinstance(value, tirx.Cast):
+        return _is_ten(value.value)
+    return isinstance(value, tirx.FloatImm) and float(value.value) == 10
+
+
+_MANTISSA_BITS = {"float16": 10, "bfloat16": 7}
+_EXPONENT_OF_ONE = {"float16": 15, "bfloat16": 127}
+
+
+def _float_by_bits(cast: tirx.Cast, scope: Scope) -> ir.Expr:
+    """A float of 16 bits of an integer of a small range, by the integer's bits.
+
+    A float between 2**m and 2**(m + 1), where m is the number of bits of its mantissa, holds an integer
+    in these bits: the integer is put there, and what is too much is subtracted. Both are exact.
+    """
+    dtype = str(cast.ty.dtype)
+    if dtype not in _MANTISSA_BITS or not _is_scalar_integer(cast.value):
+        return cast
+    bits = _MANTISSA_BITS[dtype]
+    least, greatest = _bounds(cast.value, scope)
+    lowest = min(0, least)
+    if greatest - lowest >= 1 << bits or lowest < -(1 << bits):
+        return cast
+    offset = cast.value
+    if lowest:
+        offset = scope.analyzer.simplify(tirx.Cast("int32", offset) - lowest)
+    one = (_EXPONENT_OF_ONE[dtype] + bits) << bits
+    held = tirx.Cast("uint16", offset) | tirx.const(one, "uint16")
+    return tirx.reinterpret(dtype, held) - tirx.const(float((1 << bits) - lowest), dtype)
+
+
+def _bounds(value: ir.Expr, scope: Scope) -> tuple[int, int]:
+    """The least and greatest value; to TVM's analyzer no conversion wraps around."""
+
+    def wraps(cast: tirx.Cast) -> bool:
+        if not _is_scalar_integer(cast) or not _is_scalar_integer(cast.value):
+            return False
+        least, greatest = scope.bounds(cast.value)
+        low, high = integer_range(str(cast.ty.dtype))
+        return least < low or greatest > high
+
+    if contains(value, tirx.Cast, wraps):
+        return integer_range(str(value.ty.dtype))
+    return scope.bounds(value)
+
+
+def _is_scalar_integer(value: ir.Expr) -> bool:
+    if not ir.is_prim_expr(value):  # an address
+        return False
+    dtype = DataType(str(value.ty.dtype))
+    return str(dtype).startswith(("int", "uint")) and dtype.lanes == 1
+
+
+_BARRIERS = {"warp": T.cuda.warp_sync, "grid": T.cuda.grid_sync}
+_CLUSTER_STEPS = {
+    "arrive": "barrier.cluster.arrive.release.aligned",
+    "arrive_relaxed": "barrier.cluster.arrive.relaxed.aligned",
+    "wait": "barrier.cluster.wait.acquire.aligned",
+}
+UNNAMED = 15
+"""The barrier for some of the threads where the user names none; 0 is that of `__syncthreads`."""
+
+
+def _barrier(node: tirx.Evaluate, _: Scope) -> tirx.Stmt:
+    if not is_barrier(node):
+        return node
+    if scope_of(node) in _BARRIERS:
+        return tirx.Evaluate(_BARRIERS[scope_of(node)]())
+    attrs = attributes_of(node)
+    if is_cluster_barrier(node):
+        steps = [attrs[CLUSTER_STEP]] if CLUSTER_STEP in attrs else ["arrive", "wait"]
+        return seq([tirx.Evaluate(ptx(_CLUSTER_STEPS[step])()) for step in steps])
+    if BARRIER_ID not in attrs and ARRIVE_COUNT not in attrs:
+        return node
+    operands = [attrs.get(BARRIER_ID, UNNAMED)]
+    if ARRIVE_COUNT in attrs:
+        operands.append(attrs[ARRIVE_COUNT])
+    name = "bar.arrive" if ARRIVES_ONLY in attrs else "bar.sync"
+    return tirx.Evaluate(ptx(name)(*(tirx.Cast("uint32", as_int32(o)) for o in operands)))
+
+
+_ARRIVE = "mbarrier.arrive.shared.b64"
+
+
+def _predicated_arrival(branch: tirx.IfThenElse, scope: Scope) -> tirx.Stmt:
+    """An arrival at an mbarrier whose instruction has the iteration's condition itself.
+
+    Where consumers release the tiles of the iteration before, the first one has none. What is asked of
+    the thread remains a branch.
+    """
+    address = _arrives_at(branch.then_case)
+    if address is None or scope.launch is None or branch.else_case is not None:
+        return branch
+    threads = [loop.loop_var for loop in scope.launch.threads]
+    asked = conjuncts(branch.condition)
+    of_threads = [c for c in asked if any(mentions(c, thread) for thread in threads)]
+    others = [c for c in asked if c not in of_threads]
+    if not of_threads or not others:
+        return branch
+    arrival = tirx.Evaluate(ptx(_ARRIVE)(address, pred=tirx.all(*others)))
+    return tirx.IfThenElse(tirx.all(*of_threads), arrival, None, branch.span)
+
+
+def _arrives_at(stmt: tirx.Stmt) -> ir.Expr | None:
+    """The address of the mbarrier that a statement arrives at, if it does nothing else."""
+    call: Any = stmt.value if isinstance(stmt, tirx.Evaluate) else None
+    some = ptx(_ARRIVE)(tirx.Var("address", "uint32"))
+    if not isinstance(call, ir.Call) or not call.op.same_as(some.op):
+        return None
+    address, *modifiers = call.args
+    return address if structural_equal(modifiers, list(some.args[1:])) else None
+
+
+_NEGATED = ("int8", "int16", "int32")
+
+
+def _negation(node: tirx.Sub | tirx.Mul, _: Scope) -> Any:
+    """`~b + 1` for the negative of b, which is `0 - b` or `b * -1`: ptxas does not recognise it."""
+    is_negation = constant(node.a) == 0 if isinstance(node, tirx.Sub) else constant(node.b) == -1
+    if not is_negation or not _is_negated(node):
+        return node
+    operand = node.b if isinstance(node, tirx.Sub) else node.a
+    dtype = str(operand.ty.dtype)
+    negated = cuda.value("int32", "tvmtile_negate", tirx.Cast("int32", operand))
+    return negated if dtype == "int32" else tirx.Cast(dtype, negated)
+
+
+def _is_negated(node: ir.Expr) -> bool:
+    return str(node.ty.dtype) in _NEGATED
+
+
+def _takes_extrema(func: tirx.PrimFunc) -> bool:
+    return contains(func.body, (tirx.Min, tirx.Max), _is_negated)
+
+
+_FORMATS = {"float32": "<f", "float64": "<d"}
+
+
+def _constant(number: tirx.FloatImm, _: Scope) -> ir.Expr:
+    return _printable(number)
+
+
+def _printable(number: tirx.FloatImm) -> ir.Expr:
+    dtype, value = str(number.ty.dtype), float(number.value)
+    if dtype in ("float16", "bfloat16"):
+        return tirx.Cast(dtype, _printable(tirx.FloatImm("float32", value)))
+    is_lost = {
+        "float32": 0 < abs(value) < 2.0**-126,
+        "float64": math.isfinite(value) and float(f"{value:.15f}") != value,
+    }
+    if not is_lost.get(dtype, False):
+        return number
+    bits = int.from_bytes(struct.pack(_FORMATS[dtype], value), "little")
+    return tirx.reinterpret(dtype, tirx.const(bits, dtype.replace("float", "uint")))
+
+
+_EXTREMES = {tirx.Max: "__hmax", tirx.Min: "__hmin"}
+
+
+def _number_of_two(node: Binary, _: Scope) -> ir.Expr:
+    dtype = str(node.ty.dtype)
+    if dtype not in ("float16", "bfloat16"):
+        return node
+    return tirx.call_pure_extern(dtype, _EXTREMES[type(node)], node.a, node.b)
+
+
+def _by_float32(cast: tirx.Cast, _: Scope) -> ir.Expr:
+    """A conversion between the two floats of 16 bits by way of float32, which holds all of both."""
+    to, of = DataType(str(cast.ty.dtype)), DataType(str(cast.value.ty.dtype))
+    if {to.with_lanes(1), of.with_lanes(1)} != {"float16", "bfloat16"}:
+        return cast
+    return tirx.Cast(to, tirx.Cast(DataType("float32").with_lanes(to.lanes), cast.value))
+
+
+OPERATIONS = (
+    Rule(
+        "kernels that ask for fast arithmetic",
+        (tirx.For,),
+        _fast_kernel,
+        "NVIDIA's compiler",
+        "quotients, square roots and subnormals are those of IEEE unless the source says otherwise",
+        _is_fast,
+    ),
+    Rule(
+        "functions in kernels that ask for fast arithmetic",
+        (ir.Call,),
+        _fast_function,
+        "NVIDIA's compiler",
+        "so are the functions",
+        _is_fast,
+    ),
+    Rule(
+        "conversions of small integers to floats of 16 bits",
+        (tirx.Cast,),
+        _float_by_bits,
+        "the GPU",
+        "it converts at an eighth of the rate of its arithmetic (CUDA C++ Programming Guide, "
+        '"Throughput of Native Arithmetic Instructions"): dequantisation would wait for it',
+    ),
+    Rule(
+        "arrivals at mbarriers under a condition on the iteration",
+        (tirx.IfThenElse,),
+        _predicated_arrival,
+        "ptxas",
+        "the products of wgmma in a small loop wait for each other beside such a branch (C7514)",
+    ),
+    Rule(
+        "barriers of warps, of some threads, of clusters and of the grid",
+        (tirx.Evaluate,),
+        _barrier,
+        "TVM's generator for CUDA",
+        "it prints nothing for a barrier of a warp or of the grid, and takes no number and no count of "
+        "threads",
+    ),
+    STOPPED,
+)
+
+SOURCE = (
+    Rule(
+        "negations beside minima and maxima",
+        (tirx.Sub, tirx.Mul),
+        _negation,
+        "ptxas of CUDA 12.8 to 13.3, for sm_90 and sm_100",
+        "it makes one instruction, VIMNMX3, of `min(min(a, -b), c)`, and leaves the sign of b out; the "
+        "values may come from registers that were written long before",
+        _takes_extrema,
+    ),
+    Rule(
+        "constants of floats",
+        (tirx.FloatImm,),
+        _constant,
+        "TVM's generator for CUDA",
+        "it prints an infinity of 16 bits as `inff`, other constants by functions whose header it "
+        "includes only where it prints the type, and 15 decimals of a float64, of 1e-16 none; NVRTC "
+        "refuses literals of float32 below the least normal number",
+    ),
+    Rule(
+        "maxima and minima of floats of 16 bits",
+        tuple(_EXTREMES),
+        _number_of_two,
+        "TVM's generator for CUDA",
+        "its `max` and `min` give the second operand where either is NaN, and not the number",
+    ),
+    Rule(
+        "conversions between float16 and bfloat16",
+        (tirx.Cast,),
+        _by_float32,
+        "ptxas of CUDA 12 and 13",
+        "it makes one instruction of a conversion from one to the other and one of the result to an "
+        "integer, takes the bits of the first for those of the second, and rounds to nearest",
+    ),
+    *narrow_integers(
+        {"int8": "(signed char)", "uint8": "(uchar)", "int16": "(short)", "uint16": "(ushort)"}
+    ),
+)

@@ -1,0 +1,282 @@
+"""What LLVM, and TVM's generator for it, get wrong, and what of the language a CPU does not have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import DataType, ir, tirx
+from tvm.tirx.script import builder as T
+
+from tvmtile._tvm import mapped
+from tvmtile.codegen.cpu_math import exp2_float32, exp_float32, tanh_float32
+from tvmtile.codegen.float_functions import NAMES
+from tvmtile.codegen.llvm_integers import WRAPPING, divisor_function, wrapping_function
+from tvmtile.ir.calls import op_name
+from tvmtile.ir.divisions import DIVISIONS, divides_integers
+from tvmtile.ir.extents import is_power_of_two
+from tvmtile.ir.kernels import bound_target
+from tvmtile.ir.operands import constant, integer_range
+from tvmtile.ir.rewriting import contains, mentions, variables_of
+from tvmtile.ir.types import COMPARISONS, Binary
+from tvmtile.passes.legalize.rules import Rule, Scope, is_integer
+from tvmtile.target import cpu
+
+_EXTREMA = {tirx.Max: "llvm.maxnum", tirx.Min: "llvm.minnum"}
+_WRAPPING = {tirx.Add: "add", tirx.Sub: "sub", tirx.Mul: "mul"}
+
+
+def _number_of_two(node: Binary, _: Scope) -> ir.Expr:
+    """IEEE's maxNum or minNum, which GPUs have; of floats of 8 and 16 bits as float32."""
+    dtype = str(node.ty.dtype)
+    if "float" not in dtype or _is_number(node.b):
+        return node
+    if _is_number(node.a):
+        return type(node)(node.b, node.a)
+    kind, _sep, lanes = dtype.partition("x")
+    bits = "64" if kind == "float64" else "32"
+    wide = dtype if kind == "float64" else f"float32x{lanes}" if lanes else "float32"
+    operands = [x if wide == dtype else tirx.Cast(wide, x) for x in (node.a, node.b)]
+    name = f"{_EXTREMA[type(node)]}.{f'v{lanes}' if lanes else ''}f{bits}"
+    result: ir.Expr = tirx.call_llvm_pure_intrin(wide, name, *operands)
+    return result if wide == dtype else tirx.Cast(dtype, result)
+
+
+def _is_number(value: ir.Expr) -> bool:
+    if isinstance(value, tirx.Cast | tirx.Broadcast):
+        return _is_number(value.value)
+    return isinstance(value, tirx.IntImm) or (
+        isinstance(value, tirx.FloatImm) and not math.isnan(value.value)
+    )
+
+
+def _of_bytes(node: Binary, _: Scope) -> ir.Expr:
+    """A comparison of booleans, or the larger of two, by integers of 8 bits."""
+    dtype = str(node.a.ty.dtype)
+    if dtype.partition("x")[0] != "bool":
+        return node
+    wide = dtype.replace("bool", "int8")
+    result: ir.Expr = type(node)(tirx.Cast(wide, node.a), tirx.Cast(wide, node.b))
+    return tirx.Cast(dtype, result) if type(node) in _EXTREMA else result
+
+
+def _modular(node: Any, scope: Scope) -> ir.Expr:
+    dtype = str(node.ty.dtype)
+    if dtype not in WRAPPING:
+        return node
+    name, text = wrapping_function(_WRAPPING[type(node)], dtype)
+    scope.imports.append(text)
+    return tirx.call_pure_extern(dtype, name, node.a, node.b)
+
+
+def _branch(node: tirx.And | tirx.Or, _: Scope) -> Any:
+    if int(node.ty.dtype.lanes) > 1 or not contains(node.b, ir.TensorLoad):
+        return node
+    if isinstance(node, tirx.And):
+        return tirx.if_then_else(node.a, node.b, tirx.const(False, "bool"))
+    return tirx.if_then_else(node.a, tirx.const(True, "bool"), node.b)
+
+
+_FLOAT32 = {"tirx.exp": exp_float32, "tirx.exp2": exp2_float32, "tirx.tanh": tanh_float32}
+_NARROW = ("float16", "bfloat16")
+# In the C library; TVM has no rule for them, or one that loses small arguments.
+_IN_LIBRARY = {
+    f"tirx.{name}": {"float32": f"{name}f", "float64": name}
+    for name in ("acosh", "asinh", "atanh", "fmod", "tanh")
+}
+_FUNCTIONS = {f"tirx.{name}" for name in (*NAMES, "erf", "hypot", "ldexp", "log1p", "tanh")}
+
+
+def _function(call: ir.Call, _: Scope) -> ir.Expr:
+    """A function of float32 as arithmetic (`tvmtile.codegen.cpu_math`), or a call of the C library.
+
+    Functions of floats of 16 bits are computed in float32 and rounded once.
+    """
+    name = op_name(call)
+    if name not in _FUNCTIONS:
+        return call
+    dtype = str(call.ty.dtype)
+    if dtype not in _NARROW:
+        return _computed(call, name, dtype)
+    wide = [
+        tirx.Cast("float32", arg) if str(arg.ty.dtype) == dtype else arg  # ldexp takes an integer
+        for arg in call.args
+    ]
+    widened = ir.Call(call.op, wide, attrs=call.attrs, span=call.span, ret_ty="float32")
+    return tirx.Cast(dtype, _computed(widened, name, "float32"))
+
+
+def _computed(call: ir.Call, name: str, dtype: str) -> ir.Expr:
+    if name in _FLOAT32 and dtype == "float32":
+        return _FLOAT32[name](*call.args)
+    function = _IN_LIBRARY.get(name, {}).get(dtype)
+    return call if function is None else T.call_pure_extern(dtype, function, *call.args)
+
+
+def _guarded_division(division: Binary, scope: Scope) -> ir.Expr:
+    """A division by 1 where the divisor is 0, or where it is -1 and would divide the least integer.
+
+    So `x // 0` is x, `x % 0` is 0, and `least // -1`, which has no value in its dtype, wraps around.
+    """
+    if not divides_integers(division):
+        return division
+    divisor = _divisor(division.a, division.b, scope)
+    return type(division)(division.a, divisor, division.span)
+
+
+def _divisor(a: Any, b: Any, scope: Scope) -> Any:
+    dtype = str(b.ty.dtype)
+    low, _ = integer_range(str(DataType(dtype).with_lanes(1)))
+    least_divisor, _ = scope.bounds(b)
+    if least_divisor >= 0:
+        return b if least_divisor > 0 else tirx.max(b, tirx.const(1, dtype))
+    name, text = divisor_function(dtype)
+    scope.imports.append(text)
+    may_be_least = scope.bounds(a)[0] <= low
+    return tirx.call_pure_extern(dtype, name, a if may_be_least else tirx.const(0, dtype), b)
+
+
+def _divides(func: tirx.PrimFunc) -> bool:
+    return contains(func.body, DIVISIONS, divides_integers)
+
+
+def _opaque_store(store: tirx.BufferStore, scope: Scope) -> tirx.Stmt:
+    """A store of an integer that may have been truncated, in an exclusive `or` with an unknown zero."""
+    if scope.launch is None or not _may_be_truncated(store.value):
+        return store
+    value = store.value ^ scope.zeros.of(str(store.value.ty.dtype))
+    return tirx.BufferStore(store.buffer, value, store.indices, span=store.span)
+
+
+def _may_be_truncated(value: ir.Expr) -> bool:
+    """Tell whether LLVM may compute a value in more bits than it has.
+
+    Of 8 and 16 bits, all that is computed: the machine multiplies and shifts in more of them.
+    """
+    dtype = DataType(str(value.ty.dtype))
+    if dtype.lanes != 1 or not is_integer(value):
+        return False
+    if dtype.bits > 16:
+        return dtype.bits == 32 and contains(value, tirx.Cast, _narrows)
+    return not isinstance(value, ir.TensorLoad | tirx.IntImm)
+
+
+def _narrows(cast: tirx.Cast) -> bool:
+    return DataType(str(cast.value.ty.dtype)).bits > DataType(str(cast.ty.dtype)).bits
+
+
+def _truncates_masked(func: tirx.PrimFunc) -> bool:
+    target = bound_target(func)
+    return target is not None and cpu(target).truncates_masked
+
+
+def _opaque_load_index(load: ir.TensorLoad, scope: Scope) -> ir.Expr:
+    return tirx.BufferLoad(load.source, _opaque_remainders(load.indices, scope), load.span)
+
+
+def _opaque_store_index(store: tirx.BufferStore, scope: Scope) -> tirx.Stmt:
+    indices = _opaque_remainders(store.indices, scope)
+    return tirx.BufferStore(store.buffer, store.value, indices, span=store.span)
+
+
+def _opaque_remainders(indices: Sequence[ir.Expr], scope: Scope) -> list[ir.Expr]:
+    """Indices in which what is divided by a power of two is combined with an unknown zero."""
+    if scope.launch is None:
+        return list(indices)
+
+    def remainder(node: tirx.FloorMod) -> Any:
+        divisor = constant(node.b)
+        if divisor is None or not is_power_of_two(divisor):
+            return node
+        return tirx.floormod(opaque(node.a), node.b)
+
+    def masked(call: ir.Call) -> Any:
+        mask = constant(call.args[1]) if op_name(call) == "tirx.bitwise_and" else None
+        if mask is None or not is_power_of_two(mask + 1):
+            return call
+        return tirx.bitwise_and(opaque(call.args[0]), call.args[1])
+
+    def opaque(value: ir.Expr) -> ir.Expr:
+        dtype = str(value.ty.dtype)
+        if not dtype.startswith("int") or "x" in dtype or not variables_of(value):
+            return value
+        zero = scope.zeros.of(dtype)
+        return value if mentions(value, zero) else value ^ zero
+
+    return [mapped(index, (tirx.FloorMod, remainder), (ir.Call, masked)) for index in indices]
+
+
+EXTREMA = Rule(
+    "maxima and minima of floats",
+    tuple(_EXTREMA),
+    _number_of_two,
+    "TVM's generator for LLVM",
+    "it gives the second operand where either is NaN, and not the number",
+)
+
+OPERATIONS = (
+    Rule(
+        "comparisons of booleans",
+        (*COMPARISONS, *_EXTREMA),
+        _of_bytes,
+        "TVM's generator for LLVM",
+        "it takes what is neither a signed nor an unsigned integer for a float",
+    ),
+    Rule(
+        "arithmetic of unsigned integers",
+        tuple(_WRAPPING),
+        _modular,
+        "TVM's generator for LLVM",
+        "it says that nothing overflows: a hash, or `T.max(a + b, b)`, gets a wrong value",
+    ),
+    Rule(
+        "`and` and `or` whose right side loads",
+        (tirx.And, tirx.Or),
+        _branch,
+        "TVM's generator for LLVM",
+        "it computes both sides; the left one may be what keeps the index of the right one inside",
+    ),
+    Rule(
+        "functions of floats",
+        (ir.Call,),
+        _function,
+        "LLVM",
+        "it does not vectorise a loop around a call; TVM has no rule for some functions, loses small "
+        "arguments of others, and the C library has none of 16 bits",
+    ),
+    Rule(
+        "divisions of integers by run-time values",
+        DIVISIONS,
+        _guarded_division,
+        "processors",
+        "they end the process at a zero, and where the least integer is divided by -1",
+        _divides,
+    ),
+)
+
+MEMORY = (
+    Rule(
+        "stores of truncated integers",
+        (tirx.BufferStore,),
+        _opaque_store,
+        "LLVM 22 for AVX-512",
+        "it joins a truncation and a masked store into a store of the wider element, where the mask is "
+        "known and leaves one: memory behind it is overwritten",
+        _truncates_masked,
+    ),
+    *(
+        Rule(
+            f"remainders in indices of {name}",
+            (node,),
+            rewrite,
+            "LLVM 22, its vectoriser",
+            "it sees that `j * 3 % 32` grows by 3 and forgets that it wraps around: it loads a vector "
+            "of neighbours, some of which lie behind the row",
+        )
+        for name, node, rewrite in (
+            ("loads", ir.TensorLoad, _opaque_load_index),
+            ("stores", tirx.BufferStore, _opaque_store_index),
+        )
+    ),
+)

@@ -1,0 +1,94 @@
+"""What TVM's generator for Metal prints wrongly."""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any
+
+from tvm import ir, tirx
+
+from tvmtile.ir.types import Binary
+from tvmtile.passes.legalize.narrow_integers import narrow_integers
+from tvmtile.passes.legalize.rules import Rule, Scope
+
+_LOWEST_INT = -(2**31)
+
+
+def _constant(number: tirx.FloatImm, _: Scope) -> ir.Expr:
+    dtype, value = str(number.ty.dtype), float(number.value)
+    if dtype == "float32":
+        return _float32(value)
+    if dtype == "bfloat16" or not math.isfinite(value):
+        return tirx.Cast(dtype, _float32(value))
+    return number
+
+
+def _float32(value: float) -> ir.Expr:
+    number = tirx.FloatImm("float32", value)
+    if not math.isfinite(value) or _bits(float(f"{value:e}")) == _bits(value):
+        return number
+    return tirx.reinterpret("float32", tirx.const(_bits(value), "uint32"))
+
+
+def _bits(value: float) -> int:
+    return int.from_bytes(struct.pack("<f", value), "little")
+
+
+def _integer(number: tirx.IntImm, _: Scope) -> ir.Expr:
+    if str(number.ty.dtype) == "int32" and int(number.value) == _LOWEST_INT:
+        return tirx.reinterpret("int32", tirx.const(2**31, "uint32"))
+    return number
+
+
+def _wide_extreme(node: Binary, _: Scope) -> ir.Expr:
+    if str(node.ty.dtype) != "bfloat16":
+        return node
+    return tirx.Cast("bfloat16", type(node)(_wide(node.a), _wide(node.b)))
+
+
+def _wide_select(node: tirx.Select, _: Scope) -> ir.Expr:
+    if str(node.ty.dtype) != "bfloat16":
+        return node
+    wide = tirx.Select(node.condition, _wide(node.true_value), _wide(node.false_value))
+    return tirx.Cast("bfloat16", wide)
+
+
+def _wide(value: ir.Expr) -> Any:
+    return tirx.Cast("float32", value)
+
+
+SOURCE = (
+    Rule(
+        "constants of floats",
+        (tirx.FloatImm,),
+        _constant,
+        "TVM's generator for Metal",
+        "it prints seven digits, where nine tell all float32 values apart, and gives bfloat16 the "
+        "suffix of half, which has another range",
+    ),
+    Rule(
+        "the least int32",
+        (tirx.IntImm,),
+        _integer,
+        "TVM's generator for Metal",
+        "it prints -2147483648, the negative of a number that is no int",
+    ),
+    Rule(
+        "maxima and minima of bfloat16",
+        (tirx.Max, tirx.Min),
+        _wide_extreme,
+        "Metal",
+        "its `max` and `min` take no bfloat",
+    ),
+    Rule(
+        "selections of bfloat16",
+        (tirx.Select,),
+        _wide_select,
+        "Metal",
+        "its `select` takes no bfloat",
+    ),
+    *narrow_integers(
+        {"int8": "(char)", "uint8": "(uchar)", "int16": "(short)", "uint16": "(ushort)"}
+    ),
+)

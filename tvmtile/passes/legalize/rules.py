@@ -1,0 +1,190 @@
+"""Rules: other forms for single expressions and statements, and the traversal that applies them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from tvm import DataType, ir, tirx
+from tvm.sym import Analyzer, ConstIntBound
+
+from tvmtile._tvm import Replacement, mapped
+from tvmtile.ir.kernels import (
+    Launch,
+    bound_target,
+    importing_llvm,
+    is_kernel,
+    with_body,
+)
+from tvmtile.ir.operands import integer_range
+from tvmtile.ir.rewriting import contains, reads_no_memory, replace_loop
+from tvmtile.ir.scoped_rewriter import ScopedRewriter
+from tvmtile.passes.cpu.unknown_zeros import Zeros
+
+N = TypeVar("N")
+_LEAVES = (tirx.BufferStore, tirx.Evaluate, tirx.AssertStmt, tirx.AllocBuffer, tirx.DeclBuffer)
+"""The statements without statements in them, but for those that name a value."""
+_INFINITE = 2**63 - 1  # to TVM's analyzer
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A construct that a tool gets wrong, or that a target does not have, and its other form.
+
+    Attributes
+    ----------
+    construct : str
+        The name of the rule: what is rewritten.
+    nodes : tuple of types
+        What nodes such a construct is.
+    rewrite : callable
+        `(node, scope) -> node`. The operands of the node are rewritten already. The node itself is
+        returned where there is nothing to do.
+    tool : str
+        The tool that would get the construct wrong; with its versions, where not all do.
+    reason : str
+        What it would do.
+    needs : callable
+        Whether a function has to be looked through at all.
+    """
+
+    construct: str
+    nodes: tuple[type, ...]
+    rewrite: Callable[[Any, Scope], Any]
+    tool: str
+    reason: str
+    needs: Callable[[tirx.PrimFunc], bool] = lambda _: True
+
+
+class Scope(ScopedRewriter):
+    """A function on which rules act, and the place in it where one does.
+
+    Attributes
+    ----------
+    func : tvm.tirx.PrimFunc
+        The function, as it was.
+    launch : Launch or None
+        The kernel around the place; None in what the host does.
+    zeros : Zeros
+        The zeros of that kernel which LLVM can't fold.
+    imports : list of str
+        Functions in LLVM's language that rewritten code calls.
+    """
+
+    def __init__(self, func: tirx.PrimFunc, rules: Sequence[Rule]) -> None:
+        super().__init__()
+        self.func = func
+        self.launch: Launch | None = None
+        self.imports: list[str] = []
+        self.zeros = Zeros()
+        self._rules: dict[type, list[Rule]] = {}
+        for rule in rules:
+            for node in rule.nodes if rule.needs(func) else ():
+                self._rules.setdefault(node, []).append(rule)
+        self._callbacks = [(t, partial(self._ruled, rules)) for t, rules in self._rules.items()]
+
+    def applied(self) -> tirx.PrimFunc:
+        """The function with all rules applied, from the inside out and in their order at each node."""
+        if not self._rules:
+            return self.func
+        body = self.rewrite(self.func.body)
+        return with_body(self.func, importing_llvm(body, self.imports))
+
+    def bounds(self, value: ir.Expr) -> tuple[int, int]:
+        """The least and the greatest value that an integer may have, or a lane of it."""
+        return _bounds(value, self.analyzer)
+
+    def _visits(self) -> list[Replacement]:
+        others = [(node, visit) for node, visit in super()._visits() if node not in _LEAVES]
+        return [*others, (_LEAVES, self._mapped), (tirx.While, self._visit_while)]
+
+    def _mapped(self, node: N) -> N:
+        """An expression, or a statement without statements in it, with the rules applied.
+
+        TVM goes through it: a deep expression is no deep stack of Python's.
+        """
+        return mapped(node, *self._callbacks)
+
+    def _ruled(self, rules: list[Rule], node: Any) -> Any:
+        for rule in rules:
+            if type(node) in rule.nodes:
+                node = rule.rewrite(node, self)
+        return node
+
+    def mutate(self, child: Any) -> Any:
+        return self._mapped(child) if isinstance(child, ir.Expr) else super().mutate(child)
+
+    def visit_for(self, loop: tirx.For) -> tirx.Stmt:
+        if is_kernel(loop):
+            self.launch, self.zeros = Launch(loop), Zeros()
+        rewritten = self.descend_loop(loop)
+        least, extent = self.mutate(loop.min), self.mutate(loop.extent)
+        if not (least.same_as(loop.min) and extent.same_as(loop.extent)):
+            rewritten = replace_loop(rewritten, min=least, extent=extent)
+        if is_kernel(loop):
+            self.launch = None
+            self.imports += self.zeros.texts
+            rewritten = self.zeros.bound_in(rewritten)
+        return self._ruled(self._rules.get(tirx.For, []), rewritten)
+
+    def _visit_while(self, loop: tirx.While) -> tirx.Stmt:
+        return tirx.While(self.mutate(loop.condition), self.mutate(loop.body), loop.span)
+
+    def visit_if(self, branch: tirx.IfThenElse) -> tirx.Stmt:
+        return self._ruled(self._rules.get(tirx.IfThenElse, []), super().visit_if(branch))
+
+    def visit_attribute(self, node: tirx.AttrStmt) -> tirx.Stmt:
+        value, body = self.mutate(node.value), self.mutate(node.body)
+        if value.same_as(node.value) and body.same_as(node.body):
+            return node
+        return tirx.AttrStmt(node.node, node.attr_key, value, body, node.span)
+
+    def descend_bind(self, bind: tirx.Bind) -> tirx.Bind:
+        result = self._mapped(bind)
+        if is_integer(result.value):
+            if reads_no_memory(result.value):
+                self.note_value(result)
+            else:
+                self._untold.append(partial(self._tell_bounds, result))
+        return result
+
+    def _tell_bounds(self, bind: tirx.Bind) -> None:
+        """Memory may change, but the value of a name does not leave its range."""
+        if not contains(bind.value, tirx.Cast, may_wrap):  # to TVM's analyzer none does
+            least, greatest = _bounds(bind.value, self._analyzer)
+            bound = ConstIntBound(max(least, -_INFINITE), min(greatest, _INFINITE))
+            self._analyzer.update(bind.var, bound, override=True)
+
+
+def _bounds(value: ir.Expr, analyzer: Analyzer) -> tuple[int, int]:
+    low, high = integer_range(str(DataType(str(value.ty.dtype)).with_lanes(1)))
+    bound = analyzer.const_int_bound(value)
+    least, greatest = int(bound.min_value), int(bound.max_value)
+    return low if least == -_INFINITE else least, high if greatest == _INFINITE else greatest
+
+
+def is_integer(value: ir.Expr) -> bool:
+    """Tell whether a value is an integer, signed or not, or a vector of them."""
+    return ir.is_prim_expr(value) and str(value.ty.dtype).startswith(("int", "uint"))
+
+
+def may_wrap(cast: tirx.Cast) -> bool:
+    """Tell whether a conversion between integers of whole bytes does not keep all values."""
+    if not is_integer(cast) or not is_integer(cast.value):
+        return False
+    source, target = (DataType(str(value.ty.dtype)) for value in (cast.value, cast))
+    (least, greatest), (low, high) = (integer_range(str(x.with_lanes(1))) for x in (source, target))
+    return min(source.bits, target.bits) >= 8 and (least < low or greatest > high)
+
+
+def legalized(func: tirx.PrimFunc, rules: Sequence[Rule]) -> tirx.PrimFunc:
+    """A function to which rules are applied."""
+    return Scope(func, rules).applied()
+
+
+def kind_of(func: tirx.PrimFunc) -> str:
+    """The kind of target that a function is for; "" if it is bound to none."""
+    target = bound_target(func)
+    return "" if target is None else str(target.kind.name)
