@@ -134,7 +134,7 @@ def rules_reference() -> str:
 
 
 def _example(name: str) -> list[str]:
-    """What a pass does to the program in its example, or each of its rules to the rule's, if there is one."""
+    """What a pass does to the program in its example, or each of its rules to one."""
     folder = re.sub("(?<!^)(?=[A-Z])", "_", name).lower()
     lines = []
     for file in (ROOT / "tests" / "passes").glob(f"*/{folder}.tvmscript"):
