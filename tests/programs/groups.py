@@ -223,6 +223,36 @@ def group_that_counts_by_itself(A: float32[64], Steps: int32[2], C: float32[64],
                 D[1] = 7
 
 
+@program(inputs={"A": lambda rng, shape: np.arange(512).reshape(8, 64), "C": 0}, fast=["metal"])
+def groups_that_share_a_variable(A: int32[8, 64], C: int32[8, 64], D: int32[2, 96]):
+    """Each has a value of its own, which is one for the work that its threads share."""
+    with T.Kernel(1, threads=96):
+        tx = T.get_thread_binding()
+        row = T.alloc_var("int32", init=0)
+        if tx < 32:
+            row = 1
+            T.atomic_add(C[row, 0:64], A[row, 0:64])
+            while row < 4:
+                row += 1
+                for i in T.Parallel(64):
+                    C[row, i] += A[row, i]
+        else:
+            row = 5
+            below = row - 5
+            T.atomic_add(C[row, 0:64], A[below, 0:64])
+            T.atomic_add(C[below, 0], 1)
+            if tx >= 64:
+                T.atomic_add(C[row, 0:64], A[below, 0:64])
+        D[0, tx] = row
+        last = row + 2
+        if tx < 32:
+            T.atomic_add(C[last, 0:64], A[row, 0:64])
+        else:
+            for k in T.serial(row - 3):
+                T.atomic_add(C[last, 0:64], A[k, 0:64])
+        D[1, tx] = last
+
+
 @program(fast=["metal"])
 def warp_that_waits_for_itself(A: float32[8, 32], C: float32[32]):
     with T.Kernel(1, threads=96):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, is_buffer_var, mapped, mutated, nodes_in
+from tvmtile._tvm import Mutator, is_buffer_var, mutated, nodes_in
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.errors import NestingError
 from tvmtile.ir.kernels import Launch, is_parallel, leaves_loop, statements_of
@@ -44,6 +44,9 @@ class ThreadVariance:
     may_be_private : callable
         Tells which arrays to follow. Of a fragment only what each thread stores or copies by itself
         diverges: products and `T.Parallel` share its elements out.
+    group : Group, optional
+        Compare its threads only, in its regions and outside of any; all of them come to a region of
+        a group that they are a part of.
 
     Attributes
     ----------
@@ -56,14 +59,16 @@ class ThreadVariance:
         body: tirx.Stmt,
         threads: Iterable[ir.Var],
         may_be_private: Callable[[ir.Var], bool] = is_private,
+        group: Group | None = None,
     ) -> None:
+        self._group = group
         self.root = Aliases(body).root
         self._is_followed = may_be_private
         self._divergent: set[int] = set()
         self._flows: defaultdict[int, list[int]] = defaultdict(list)
         self._names: dict[int, tuple[Any, list[int]]] = {}  # by address; keeps the node alive
         self._conditions = 0
-        self._owners = _owners(body, self.root, may_be_private)
+        self._owners = {} if group is not None else _owners(body, self.root, may_be_private)
         self._visit(body, _Around([], None, []), in_parallel=False)
         self._spread([_EFFECT, *map(hash, threads)])
 
@@ -138,7 +143,12 @@ class ThreadVariance:
             around = self._guarded(around, sources(stmt.condition))
         elif kind is tirx.AttrStmt:
             group = group_of_region(stmt)
-            around = around if group is None else _Around(around.guards, group, [])
+            if group is not None and self._group is not None:
+                if not group.overlaps(self._group):
+                    return
+                around = _Around([], None, []) if self._group in group else around
+            elif group is not None:
+                around = _Around(around.guards, group, [])
         elif kind is tirx.For or kind is tirx.While:
             around = self._guarded(around, sources(*_decisions(stmt)))
             if kind is tirx.For:
@@ -194,18 +204,20 @@ class VarianceOfGroups:
         self._body = launch.body
         self._threads = [axis.loop_var for axis in launch.threads]
         self._found: dict[Group, ThreadVariance] = {}
+        self._added: list[ir.Var] = []
 
     def between(self, group: Group) -> ThreadVariance:
         """What diverges between the threads of a group, in its regions and outside of any."""
         if group not in self._found:
-
-            def without_others(node: tirx.AttrStmt) -> tirx.Stmt:
-                other = group_of_region(node)
-                return node if other is None or other.overlaps(group) else tirx.Evaluate(0)
-
-            body = mapped(self._body, (tirx.AttrStmt, without_others))
-            self._found[group] = ThreadVariance(body, self._threads)
+            self._found[group] = ThreadVariance(self._body, self._threads, group=group)
+            self._found[group].add(*self._added)
         return self._found[group]
+
+    def add(self, *variables: ir.Var) -> None:
+        """Mark variables as divergent in all groups."""
+        self._added += variables
+        for variance in self._found.values():
+            variance.add(*variables)
 
 
 def check_alone(op: TileOp, stmt: tirx.Stmt) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from typing import Any, TypeGuard, TypeVar
 
-import numpy as np
 import tvm_ffi
 from tvm import ir, tirx
 from tvm.s_tir import SBlock, SBlockRealize
@@ -129,7 +128,7 @@ class Launch:
         """The loops bound to `threadIdx`, that of x first."""
         return sorted(self.threads, key=lambda loop: str(loop.thread_binding.thread_tag))
 
-    def indices_of(self, threads: np.ndarray) -> dict[ir.Var, Any]:
+    def indices_of(self, threads: Any) -> dict[ir.Var, Any]:
         """The indices along the axes of a block, of threads by their numbers, one or an array."""
         indices: dict[ir.Var, Any] = {}
         for loop in self.threads_fastest_first:

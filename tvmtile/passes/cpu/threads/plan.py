@@ -36,9 +36,11 @@ class Run:
 
 @dataclass
 class Once:
-    """A statement that the block executes, not its threads."""
+    """A statement that the block, or a group, executes, not its threads."""
 
     statement: tirx.Stmt
+    thread: int | None = None
+    """The first one of the group: what it keeps, all of them do."""
 
 
 @dataclass
@@ -50,10 +52,12 @@ class Private:
 
 @dataclass
 class Nested:
-    """A loop or a branch that all threads go through together."""
+    """A loop or a branch that all threads of the block, or of a group, go through together."""
 
     bodies: list[list[Item]]
     rebuild: Callable[[list[tirx.Stmt]], tirx.Stmt]
+    thread: int | None = None
+    """As of `Once`."""
 
 
 Item: TypeAlias = "Run | Once | Private | Nested"
@@ -80,6 +84,7 @@ def plan_threads(launch: Launch) -> Plan:
     exchanged = exchange_values(launch)
     threads = [loop.loop_var for loop in launch.threads]
     variance = ThreadVariance(exchanged.body, threads)
+    launch.body = exchanged.body
     planner = _Planner(variance, Statements(launch, variance, exchanged.buffers))
     return Plan(planner.cut(exchanged.body, ()), variance)
 
@@ -98,8 +103,9 @@ class _Planner:
 
     def _add(self, sequence: _Sequence, stmt: tirx.Stmt, guards: Guards) -> None:
         if isinstance(stmt, tirx.AttrStmt) and group_of_region(stmt) is not None:
-            for child in flattened(stmt.body):
-                self._add(sequence, child, guards)
+            with self._statements.within(stmt):
+                for child in flattened(stmt.body):
+                    self._add(sequence, child, guards)
         elif isinstance(stmt, tirx.AllocBuffer | tirx.DeclBuffer):
             private = self._variance.root(stmt.buffer)
             diverges = is_private(private) and self._variance.depends(private)
@@ -114,7 +120,7 @@ class _Planner:
             sequence.end_run()
         elif self._statements.is_block_level(stmt):
             if self._statements.takes_part(stmt, guards):
-                sequence.once(Once(stmt))
+                sequence.once(Once(stmt, self._statements.first))
         elif self._statements.must_cut(stmt):
             self._cut_inside(sequence, stmt, guards)
         elif self._statements.overtakes(stmt):
@@ -125,9 +131,9 @@ class _Planner:
         elif self._statements.is_per_thread(stmt, guards):
             self._add_to_run(sequence, stmt)
         elif isinstance(stmt, tirx.Bind) and not may_change(stmt.value):
-            sequence.declare(Once(stmt))
+            sequence.declare(Once(stmt, self._statements.first))
         else:
-            sequence.once(Once(stmt))
+            sequence.once(Once(stmt, self._statements.first))
 
     def _add_to_run(self, sequence: _Sequence, stmt: tirx.Stmt) -> None:
         if isinstance(stmt, tirx.Bind):
@@ -137,14 +143,16 @@ class _Planner:
     # Loops and branches with cuts inside ---------------------------------------------------------
 
     def _cut_inside(self, sequence: _Sequence, stmt: tirx.Stmt, guards: Guards) -> None:
-        if isinstance(stmt, tirx.IfThenElse) and self._variance.may_diverge(stmt.condition):
+        variance = self._statements.variance
+        if isinstance(stmt, tirx.IfThenElse) and variance.may_diverge(stmt.condition):
             self._cut_divergent_branch(sequence, stmt, guards)
             return
-        if isinstance(stmt, tirx.For) and self._variance.is_divergent(stmt):
+        if isinstance(stmt, tirx.For) and variance.is_divergent(stmt):
             self._cut_divergent_loop(sequence, stmt, guards)
             return
         bodies = [self.cut(child, guards) for child in statements_of(stmt)]
-        sequence.once(Nested(bodies, lambda bodies: with_statements(stmt, bodies)))
+        first = self._statements.first
+        sequence.once(Nested(bodies, lambda bodies: with_statements(stmt, bodies), first))
 
     def _cut_divergent_branch(
         self, sequence: _Sequence, branch: tirx.IfThenElse, guards: Guards
@@ -159,7 +167,7 @@ class _Planner:
         """Step all threads through a loop together, as often as the one with most iterations does."""
         first, trips = (ir.Var(name, loop.loop_var.ty) for name in ("first", "trips"))
         step, steps = (ir.Var(name, loop.loop_var.ty) for name in ("step", "steps"))
-        self._variance.add(first, trips)
+        self._statements.add_divergent(first, trips)
         dtype = str(step.ty.dtype)
         most = tirx.decl_buffer((1,), dtype, name="most", scope="shared")
         larger = tirx.max(tirx.BufferLoad(most, [0]), trips)

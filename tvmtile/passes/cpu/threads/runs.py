@@ -35,19 +35,19 @@ class _Emitter:
         self._variance = plan.variance
         self._launch = launch
         self._threads = [loop.loop_var for loop in launch.threads]
-        runs = list(_runs_of(plan.items))
-        self._uses = {id(run): _variables(run) for run in runs}
+        items = list(_items_in(plan.items))
+        self._uses = {id(item): variables_of(_own_parts(item)) for item in items}
         self._values: dict[ir.Var, ir.Expr] = {}
         self._home: dict[ir.Var, Run] = {}
-        for run in runs:
+        for run in (item for item in items if isinstance(item, Run)):
             for stmt in run.statements:
                 if isinstance(stmt, tirx.Bind):
                     self._values[stmt.var] = stmt.value
                     self._home[stmt.var] = run
         self._kept = {
             var: self._storage(var)
-            for run in runs
-            for var in self._needed(run)
+            for item in items
+            for var in self._needed(item)
             if may_change(self._values[var])
         }
         self._local: dict[ir.Var, Run] = {}
@@ -58,9 +58,10 @@ class _Emitter:
         statements: list[tirx.Stmt] = []
         for item in items:
             if isinstance(item, Once):
-                statements.append(item.statement)
+                statements += self._of_first(item, item.statement)
             elif isinstance(item, Nested):
-                statements.append(item.rebuild([self.emit(body) for body in item.bodies]))
+                nested = item.rebuild([self.emit(body) for body in item.bodies])
+                statements += self._of_first(item, nested)
             elif isinstance(item, Private):
                 if item.declaration.buffer in self._stacked:
                     statements.append(self._stacked_declaration(item.declaration))
@@ -70,20 +71,20 @@ class _Emitter:
 
     # Values bound in one run and used in another --------------------------------------------------
 
-    def _needed(self, run: Run) -> list[ir.Var]:
-        """Bindings of other runs that a run uses, in the order of their dependences."""
+    def _needed(self, item: Item) -> list[ir.Var]:
+        """Bindings of other runs that an item uses, in the order of their dependences."""
         needed: list[ir.Var] = []
 
         def need(var: ir.Var) -> None:
             home = self._home.get(var)
-            if home is None or home is run or var in needed:
+            if home is None or home is item or var in needed:
                 return
             if not may_change(self._values[var]):
                 for used in variables_of(self._values[var]):
                     need(used)
             needed.append(var)
 
-        for var in self._uses[id(run)]:
+        for var in self._uses[id(item)]:
             need(var)
         return needed
 
@@ -112,9 +113,10 @@ class _Emitter:
             if root is not buffer and not root.same_as(buffer):
                 self._place_view(buffer, root)
                 continue
-            users = [run for run in _runs_of(items) if self._uses_array(run, root)]
-            if len(users) == 1 and any(item is users[0] for item in items):
-                self._local[buffer] = users[0]
+            users = [user for user in _items_in(items) if self._uses_array(user, root)]
+            first = users[0] if users else None
+            if len(users) == 1 and isinstance(first, Run) and any(item is first for item in items):
+                self._local[buffer] = first
             elif users:
                 self._stacked[buffer] = self._stack(buffer)
 
@@ -124,10 +126,10 @@ class _Emitter:
         elif root in self._stacked:
             self._stacked[view] = self._stack(view)
 
-    def _uses_array(self, run: Run, root: ir.Var) -> bool:
+    def _uses_array(self, item: Item, root: ir.Var) -> bool:
         return any(
             is_buffer_var(var) and self._variance.root(var).same_as(root)
-            for var in self._uses[id(run)]
+            for var in self._uses[id(item)]
         )
 
     def _stack(self, buffer: ir.Var) -> ir.Var:
@@ -205,8 +207,20 @@ class _Emitter:
         ]
         return [*kept, self._over_threads(run, seq(body))]
 
-    def _recollections(self, run: Run) -> list[tirx.Stmt]:
-        return [tirx.Bind(var, self._recall(var)) for var in self._needed(run)]
+    def _recollections(self, item: Item) -> list[tirx.Stmt]:
+        return [tirx.Bind(var, self._recall(var)) for var in self._needed(item)]
+
+    def _of_first(self, item: Once | Nested, stmt: tirx.Stmt) -> list[tirx.Stmt]:
+        """What a group does once, with what its first thread keeps."""
+        if item.thread is None:
+            return [stmt]
+        values: dict[ir.Var, Any] = {
+            var: tirx.const(int(index), str(var.ty.dtype))
+            for var, index in self._launch.indices_of(item.thread).items()
+        }
+        values |= {var: ir.Var(var.name, var.ty) for var in self._needed(item)}
+        body = self._stacked_accesses(seq([*self._recollections(item), stmt]))
+        return [substitute(body, values)]
 
     def _statements(self, run: Run) -> Iterator[tirx.Stmt]:
         for stmt in run.statements:
@@ -228,14 +242,19 @@ class _Emitter:
         return for_loop(fresh[outermost.loop_var], outermost.extent, body, self._kind)
 
 
-def _runs_of(items: Sequence[Item]) -> Iterator[Run]:
+def _items_in(items: Sequence[Item]) -> Iterator[Item]:
     for item in items:
-        if isinstance(item, Run):
-            yield item
-        elif isinstance(item, Nested):
-            for body in item.bodies:
-                yield from _runs_of(body)
+        yield item
+        for body in item.bodies if isinstance(item, Nested) else ():
+            yield from _items_in(body)
 
 
-def _variables(run: Run) -> list[ir.Var]:
-    return variables_of([*(condition for condition, _ in run.guards), *run.statements])
+def _own_parts(item: Item) -> list[ir.Node]:
+    """What an item does itself with what threads keep."""
+    if isinstance(item, Run):
+        return [*(condition for condition, _ in item.guards), *item.statements]
+    if isinstance(item, Private) or item.thread is None:
+        return []
+    return [
+        item.statement if isinstance(item, Once) else item.rebuild([seq([])] * len(item.bodies))
+    ]

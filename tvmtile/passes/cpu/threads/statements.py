@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TypeAlias, TypeGuard
 
 from tvm import ir, tirx
@@ -10,7 +12,7 @@ from tvm_ffi import structural_equal
 
 from tvmtile._tvm import nodes_in
 from tvmtile.analysis.accesses import accesses_of
-from tvmtile.analysis.uniformity import ThreadVariance, check_alone
+from tvmtile.analysis.uniformity import ThreadVariance, VarianceOfGroups, check_alone
 from tvmtile.errors import NestingError
 from tvmtile.ir.annotations import ARRIVE_COUNT
 from tvmtile.ir.barriers import arrivals, attributes_of, barrier_name, is_barrier, scope_of
@@ -20,7 +22,7 @@ from tvmtile.ir.operators import operator_of
 from tvmtile.ir.rewriting import contains, has_effect, substitute
 from tvmtile.ir.scopes import is_of_block, is_private
 from tvmtile.ir.spans import first_location
-from tvmtile.ir.threads import WARP_SIZE
+from tvmtile.ir.threads import WARP_SIZE, group_of_region
 from tvmtile.passes.cpu.threads.accesses import Accesses
 
 Guards: TypeAlias = tuple[tuple[ir.Var, bool], ...]
@@ -31,15 +33,38 @@ class Statements:
     """Answers for the statements of a kernel.
 
     `exchanged` are the buffers through which threads exchange values of registers.
+
+    Attributes
+    ----------
+    variance : ThreadVariance
+        What diverges between the threads of the group whose region is looked at, or of the block.
+    first : int or None
+        The first thread of that group; None of the block.
     """
 
     def __init__(
         self, launch: Launch, variance: ThreadVariance, exchanged: frozenset[ir.Var]
     ) -> None:
         self._launch = launch
-        self._variance = variance
+        self._of_block = self.variance = variance
+        self._of_groups = VarianceOfGroups(launch)
+        self.first: int | None = None
         self._exchanged = exchanged
         self._bound: dict[ir.Var, ir.Expr] = {}
+
+    @contextmanager
+    def within(self, stmt: tirx.Stmt) -> Iterator[None]:
+        """Look at what stands in a statement, which may be the region of a group."""
+        outer, group = (self.variance, self.first), group_of_region(stmt)
+        if group is not None:
+            self.variance, self.first = self._of_groups.between(group), group.first
+        yield
+        self.variance, self.first = outer
+
+    def add_divergent(self, *variables: ir.Var) -> None:
+        """Mark variables as divergent."""
+        self._of_block.add(*variables)
+        self._of_groups.add(*variables)
 
     def bind(self, stmt: tirx.Bind) -> None:
         """Take in what a name stands for that guards and bounds may use."""
@@ -91,9 +116,16 @@ class Statements:
 
     def is_per_thread(self, stmt: tirx.Stmt, guards: Guards) -> bool:
         """Tell whether each thread that guards let in does a statement for itself."""
-        if self._variance.depends(stmt) or _acts(stmt):
+        if self._differs(stmt) or _acts(stmt):
             return True
         return bool(guards) and not self._is_common(stmt, guards)
+
+    def _differs(self, stmt: tirx.Stmt) -> bool:
+        """Tell whether threads do different things, or each stores to an array of its own."""
+        if self.variance.depends(stmt):
+            return True
+        in_group = self.variance is not self._of_block
+        return in_group and any(map(self._of_block.depends, _stored_private(stmt, self._of_block)))
 
     def _is_common(self, stmt: tirx.Stmt, guards: Guards) -> bool:
         """Tell whether what a statement keeps is one for all threads that guards let in.
@@ -102,7 +134,7 @@ class Statements:
         element of a tile or a tensor: the one that comes first stores to it, if it is known who comes.
         """
         if isinstance(stmt, tirx.BufferStore) and is_private(stmt.buffer):
-            return not self._variance.depends(stmt.buffer)
+            return not self._of_block.depends(stmt.buffer)
         is_kept = isinstance(stmt, tirx.Bind) or self._is_same_element(stmt)
         return is_kept and (self._comers(guards) or 0) > 0
 
@@ -117,13 +149,13 @@ class Statements:
             op = operator_of(stmt)
             if op is None or not op.is_tile:
                 return False
-            if not self._variance.depends(stmt.value):
+            if not self._differs(stmt):
                 return True
             check_alone(op, stmt)
             return False
         if not is_parallel(stmt):
             return False
-        if not self._variance.depends(stmt):
+        if not self._differs(stmt):
             return True
         if _has_shared_effect(stmt):
             raise NestingError(
@@ -139,7 +171,7 @@ class Statements:
         """Tell whether threads can't run a loop or a branch one after the other."""
         if not statements_of(stmt):
             return False
-        if isinstance(stmt, tirx.For | tirx.While) and self._variance.is_divergent(stmt):
+        if isinstance(stmt, tirx.For | tirx.While) and self.variance.is_divergent(stmt):
             if self._ends_by_warps(stmt) and self._waits(stmt):
                 return True
             self._refuse_waiting(stmt)
@@ -156,7 +188,7 @@ class Statements:
 
         What only its warp waits for needs no more. Bounds that are known to differ in a warp are none.
         """
-        if not self._variance.ends_divergently(loop):
+        if not self.variance.ends_divergently(loop):
             return False
         trips = self._inlined(loop.extent)
         if not self._is_of_threads(trips):
@@ -171,33 +203,35 @@ class Statements:
 
     def _stores_common_array(self, stmt: tirx.Stmt) -> bool:
         """Tell whether a statement stores to what is kept once for all threads."""
-        stored = _stored_private(stmt, self._variance)
-        return any(not self._variance.depends(array) for array in stored) or contains(
+        stored = _stored_private(stmt, self._of_block)
+        return not all(map(self._of_block.depends, stored)) or contains(
             stmt, tirx.BufferStore, self._is_same_element
         )
 
     def _refuse_waiting(self, stmt: tirx.Stmt) -> None:
-        for child in statements_of(stmt):
-            if is_barrier(child):
-                raise divergent(child)
-            if self.is_block_level(child):
-                raise divergent(child)
-            if self._stores_exchanged(child):
-                raise divergent(child, "an exchange of values between threads")
-            self._refuse_waiting(child)
+        with self.within(stmt):
+            for child in statements_of(stmt):
+                if is_barrier(child):
+                    raise divergent(child)
+                if self.is_block_level(child):
+                    raise divergent(child)
+                if self._stores_exchanged(child):
+                    raise divergent(child, "an exchange of values between threads")
+                self._refuse_waiting(child)
 
     def _waits(self, stmt: tirx.Stmt) -> bool:
         """Tell whether the threads wait for each other in a statement."""
         if is_barrier(stmt) or self.is_block_level(stmt) or self._stores_exchanged(stmt):
             return True
-        return any(self._waits(child) for child in statements_of(stmt))
+        with self.within(stmt):
+            return any(map(self._waits, statements_of(stmt)))
 
     def _stores_exchanged(self, stmt: tirx.Stmt) -> bool:
         return isinstance(stmt, tirx.BufferStore) and stmt.buffer in self._exchanged
 
     def overtakes(self, stmt: tirx.Stmt) -> TypeGuard[tirx.BufferStore]:
         """Tell whether a thread may overwrite what another one reads in the same statement."""
-        if not isinstance(stmt, tirx.BufferStore) or not self._variance.depends(stmt):
+        if not isinstance(stmt, tirx.BufferStore) or not self.variance.depends(stmt):
             return False
         return is_of_block(stmt.buffer) and contains(
             [stmt.value, *stmt.indices],
@@ -213,16 +247,17 @@ class Statements:
         if self.overtakes(stmt):
             return True
         loop = isinstance(stmt, tirx.For | tirx.While)
-        if loop and Accesses(self._variance).add(stmt).conflicts_with_itself():
+        if loop and Accesses(self.variance).add(stmt).conflicts_with_itself():
             return True
         children = statements_of(stmt)
         parts = [stmt.condition, *children] if isinstance(stmt, tirx.IfThenElse) else children
-        before = Accesses(self._variance)
+        before = Accesses(self.variance)
         for part in parts:
-            if before.conflicts(Accesses(self._variance).add(part)):
+            if before.conflicts(Accesses(self.variance).add(part)):
                 return True
             before.add(part)
-        return any(self._conflicts_within(child) for child in children)
+        with self.within(stmt):
+            return any(map(self._conflicts_within, children))
 
 
 def may_change(value: ir.Expr) -> bool:
