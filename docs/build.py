@@ -115,7 +115,8 @@ def passes_reference() -> str:
     for name in passes.__all__:
         home = homes.get(name)
         value = getattr(passes, name)
-        module = value.__module__ if home is None else ".".join(home.with_suffix("").parts)
+        parts = [] if home is None else home.with_suffix("").parts
+        module = ".".join(p for p in parts if p != "__init__") or value.__module__
         lines += _directive(f"{module}.{name}", name) + _example(name)
     return "\n".join(lines)
 
