@@ -281,7 +281,7 @@ SOURCE = (
         _takes_extrema,
     ),
     Rule(
-        "constants of floats",
+        "constants of floats in CUDA",
         (tirx.FloatImm,),
         _constant,
         "TVM's generator for CUDA",

@@ -60,7 +60,7 @@ def _wide(value: ir.Expr) -> Any:
 
 SOURCE = (
     Rule(
-        "constants of floats",
+        "constants of floats in Metal",
         (tirx.FloatImm,),
         _constant,
         "TVM's generator for Metal",
