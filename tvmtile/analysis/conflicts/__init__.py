@@ -1,5 +1,6 @@
 """Whether two accesses of a block may touch the same element from different threads.
 
 `footprint` answers: `comparison` compares the elements of both, as `points` enumerates them, in the
-`iterations` of loops that are possible, by what `domain` knows of variables.
+`iterations` of loops that are possible, by what `domain` knows of variables. Of many accesses,
+`meetings` says first which touch a common element at all.
 """

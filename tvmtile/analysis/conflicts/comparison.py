@@ -37,7 +37,7 @@ class Comparison:
         self._iterations = iterations
         self._domain = domain
         self._by_axis = _see_alike(earlier, later) and all(
-            domain.once((_is_by_axis, access), partial(_is_by_axis, access))
+            domain.once((is_by_axis, access), partial(is_by_axis, access))
             for access in self._accesses
         )
         sizes = [bits(access.buffer) for access in self._accesses]
@@ -168,7 +168,7 @@ def _see_alike(earlier: Access, later: Access) -> bool:
     return begin_alike and tvm_ffi.structural_equal(earlier.buffer.ty, later.buffer.ty)
 
 
-def _is_by_axis(access: Access) -> bool:
+def is_by_axis(access: Access) -> bool:
     """Tell whether there is an index an axis, and a block's axes are the last ones of the buffer."""
     if access.indices is None or len(access.indices) != len(access.buffer.ty.shape):
         return False

@@ -26,11 +26,15 @@ from tvmtile.analysis.conflicts.comparison import Comparison
 from tvmtile.analysis.conflicts.dependence import Collision, ConflictScope, Distance
 from tvmtile.analysis.conflicts.domain import Domain
 from tvmtile.analysis.conflicts.iterations import Case, Iterations
+from tvmtile.analysis.conflicts.meetings import meetings
 from tvmtile.analysis.conflicts.points import TooMany
 from tvmtile.analysis.effects import Access, Loop
+from tvmtile.errors import SourceLocation
 from tvmtile.ir.conditions import conjuncts
 from tvmtile.ir.kernels import Launch
 from tvmtile.ir.threads import WARP_SIZE
+
+_FEW = 16  # accesses of a buffer: all pairs of them are compared
 
 
 class Footprints:
@@ -44,6 +48,8 @@ class Footprints:
         self._collisions: dict[Any, Collision] = {}
         self._apart: dict[tuple[Access, Access], bool] = {}
         self._alike: dict[Any, tuple[Access, dict[tvm_ffi.StructuralKey, Access]]] = {}
+        self._first: dict[Access, Access] = {}
+        self._of_lines: dict[tuple[Access, SourceLocation | None], Access] = {}
 
     @property
     def all_threads(self) -> int:
@@ -103,26 +109,35 @@ class Footprints:
         """The first access of the same elements in the same way, which conflicts with the same others.
 
         Loops that are written out access one tile in many places, often the same elements. Those of
-        different lines are kept apart, for the sake of messages.
+        different lines are kept apart, for the sake of messages, but compared once.
         """
         kind = (
             (access.buffer, access.start, access.loops, access.groups, access.hands_over),
             (access.writes, access.is_atomic, access.is_collective, access.is_gathered),
-            (access.is_opaque, access.token, access.mbarrier, access.location),
+            (access.is_opaque, access.token, access.mbarrier),
             None if access.indices is None else len(access.indices),
             tuple(extent for extent, _ in access.block),
         )
         first, alike = self._alike.setdefault(kind, (access, {}))
-        if first is access:
-            return access
-        if not alike:
-            alike[self._canonical(first)] = first
-        return alike.setdefault(self._canonical(access), access)
+        if first is not access:
+            if not alike:
+                alike[self._canonical(first)] = first
+            first = alike.setdefault(self._canonical(access), access)
+        self._first[access] = first
+        return self._of_lines.setdefault((first, access.location), access)
 
     def _canonical(self, access: Access) -> tvm_ffi.StructuralKey:
         """What says which elements an access touches, simplified."""
         used = [*(access.indices or ()), *(stride for _, stride in access.block)]
         return tvm_ffi.StructuralKey([[*map(self._domain.canonical, used)], [*access.conditions]])
+
+    def meetings(self, accesses: Mapping[Access, int]) -> dict[Access, Iterable[Access]]:
+        """Which others each access of a buffer may touch elements of; not those that touch none.
+
+        How often an access is done is 1 only where it can't meet itself.
+        """
+        found = meetings(accesses, self._domain) if len(accesses) > _FEW else None
+        return dict.fromkeys(accesses, accesses) if found is None else found
 
     def conflict(
         self, earlier: Access, later: Access, distances: Mapping[Loop, Distance]
@@ -132,6 +147,7 @@ class Footprints:
         `distances` are theirs along loops; any, for loops that are not in it.
         """
         known = _relevant(distances, earlier, later)
+        earlier, later = (self._first.get(each, each) for each in (earlier, later))
         key = (earlier, later, known)
         if key not in self._known:
             self._known[key] = self._found(earlier, later, dict(known))
@@ -151,6 +167,7 @@ class Footprints:
         if not copy.is_comparable(later):
             return Collision.POSSIBLE
         known = _relevant(distances, copy, later)
+        copy, later = (self._first.get(each, each) for each in (copy, later))
         key = (copy, later, known)
         if key not in self._collisions:
             self._collisions[key] = self._collision(copy, later, dict(known))

@@ -66,6 +66,14 @@ class Points:
         )
 
 
+def counts_of(access: Access, free: list[Free], parts: int) -> list[int]:
+    """How many iterations, lanes, parts of elements and places of an access each thread has."""
+    assert access.indices is not None
+    vector = max(map(lanes, access.indices))
+    block = (extent for extent, _ in access.block)
+    return [*(len(each.numbers) for each in free), vector, parts, *block]
+
+
 def points_of(
     access: Access, free: list[Free], parts: int, domain: Domain, among: np.ndarray
 ) -> Points:
@@ -78,15 +86,8 @@ def points_of(
     TooMany
         If there are more than a few million.
     """
-    assert access.indices is not None
     threads, first, last = (each[among] for each in domain.threads(access))
-    counts = [
-        len(threads),
-        *(len(each.numbers) for each in free),
-        max(map(lanes, access.indices)),
-        parts,
-    ]
-    counts += [extent for extent, _ in access.block]
+    counts = [len(threads), *counts_of(access, free, parts)]
     if math.prod(counts) > _MAX_POINTS:
         raise TooMany
     who, *others = np.indices(counts).reshape(len(counts), -1)

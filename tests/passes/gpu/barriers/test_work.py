@@ -57,7 +57,7 @@ def test_work_grows_with_the_length_of_a_loop(monkeypatch, short, iterations, al
 
     counted(Footprints, "conflict")
     counted(Checker, "_item")
-    counted(Checker, "_past", lambda bit, state: len(state))
+    counted(Checker, "_past")
     counted(_Component, "_removed", len)
     found = []
     for count in (short, 4 * short):
@@ -101,6 +101,21 @@ for turn in range(4):
     assert len(compared) <= stores * (stores + 1) // 2 + stores * reads
 
 
+LINES = {
+    "elements of their own": ("S[tx, {i}] = A[0, tx]\n", "", 0),
+    "one row after the other": ("S[{i}, tx] = A[0, tx]\n", "C[0, tx] = S[{i}, 63 - tx]\n", 1),
+}
+
+
+@pytest.mark.parametrize(("write", "read", "barriers"), LINES.values(), ids=LINES)
+def test_statements_that_touch_other_elements_are_not_compared(compared, write, read, barriers):
+    count = 64
+    lines = [text.format(i=i) for text in (write, read) for i in range(count)]
+    func = traced(f"S = shared((64, 64))\n{''.join(lines)}")
+    assert len(barriers_in(with_pass(func))) == barriers
+    assert sum(compared.values()) <= count * barriers
+
+
 @pytest.mark.full
 def test_a_persistent_gemm_compares_few_accesses(compared):
     """Its 16 stores to the staged tile touch 8 sets of elements, and its 4 copies out of it 2."""
@@ -116,7 +131,7 @@ def test_what_is_in_flight_counts_the_iterations_of_loops_that_touch_it(monkeypa
 
     def measured(self, state, later):
         nonlocal most
-        of_one = Counter(opened.access for opened in state)
+        of_one = Counter(opened.access for opened, _ in state)
         most = max(most, *of_one.values(), 0)
         return look(self, state, later)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from tvm import ir
@@ -36,37 +36,22 @@ from tvmtile.passes.gpu.barriers.items import (
     Wait,
     accesses_of,
 )
-from tvmtile.passes.gpu.barriers.races import Race, contested, may_race
+from tvmtile.passes.gpu.barriers.races import Race, may_race, rivals
 from tvmtile.passes.gpu.barriers.removal import bits_of
 from tvmtile.passes.gpu.barriers.state import (
-    NO_SLOTS,
     Distances,
     Open,
     Signals,
     State,
-    add,
-    add_all,
     after_barrier,
     following,
-    moved,
-    not_past,
 )
 
 
-class Clause(NamedTuple):
-    """Slots, one of which must hold a barrier."""
-
-    slots: int
-    """A bit each."""
-    scope: ConflictScope
-    """The threads to separate."""
-
-
-def _ordered_since(opened: Open) -> Open | None:
-    """An access behind a barrier of warps; None if one has ordered it before."""
-    if opened.ordered != ConflictScope.NONE:
-        return None
-    return opened._replace(ordered=ConflictScope.WARP)
+def _has_waited(opened: Open, state: State) -> bool:
+    """Tell whether an access that no barrier has ordered is behind one of warps in a state."""
+    is_new = opened.ordered == ConflictScope.NONE
+    return is_new and opened._replace(ordered=ConflictScope.WARP) in state
 
 
 _Sides = tuple[frozenset[tuple[Access, int]], Distances]
@@ -106,13 +91,14 @@ class Checker:
         self._barriers: Barriers = {}
         self._bits: Mapping[Slot, int] = {}
         self._barriers_wait = False
-        self._clauses: dict[Clause, None] = {}
+        self._clauses: dict[int, None] = {}
         self._clauses_with: dict[int, list[int]] = {}
         self._of_device = True
         self._exits: list[tuple[State, State]] = []
         self._is_looking = True
         self._entering: dict[Iteration, State] = {}
-        self._contested: set[ir.Var] = set()
+        self._rivals: Mapping[Access, Iterable[Access]] = {}
+        self._known_rivals: dict[tuple[Access, ...], Mapping[Access, Iterable[Access]]] = {}
         self._counted: dict[Loop, frozenset[ir.Var]] = {}
         self._following: dict[tuple[Distances, Loop, bool], Distances | None] = {}
         self._threads: dict[Item, int] = {}
@@ -152,22 +138,24 @@ class Checker:
         part: Item | Sequence,
         loops: tuple[Loop, ...],
         bits: Mapping[Slot, int],
+        barriers: Barriers,
         *,
         barriers_wait: bool,
-    ) -> list[Clause]:
+    ) -> list[int]:
         """What barriers of the whole block have to separate in a part of the program.
 
-        A set of barriers suffices if each clause has a slot with one.
+        A clause is a set of slots, a bit each. Barriers suffice if each has a slot with one.
 
-        `bits` has one for each place where a barrier may stand; where `barriers_wait`, every thread
-        waits for its asynchronous copies before one.
+        `bits` has one for each place where a barrier may stand, where there are `barriers` that may not
+        suffice among them; where `barriers_wait`, every thread waits for its asynchronous copies before
+        one.
 
         Raises
         ------
         Race
             If barriers at all places do not suffice.
         """
-        self._barriers = {}
+        self._barriers = barriers
         self._of_device = True
         self._bits, self._barriers_wait = bits, barriers_wait
         self._clauses, self._clauses_with = {}, {}
@@ -181,15 +169,32 @@ class Checker:
     # Paths -------------------------------------------------------------------------------------------
 
     def _look_at(self, part: Item | Sequence, loops: tuple[Loop, ...]) -> None:
-        self._exits, self._other_orders, self._noted = [({}, {})], [], None
-        on_their_way = self._entering.get(part, {}) if isinstance(part, Iteration) else {}
-        self._contested = contested(accesses_of(part), (opened.access for opened in on_their_way))
+        self._other_orders, self._noted = [], None
+        self._exits = [(State(), State())]
+        state = State(barriers_wait=self._barriers_wait)
+        if isinstance(part, Iteration) and part in self._entering:
+            state.add_all(self._entering[part])
+        self._rivals = self._rivals_in(part, loops, (opened.access for opened, _ in state))
         if isinstance(part, Sequence):
-            self._sequence(part, on_their_way, loops)
+            self._sequence(part, state, loops)
         else:
-            self._item(part, on_their_way, loops)
+            self._item(part, state, loops)
+
+    def _rivals_in(
+        self, part: Item | Sequence, loops: tuple[Loop, ...], others: Iterable[Access]
+    ) -> Mapping[Access, Iterable[Access]]:
+        """With which others each access in a part may race, which are open before it among them."""
+        inside = (
+            done.access for access in accesses_of(part) for done in self._cluster.by_blocks(access)
+        )
+        accesses = (*inside, *others)
+        if accesses not in self._known_rivals:
+            found = rivals(accesses, len(loops), self._footprints)
+            self._known_rivals[accesses] = found
+        return self._known_rivals[accesses]
 
     def _sequence(self, sequence: Sequence, state: State, loops: tuple[Loop, ...]) -> State:
+        state = state.copy()  # it changes from here on
         for steps in self._at_once(sequence):
             of_some = [item for _, item in steps if self._threads_in(item)]
             parts = [case for item in of_some if isinstance(item, Branch) for case in item.cases]
@@ -248,19 +253,16 @@ class Checker:
         if slot is None:
             return state
         if slot in self._barriers:
-            return after_barrier(state, self._barriers[slot])
+            state = after_barrier(state, self._barriers[slot])
         bit = self._bits.get(slot)
         return self._past(bit, state) if bit else state
 
     def _past(self, bit: int, state: State) -> State:
         """The state behind a slot, without the accesses that a clause closes."""
-        clauses = self._clauses_with.get(bit, ())
-        after: State = {}
-        for opened, paths in state.items():
-            is_ordered = opened.signals is None or self._barriers_wait
-            is_ordered = is_ordered and not opened.is_on_its_way
-            after[opened] = tuple(path | bit for path in paths) if is_ordered else paths
-        return not_past(after, clauses) if clauses else after
+        state.pass_slot(bit)
+        if bit in self._clauses_with:
+            state.close(self._clauses_with[bit])
+        return state
 
     def _item(self, item: Item, state: State, loops: tuple[Loop, ...]) -> State:
         if isinstance(item, Leaf):
@@ -270,22 +272,21 @@ class Checker:
         if isinstance(item, Handover):
             return self._handed_over(self._accesses(item.accesses, state, loops), item)
         if isinstance(item, Signal):
-            return moved(
-                state,
-                lambda opened: opened.signalled(item.token) if opened.is_of(item) else opened,
+            return state.moved(
+                lambda opened: opened.signalled(item.token) if opened.is_of(item) else opened
             )
         if isinstance(item, TokenWait):
             return self._after_wait(state, item)
         if isinstance(item, Exit):
-            add_all(self._exits[-1][0 if item.is_break else 1], state)
-            return {}
+            self._exits[-1][0 if item.is_break else 1].add_all(state)
+            return state.empty()
         state = self._accesses(item.head, state, loops)
         if isinstance(item, Branch):
-            joined: State = {}
+            joined = state.empty()
             for case in item.paths:
-                add_all(joined, self._sequence(case, state, loops))
+                joined.add_all(self._sequence(case, state, loops))
             if item.diverges:  # some threads do not come, and do not wait for their warps there
-                add_all(joined, {o: p for o, p in state.items() if _ordered_since(o) in joined})
+                joined.add_all(state.moved(lambda o: o if _has_waited(o, joined) else None))
             return joined
         return self._iteration(item, state, loops)
 
@@ -293,10 +294,14 @@ class Checker:
         if item.waits:
             if self._noted is not None and not item.is_of_first_phase:
                 return state  # it may be over before the part that comes later begins
-            after = moved(state, lambda opened: opened.known_to(item, self._cluster))
             everyone = self._cluster.all_threads
-            return {o: paths for o, paths in after.items() if o.known != everyone}
-        return moved(state, self._released_by(item))
+
+            def told(opened: Open) -> Open | None:
+                opened = opened.known_to(item, self._cluster)
+                return None if opened.known == everyone else opened
+
+            return state.moved(told)
+        return state.moved(self._released_by(item))
 
     def _released_by(self, item: Handover) -> Callable[[Open], Open]:
         """Of an access whose threads arrive at an mbarrier, or one that knows of it."""
@@ -330,43 +335,38 @@ class Checker:
         return released
 
     def _after_wait(self, state: State, wait: TokenWait) -> State:
-        def after(opened: Open) -> Open:
-            return opened.arrived(wait.awaited) if opened.is_of(wait) else opened
+        def after(opened: Open) -> Open | None:
+            arrived = opened.arrived(wait.awaited) if opened.is_of(wait) else opened
+            return arrived if self._is_looking or arrived == opened else None
 
-        if not self._is_looking:
-            return {opened: paths for opened, paths in state.items() if opened == after(opened)}
-        return moved(state, after)
+        return state.moved(after)
 
     def _iteration(self, item: Iteration, before: State, loops: tuple[Loop, ...]) -> State:
         loop = item.loop
         inside = (*loops, loop)
         if not self._is_looking:
-            add_all(self._entering.setdefault(item, {}), before)
+            self._entering.setdefault(item, State()).add_all(before)
         counted = self._counted_in(item)
-        state = moved(before, lambda opened: opened.entering(loop, counted))
-        reached: State = {}
+        state = before.moved(lambda opened: opened.entering(loop, counted))
+        reached = state.empty()
         while True:
-            self._exits.append(({}, {}))
-            end = dict(self._sequence(item.body, state, inside))
+            self._exits.append((state.empty(), state.empty()))
+            end = self._sequence(item.body, state, inside)
             broken, continued = self._exits.pop()
-            add_all(end, continued)
-            next_one: State = {}
-            for opened, paths in end.items():
-                distances = self._in_next_iteration(opened, loop)
-                if distances is not None:
-                    add(next_one, opened.at(distances), paths)
+            end.add_all(continued)
+            next_one = end.moved(lambda opened: self._in_next_iteration(opened, loop))
             if loop.var is None:  # a `while` evaluates its condition again
                 next_one = self._accesses(item.head, next_one, loops)
-            add_all(reached, next_one)
-            if not add_all(state, reached):
+            reached.add_all(next_one)
+            if not state.add_all(reached):
                 break
         if loop.var is None:
-            after = moved(reached, lambda opened: opened.leaving(loop))
+            after = reached.moved(lambda opened: opened.leaving(loop))
         else:
-            after = moved(end, lambda opened: opened.after(loop))
-        add_all(after, moved(broken, lambda opened: opened.leaving(loop)))
+            after = end.moved(lambda opened: opened.after(loop))
+        after.add_all(broken.moved(lambda opened: opened.leaving(loop)))
         if not item.runs:
-            add_all(after, before)
+            after.add_all(before)
         return after
 
     def _counted_in(self, item: Iteration) -> frozenset[ir.Var]:
@@ -385,38 +385,37 @@ class Checker:
             )
         return self._counted[loop]
 
-    def _in_next_iteration(self, opened: Open, loop: Loop) -> Distances | None:
+    def _in_next_iteration(self, opened: Open, loop: Loop) -> Open | None:
         key = opened.distances, loop, opened.signals is not None
         if key not in self._following:
             self._following[key] = following(*key)
-        return self._following[key]
+        distances = self._following[key]
+        return None if distances is None else opened.at(distances)
 
     def _accesses(
         self, accesses: tuple[Access, ...], state: State, loops: tuple[Loop, ...]
     ) -> State:
         """Look for conflicts of accesses with those that are open, then open them too."""
-        accesses = tuple(access for access in accesses if access.root in self._contested)
-        if not accesses:
-            return state
+        done = [
+            each
+            for access in accesses
+            for each in self._cluster.by_blocks(access)
+            if each.access in self._rivals
+        ]
         if self._is_looking:
-            done = [each for access in accesses for each in self._cluster.by_blocks(access)]
-            demanded = list(
-                dict.fromkeys(path for each in done for path in self._check(state, each))
+            demanded = dict.fromkeys(path for each in done for path in self._check(state, each))
+            if demanded:
+                self._close(state, demanded)
+        for block, own, places in done:
+            if own.token is None and not self._is_looking:
+                continue  # what is not a copy does not arrive
+            distances = self._distances_of(own, loops)
+            signals = None if own.token is None else Signals()
+            on = () if own.mbarrier is None else ((own.mbarrier, place) for place in places)
+            state.open(
+                Open(own, distances, ConflictScope.NONE, signals, block, places, frozenset(on))
             )
-            state = self._close(state, demanded) if demanded else state
-        else:  # what is not a copy does not arrive
-            accesses = tuple(access for access in accesses if access.token is not None)
-        opened: State = {}
-        for access in accesses:
-            distances = self._distances_of(access, loops)
-            signals = None if access.token is None else Signals()
-            for block, own, places in self._cluster.by_blocks(access):
-                on = () if access.mbarrier is None else ((access.mbarrier, p) for p in places)
-                new = Open(
-                    own, distances, ConflictScope.NONE, signals, block, places, frozenset(on)
-                )
-                opened[new] = NO_SLOTS
-        return {**state, **opened}
+        return state
 
     def _distances_of(self, access: Access, loops: tuple[Loop, ...]) -> Distances:
         return frozenset(
@@ -431,7 +430,7 @@ class Checker:
         if later.is_of_device and not self._of_device:
             return []
         demanded: list[int] = []
-        for earlier, paths in state.items():
+        for earlier, paths in state.of(self._rivals[later]):
             if not may_race(earlier.access, later) or earlier.is_on_its_way:
                 continue
             if earlier.places.isdisjoint(done.places):
@@ -453,7 +452,7 @@ class Checker:
                 continue
             if 0 in paths:
                 raise Race(earlier.access, later, in_flight=in_flight)
-            self._clauses.update(dict.fromkeys(Clause(path, scope) for path in paths))
+            self._clauses.update(dict.fromkeys(paths))
             demanded += paths
         return demanded
 
@@ -466,9 +465,9 @@ class Checker:
         found = self._footprints.collision(earlier.access, later, distances)
         return ConflictScope.NONE if found == Collision.NEVER else ConflictScope.BLOCK, found
 
-    def _close(self, state: State, demanded: list[int]) -> State:
-        """The state without the accesses that new clauses close."""
+    def _close(self, state: State, demanded: Iterable[int]) -> None:
+        """Close what new clauses close."""
         for path in demanded:
             for bit in bits_of(path):
                 self._clauses_with.setdefault(bit, []).append(path)
-        return not_past(state, demanded)
+        state.close(demanded)

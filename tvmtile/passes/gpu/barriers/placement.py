@@ -20,7 +20,7 @@ from typing import Any
 from tvm import tirx
 
 from tvmtile.analysis.conflicts.dependence import Collision, ConflictScope
-from tvmtile.passes.gpu.barriers.checker import Checker, Clause
+from tvmtile.passes.gpu.barriers.checker import Checker
 from tvmtile.passes.gpu.barriers.items import (
     Barrier,
     Barriers,
@@ -61,36 +61,29 @@ def place(program: Sequence, checker: Checker, *, of_device: bool) -> Barriers:
     barriers = dict.fromkeys(search.slots, strongest)
     while (race := checker.race(program, (), barriers)) is not None:
         settle(race, checker)
-    weaker: list[tuple[list[Slot], dict[str, Any]]] = [
-        (search.slots, {"waits_for_copies": False}),
-        (search.slots_for_simdgroups(), {"scope": ConflictScope.WARP}),
-        (search.slots, {"orders_device": False}),
-    ]
-    for slots, change in weaker:
-        _relax(program, checker, barriers, slots, change)
+    _weaken(program, checker, barriers, list(barriers), waits_for_copies=False)
+    others = [slot for slot, barrier in barriers.items() if not barrier.waits_for_copies]
+    _weaken(program, checker, barriers, others, scope=ConflictScope.WARP)
+    _weaken(program, checker, barriers, list(barriers), orders_device=False)
     return barriers
 
 
-def _relax(
-    program: Sequence,
-    checker: Checker,
-    barriers: Barriers,
-    slots: list[Slot],
-    change: dict[str, Any],
+def _weaken(
+    program: Sequence, checker: Checker, barriers: Barriers, slots: list[Slot], **change: Any
 ) -> None:
     """Weaken the barriers in some slots, one after the other, where that causes no race.
 
-    If all of them can be weakened, that is seen at once.
+    What weaker ones leave open says, as clauses, among which of them one must stay as it is.
     """
     weaker = {slot: replace(barriers[slot], **change) for slot in slots}
-    if not slots or all(barriers[slot] == weaker[slot] for slot in slots):
+    if all(barriers[slot] == weaker[slot] for slot in slots):
         return
-    if checker.race(program, (), barriers | weaker) is None:
-        barriers.update(weaker)
-    elif len(slots) > 1:
-        middle = len(slots) // 2
-        _relax(program, checker, barriers, slots[:middle], change)
-        _relax(program, checker, barriers, slots[middle:], change)
+    weights = {1 << number: 1.0 for number in range(len(slots))}
+    waits = any(barriers[slot].waits_for_copies for slot in slots)
+    bits = dict(zip(slots, weights, strict=True))
+    clauses = checker.clauses(program, (), bits, barriers | weaker, barriers_wait=waits)
+    kept = next(remaining(list(weights), weights, clauses, is_loop=False))
+    barriers.update({slot: weaker[slot] for slot, bit in bits.items() if not bit & kept})
 
 
 class _InFlight(Exception):
@@ -104,19 +97,8 @@ class _Search:
         self.barriers_wait = barriers_wait
         self._checker = checker
         self._bits = {slot: 1 << number for number, slot in enumerate(_all_slots(program))}
-        self._clauses: list[Clause] = []
         _, chosen = self._choices(program, None)[0]
-        self._chosen = chosen
         self.slots = [slot for slot, bit in self._bits.items() if bit & chosen]
-
-    def slots_for_simdgroups(self) -> list[Slot]:
-        """The slots that no clause about the whole block needs on its own."""
-        needed = {
-            clause.slots & self._chosen
-            for clause in self._clauses
-            if clause.scope > ConflictScope.WARP
-        }
-        return [slot for slot in self.slots if self._bits[slot] not in needed]
 
     def _choices(self, body: Sequence, around: Iteration | None) -> list[_Choice]:
         """The cheapest sets of barriers for a loop's body, or for the whole program."""
@@ -124,7 +106,7 @@ class _Search:
         found: dict[int, float] = {}
         inner = [self._choices(loop.body, loop) for loop in _loops_in(body)]
         trips = [_trips(loop) for loop in _loops_in(body)]
-        clauses = {clause.slots for clause in self._separations(body, around)}
+        clauses = self._separations(body, around)
         everywhere = functools.reduce(operator.or_, weights, 0)
         for combination in itertools.islice(itertools.product(*inner), _MAX_COMBINATIONS):
             fixed = functools.reduce(operator.or_, (slots for _, slots in combination), 0)
@@ -138,19 +120,17 @@ class _Search:
         cheapest = [(cost, slots) for slots, cost in found.items() if cost <= best + 1e-6]
         return cheapest[:_MAX_CHOICES]
 
-    def _separations(self, body: Sequence, around: Iteration | None) -> list[Clause]:
+    def _separations(self, body: Sequence, around: Iteration | None) -> list[int]:
         part, loops = (body, ()) if around is None else (around, around.around)
         while True:
             try:
-                self._clauses = self._checker.clauses(
-                    part, loops, self._bits, barriers_wait=self.barriers_wait
+                return self._checker.clauses(
+                    part, loops, self._bits, {}, barriers_wait=self.barriers_wait
                 )
             except Race as race:
                 if race.in_flight == Collision.POSSIBLE and not self.barriers_wait:
                     raise _InFlight from None
                 settle(race, self._checker)
-            else:
-                return self._clauses
 
 
 def _slots(body: Sequence) -> Iterator[Slot]:

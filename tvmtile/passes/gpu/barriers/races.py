@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 from tvm import ir
 
 from tvmtile.analysis.conflicts.dependence import Collision
+from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.analysis.effects import Access
 
 
@@ -35,13 +37,29 @@ def may_race(a: Access, b: Access) -> bool:
     return not (a.is_atomic and b.is_atomic)
 
 
-def contested(*accesses: Iterable[Access]) -> set[ir.Var]:
-    """The buffers of which two accesses may race: what only one group does is ordered by itself."""
-    kinds: dict[ir.Var, dict[Any, Access]] = {}
-    for each in itertools.chain(*accesses):
+def rivals(
+    accesses: Iterable[Access], depth: int, footprints: Footprints
+) -> dict[Access, Iterable[Access]]:
+    """With which others each access may race; those that may race with none are left out.
+
+    They are what happens within as many loops as `depth`.
+    """
+    of_roots: dict[ir.Var, Counter[Access]] = {}
+    for each in accesses:
+        repeats = len(each.loops) > depth
+        of_roots.setdefault(each.root, Counter())[each] += 2 if repeats else 1
+    found: dict[Access, Iterable[Access]] = {}
+    for counts in of_roots.values():
+        if _may_any_race(counts):
+            found |= footprints.meetings(counts)
+    return found
+
+
+def _may_any_race(accesses: Iterable[Access]) -> bool:
+    """Tell whether two of them may: what only one group does is ordered by itself."""
+    kinds: dict[Any, Access] = {}
+    for each in accesses:
         kind = (each.writes, each.is_atomic, each.groups, each.hands_over)
-        kinds.setdefault(each.root, {}).setdefault(kind, each)
-    pairs = itertools.combinations_with_replacement
-    return {
-        root for root, of in kinds.items() if any(may_race(*two) for two in pairs(of.values(), 2))
-    }
+        kinds.setdefault(kind, each)
+    pairs = itertools.combinations_with_replacement(kinds.values(), 2)
+    return any(may_race(*pair) for pair in pairs)

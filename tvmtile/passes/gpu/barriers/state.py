@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -120,69 +120,133 @@ class Open(NamedTuple):
 
 Paths = tuple[int, ...]
 """The slots passed since an access, a bit each, on every path that passes no others in addition."""
-State = dict[Open, Paths]
 NO_SLOTS: Paths = (0,)
 
 
-def not_past(state: State, clauses: Iterable[int]) -> State:
-    """The accesses with a path that fulfils no clause, with these paths."""
-    result: State = {}
-    for opened, paths in state.items():
-        kept = tuple(p for p in paths if not any(p & clause == clause for clause in clauses))
-        if kept:
-            result[opened] = kept
-    return result
+class _Entry(NamedTuple):
+    """The slots passed since an access, as a state holds them."""
+
+    paths: Paths
+    before: int
+    """The slots that the state had passed before; all, where barriers do not order the access yet."""
 
 
-def add(state: State, opened: Open, paths: Paths) -> bool:
-    """Add paths to an access; tell whether one of them passes fewer slots than those known."""
-    known = state.get(opened)
-    if known is None:
-        state[opened] = paths
+class State:
+    """The accesses that are open at a place, and the paths to it from each.
+
+    Slots that are passed are noted once for all accesses, so that passing one costs nothing.
+
+    Parameters
+    ----------
+    barriers_wait : bool
+        In front of each barrier every thread waits for its asynchronous copies.
+    """
+
+    def __init__(self, *, barriers_wait: bool = False) -> None:
+        self._barriers_wait = barriers_wait
+        self._passed = 0
+        self._of: dict[Access, dict[Open, _Entry]] = {}
+
+    def __contains__(self, opened: Open) -> bool:
+        return opened in self._of.get(opened.access, ())
+
+    def __iter__(self) -> Iterator[tuple[Open, Paths]]:
+        return self.of(self._of)
+
+    def of(self, accesses: Iterable[Access]) -> Iterator[tuple[Open, Paths]]:
+        """Some accesses, where they are open, and their paths."""
+        for access in accesses:
+            for opened, entry in self._of.get(access, {}).items():
+                yield opened, self._paths(entry)
+
+    def empty(self) -> State:
+        """A state without accesses."""
+        return State(barriers_wait=self._barriers_wait)
+
+    def copy(self) -> State:
+        """A state that changes by itself."""
+        copied = self.empty()
+        copied._passed = self._passed
+        copied._of = {access: dict(entries) for access, entries in self._of.items()}
+        return copied
+
+    def open(self, opened: Open) -> None:
+        """Open an access here."""
+        self._set(opened, NO_SLOTS)
+
+    def pass_slot(self, bit: int) -> None:
+        """Go past a slot."""
+        self._passed |= bit
+
+    def close(self, clauses: Iterable[int]) -> None:
+        """Forget paths that fulfil clauses; an access without others is closed."""
+        for entries in self._of.values():
+            for opened, entry in list(entries.items()):
+                paths = self._paths(entry)
+                kept = [p for p in paths if not any(p & clause == clause for clause in clauses)]
+                if not kept:
+                    del entries[opened]
+                elif len(kept) < len(paths):
+                    self._set(opened, tuple(kept))
+
+    def add(self, opened: Open, paths: Paths) -> bool:
+        """Add paths to an access; tell whether one of them passes fewer slots than those known."""
+        entry = self._of.get(opened.access, {}).get(opened)
+        if entry is None:
+            self._set(opened, paths)
+            return True
+        known = self._paths(entry)
+        if known == paths:
+            return False
+        shorter = [path for path in paths if not any(each & path == each for each in known)]
+        if not shorter:
+            return False
+        kept = [each for each in known if not any(path & each == path for path in shorter)]
+        kept += shorter
+        if len(kept) > _MAX_PATHS:  # what all of them pass is less than any of them does
+            kept = [functools.reduce(operator.and_, kept)]
+        self._set(opened, tuple(kept))
         return True
-    if known == paths:
-        return False
-    shorter = [path for path in paths if not any(each & path == each for each in known)]
-    if not shorter:
-        return False
-    kept = [each for each in known if not any(path & each == path for path in shorter)]
-    kept += shorter
-    if len(kept) > _MAX_PATHS:  # what all of them pass is less than any of them does
-        kept = [functools.reduce(operator.and_, kept)]
-    state[opened] = tuple(kept)
-    return True
 
+    def add_all(self, other: State) -> bool:
+        """Add the paths of another state, which joins this one; tell whether it changes."""
+        changes = [self.add(*each) for each in other]
+        return any(changes)
 
-def add_all(state: State, others: State) -> bool:
-    """Add the paths of another state, which joins this one; tell whether it changes."""
-    changes = [add(state, opened, paths) for opened, paths in others.items()]
-    return any(changes)
+    def moved(self, change: Callable[[Open], Open | None]) -> State:
+        """Change accesses, or close them; those that become one have the paths of both."""
+        result = self.empty()
+        for opened, paths in self:
+            changed = change(opened)
+            if changed is not None:
+                result.add(changed, paths)
+        return result
 
+    def _paths(self, entry: _Entry) -> Paths:
+        since = self._passed & ~entry.before
+        return tuple(path | since for path in entry.paths) if since else entry.paths
 
-def moved(state: State, change: Callable[[Open], Open]) -> State:
-    """A state whose accesses are changed; those that become one have the paths of both."""
-    result: State = {}
-    for opened, paths in state.items():
-        add(result, change(opened), paths)
-    return result
+    def _set(self, opened: Open, paths: Paths) -> None:
+        is_ordered = opened.signals is None or self._barriers_wait
+        before = self._passed if is_ordered and not opened.is_on_its_way else -1
+        self._of.setdefault(opened.access, {})[opened] = _Entry(paths, before)
 
 
 def after_barrier(state: State, barrier: Barrier) -> State:
     """The accesses that a barrier leaves open, or orders for a warp only."""
-    if barrier.waits_for_copies:
-        state = moved(state, lambda opened: opened._replace(signals=None))
-    after: State = {}
-    for opened, paths in state.items():
-        is_ordered = (
-            opened.signals is None
-            and not opened.is_on_its_way
-            and (barrier.orders_device or not opened.access.is_of_device)
-        )
-        if not is_ordered:
-            add(after, opened, paths)
-        elif barrier.scope != ConflictScope.BLOCK:
-            add(after, opened._replace(ordered=max(opened.ordered, barrier.scope)), paths)
-    return after
+
+    def ordered(opened: Open) -> Open | None:
+        if barrier.waits_for_copies:
+            opened = opened._replace(signals=None)
+        if opened.signals is not None or opened.is_on_its_way:
+            return opened
+        if opened.access.is_of_device and not barrier.orders_device:
+            return opened
+        if barrier.scope == ConflictScope.BLOCK:
+            return None
+        return opened._replace(ordered=max(opened.ordered, barrier.scope))
+
+    return state.moved(ordered)
 
 
 def following(distances: Distances, loop: Loop, is_in_flight: bool) -> Distances | None:
