@@ -29,6 +29,16 @@ NOT_FOR_METAL = {"tiles_that_share_memory", "product_of_int4_by_words"}
 HOPPER = {"kind": "cuda", "arch": "sm_90a"}
 
 
+def is_behind_loop(source, wait):
+    """Tell whether a wait is right behind a loop: for the groups of its last iterations, without copies.
+
+    The last wait of a kernel is one, too.
+    """
+    indent, end, *before = reversed(source[: wait.start()].split("\n"))
+    around = (line for line in before if re.match(rf"{indent}\S", line))
+    return end == indent + "}" and next(around).startswith(f"{indent}for ")
+
+
 def missed(name, target):
     """A sample's kernel, which is right as it is, and its text with each of the steps left out."""
     sample = SAMPLES[name]()
@@ -37,8 +47,7 @@ def missed(name, target):
     ((_, source),) = kernel.adapter.sources.items()
     barriers = list((OF_METAL if target == "metal" else BARRIER).finditer(source))
     assert len(barriers) == source.count("_barrier(" if target == "metal" else "__sync") > 0
-    # The last wait is behind the loop, for groups without copies.
-    waits = list(WAIT.finditer(source))[:-1]
+    waits = [wait for wait in list(WAIT.finditer(source))[:-1] if not is_behind_loop(source, wait)]
     more = 'asm volatile("cp.async.wait_group {};" : : : "memory");'
     changed = [(barrier, "") for barrier in barriers]
     changed += [(wait, more.format(int(wait[1]) + 1)) for wait in waits]
