@@ -97,7 +97,7 @@ _WITH_CODE = {
 }
 
 
-@pytest.mark.parametrize("name", [*_WITH_CODE, "tvmtile.import_source"])
+@pytest.mark.parametrize("name", [*_WITH_CODE, "T.import_source"])
 def test_a_program_that_brings_code_is_not_loaded(name, tmp_path, monkeypatch):
     """Constructors would run when it is linked."""
     if name in _WITH_CODE:

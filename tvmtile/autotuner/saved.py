@@ -20,13 +20,12 @@ import tvm
 import tvmtile
 from tvmtile.autotuner.result import AutotuneResult, Trial
 from tvmtile.errors import InvalidValue
+from tvmtile.ir.options import sources_in
 from tvmtile.jit.backends import EMULATOR
 from tvmtile.jit.ir_data import to_data
 from tvmtile.jit.request import Request
 
 _CODE = ("pragma_import_llvm", "pragma_import_c")
-_SOURCE = "tvmtile.import_source"
-"""It is CUDA's, which is the host's in the emulator."""
 _MAKERS = {("tvmtile.jit.request", "_again"), ("tvmtile.jit.ir_data", "from_data")}
 
 
@@ -79,10 +78,14 @@ def _versions() -> tuple[str, str]:
 
 
 def _refuse_code(path: Path, request: Request) -> None:
-    """Refuse a program with code for the host, which may have constructors."""
-    code = [*_CODE, *([_SOURCE] if request.backend == EMULATOR else [])]
+    """Refuse a program with code for the host, which may have constructors.
+
+    In the emulator, CUDA's is the host's.
+    """
     words = (part[0] for _, parts in to_data(request.func) for part in parts if type(part) is tuple)
-    found = next((word for word in words if isinstance(word, str) and word in code), None)
+    found = next((word for word in words if isinstance(word, str) and word in _CODE), None)
+    if request.backend == EMULATOR and sources_in(request.func):
+        found = "T.import_source"
     if found is not None:
         raise InvalidValue(
             f"{path}: the program holds code in another language ({found}), which could run as it is "

@@ -189,13 +189,15 @@ def _first_use(func: tirx.PrimFunc, variable: ir.Var) -> SourceLocation | None:
 def _with_locations(func: tirx.PrimFunc, tracer: Tracer) -> tirx.PrimFunc:
     """Give kernels their launch, and what TVM's builder leaves without one its line."""
     from tvmtile.ir.annotations import KERNEL_ANNOTATION
+    from tvmtile.ir.options import with_options
 
-    spans, assertions = iter(tracer.kernel_spans), iter(tracer.assertion_spans)
+    spans, options = iter(tracer.kernel_spans), iter(tracer.kernel_options)
+    assertions = iter(tracer.assertion_spans)
 
     def locate(loop: tirx.For) -> tirx.Stmt:
         if KERNEL_ANNOTATION not in loop.annotations:
             return loop
-        located = replace_loop(loop, span=next(spans))
+        located = with_options(replace_loop(loop, span=next(spans)), next(options))
         bound = tracer.launches.get(loop.loop_var)
         return located if bound is None else with_launch(located, bound)
 

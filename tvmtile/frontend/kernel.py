@@ -120,6 +120,7 @@ class Kernel:
         self.parallel_depth = 0
         self.parallel_variables: list[ir.Var] = []
         self.random_state: Any = None  # of `T.rng_init`
+        self.options: dict[str, Any] = {}  # by the names of `KernelOptions`
 
     def __enter__(self) -> Any:
         if current_kernel() is not None:
@@ -134,7 +135,7 @@ class Kernel:
             )
         tracer = current_tracer()
         if tracer is not None:
-            tracer.enter_kernel()
+            tracer.enter_kernel(self.options)
         self.launch()
         _STATE.kernel = self
         if not self._has_grid:

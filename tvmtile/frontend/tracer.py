@@ -91,6 +91,7 @@ class Tracer(Expressions):
     ) -> None:
         self.on_kernel = on_kernel
         self.kernel_spans: list[ir.Span | None] = []
+        self.kernel_options: list[Mapping[str, Any]] = []
         self.assertion_spans: list[ir.Span | None] = []
         self.name_spans: dict[ir.Var, ir.Span | None] = {}
         self.launches: dict[ir.Var, dict[str, tuple[ir.Var, Any]]] = {}
@@ -134,12 +135,16 @@ class Tracer(Expressions):
         finally:
             self._call_depth.pop()
 
-    def enter_kernel(self) -> None:
-        """Note that `T.Kernel` begins; the eager style's first look at a function ends here."""
+    def enter_kernel(self, options: Mapping[str, Any]) -> None:
+        """Note that `T.Kernel` begins; the eager style's first look at a function ends here.
+
+        Its options are added as its statements are written.
+        """
         if self.on_kernel is not None:
             self.on_kernel()
         self.in_kernel = True
         self.kernel_spans.append(current_span())
+        self.kernel_options.append(options)
 
     # Control flow ----------------------------------------------------------------------------
 

@@ -73,12 +73,6 @@ class TileOp:
     is_copy: ClassVar[bool] = False
     """True for an operator that only moves elements from one region to another, in no order."""
 
-    fixes_registers: ClassVar[bool] = False
-    """True for an operator by which a kernel's threads keep the registers that they begin with."""
-
-    orders_blocks: ClassVar[bool] = False
-    """True for an operator that says in which order blocks are visited (`block_order`)."""
-
     rest: ClassVar[str] = ""
     """The last operand, where it is a tuple of all arguments that follow the others."""
 
@@ -165,10 +159,6 @@ class TileOp:
         """Tensors, with what reads outside of them give; zero where no operator says so."""
         return {}
 
-    def imported_source(self) -> str | None:
-        """Source text of the target's language that stands before the kernel."""
-        return None
-
     def copied(self) -> tuple[Any, Any] | None:
         """Source and target of an operator that only copies elements as they are; None for others."""
         return None
@@ -180,18 +170,6 @@ class TileOp:
     def between(self, source: Any, target: Any) -> TileOp:
         """The same copy between other regions, of an operator with `is_copy`."""
         raise NotImplementedError
-
-    def splits_roles(self) -> bool | None:
-        """Whether copies of the kernel should have warps of their own; None where it does not say."""
-        return None
-
-    def persists(self) -> bool | None:
-        """Whether blocks should loop over those of the grid; None where it does not say."""
-        return None
-
-    def least_blocks(self) -> int | None:
-        """How many blocks must fit on a multiprocessor at once; None where it does not say."""
-        return None
 
     def without_tensor_maps(self) -> TileOp:
         """The same operator, which no tensor map does."""
@@ -230,17 +208,6 @@ class TileOp:
         """
         del layouts
         return {}
-
-    def block_order(self, blocks: Sequence[ir.Expr], grid: Sequence[ir.Expr]) -> list[Any] | None:
-        """The block whose work a block should do; None where the order makes no difference.
-
-        Parameters
-        ----------
-        blocks, grid : sequence of Expr
-            The indices of the block along x, y and z, as many as the grid has, and its extents.
-        """
-        del blocks, grid
-        return None
 
     def check(self) -> None:
         """Raise a `TileError` where the operands do not fit together."""
@@ -379,12 +346,6 @@ def operators_in(stmt: ir.Node) -> list[TileOp]:
     """The operators in a statement, in order."""
     operators = map(operator_of, nodes_in(stmt, ir.Call))
     return [op for op in operators if op is not None]
-
-
-def least_blocks_in(kernel: ir.Node) -> int | None:
-    """How many blocks of a kernel share a multiprocessor at least; None where it does not say."""
-    asked = [count for op in operators_in(kernel) if (count := op.least_blocks()) is not None]
-    return max(asked, default=None)
 
 
 @once_per_node

@@ -8,17 +8,16 @@ from typing import Any
 from tvmtile.errors import warn, warn_ignored
 from tvmtile.frontend.tracer import current_tracer
 from tvmtile.ir.annotations import MAY_ALIAS
-from tvmtile.tileop.hints import (
-    annotate_layout,
+from tvmtile.language.kernel_options import (
     annotate_min_blocks_per_sm,
     annotate_persistent,
     annotate_warp_specialize,
-    pdl_sync,
-    pdl_trigger,
+    disable_warp_group_reg_alloc,
+    import_source,
+    no_set_max_nreg,
     use_swizzle,
 )
-from tvmtile.tileop.import_source import import_source
-from tvmtile.tileop.registers import disable_warp_group_reg_alloc, no_set_max_nreg
+from tvmtile.tileop.hints import annotate_layout, pdl_sync, pdl_trigger
 from tvmtile.transform import EFFECTS, PassConfigKey, warn_without_effect, with_effect
 
 __all__ = [

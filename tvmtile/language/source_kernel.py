@@ -15,7 +15,7 @@ from tvmtile.errors import InvalidOperand, NestingError
 from tvmtile.frontend.kernel import Kernel
 from tvmtile.ir.rewriting import variables_of
 from tvmtile.ir.types import Index
-from tvmtile.tileop.import_source import import_source
+from tvmtile.language.kernel_options import import_source
 
 __all__ = ["CUDASourceCodeKernel"]
 

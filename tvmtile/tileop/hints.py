@@ -1,4 +1,4 @@
-"""Hints to the compiler that stand in a kernel as statements and compute nothing."""
+"""Statements of a kernel that compute nothing: layouts of tiles, and launches that overlap."""
 
 from __future__ import annotations
 
@@ -14,204 +14,13 @@ from tvm.tirx.script import builder as T
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.emit import emit
-from tvmtile.ir.operands import buffer_of, constant
+from tvmtile.ir.operands import buffer_of
 from tvmtile.ir.operators import TileOp, ValueOp, tile_operator
 from tvmtile.ir.scopes import is_fragment
-from tvmtile.ir.types import Index
 from tvmtile.layout import Layout, Swizzle
 from tvmtile.layout.fragment import FragmentLayout
 from tvmtile.layout.user_layout import read_user_layout
 from tvmtile.tileop.registry import LoweringContext, lowering, needs, no_code
-
-LAUNCH_BOUNDS_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
-"""TVM's attribute of a kernel: the second number of CUDA's `__launch_bounds__`."""
-
-
-@tile_operator
-class UseSwizzle(ValueOp):
-    """Visit the blocks of the grid in panels, so that neighbours in time share operands in a cache."""
-
-    name = "use_swizzle"
-    orders_blocks = True
-
-    panel_size: int = 10
-    order: str = "row"
-
-    def block_order(
-        self, blocks: Sequence[ir.Expr], grid: Sequence[ir.Expr]
-    ) -> list[ir.Expr] | None:
-        if len(blocks) < 2 or any(constant(extent) == 1 for extent in grid[:2]):
-            return None  # there is nothing beside a block
-        x, y, *rest = blocks
-        width, height, *_ = grid
-        number = y * width + x
-        if self.order == "column":
-            y, x = self._in_panels(number, height, width)
-        else:
-            x, y = self._in_panels(number, width, height)
-        return [x, y, *rest]
-
-    def _in_panels(
-        self, number: ir.Expr, width: ir.Expr, height: ir.Expr
-    ) -> tuple[ir.Expr, ir.Expr]:
-        """Column and row of the block that starts as a number: panels of some rows each."""
-        size = width * self.panel_size
-        panel, offset = tirx.floordiv(number, size), tirx.floormod(number, size)
-        rows = tirx.min(self.panel_size, height - panel * self.panel_size)
-        column = tirx.floordiv(offset, rows)
-        if self.order != "strip":
-            is_backward = tirx.floormod(panel, 2) == 1
-            column = tirx.Select(is_backward, width - 1 - column, column)
-        return column, panel * self.panel_size + tirx.floormod(offset, rows)
-
-
-def use_swizzle(panel_size: Index, order: str = "row", enable: bool = True) -> None:
-    """Visit the blocks of the grid in panels, for reuse in the GPU's cache.
-
-    Parameters
-    ----------
-    panel_size : int
-        Blocks across a panel.
-    order : {"row", "column", "strip", "mlx"}
-        Along which axis of the grid a panel runs. Every second panel of "row" and "column" is gone
-        through backwards; "strip", also called "mlx", is "row" with all panels in one direction,
-        which with a panel size of 4 is the order of MLX's matrix products.
-    enable : bool
-        False leaves the order as it is.
-
-    Notes
-    -----
-    It changes the order in which blocks run, never a result. A CPU ignores it, and so does a grid of
-    one axis.
-
-    Raises
-    ------
-    InvalidOperand
-        If there is no such order, or the panel size is not a positive integer.
-    """
-    if order not in _ORDERS:
-        raise InvalidOperand(
-            f"T.use_swizzle: order={order!r}", help='use "row", "column" or "strip"'
-        )
-    if not isinstance(panel_size, int) or panel_size < 1:
-        raise InvalidOperand(
-            f"T.use_swizzle: panel_size={panel_size!r}", help="panel_size is a positive integer"
-        )
-    if enable:
-        emit(UseSwizzle(panel_size, _ORDERS[order]))
-
-
-_ORDERS = {"row": "row", "column": "column", "col": "column", "strip": "strip", "mlx": "strip"}
-
-
-@tile_operator
-class WarpSpecialization(ValueOp):
-    """Whether warps of their own copy the tiles of pipelined loops."""
-
-    name = "warp_specialization"
-
-    enable: bool = True
-
-    def splits_roles(self) -> bool | None:
-        return bool(self.enable)
-
-
-def annotate_warp_specialize(enable: bool = True) -> None:
-    """Say whether warps of their own copy the tiles of pipelined loops.
-
-    Parameters
-    ----------
-    enable : bool
-        False: all threads copy and compute. True: it is done wherever it can be, and a warning says why
-        where it can't. Without the annotation it is done where it pays: on Hopper, where products are
-        by `wgmma` and copies can go by tensor maps.
-
-    Notes
-    -----
-    It changes no result. `T.Kernel(threads=)` counts the threads that compute.
-    """
-    emit(WarpSpecialization(bool(enable)))
-
-
-@tile_operator
-class Persistence(ValueOp):
-    """Whether as many blocks as run at once loop over the blocks of the grid."""
-
-    name = "persistence"
-
-    enable: bool = True
-
-    def persists(self) -> bool | None:
-        return bool(self.enable)
-
-
-def annotate_persistent(enable: bool = True) -> None:
-    """Say whether as many blocks as run at once do the work of all blocks of the grid.
-
-    Parameters
-    ----------
-    enable : bool
-        True: where warps of their own copy tiles (`T.annotate_warp_specialize`), they copy those of
-        the next block while threads still compute. Other kernels, and a grid that runs at once, stay
-        as they are; `kernel.choices` says why.
-
-    Notes
-    -----
-    It changes no result: which blocks follow each other, and where, is left to the GPU anyway. Leave it
-    out for what was found faster.
-    """
-    emit(Persistence(bool(enable)))
-
-
-# WarpSpecialize has heeded it.
-lowering(Persistence, target=("llvm", "metal", "cuda"), variant="none")(no_code)
-
-
-@tile_operator
-class MinBlocks(ValueOp):
-    """How many blocks must fit on a multiprocessor at once."""
-
-    name = "min_blocks"
-
-    count: int = 1
-
-    def least_blocks(self) -> int | None:
-        return self.count
-
-
-def annotate_min_blocks_per_sm(n: Index) -> None:
-    """Let a thread use so few registers that `n` blocks fit on a multiprocessor of an NVIDIA GPU.
-
-    Parameters
-    ----------
-    n : int
-        At least 1. It is the second number of CUDA's `__launch_bounds__`; other targets ignore it.
-        Blocks that persist (`T.annotate_persistent`) are so many for each multiprocessor, or as many as
-        its shared memory has room for, and the roles of a block share the registers that it gets.
-        Without it, that number is 1, so that threads may use all registers, for a kernel without matrix
-        instructions that has a block for each multiprocessor at most.
-
-    Raises
-    ------
-    InvalidOperand
-        If it is not a positive integer.
-    """
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise InvalidOperand(
-            f"T.annotate_min_blocks_per_sm: n={n!r}", help="n is a positive integer"
-        )
-    emit(MinBlocks(n))
-
-
-# Only NVIDIA's compiler divides registers by it.
-lowering(MinBlocks, target=("llvm", "metal"), variant="none")(no_code)
-
-
-@lowering(MinBlocks, target="cuda", variant="launch bounds")
-def _(op: MinBlocks, context: LoweringContext) -> tirx.Stmt:
-    """An attribute of the kernel, which TVM's generator looks for."""
-    context.attributes[LAUNCH_BOUNDS_BLOCKS] = tirx.const(op.count, "int32")
-    return tirx.Evaluate(tirx.const(0, "int32"))
 
 
 @tile_operator
@@ -333,14 +142,6 @@ def _as_layout(buffer: ir.Var, layout: Any) -> Any:
         f"T.annotate_layout: {layout!r} is not a layout of {buffer.name}",
         help="give a TileLayout, an IndexMap or a function of the indices",
     )
-
-
-# WarpSpecialize has seen it.
-lowering(WarpSpecialization, target=("llvm", "metal", "cuda"), variant="none")(no_code)
-
-
-# SwizzleBlockIdx has done it on a GPU; the order does not matter to a CPU's caches.
-lowering(UseSwizzle, target=("llvm", "metal", "cuda"), variant="none")(no_code)
 
 
 def _of_fragment(op: AnnotateLayout, context: LoweringContext) -> dict[ir.Var, FragmentLayout]:

@@ -7,8 +7,8 @@ from tvm import tirx
 from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.emit import emit
 from tvmtile.instructions.ptx import ptx
+from tvmtile.ir.annotations import LAUNCH_BOUNDS_BLOCKS
 from tvmtile.ir.operators import ValueOp, tile_operator
-from tvmtile.tileop.hints import LAUNCH_BOUNDS_BLOCKS
 from tvmtile.tileop.registry import LoweringContext, lowering, needs, no_code
 
 _COUNTS = range(24, 257, 8)
@@ -53,20 +53,6 @@ def dec_max_nreg(reg_count: int) -> None:
     set_max_nreg(reg_count, False)
 
 
-def no_set_max_nreg() -> None:
-    """Let each thread keep the registers that it begins with, where warps of their own copy tiles.
-
-    Otherwise those move registers to the threads that multiply, in blocks of 256 and 384 of these on
-    Hopper (`T.annotate_warp_specialize`). What `T.set_max_nreg` says of a warpgroup stays.
-    """
-    emit(FixedRegisters())
-
-
-def disable_warp_group_reg_alloc() -> None:
-    """The same as `T.no_set_max_nreg()`."""
-    no_set_max_nreg()
-
-
 @tile_operator
 class SetMaxRegisters(ValueOp):
     """Set how many registers a thread of a warpgroup may use."""
@@ -81,18 +67,6 @@ class SetMaxRegisters(ValueOp):
 
 # The registers of a thread are fixed.
 lowering(SetMaxRegisters, target=("llvm", "metal", "cuda"), variant="none")(no_code)
-
-
-@tile_operator
-class FixedRegisters(ValueOp):
-    """A thread keeps the registers that it begins with."""
-
-    name = "fixed_registers"
-    fixes_registers = True
-
-
-# WarpSpecialize has heeded it.
-lowering(FixedRegisters, target=("llvm", "metal", "cuda"), variant="none")(no_code)
 
 
 _moves_registers = needs(

@@ -30,6 +30,7 @@ NO_DEFECTS = {
     "conversions of small integers to floats of 16 bits": "a rate of GPUs",
     "functions in kernels that ask for fast arithmetic": "asked for",
     "kernels that ask for fast arithmetic": "asked for",
+    "kernels that ask for blocks on a multiprocessor": "asked for",
     "maxima and minima of bfloat16": "Metal's functions",
     "negations beside minima and maxima": "the same; `extremes_of_negated_integers` shows it on a GPU",
     "pointers of tensors that may share memory": "our own mark",

@@ -12,6 +12,7 @@ from tvmtile._tvm import nodes_in
 from tvmtile.ir.annotations import (
     COOPERATIVE_LAUNCH,
     EXCHANGES_TENSORS,
+    LAUNCH_BOUNDS_BLOCKS,
     MAY_ALIAS,
     OVERLAPPED_LAUNCH,
 )
@@ -19,7 +20,6 @@ from tvmtile.ir.calls import op_name
 from tvmtile.ir.kernels import launched_with
 from tvmtile.ir.rewriting import contains
 from tvmtile.target import gpu
-from tvmtile.tileop.hints import LAUNCH_BOUNDS_BLOCKS
 
 _LAUNCH = "tirx.kernel_launch_params"
 

@@ -1,4 +1,4 @@
-"""SwizzleBlockIdx: the blocks of a grid are visited in the order that an operator asks for."""
+"""SwizzleBlockIdx: the blocks of a grid are visited in the order that a kernel asks for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tvm import ir, tirx
 
 from tvmtile.ir.divisions import named_divisions
 from tvmtile.ir.kernels import Launch, with_kernels, with_launch_body
-from tvmtile.ir.operators import operators_in
+from tvmtile.ir.options import block_order, options_of
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import seq, substitute
 
@@ -27,12 +27,11 @@ def _ordered(kernel: tirx.For) -> tirx.For:
     loops = sorted(launch.blocks, key=lambda loop: str(loop.thread_binding.thread_tag))
     blocks = [loop.loop_var for loop in loops]
     grid = [loop.extent for loop in loops]
-    wanted = (op.block_order(blocks, grid) for op in operators_in(launch.body))
-    orders = [order for order in wanted if order is not None]
-    if not orders:
+    order = block_order(options_of(kernel), blocks, grid)
+    if order is None:
         return kernel
     fresh = [ir.Var(block.name, block.ty) for block in blocks]
-    names, values = named_divisions(list(orders[-1]), "panel")
+    names, values = named_divisions(order, "panel")
     binds = [tirx.Bind(new, value) for new, value in zip(fresh, values, strict=True)]
     moved = substitute(launch.body, dict(zip(blocks, fresh, strict=True)))
     return with_launch_body(kernel, seq([*names, *binds, moved]))

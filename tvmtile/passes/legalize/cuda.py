@@ -10,15 +10,24 @@ from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
 from tvm_ffi import structural_equal
 
+from tvmtile._tvm import mapped
 from tvmtile.codegen import cuda
 from tvmtile.codegen.cuda_math import APPROXIMATIONS
 from tvmtile.instructions.ptx import ptx
-from tvmtile.ir.annotations import ARRIVE_COUNT, ARRIVES_ONLY, BARRIER_ID, CLUSTER_STEP, FAST
+from tvmtile.ir.annotations import (
+    ARRIVE_COUNT,
+    ARRIVES_ONLY,
+    BARRIER_ID,
+    CLUSTER_STEP,
+    FAST,
+    LAUNCH_BOUNDS_BLOCKS,
+)
 from tvmtile.ir.barriers import attributes_of, is_barrier, is_cluster_barrier, scope_of
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.conditions import conjuncts
 from tvmtile.ir.kernels import Launch, is_kernel, with_launch_body
 from tvmtile.ir.operands import as_int32, constant, integer_range
+from tvmtile.ir.options import options_of
 from tvmtile.ir.rewriting import contains, mentions, seq
 from tvmtile.ir.types import Binary
 from tvmtile.passes.legalize.assertions import STOPPED
@@ -56,6 +65,20 @@ def _is_ten(value: ir.Expr) -> bool:
     if isinstance(value, tirx.Cast):
         return _is_ten(value.value)
     return isinstance(value, tirx.FloatImm) and float(value.value) == 10
+
+
+def _launch_bounds(loop: tirx.For, _: Scope) -> tirx.For:
+    """A kernel with the attribute by which TVM's generator prints the second number of the bounds."""
+    blocks = options_of(loop).blocks_per_multiprocessor if is_kernel(loop) else None
+    if blocks is None:
+        return loop
+
+    def plain(node: tirx.AttrStmt) -> tirx.Stmt:
+        return node.body if node.attr_key == LAUNCH_BOUNDS_BLOCKS else node
+
+    body = mapped(Launch(loop).body, (tirx.AttrStmt, plain))  # `T.set_max_nreg` asks for one block
+    node, count = (tirx.const(value, "int32") for value in (0, blocks))
+    return with_launch_body(loop, tirx.AttrStmt(node, LAUNCH_BOUNDS_BLOCKS, count, body))
 
 
 _MANTISSA_BITS = {"float16": 10, "bfloat16": 7}
@@ -228,6 +251,13 @@ def _by_float32(cast: tirx.Cast, _: Scope) -> ir.Expr:
 
 
 OPERATIONS = (
+    Rule(
+        "kernels that ask for blocks on a multiprocessor",
+        (tirx.For,),
+        _launch_bounds,
+        "NVIDIA's compiler",
+        "it gives a thread as many registers as one block leaves it",
+    ),
     Rule(
         "kernels that ask for fast arithmetic",
         (tirx.For,),

@@ -10,7 +10,7 @@ from tvm.tirx.script import builder as T
 from tvmtile._tvm import Mutator, mutated
 from tvmtile.ir.calls import is_extern_call
 from tvmtile.ir.kernels import with_body
-from tvmtile.ir.operators import operators_in
+from tvmtile.ir.options import sources_in
 from tvmtile.ir.passes import prim_func_pass
 
 
@@ -21,7 +21,7 @@ def CallImportedFunctions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     The first call brings all texts, in their order, because one may call functions that another
     defines; the others bring an empty one.
     """
-    sources = imported_sources(func.body)
+    sources = sources_in(func)
     if not sources:
         return func
     # One function brings all of it, at each of its calls: TVM keeps one text a name.
@@ -39,9 +39,3 @@ def CallImportedFunctions(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return T.cuda.func_call(name.value, *args, source_code=text, return_type=dtype)
 
     return with_body(func, mutated(func.body, (ir.Call, call)))
-
-
-def imported_sources(body: tirx.Stmt) -> list[str]:
-    """The texts that a kernel brings with it, each once."""
-    sources = (op.imported_source() for op in operators_in(body))
-    return list(dict.fromkeys(source for source in sources if source is not None))

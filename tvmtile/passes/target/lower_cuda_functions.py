@@ -8,14 +8,14 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, mutated
+from tvmtile._tvm import Mutator, mutated, nodes_in
 from tvmtile.errors import NoLowering, SourceLocation
 from tvmtile.ir.calls import is_extern_call
-from tvmtile.ir.kernels import target_of, with_body
+from tvmtile.ir.kernels import is_kernel, target_of, with_body
 from tvmtile.ir.operators import operator_for
+from tvmtile.ir.options import options_of
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.spans import location_of
-from tvmtile.passes.target.call_imported_functions import imported_sources
 from tvmtile.target import runs_here
 
 
@@ -30,12 +30,12 @@ def LowerCudaFunctions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     Raises
     ------
     NoLowering
-        If a kernel for this machine's CPU calls a function that is not there.
+        If a kernel for this machine's CPU calls a function that is not there, or a kernel imports
+        source text.
     """
     target = target_of(func)
-    # Who brings the text of a function is told that it is for another target.
+    _refuse_sources(func, str(target.kind.name))
     is_checked = target.kind.name == "llvm" and runs_here(target)
-    is_checked = is_checked and not imported_sources(func.body)
 
     location: SourceLocation | None = None
 
@@ -58,6 +58,16 @@ def LowerCudaFunctions(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     statements = (tirx.BufferStore, tirx.Evaluate, tirx.Bind)
     return with_body(func, mutated(func.body, (statements, statement), (ir.Call, call)))
+
+
+def _refuse_sources(func: tirx.PrimFunc, kind: str) -> None:
+    for kernel in filter(is_kernel, nodes_in(func.body, tirx.For)):
+        if options_of(kernel).source:
+            raise NoLowering(
+                f"T.import_source: the text is in CUDA C++, which {kind} does not take",
+                help="compile for CUDA, or write the function as a T.macro, which every target takes",
+                location=location_of(kernel),
+            )
 
 
 def _is_in_process(name: str) -> bool:

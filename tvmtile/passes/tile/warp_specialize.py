@@ -14,6 +14,7 @@ from tvmtile.errors import warn
 from tvmtile.ir.annotations import STAGES_ANNOTATION
 from tvmtile.ir.barriers import is_barrier_of_blocks
 from tvmtile.ir.kernels import Launch, target_of, with_kernels
+from tvmtile.ir.options import options_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, replace_loop
 from tvmtile.ir.scopes import is_mbarrier
@@ -30,7 +31,6 @@ from tvmtile.passes.tile.specialization import (
     Unsuitable,
     persistent,
     pipelined_loops_in,
-    wish_of,
 )
 from tvmtile.target import GpuCapability, gpu
 from tvmtile.transform import ONE_ROLE
@@ -147,7 +147,7 @@ def _specialized(
     try:
         return _split(_limited(kernel, limit, capability), target, capability).kernel
     except Unsuitable as obstacle:
-        if wish_of(kernel, lambda op: op.splits_roles()):
+        if options_of(kernel).specialize_warps:
             warn(f"no warps are specialised: {obstacle}", first_location(loops[0]))
         return kernel
 
@@ -182,7 +182,7 @@ def _split(kernel: tirx.For, target: Target, capability: GpuCapability) -> _Role
     Unsuitable
         If it stays as it is.
     """
-    wish = wish_of(kernel, lambda op: op.splits_roles())
+    wish = options_of(kernel).specialize_warps
     if wish is False:
         raise Unsuitable("the kernel asks for one role")
     _check_kernel(Launch(kernel), capability)
@@ -219,7 +219,7 @@ def _persisting(
     Unsuitable
         If none are to persist.
     """
-    wish = wish_of(kernel, lambda op: op.persists())
+    wish = options_of(kernel).persistent
     if not (_PERSISTS if wish is None else wish):
         raise Unsuitable("the kernel asks for a block each")
     threads, registers = Launch(kernel).num_threads, RoleRegisters(kernel)

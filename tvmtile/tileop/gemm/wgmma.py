@@ -24,7 +24,7 @@ from tvmtile.instructions.wgmma import (
 )
 from tvmtile.ir.asynchronous import WGMMA, Product, multiply, signal, wait
 from tvmtile.ir.operands import bits_of, buffer_of, constant, describe, dtype_of
-from tvmtile.ir.operators import least_blocks_in
+from tvmtile.ir.options import options_of
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import is_fragment, is_shared
 from tvmtile.ir.threads import registers_of_each
@@ -87,7 +87,7 @@ def _plan(op: Gemm, context: LoweringContext) -> _Plan:
     if not context.gpu.has_warpgroup_products:
         raise Lacking(f"{context.gpu.name} has no wgmma")
     family = _family(op)
-    blocks = least_blocks_in(context.launch.body) or 1
+    blocks = options_of(context.launch.blocks[0]).blocks_per_multiprocessor or 1
     threads = context.launch.num_threads * blocks
     if registers_of_each(threads) < LEAST_REGISTERS:
         raise Decline(

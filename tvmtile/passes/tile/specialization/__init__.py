@@ -9,7 +9,6 @@ them any more. Iteration `i` works on copy `i % stages`, for the `i // stages`-t
 from tvmtile.passes.tile.specialization.candidates import (
     Unsuitable,
     pipelined_loops_in,
-    wish_of,
 )
 from tvmtile.passes.tile.specialization.persistence import persistent
 from tvmtile.passes.tile.specialization.registers import RoleRegisters
@@ -26,5 +25,4 @@ __all__ = [
     "Unsuitable",
     "persistent",
     "pipelined_loops_in",
-    "wish_of",
 ]

@@ -321,9 +321,3 @@ def _by_values(op: TileOp, stmt: tirx.Stmt) -> TileOp:
     found = operator_of(substitute(op.to_call(), values))
     assert found is not None, "it was one"
     return found
-
-
-def wish_of(kernel: tirx.For, ask: Callable[[TileOp], bool | None]) -> bool | None:
-    """What a kernel's operators say when asked; None where they say nothing."""
-    wishes = [wish for op in operators_in(kernel) if (wish := ask(op)) is not None]
-    return all(wishes) if wishes else None

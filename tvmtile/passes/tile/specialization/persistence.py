@@ -8,7 +8,6 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import mapped
 from tvmtile.analysis.accesses import values_of_names
 from tvmtile.ir.annotations import BLOCKS_ANNOTATION, CLUSTER_ANNOTATION, NO_UNROLLING
 from tvmtile.ir.assumptions import is_assumption
@@ -17,7 +16,8 @@ from tvmtile.ir.calls import op_name
 from tvmtile.ir.divisions import named_divisions
 from tvmtile.ir.kernels import Launch, flattened, is_thread_return
 from tvmtile.ir.operands import constant
-from tvmtile.ir.operators import TileOp, operator_of, operators_in
+from tvmtile.ir.operators import operators_in
+from tvmtile.ir.options import block_order, options_of, without_panels
 from tvmtile.ir.rewriting import (
     contains,
     defined_in,
@@ -31,7 +31,6 @@ from tvmtile.ir.threads import WARPGROUP
 from tvmtile.passes.tile.specialization.candidates import (
     Unsuitable,
     pipelined_loops_in,
-    wish_of,
 )
 
 _X = "blockIdx.x"
@@ -65,9 +64,10 @@ def persistent(kernel: tirx.For, multiprocessors: int) -> tirx.For:
     place, turns = _place_and_turns(block, turn, total, multiprocessors, backwards)
     number = place + turn * multiprocessors
     named = tirx.Bind(tile, number if count is None else tirx.floormod(number, total))
-    indices = _indices(tile, [loop.loop_var for loop in loops], grid, launch.body)
-    body = mapped(launch.body, (ir.Call, _without_order))
-    loop = for_loop(turn, turns, seq([named, *indices, body]))
+    blocks = [loop.loop_var for loop in loops]
+    order = block_order(options_of(kernel), blocks, grid)
+    indices = _indices(tile, blocks, grid, order)
+    loop = for_loop(turn, turns, seq([named, *indices, launch.body]))
     loop = replace_loop(loop, annotations={BLOCKS_ANNOTATION: True, NO_UNROLLING: 1})
     whole = seq([*_assumed_of_sizes(kernel), loop])
     for thread in reversed(launch.threads):
@@ -76,7 +76,7 @@ def persistent(kernel: tirx.For, multiprocessors: int) -> tirx.For:
     if count is None:
         extent = tirx.min(total, extent)
     return replace_loop(
-        kernel,
+        without_panels(kernel),
         loop_var=block,
         min=tirx.const(0, str(block.ty.dtype)),
         extent=extent,
@@ -126,7 +126,7 @@ def _check(kernel: tirx.For, launch: Launch, multiprocessors: int) -> None:
         raise Unsuitable("threads end before their block does")
     if contains(launch.body, ir.Call, lambda call: op_name(call) in _FOREIGN):
         raise Unsuitable("functions of other sources may ask which block calls them")
-    if wish_of(kernel, lambda op: op.persists()) is None:
+    if options_of(kernel).persistent is None:
         _check_worth(kernel, multiprocessors)
 
 
@@ -227,20 +227,18 @@ def _only_multiplies(loop: tirx.For) -> bool:
 
 
 def _indices(
-    tile: ir.Var, blocks: list[ir.Var], extents: list[ir.Expr], body: tirx.Stmt
+    tile: ir.Var, blocks: list[ir.Var], extents: list[ir.Expr], order: list[Any] | None
 ) -> list[tirx.Stmt]:
-    """The indices of the block that is the next one, given its number."""
+    """The indices of the block that is the next one, given its number and the order of all."""
     places: list[Any] = []
     rest: Any = tile
     for extent in extents[:-1]:
         places.append(tirx.floormod(rest, extent))
         rest = tirx.floordiv(rest, extent)
     places.append(rest)
-    known = dict(zip(blocks, places, strict=True))
-    for op in operators_in(body):
-        order = op.block_order(blocks, extents)
-        if order is not None:
-            places = [substitute(place, known) for place in order]
+    if order is not None:
+        known = dict(zip(blocks, places, strict=True))
+        places = [substitute(place, known) for place in order]
     names: list[tirx.Bind] = []
     inside = list(map(_inside, places, extents))
     if None in map(constant, extents):
@@ -258,9 +256,3 @@ def _inside(place: Any, extent: Any) -> ir.Expr:
     if constant(extent) is None:  # a remainder by it takes some twenty instructions
         return tirx.max(tirx.min(place, extent - 1), 0)
     return tirx.floormod(place, extent)
-
-
-def _without_order(call: ir.Call) -> ir.Expr:
-    """Nothing in place of an operator that orders blocks."""
-    op: TileOp | None = operator_of(call)
-    return tirx.const(0, "int32") if op is not None and op.orders_blocks else call

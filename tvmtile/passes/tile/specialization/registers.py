@@ -9,7 +9,8 @@ from tvm import tirx
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.ir.operands import bits_of, static_shape
-from tvmtile.ir.operators import least_blocks_in, operator_for, operators_in
+from tvmtile.ir.operators import operator_for
+from tvmtile.ir.options import options_of
 from tvmtile.ir.threads import REGISTER_FILE, WARPGROUP, registers_of_each, whole_registers
 from tvmtile.passes.tile.pipelining import Unit
 from tvmtile.passes.tile.specialization.candidates import Candidate
@@ -37,9 +38,10 @@ class RoleRegisters:
     """The registers of a multiprocessor, as the blocks and roles of a kernel share them."""
 
     def __init__(self, kernel: tirx.For) -> None:
-        self.least_blocks = least_blocks_in(kernel)
+        options = options_of(kernel)
+        self.least_blocks = options.blocks_per_multiprocessor
         """How many blocks share them at least; None where the kernel does not say."""
-        self.are_fixed = any(op.fixes_registers for op in operators_in(kernel))
+        self.are_fixed = options.fixed_registers
         """Whether the kernel asks that each thread keeps those that it begins with."""
 
     def move_to(self, consumers: int) -> bool:
