@@ -16,7 +16,7 @@ import tvmtile.language as T
 from tests.fuzz.run import loaded
 from tests.gpu.machine import EMULATED, HAS_GPU, by_way_of_gpu, on_gpu
 from tests.programs import catalogue
-from tests.tileop.test_import_source import program as imported_functions
+from tests.language.test_import_source import program as imported_functions
 from tvmtile.errors import CudaEmulationError
 
 ROOT = Path(__file__).parents[2]
