@@ -24,8 +24,9 @@ from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.passes.cpu.unknown_zeros import Zeros
 
 N = TypeVar("N")
-_LEAVES = (tirx.BufferStore, tirx.Evaluate, tirx.AssertStmt, tirx.AllocBuffer, tirx.DeclBuffer)
-"""The statements without statements in them, but for those that name a value."""
+_LEAVES = (tirx.BufferStore, tirx.Evaluate, tirx.AssertStmt)
+_DECLARATIONS = (tirx.AllocBuffer, tirx.DeclBuffer)
+"""With these and Bind: the statements without statements in them."""
 _INFINITE = 2**63 - 1  # to TVM's analyzer
 
 
@@ -83,7 +84,10 @@ class Scope(ScopedRewriter):
         for rule in rules:
             for node in rule.nodes if rule.needs(func) else ():
                 self._rules.setdefault(node, []).append(rule)
-        self._callbacks = [(t, partial(self._ruled, rules)) for t, rules in self._rules.items()]
+        self._renamed: dict[ir.Var, ir.Var] = {}
+        self._callbacks: list[Replacement] = [
+            (t, partial(self._ruled, rules)) for t, rules in self._rules.items()
+        ]
 
     def applied(self) -> tirx.PrimFunc:
         """The function with all rules applied, from the inside out and in their order at each node."""
@@ -97,8 +101,17 @@ class Scope(ScopedRewriter):
         return _bounds(value, self.analyzer)
 
     def _visits(self) -> list[Replacement]:
-        others = [(node, visit) for node, visit in super()._visits() if node not in _LEAVES]
-        return [*others, (_LEAVES, self._mapped), (tirx.While, self._visit_while)]
+        others = [
+            (node, visit)
+            for node, visit in super()._visits()
+            if node not in (*_LEAVES, *_DECLARATIONS)
+        ]
+        return [
+            *others,
+            (_LEAVES, self._mapped),
+            (_DECLARATIONS, self._visit_declaration),
+            (tirx.While, self._visit_while),
+        ]
 
     def _mapped(self, node: N) -> N:
         """An expression, or a statement without statements in it, with the rules applied.
@@ -106,6 +119,16 @@ class Scope(ScopedRewriter):
         TVM goes through it: a deep expression is no deep stack of Python's.
         """
         return mapped(node, *self._callbacks)
+
+    def _visit_declaration(self, node: N) -> N:
+        """A declaration; a buffer whose extents are rewritten is another one from here on."""
+        result: Any = self._mapped(node)
+        own: Any = node
+        if not result.buffer.same_as(own.buffer):
+            self._renamed[own.buffer] = result.buffer
+            if len(self._renamed) == 1:
+                self._callbacks.append((ir.Var, lambda var: self._renamed.get(var, var)))
+        return result
 
     def _ruled(self, rules: list[Rule], node: Any) -> Any:
         for rule in rules:
