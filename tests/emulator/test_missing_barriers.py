@@ -30,7 +30,7 @@ HOPPER = {"kind": "cuda", "arch": "sm_90a"}
 
 
 def is_behind_loop(source, wait):
-    """Tell whether a wait is right behind a loop: for the groups of its last iterations, without copies.
+    """Tell whether a wait is behind a loop: for the groups of the last iterations, without copies.
 
     The last wait of a kernel is one, too.
     """
