@@ -154,3 +154,47 @@ def test_what_needs_a_tensor_map_refuses_others():
     with pytest.raises(ArgumentError, match="X must begin at a multiple of 16 bytes") as e:
         kernel(x[1:].view(64, 64), y)
     assert e.value.help == "pass a copy, `x.clone()` or `x.copy()`"
+
+
+def boxes(**of_stores):
+    M, N = T.dynamic("M"), T.dynamic("N")
+
+    @T.prim_func
+    def main(X: T.Tensor((M, 128), "float16"), Y: T.Tensor((N, 64), "float16"), k: T.int32):
+        with T.Kernel(1, threads=128):
+            x = T.alloc_shared((64, 64), "float16")
+            y = T.alloc_shared((64, 64), "float16")
+            total = T.alloc_fragment((64, 64), "float32")
+            T.clear(total)
+            for step in T.Pipelined(k, num_stages=2):
+                T.copy(X[0, step * 64], x)
+                T.gemm(x, x, total)
+            T.copy(total, y)
+            T.copy(y, Y[0, 0], **of_stores)
+
+    return main
+
+
+def test_a_tensor_without_elements_has_no_boxes_to_copy():
+    """The driver has no map of it: rows outside of it are zero by another version."""
+    target = TARGETS["sm_90a"]
+    kernel = tvmtile.compile(boxes(), target=target, execution_backend="emulator")
+    assert "CUtensorMap X_map" in kernel.get_kernel_source()
+    x, y = torch.ones(0, 128).half(), torch.ones(64, 64).half()
+    kernel(x, y, 0)  # no box is copied
+    assert not y.any()
+    with pytest.warns(TileWarning, match="main: X must have elements to be fast; a version"):
+        kernel(x, y.fill_(1), 2)
+    assert not y.any()
+    kernel(x, y.fill_(1), 2)  # warns once
+    assert not y.any()
+    kernel(torch.ones(64, 128).half(), y, 2)
+    assert (y == 128).all()
+
+
+def test_boxes_of_a_tensor_without_elements_are_refused_where_they_are_asked_for():
+    target = TARGETS["sm_90a"]
+    kernel = tvmtile.compile(boxes(impl="tma"), target=target, execution_backend="emulator")
+    with pytest.raises(ArgumentError, match="main: Y must have elements: copy: impl='tma'") as e:
+        kernel(torch.ones(64, 128).half(), torch.ones(0, 64).half(), 2)
+    assert e.value.help == "let T.copy do without tensor maps, `disable_tma=True`"

@@ -2,7 +2,8 @@
 
 A tensor begins at a multiple of its `data_alignment`, 64 bytes by TVM's default. That decides what may
 be moved at once; `CheckAlignment` has the host check what was made use of. The version of a program for
-other tensors has the size of an element there.
+other tensors has the size of an element there: it has no tensor maps of these, which a tensor without
+elements lacks too.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ from tvmtile.ir.scopes import is_global
 WIDEST = 16
 """Bytes: no instruction needs a tensor to begin at a multiple of more."""
 
-_FAILURE = re.compile(rf"(\w+) must begin at a multiple of (?:2|4|8|{WIDEST}) bytes")
+BEGINNING = f"begin at a multiple of {WIDEST} bytes"
+ELEMENTS = "have elements"
+"""What a tensor must do, for its vectors and boxes."""
+
+_FAILURE = re.compile(
+    rf"(\w+) must (?:({ELEMENTS})|begin at a multiple of (?:2|4|8|{WIDEST}) bytes)"
+)
 
 
 def failure_of(name: str, alignment: int) -> str:
@@ -28,10 +35,15 @@ def failure_of(name: str, alignment: int) -> str:
     return f"{name} must begin at a multiple of {alignment} bytes"
 
 
-def failed_tensor(message: str) -> str | None:
-    """The tensor that a message of `failure_of` names."""
+def failure_without_elements(name: str) -> str:
+    """What to say where a tensor has no elements that boxes could be copied from or to."""
+    return f"{name} must {ELEMENTS}"
+
+
+def failed_tensor(message: str) -> tuple[str, str] | None:
+    """The tensor that such a message names, and what it must do."""
     found = _FAILURE.search(message)
-    return found.group(1) if found else None
+    return (found.group(1), found.group(2) or BEGINNING) if found else None
 
 
 def unaligned(func: tirx.PrimFunc, names: Collection[str]) -> tirx.PrimFunc:
@@ -65,6 +77,20 @@ def least_alignments(func: tirx.PrimFunc, params: Collection[ir.Var]) -> dict[ir
         if viewed or any(mentions(view.data, pointer) for pointer in pointers):
             alignments[view.buffer] = min([itemsize(view.buffer), *viewed])
     return alignments
+
+
+def origins(func: tirx.PrimFunc) -> dict[ir.Var, tuple[ir.Var, int]]:
+    """The parameter at whose address a tensor begins, and a number of which that is a multiple."""
+    unknown = 2 * WIDEST
+    found = {p: (p, int(p.ty.data_alignment) if is_buffer_var(p) else unknown) for p in func.params}
+    for view in nodes_in(func.body, tirx.DeclBuffer):
+        if not is_global(view.buffer):
+            continue
+        known = next((found[var] for var in found if mentions(view.data, var)), None)
+        if known is not None:
+            root, assumed = known
+            found[view.buffer] = root, min(assumed, int(view.buffer.ty.data_alignment))
+    return found
 
 
 def itemsize(buffer: ir.Var) -> int:

@@ -22,7 +22,7 @@ from tvmtile.errors import (
     as_shown,
     warn,
 )
-from tvmtile.ir.alignment import WIDEST, failed_tensor, failure_of, unaligned
+from tvmtile.ir.alignment import ELEMENTS, WIDEST, failed_tensor, unaligned
 from tvmtile.ir.packed import has_float4, params_in_bytes
 from tvmtile.ir.rewriting import mentions, variables_of
 from tvmtile.jit.adapter import Adapter
@@ -208,8 +208,9 @@ class CompiledProgram(Generic[Results]):
                 error = second
             else:
                 return None, self._results_in(prepared)
-        if failed_tensor(str(error)) is not None:
-            return self._run_unaligned(args if prepared is None else prepared, str(error))
+        failed_at = failed_tensor(str(error))
+        if failed_at is not None:
+            return self._run_unaligned(args if prepared is None else prepared, *failed_at)
         from tvmtile.jit.failures import failed_assumption, launch_failure
 
         failed = failed_assumption(self.prim_func, error)
@@ -218,11 +219,13 @@ class CompiledProgram(Generic[Results]):
         )
         return explained or launch_failure(self.prim_func, error), None
 
-    def _run_unaligned(self, args: tuple[Any, ...], said: str) -> tuple[Exception | None, Any]:
-        """Call a version of the program for tensors that begin where these do."""
-        names = {str(failed_tensor(said)), *self._unaligned(args)}
+    def _run_unaligned(
+        self, args: tuple[Any, ...], name: str, must: str
+    ) -> tuple[Exception | None, Any]:
+        """Call a version of the program for tensors that begin where these do, or have no elements."""
+        names = {name, *self._unaligned(args)}
         try:
-            self._version(frozenset(names))._call(*args)
+            self._version(frozenset(names), must)._call(*args)
         except TileError as error:
             return error, None
         return None, self._results_in(args)
@@ -238,8 +241,10 @@ class CompiledProgram(Generic[Results]):
         launch = self.adapter.call if version is None else version._launch
         launch(*args)
 
-    def _version(self, names: frozenset[str]) -> CompiledProgram[Any]:
+    def _version(self, names: frozenset[str], must: str) -> CompiledProgram[Any]:
         """The program without vectors of the named parameters, compiled when it is first needed.
+
+        It is not faster, though these don't do what they `must`.
 
         Raises
         ------
@@ -250,8 +255,10 @@ class CompiledProgram(Generic[Results]):
 
         if names not in self._versions:
             them = ", ".join(sorted(names))
-            what = f"{self.name}: {failure_of(them, WIDEST)}"
+            what = f"{self.name}: {them} must {must}"
             remedy = "pass a copy, `x.clone()` or `x.copy()`"
+            if must == ELEMENTS:
+                remedy = "let T.copy do without tensor maps, `disable_tma=True`"
             try:
                 self._versions[names] = compile_program(
                     unaligned(self.prim_func, names),

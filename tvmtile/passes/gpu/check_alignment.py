@@ -13,11 +13,11 @@ from tvm.ir.transform import PassContext
 from tvmtile._tvm import is_buffer_var, nodes_in
 from tvmtile.codegen.names import in_c
 from tvmtile.errors import NoLowering
-from tvmtile.ir.alignment import WIDEST, failure_of, itemsize, unaligned
+from tvmtile.ir.alignment import WIDEST, failure_of, itemsize, origins, unaligned
 from tvmtile.ir.calls import op_name, takes_address
 from tvmtile.ir.kernels import importing_llvm, with_body
 from tvmtile.ir.operands import constant
-from tvmtile.ir.rewriting import mentions, seq, variables_of
+from tvmtile.ir.rewriting import seq, variables_of
 from tvmtile.ir.scopes import is_global
 from tvmtile.ir.spans import location_of
 from tvmtile.ir.tensor_maps import is_encoder
@@ -47,7 +47,7 @@ def CheckAlignment(mod: ir.IRModule, _: PassContext) -> ir.IRModule:
 
 def _checked(func: tirx.PrimFunc) -> tirx.PrimFunc:
     needed: dict[ir.Var, int] = {}
-    roots = _roots(func)
+    roots = origins(func)
     for buffer, alignment, node in _accesses(func.body):
         if buffer not in roots or alignment <= itemsize(buffer):
             continue
@@ -85,20 +85,6 @@ def _check(root: ir.Var, alignment: int, address: str) -> tirx.Stmt:
     message = ir.StringImm(failure_of(root.name, alignment))
     rest = tirx.bitwise_and(tirx.call_extern("int64", address, place), alignment - 1)
     return tirx.AssertStmt(rest.equal(0), ir.StringImm("ValueError"), [message])
-
-
-def _roots(func: tirx.PrimFunc) -> dict[ir.Var, tuple[ir.Var, int]]:
-    """The parameter at whose address a tensor begins, and a number of which that is a multiple."""
-    unknown = 2 * WIDEST
-    roots = {p: (p, int(p.ty.data_alignment) if is_buffer_var(p) else unknown) for p in func.params}
-    for view in nodes_in(func.body, tirx.DeclBuffer):
-        if not is_global(view.buffer):
-            continue
-        found = next((roots[var] for var in roots if mentions(view.data, var)), None)
-        if found is not None:
-            root, assumed = found
-            roots[view.buffer] = root, min(assumed, int(view.buffer.ty.data_alignment))
-    return roots
 
 
 def _accesses(body: tirx.Stmt) -> Iterator[tuple[ir.Var, int, Any]]:
