@@ -65,7 +65,7 @@ def factor_of_the_iteration_before(
         T.copy(c, C)
 
 
-@program(tags={"threads"})
+@program(tags={"threads"}, fast=["metal"])
 def one_of_the_threads_that_come(A: T.Tensor((64,), "int32"), C: T.Tensor((2,), "int32")):
     """What is the same for all is done by the first of those that take a branch."""
     with T.Kernel(1, threads=64):
@@ -79,7 +79,7 @@ def one_of_the_threads_that_come(A: T.Tensor((64,), "int32"), C: T.Tensor((2,), 
             C[1] = count[0]
 
 
-@program(tags={"fragments"})
+@program(tags={"fragments"}, fast=["metal"])
 def loop_over_the_middle_of_a_fragment(
     A: T.Tensor((N, N), "float32"), C: T.Tensor((N, N), "float32")
 ):
