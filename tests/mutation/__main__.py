@@ -6,7 +6,7 @@
     python -m tests.mutation --tree ../old --jobs 64 --seconds 540 --json found.json
     python -m tests.mutation --tree ../old --jobs 64 --resume found.json --json found.json
     python -m tests.mutation --paths tests/fuzz --tier full --json fuzz.json
-    python -m tests.mutation --table old.json fast.json    # of reports: the table in tests/README.md
+    python -m tests.mutation --table found.json fast.json  # of reports: the table in tests/README.md
 
 After `pytest --cov=tvmtile --cov-context=test`, `--coverage .coverage` leaves out the tests that do not
 execute a mutant's lines.

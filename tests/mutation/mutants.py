@@ -34,6 +34,8 @@ class Mutant:
     file: str
     find: str
     replacement: str
+    subject: str
+    """What its table is about."""
 
     def applied(self, text: str) -> str:
         """The file's text with the mistake.
@@ -56,7 +58,7 @@ def all_mutants() -> dict[str, Mutant]:
             fields = _ENTRY.fullmatch(entry)
             if fields is None:
                 raise ValueError(f"{table.name}: not an entry:\n{entry}")
-            mutant = Mutant(**fields.groupdict())
+            mutant = Mutant(**fields.groupdict(), subject=table.stem.replace("_", " "))
             if mutant.name in found:
                 raise ValueError(f"{table.name}: two mutants are called {mutant.name}")
             found[mutant.name] = mutant

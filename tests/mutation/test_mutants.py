@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutation.mutants import all_mutants
+from tests.mutation.table import table
 
 _ROOT = Path(__file__).resolve().parents[2]
 _FOUND = Path(__file__).with_name("found.json")
@@ -21,6 +22,11 @@ def test_mutants_replace_text_that_is_in_their_file_once() -> None:
         changed = mutant.applied((_ROOT / mutant.file).read_text(encoding="utf-8"))
         if mutant.file.endswith(".py"):
             ast.parse(changed, mutant.name)
+
+
+def test_what_is_found_is_what_the_readme_says() -> None:
+    readme = (_ROOT / "tests" / "README.md").read_text(encoding="utf-8")
+    assert [row for row in table([_FOUND]).splitlines()[2:] if row not in readme] == []
 
 
 @pytest.mark.nightly
