@@ -7,6 +7,7 @@ from typing import Any
 import tvm_ffi
 from tvm import DataType, ir, tirx
 
+from tvmtile._tvm import is_buffer_var, nodes_in
 from tvmtile.analysis.aliases import MAY_SHARE
 from tvmtile.ir.annotations import MAY_ALIAS
 from tvmtile.ir.calls import op_name
@@ -144,14 +145,23 @@ def _plain_pointer(call: ir.Call, _: Scope) -> ir.Expr:
 _MOST = 31
 
 
+def _is_large_tensor(buffer: Any) -> bool:
+    return is_buffer_var(buffer) and is_global(buffer) and is_large(buffer)
+
+
+def _has_large_tensors(func: tirx.PrimFunc) -> bool:
+    others = nodes_in(func.body, (tirx.AllocBuffer, tirx.DeclBuffer))
+    return any(map(_is_large_tensor, (*func.params, *(each.buffer for each in others))))
+
+
 def _wide_load(load: ir.TensorLoad, _: Scope) -> ir.Expr:
-    if not (is_global(load.source) and is_large(load.source)):
+    if not _is_large_tensor(load.source):
         return load
     return tirx.BufferLoad(load.source, [widened(index) for index in load.indices], load.span)
 
 
 def _wide_store(store: tirx.BufferStore, _: Scope) -> tirx.Stmt:
-    if not (is_global(store.buffer) and is_large(store.buffer)):
+    if not _is_large_tensor(store.buffer):
         return store
     indices = [widened(index) for index in store.indices]
     return tirx.BufferStore(store.buffer, store.value, indices, span=store.span)
@@ -224,8 +234,22 @@ _NUMBERING = (
 )
 
 INDICES = (
-    Rule("loads from large tensors", (ir.TensorLoad,), _wide_load, _FLATTENING, _NUMBERING),
-    Rule("stores into large tensors", (tirx.BufferStore,), _wide_store, _FLATTENING, _NUMBERING),
+    Rule(
+        "loads from large tensors",
+        (ir.TensorLoad,),
+        _wide_load,
+        _FLATTENING,
+        _NUMBERING,
+        _has_large_tensors,
+    ),
+    Rule(
+        "stores into large tensors",
+        (tirx.BufferStore,),
+        _wide_store,
+        _FLATTENING,
+        _NUMBERING,
+        _has_large_tensors,
+    ),
     Rule(
         "shifts of 64 bits by more than 31",
         (ir.prim.RShift,),
