@@ -158,7 +158,8 @@ class ExactInterpreter:
                 _, *columns = ast.literal_eval(shape)
                 self._dtypes[name] = ast.literal_eval(dtype)
                 self._held[name] = np.zeros((self._rows, *columns), storage(self._dtypes[name]))
-            case ast.For(target=ast.Tuple(elts=indices), iter=ast.Call(args=args), body=body):
+            case ast.For(target=target, iter=ast.Call(args=args), body=body):
+                indices = target.elts if isinstance(target, ast.Tuple) else [target]
                 self._parallel(indices, [ast.literal_eval(arg) for arg in args], body)
             case ast.Expr(value=ast.Call(func=ast.Attribute(attr="copy"), args=[source, target])):
                 self._write(target, self._whole(source))
@@ -173,6 +174,9 @@ class ExactInterpreter:
                 raise Invalid(f"the interpreter does not know {ast.unparse(node)}")
 
     def _parallel(self, indices: list[ast.expr], extents: list[int], body: list[ast.stmt]) -> None:
+        match body:
+            case [ast.For(target=ast.Name() as inner, iter=ast.Call(args=[extent]), body=body)]:
+                indices, extents = [*indices, inner], [*extents, ast.literal_eval(extent)]
         self._names, self._axes = {}, len(indices)
         if extents[0] == self._rows:  # of a single block
             grid = np.ogrid[tuple(slice(np.int32(n)) for n in extents)]
@@ -247,7 +251,9 @@ class ExactInterpreter:
 
     def _called(self, function: str, args: list[ast.expr]) -> np.ndarray:
         if function == "cast":
-            return converted(self.value(args[0]), ast.literal_eval(args[1]))
+            number = _number(args[0])
+            found = self.value(args[0]) if number is None else np.asarray(number)
+            return converted(found, ast.literal_eval(args[1]))
         if function == "reinterpret":
             return self.value(args[0]).view(storage(ast.literal_eval(args[1])))
         if function in ("if_then_else", "Select"):

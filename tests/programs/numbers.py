@@ -290,6 +290,69 @@ def magnitudes_of_constants(C: dtype[16, 8]):
 
 
 @program(
+    parameters={
+        "dtype": ["uint32", "uint64", "uint8", "uint16"],
+        "loop": ["unroll", "serial", "vectorized"],
+    },
+    examples=[
+        {"dtype": "uint32", "loop": "unroll"},
+        {"dtype": "uint64", "loop": "serial"},
+        {"dtype": "uint64", "loop": "unroll"},
+        {"dtype": "uint8", "loop": "unroll"},
+        {"dtype": "uint16", "loop": "serial"},
+    ],
+    inputs="extreme",
+    fast=["metal", "sm_80"],
+)
+def unsigned_constants_that_wrap(
+    X: dtype[16, 8],
+    Z: dtype[16, 8],
+    C: dtype[14, 16, 8],
+    D: bool[12, 16, 8],
+    W: int64[3, 16, 8],
+):
+    """Lowering comes to know the numbers, or their ranges, and TVM computes with them."""
+    with T.Kernel(1, threads=32):
+        for i in T.Parallel(16):
+            for k in getattr(T, loop)(8):
+                known = T.cast(k, dtype)
+                below = T.cast(k - 4, dtype)
+                C[0, i, k] = T.cast(k - 4, dtype)
+                C[1, i, k] = T.cast(0, dtype) - T.cast(k, dtype)
+                C[2, i, k] = (T.cast(2, dtype) - known) // T.cast(3, dtype)
+                C[3, i, k] = -T.cast(k, dtype)
+                C[4, i, k] = -X[i, k]
+                C[5, i, k] = X[i, k] - (X[i, k] + T.cast(1, dtype))
+                C[6, i, k] = T.max(
+                    known * T.cast(200, dtype) * T.cast(250, dtype), T.cast(100, dtype)
+                )
+                C[7, i, k] = (below >> 1) + (known << 5)
+                C[8, i, k] = T.min(T.cast(2, dtype) - known, T.cast(100, dtype)) % T.cast(7, dtype)
+                C[9, i, k] = T.cast((k ^ 5) - 7, dtype)
+                C[10, i, k] = (X[i, k] - Z[i, k]) // T.cast(3, dtype)
+                C[11, i, k] = T.cast(T.int32(-4), dtype) + known
+                C[12, i, k] = T.if_then_else(
+                    X[i, k] > T.cast(3, dtype), T.cast(0, dtype) - T.cast(1, dtype), below
+                )
+                C[13, i, k] = T.cast(T.cast(k - 4, "int8"), dtype)
+                D[0, i, k] = T.cast(k, dtype) < T.cast(9, dtype)
+                D[1, i, k] = T.cast(9, dtype) > known
+                D[2, i, k] = below > T.cast(100, dtype)
+                D[3, i, k] = T.cast(k, dtype) + T.cast(252, dtype) < T.cast(10, dtype)
+                D[4, i, k] = T.cast(k, dtype) - T.cast(4, dtype) <= known
+                D[5, i, k] = X[i, k] * Z[i, k] < X[i, k]
+                D[6, i, k] = known * T.cast(64, dtype) == T.cast(0, dtype)
+                D[7, i, k] = T.cast(k & 3, dtype) < known
+                D[8, i, k] = T.cast(below, "int8") < 0
+                D[9, i, k] = T.cast(below, "int32") < 0
+                D[10, i, k] = T.cast(T.cast(255, dtype), "int8") < 0
+                D[11, i, k] = T.cast(T.cast(k - 4, dtype), "int64") < 0
+                W[0, i, k] = T.cast(T.cast(2, dtype) - known, "int64") // 2
+                W[1, i, k] = T.cast(X[i, k] - Z[i, k], "int64") // 2
+                W[2, i, k] = T.cast(below + T.cast(2, dtype), "int64")
+
+
+@program(
     parameters={"dtype": ["uint32", "uint64"]},
     examples="dtype",
     inputs="extreme",

@@ -11,7 +11,14 @@ from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidOperand, SyntaxNotSupported, warn
 from tvmtile.frontend.untraced import refuse_lost_assignment
 from tvmtile.frontend.unusable import Unusable, raise_unusable
-from tvmtile.frontend.values import as_condition, binary, described, is_number, store_element
+from tvmtile.frontend.values import (
+    as_condition,
+    binary,
+    described,
+    dtype_of_variable,
+    is_number,
+    store_element,
+)
 from tvmtile.frontend.variables import Reference, is_scalar_variable
 from tvmtile.ir.operands import describe
 
@@ -145,6 +152,10 @@ class Expressions:
 
     def positive(self, operand: Any) -> Any:
         return operand if _is_run_time(operand) else +operand
+
+    def negative(self, operand: Any) -> Any:
+        dtype = dtype_of_variable(operand) or ""
+        return binary("sub", 0, operand) if dtype.startswith("uint") else -operand
 
     def identical(self, left: object, right: object) -> bool:
         """`a is True`, of what may be a value of the running kernel."""

@@ -43,15 +43,19 @@ def operands(op: str, left: Any, right: Any) -> tuple[Any, Any]:
 
 
 def _hidden_where_folded(op: str, left: Any, right: Any) -> tuple[Any, Any]:
-    """The operands of floats, zeros among them such that TVM leaves to run time what they make.
+    """The operands such that TVM leaves to run time what zeros among them make.
 
     To TVM `x * 0` and `0 / x` are 0, which infinity and NaN do not give, `x + 0` and `x - -0` are x,
-    which -0 does not, and `x / 0` is an error.
+    which -0 does not, and `x / 0` is an error. So is `0 - 1` of unsigned integers.
     """
     zeros = _sign_of_zero(left), _sign_of_zero(right)
     if zeros == (None, None):
         return left, right
     dtypes = [found for value in (left, right) if (found := _scalar_dtype(value)) is not None]
+    unsigned = _scalar_dtype(right) or _scalar_dtype(left) or ""
+    is_number = type(right) is int or isinstance(right, tirx.IntImm)
+    if op == "sub" and is_number and zeros[0] is not None and unsigned.startswith("uint"):
+        return left, tirx.bitwise_xor(converted(right, unsigned), tirx.const(0, unsigned))
     is_float = any(isinstance(value, float) for value in (left, right))
     dtype = next((d for d in dtypes if "float" in d), "float32" if is_float and dtypes else None)
     if dtype is None:

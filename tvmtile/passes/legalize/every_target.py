@@ -16,9 +16,7 @@ from tvmtile.ir.operands import constant, integer_range
 from tvmtile.ir.rewriting import contains
 from tvmtile.ir.scopes import is_global
 from tvmtile.ir.types import COMPARISONS, Binary
-from tvmtile.passes.legalize.rules import Rule, Scope, may_wrap
-
-_REINTERPRET = "tirx.reinterpret"
+from tvmtile.passes.legalize.rules import INFINITE, Rule, Scope, may_wrap
 
 
 def _opaque_comparison(comparison: Binary, _: Scope) -> ir.Expr:
@@ -59,32 +57,6 @@ def _plain_comparison(test: Binary, _: Scope) -> ir.Expr:
     return tirx.Not(comparison)
 
 
-def _opaque_addends(comparison: Binary, _: Scope) -> ir.Expr:
-    """A comparison of unsigned integers; a constant that is added to one is given by its bits."""
-    if not str(comparison.a.ty.dtype).startswith("uint"):
-        return comparison
-    a, b = (_with_opaque_addend(value) for value in (comparison.a, comparison.b))
-    return type(comparison)(a, b, comparison.span)
-
-
-def _with_opaque_addend(value: ir.Expr) -> ir.Expr:
-    if not isinstance(value, tirx.Add) or not isinstance(value.b, tirx.IntImm):
-        return value
-    dtype = str(value.ty.dtype)
-    bits = tirx.reinterpret(dtype.removeprefix("u"), value.b)
-    return value.a + tirx.reinterpret(dtype, bits)
-
-
-def _plain_constant(call: ir.Call, _: Scope) -> ir.Expr:
-    """The constant whose bits are taken as those of a signed integer and back."""
-    bits = call.args[0] if op_name(call) == _REINTERPRET else None
-    if not isinstance(bits, ir.Call) or op_name(bits) != _REINTERPRET:
-        return call
-    value: ir.Expr = bits.args[0]
-    is_same = isinstance(value, tirx.IntImm) and value.ty.dtype == call.ty.dtype
-    return value if is_same else call
-
-
 def _sum_with_negative(difference: tirx.Sub, _: Scope) -> ir.Expr:
     """A difference of floats, from which an operand would vanish, as a sum with a product by -1.
 
@@ -102,36 +74,109 @@ def _is_term(term: ir.Expr, value: ir.Expr) -> bool:
     return any(tvm_ffi.structural_equal(operand, term) for operand in operands)
 
 
-def _opaque_truncation(cast: tirx.Cast, scope: Scope) -> ir.Expr:
-    """A conversion of integers that may wrap around, in an exclusive `or` with zero, which is free.
+_SUMS = (tirx.Add, tirx.Sub, tirx.Mul)
 
-    Of its bits the analyzer knows nothing. Indices are brought into the range of a narrow integer by
-    arithmetic, as they may become constants: those of an unrolled loop's iterations do. What is read
-    from memory never does.
+
+def _opaque(value: ir.Expr) -> ir.Expr:
+    """An exclusive `or` with zero, which is free: of its bits the analyzer knows nothing."""
+    return tirx.BitwiseXor(value, tirx.const(0, str(value.ty.dtype)), value.span)
+
+
+def _plain_bits(bits: tirx.BitwiseXor, _: Scope) -> ir.Expr:
+    return bits.a if constant(bits.b) == 0 else bits
+
+
+def _opaque_truncation(cast: tirx.Cast, scope: Scope) -> ir.Expr:
+    """A conversion of integers that may wrap around, opaque.
+
+    What may become a constant is brought into the range by arithmetic with a sign.
     """
     if not may_wrap(cast):
         return cast
     source, target = (DataType(str(value.ty.dtype)) for value in (cast.value, cast))
     low, high = integer_range(str(target.with_lanes(1)))
-    if target.bits < 32 <= source.bits and not contains(cast.value, (ir.TensorLoad, ir.Call)):
-        return _in_range(cast, low, high)
-    # The analyzer's range is right where all values fit, and where all that the dtype has may come.
     least, greatest = scope.bounds(cast.value)
-    if (low <= least and greatest <= high) or (least <= low and high <= greatest):
+    if low <= least and greatest <= high:
         return cast
-    return tirx.bitwise_xor(cast, tirx.const(0, str(cast.ty.dtype)), cast.span)
+    if scope.may_be_constant(cast.value) or contains(cast.value, tirx.Sub, _may_cancel):
+        if str(source).startswith("int"):
+            return _in_range(cast, source, target)
+        cast = tirx.Cast(str(target), _opaque(cast.value), cast.span)
+    # The analyzer's range is right where all that the dtype has may come.
+    return cast if least <= low and high <= greatest else _opaque(cast)
 
 
-def _in_range(cast: tirx.Cast, low: int, high: int) -> ir.Expr:
+def _may_cancel(difference: tirx.Sub) -> bool:
+    return constant(difference.b) is None
+
+
+def _in_range(cast: tirx.Cast, source: DataType, target: DataType) -> ir.Expr:
     """A conversion of a value that fits."""
+    bits = 32 if target.bits < 32 and source.bits <= 32 else 64
+    wide, result = str(DataType(f"int{bits}").with_lanes(target.lanes)), str(target)
 
-    def number(value: int) -> Any:
-        return tirx.const(value, str(cast.value.ty.dtype))
+    def low_bits(value: ir.Expr, mask: int) -> ir.Expr:
+        return tirx.bitwise_and(value, tirx.const(mask, wide))
 
-    value = tirx.bitwise_and(cast.value, number(high - low))
+    value = cast.value if str(source) == wide else tirx.Cast(wide, cast.value)
+    if target.bits == 64:  # which no signed integer holds: the last bit, and the others
+        others = low_bits(tirx.shift_right(value, tirx.const(1, wide)), 2**63 - 1)
+        last = tirx.Cast(result, low_bits(value, 1))
+        return tirx.Cast(result, others, cast.span) * tirx.const(2, result) + last
+    low, high = integer_range(str(target.with_lanes(1)))
+    value = low_bits(value, high - low)
     if low:
-        value = tirx.bitwise_xor(value, number(-low)) - number(-low)
-    return tirx.Cast(str(cast.ty.dtype), value, cast.span)
+        sign = tirx.const(-low, wide)
+        value = tirx.bitwise_xor(value, sign) - sign
+    return tirx.Cast(result, value, cast.span)
+
+
+def _opaque_sum(node: Any, scope: Scope) -> Any:
+    """A sum, difference or product of unsigned integers, opaque where it may wrap around.
+
+    A sum within it does not matter to anybody, nor does one that is stored.
+    """
+    if isinstance(node, tirx.BufferStore):
+        value = _plain_sum(node.value)
+        if value.same_as(node.value):
+            return node
+        return tirx.BufferStore(node.buffer, value, node.indices, span=node.span)
+    if not _is_unsigned(node):
+        return node
+    total = type(node)(_plain_sum(node.a), _plain_sum(node.b), node.span)
+    bound = scope.analyzer.const_int_bound(total)
+    _, most = integer_range(str(DataType(str(node.ty.dtype)).with_lanes(1)))
+    if int(bound.min_value) >= 0 and int(bound.max_value) <= min(most, INFINITE - 1):
+        return total
+    if isinstance(total, tirx.Sub) and (_may_cancel(total) or scope.may_be_constant(total.a)):
+        total = tirx.Sub(total.a, _opaque(total.b), total.span)
+    return _opaque(total)
+
+
+def _plain_sum(value: Any) -> Any:
+    is_opaque = isinstance(value, tirx.BitwiseXor) and isinstance(value.a, _SUMS)
+    return value.a if is_opaque and _is_unsigned(value) and constant(value.b) == 0 else value
+
+
+def _opaque_end(comparison: Binary, scope: Scope) -> ir.Expr:
+    """A comparison with an end of a range that may become a constant, which is opaque."""
+    is_less = isinstance(comparison, tirx.LT)
+    value, end = (comparison.a, comparison.b)[:: 1 if is_less else -1]
+    if not _is_unsigned(value) or not scope.may_be_constant(end):
+        return comparison
+    dtype = str(DataType(str(value.ty.dtype)).with_lanes(1))
+    if not scope.may_be_constant(value) and scope.bounds(value) == integer_range(dtype):
+        return comparison
+    a, b = (value, _opaque(end))[:: 1 if is_less else -1]
+    return type(comparison)(a, b, comparison.span)
+
+
+def _is_unsigned(value: ir.Expr) -> bool:
+    return str(value.ty.dtype).startswith("uint")
+
+
+def _has_unsigned(func: tirx.PrimFunc) -> bool:
+    return contains(func.body, (*_SUMS, tirx.LT, tirx.GT), lambda node: _is_unsigned(node.a))
 
 
 def _has_truncations(func: tirx.PrimFunc) -> bool:
@@ -191,13 +236,6 @@ EXPRESSIONS = (
         "it makes `a <= b` of `not a > b`, and false of `a != a`: not so where an operand is NaN",
     ),
     Rule(
-        "comparisons of unsigned sums",
-        COMPARISONS,
-        _opaque_addends,
-        "TVM's simplifier",
-        "it makes `0 - 5 < 0` of `x < x + 5`, and fails at that; the sum wraps around",
-    ),
-    Rule(
         "differences of floats",
         (tirx.Sub,),
         _sum_with_negative,
@@ -213,6 +251,23 @@ EXPRESSIONS = (
         "it takes an int32 that becomes a uint32 not to be negative: `x < 0` is false, and a sum in "
         "64 bits fits 32; and it fails on a constant that does not fit",
         _has_truncations,
+    ),
+    Rule(
+        "sums of unsigned integers",
+        (*_SUMS, tirx.BufferStore),
+        _opaque_sum,
+        "TVM's analyzer and simplifier, and their folding of constants",
+        "to them a sum is no less than its terms, and a difference may be less than 0: `(2 - k) // 3` "
+        "rounds down; they make `0 - 1` of `x - (x + 1)`, and fail at a constant that is taken from 0",
+        _has_unsigned,
+    ),
+    Rule(
+        "ends of ranges of unsigned integers",
+        (tirx.LT, tirx.GT),
+        _opaque_end,
+        "TVM's RenormalizeSplitPattern",
+        "it divides by them, `x // 9 < 1`, and where that is `0 < 1` fails at the difference",
+        _has_unsigned,
     ),
 )
 
@@ -270,10 +325,10 @@ SOURCE = (
         "the conversion that hides a comparison of floats says nothing any more",
     ),
     Rule(
-        "constants by their bits",
-        (ir.Call,),
-        _plain_constant,
+        "exclusive `or` with zero",
+        (tirx.BitwiseXor,),
+        _plain_bits,
         "readers of a kernel's source",
-        "so do the bits of an unsigned constant",
+        "it hides from TVM that an integer may wrap around",
     ),
 )

@@ -27,7 +27,7 @@ N = TypeVar("N")
 _LEAVES = (tirx.BufferStore, tirx.Evaluate, tirx.AssertStmt)
 _DECLARATIONS = (tirx.AllocBuffer, tirx.DeclBuffer)
 """With these and Bind: the statements without statements in them."""
-_INFINITE = 2**63 - 1  # to TVM's analyzer
+INFINITE = 2**63 - 1  # to TVM's analyzer
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,7 @@ class Scope(ScopedRewriter):
         self.launch: Launch | None = None
         self.imports: list[str] = []
         self.zeros = Zeros()
+        self._numbers: set[ir.Var] = set()
         self._rules: dict[type, list[Rule]] = {}
         for rule in rules:
             for node in rule.nodes if rule.needs(func) else ():
@@ -99,6 +100,12 @@ class Scope(ScopedRewriter):
     def bounds(self, value: ir.Expr) -> tuple[int, int]:
         """The least and the greatest value that an integer may have, or a lane of it."""
         return _bounds(value, self.analyzer)
+
+    def may_be_constant(self, value: ir.Expr) -> bool:
+        """Tell whether a value is one, or is computed from nothing but variables of loops."""
+        return not contains(value, ir.TensorLoad) and not contains(
+            value, ir.Var, lambda variable: variable not in self._numbers
+        )
 
     def _visits(self) -> list[Replacement]:
         others = [
@@ -142,6 +149,7 @@ class Scope(ScopedRewriter):
     def visit_for(self, loop: tirx.For) -> tirx.Stmt:
         if is_kernel(loop):
             self.launch, self.zeros = Launch(loop), Zeros()
+        self._numbers.add(loop.loop_var)
         rewritten = self.descend_loop(loop)
         least, extent = self.mutate(loop.min), self.mutate(loop.extent)
         if not (least.same_as(loop.min) and extent.same_as(loop.extent)):
@@ -166,6 +174,8 @@ class Scope(ScopedRewriter):
 
     def descend_bind(self, bind: tirx.Bind) -> tirx.Bind:
         result = self._mapped(bind)
+        if self.may_be_constant(result.value):
+            self._numbers.add(result.var)
         if is_integer(result.value):
             if reads_no_memory(result.value):
                 self.note_value(result)
@@ -177,7 +187,7 @@ class Scope(ScopedRewriter):
         """Memory may change, but the value of a name does not leave its range."""
         if not contains(bind.value, tirx.Cast, may_wrap):  # to TVM's analyzer none does
             least, greatest = _bounds(bind.value, self._analyzer)
-            bound = ConstIntBound(max(least, -_INFINITE), min(greatest, _INFINITE))
+            bound = ConstIntBound(max(least, -INFINITE), min(greatest, INFINITE))
             self._analyzer.update(bind.var, bound, override=True)
 
 
@@ -185,7 +195,7 @@ def _bounds(value: ir.Expr, analyzer: Analyzer) -> tuple[int, int]:
     low, high = integer_range(str(DataType(str(value.ty.dtype)).with_lanes(1)))
     bound = analyzer.const_int_bound(value)
     least, greatest = int(bound.min_value), int(bound.max_value)
-    return low if least == -_INFINITE else least, high if greatest == _INFINITE else greatest
+    return low if least == -INFINITE else least, high if greatest == INFINITE else greatest
 
 
 def is_integer(value: ir.Expr) -> bool:
