@@ -27,6 +27,7 @@ namespace {
 constexpr unsigned kMostArrivals = (1 << 20) - 1;
 constexpr unsigned kWarpgroup = 128;
 constexpr unsigned kChunk = 16;  // bytes that stay together under a swizzle
+constexpr std::uint64_t kInMemory = 0x7265697272616d62;  // the bytes of an mbarrier: a store over them is seen
 
 // A thread has seen the end of a phase, at that clock of its own.
 struct Waited {
@@ -36,10 +37,11 @@ struct Waited {
 
 struct Mbarrier {
   unsigned number = 0;
-  unsigned expected = 0;
+  unsigned expected = 0;  // 0: it is not valid any more
   unsigned pending = 0;
   std::int64_t bytes = 0;  // to come
   unsigned under_way = 0;  // copies
+  bool awaits_copies = false;  // nobody has waited since one was issued
   unsigned phase = 0;
   // Who initialised it, and the clock of the fence behind that; 0: none.
   const Thread* thread = nullptr;
@@ -51,6 +53,7 @@ struct Mbarrier {
   Passage from_others;
   std::vector<Thread*> waiting;
   std::vector<Waited> waited;  // for the last phase
+  std::map<const Thread*, std::uint32_t> used;  // the clock of the last use
 };
 
 struct Copy {
@@ -87,6 +90,12 @@ void start() {
   stores.assign(machine->threads(), {});
 }
 
+bool is_there(std::uint32_t address) {
+  const auto found = mbarriers.find(address);
+  return found != mbarriers.end() && found->second.expected != 0 &&
+         std::memcmp(from_shared(address), &kInMemory, sizeof kInMemory) == 0;
+}
+
 // Behind fence.mbarrier_init it is there for all who come behind that, and for what they start. Without it, a barrier
 // is needed that publishes writes, and a proxy fence for what is started.
 Mbarrier& mbarrier_at(int line, std::uint32_t address, bool in_background = false) {
@@ -98,13 +107,29 @@ Mbarrier& mbarrier_at(int line, std::uint32_t address, bool in_background = fals
   // An initialisation with a fence is atomic: a plain read does not come after it.
   const Access access = is_fenced && !is_known ? Access::kRead : Access::kAtomicRead;
   machine->access(thread, thread.number, place, 8, access, 0, line, in_background && !is_known);
-  if (found == mbarriers.end()) fail_protocol(line, "an mbarrier that is not initialised");
+  if (!is_there(address)) fail_protocol(line, "an mbarrier that is not initialised");
+  found->second.used[&thread] = machine->clock_of(thread.number);
   return found->second;
 }
 
 // Of the block that has an address of shared memory.
 unsigned rank_of(std::uint32_t address) {
   return machine->memory().block_of(reinterpret_cast<std::uintptr_t>(from_shared(address)));
+}
+
+// An mbarrier that ends, or begins anew, is behind all that used it, and all copies that arrive at it.
+void check_unused(int line, const Mbarrier& barrier, const char* step) {
+  char what[sizeof Report().operation];
+  if (barrier.awaits_copies) {
+    std::snprintf(what, sizeof what, "%s of an mbarrier for which copies may be under way", step);
+    fail_protocol(line, what);
+  }
+  const Thread& thread = machine->current();
+  for (const auto& [other, clock] : barrier.used) {
+    if (other == &thread || machine->comes_after(thread, *other, clock)) continue;
+    std::snprintf(what, sizeof what, "%s of an mbarrier that thread %u may still use", step, other->context.index);
+    fail_protocol(line, what);
+  }
 }
 
 unsigned agent_of(const Mbarrier& barrier) {
@@ -196,6 +221,7 @@ void issue(Copy copy) {
   if (copy.mbarrier != 0) {
     Mbarrier& barrier = mbarriers[copy.mbarrier];
     ++barrier.under_way;
+    barrier.awaits_copies = true;
     machine->begin(machine->current(), barrier.arrivals);
   }
   if (random_below(2) == 0) return finish(copy);
@@ -492,21 +518,27 @@ void mbarrier_init(int line, std::uint32_t address, unsigned count) {
   if (address % 8 != 0) fail_protocol(line, "an mbarrier not at a multiple of 8 bytes");
   if (count - 1 >= kMostArrivals) fail_protocol(line, "an mbarrier of less than one arrival, or 2^20");
   const auto place = reinterpret_cast<std::uintptr_t>(from_shared(address));
+  if (is_there(address)) check_unused(line, mbarriers.at(address), "the initialisation");
   machine->access(machine->current(), place, 8, Access::kWrite, 0, line);
   if (mbarriers.count(address) == 0 && mbarriers.size() == machine->threads()) {
     fail_unsupported(line, "more mbarriers than the block has threads");
   }
-  const auto number = static_cast<unsigned>(mbarriers.size());
-  Mbarrier& barrier = mbarriers.emplace(address, Mbarrier()).first->second;
+  const auto next = static_cast<unsigned>(mbarriers.size());
+  const auto [found, is_new] = mbarriers.emplace(address, Mbarrier());
+  Mbarrier& barrier = found->second;
+  const unsigned number = is_new ? next : barrier.number;
   barrier = Mbarrier();
   barrier.number = number;
+  std::memcpy(from_shared(address), &kInMemory, sizeof kInMemory);
   barrier.thread = &machine->current();
   barrier.expected = barrier.pending = count;
 }
 
 void mbarrier_inval(int line, std::uint32_t address) {
   InRuntime here({kBulk, "mbarrier.inval", line});
-  mbarrier_at(line, address).expected = 0;
+  Mbarrier& barrier = mbarrier_at(line, address);
+  check_unused(line, barrier, "the end");
+  barrier.expected = 0;
 }
 
 void mbarrier_arrive(int line, std::uint32_t address, unsigned count, bool publishes) {
@@ -537,6 +569,7 @@ void mbarrier_wait(int line, std::uint32_t address, unsigned parity, bool of_clu
     barrier.waiting.push_back(&thread);
     machine->block(site);
   }
+  barrier.awaits_copies = barrier.under_way != 0;
   barrier.waited.push_back({&thread, machine->clock_of(thread.number)});
   machine->pass(thread, barrier.passage);
   if (machine->blocks() > 1) machine->pass(thread, barrier.from_others, of_cluster);
