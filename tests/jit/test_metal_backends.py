@@ -24,6 +24,7 @@ from tvmtile.errors import (
     UnsupportedDtype,
 )
 from tvmtile.jit import decorator, metal
+from tvmtile.jit.metal import known_product
 from tvmtile.profiler import do_bench
 
 pytestmark = pytest.mark.skipif(
@@ -271,6 +272,42 @@ def test_tensors_that_torch_does_not_have_on_the_gpu(monkeypatch, given, remedy)
     with pytest.raises(ArgumentError, match="A must be a torch tensor on mps; it is on cpu") as e:
         compiled(scale, "torch")(given, given, 1, 1.0)
     assert e.value.help == remedy
+
+
+@T.prim_func
+def product(
+    A: T.Tensor((32, 32), "float16"),
+    B: T.Tensor((32, 32), "float16"),
+    C: T.Tensor((32, 32), "float32"),
+):
+    with T.Kernel(1, threads=32):
+        total = T.alloc_fragment((32, 32), "float32")
+        T.gemm(A, B, total, clear_accum=True)
+        T.copy(total, C)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("element", ["i", "i ^ 4"])
+def test_matmul2d_runs_where_its_elements_lie_as_kernels_have_them(monkeypatch, element):
+    """With another map, of lanes to elements, a known product is wrong."""
+    compiler = lambda source: FakeLibrary(source.replace("= sum[i]", f"= sum[{element}]"))
+    monkeypatch.setattr(torch.mps, "compile_shader", compiler)
+    monkeypatch.setattr(known_product, "_is_right", known_product._is_right.__wrapped__)
+    kernel = tvmtile.compile(product, target="metal4", execution_backend="torch")
+    a, b, c = torch.randn(32, 32).half(), torch.randn(32, 32).half(), torch.zeros(32, 32)
+    if element == "i":
+        kernel(a, b, c)
+        torch.testing.assert_close(c, a.float() @ b.float(), rtol=0, atol=1e-4)
+        return
+    with pytest.raises(NoLowering) as caught:
+        kernel(a, b, c)
+    assert not c.any()
+    first, *_, last = str(caught.value).splitlines()
+    assert first == (
+        "this GPU, or its compiler, holds the elements of matmul2d elsewhere than kernels for Metal 4 "
+        "do: a product came out wrong"
+    )
+    assert last == '  help: compile for target="metal"'
 
 
 def test_more_threads_than_the_gpu_has_registers_for(monkeypatch):

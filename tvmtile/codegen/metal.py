@@ -59,12 +59,16 @@ inline void tvmtile_matmul2d_{name}(thread C* c, const thread T* a, const thread
 """
 
 
+MATMUL2D = "tvmtile_matmul2d_"
+"""What the names of functions that multiply by `matmul2d` begin with."""
+
+
 def _matmul2d_name(transpose_a: bool, transpose_b: bool) -> str:
     return "nt"[transpose_a] + "nt"[transpose_b]
 
 
 _MATMUL2DS = {
-    f"tvmtile_matmul2d_{_matmul2d_name(a, b)}": _MATMUL2D.format(
+    f"{MATMUL2D}{_matmul2d_name(a, b)}": _MATMUL2D.format(
         name=_matmul2d_name(a, b), transpose_a=str(a).lower(), transpose_b=str(b).lower()
     )
     for a in (False, True)
@@ -145,7 +149,7 @@ def matmul2d(
     The other addresses are of 8 registers each: of A, of B for the left half of `c`, and for its right
     half.
     """
-    name = f"tvmtile_matmul2d_{_matmul2d_name(transpose_a, transpose_b)}"
+    name = f"{MATMUL2D}{_matmul2d_name(transpose_a, transpose_b)}"
     return tirx.Evaluate(T.call_extern("void", name, c, a, b0, b1))
 
 

@@ -13,6 +13,7 @@ from tvm import ir
 from tvmtile.errors import NoLowering, import_optional
 from tvmtile.jit.artifact import Artifact
 from tvmtile.jit.launches import Launch
+from tvmtile.jit.metal.known_product import check_matmul2d
 from tvmtile.jit.metal.scalars import packed_scalars
 from tvmtile.jit.recorded import RecordedAdapter, is_torch
 
@@ -57,6 +58,7 @@ class TorchAdapter(RecordedAdapter):
             )
 
     def _compiled(self, name: str) -> Any:
+        check_matmul2d(self.sources[name], self.device)
         return getattr(self._torch.mps.compile_shader(self.sources[name]), name)
 
 
