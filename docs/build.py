@@ -69,7 +69,7 @@ TOPICS = {
     "Atomics": ["tileop.atomic"],
     "Values": ["math", "functions", "limits", "bits", "dtypes"],
     "Threads and warps": ["warps", "votes"],
-    "Hints and layouts": ["annotations", "tileop.hints", "layout"],
+    "Hints and layouts": ["annotations", "kernel_options", "tileop.hints", "layout"],
     "Debugging": ["debug", "tileop.printing"],
 }
 
@@ -84,6 +84,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         "dtypes": dtypes,
         "passes": passes_reference,
         "rules": rules_reference,
+        "glossary": glossary,
     }
     for name, make in generated.items():
         if f"<!-- {name} -->" in markdown:
@@ -119,6 +120,15 @@ def passes_reference() -> str:
         module = ".".join(p for p in parts if p != "__init__") or value.__module__
         lines += _directive(f"{module}.{name}", name) + _example(name)
     return "\n".join(lines)
+
+
+def glossary() -> str:
+    """The terms in the docstring of the package."""
+    text = inspect.getdoc(importlib.import_module("tvmtile")) or ""
+    terms = re.findall(r"^(\S.*)\n    (.*)$", text.partition("Glossary\n--------")[2], re.MULTILINE)
+    return "\n".join(
+        ["| Term | |", "| --- | --- |", *(f"| {term} | {line} |" for term, line in terms)]
+    )
 
 
 def rules_reference() -> str:

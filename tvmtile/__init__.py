@@ -2,6 +2,71 @@
 
 `import tvmtile.language as T` is the language; `tvmtile.jit` and `tvmtile.compile` make kernels that
 torch tensors can be given to; `tvmtile.passes.LowerTilePrograms` lowers tile programs in any TVM flow.
+
+Glossary
+--------
+block
+    The threads that share memory and wait for each other: a CUDA block, a Metal threadgroup.
+choice
+    Which lowering an operator takes, with the reasons of those that declined: `kernel.choices`.
+decline
+    A lowering, or a schedule, says why it does not fit: `Decline`.
+element operator
+    An operator on one element, such as an atomic, which stands in expressions.
+emulator
+    The text of a GPU kernel, compiled for this machine, with races, bounds and initial values checked.
+fragment
+    A tile that the threads of a block hold in registers, by its layout.
+group
+    Whole warps that do a region of a program together; a block has one unless branches make more.
+guard
+    The condition that keeps an access inside of a tensor: zero is read and nothing written outside.
+kernel
+    One `T.Kernel`: a loop over blocks, marked by an annotation; a program may have several.
+kernel options
+    What an author asks of the compiler for a whole kernel, which changes no result: `KernelOptions`.
+launch
+    The loops of a kernel that are bound to blocks and threads.
+layout
+    Where the elements of a tile lie: in shared memory, or in which thread and register.
+lowering
+    One implementation of an operator on one kind of target, with what it declares: `Lowering`.
+mbarrier
+    NVIDIA's barrier in shared memory: threads arrive at it and copies complete on it, in phases.
+nest
+    Elementwise loops whose iterations have no order, before they are distributed.
+opaque
+    Written so that TVM or LLVM does not look into it; costs nothing.
+parity
+    The lowest bit of the number of an mbarrier's phase, by which threads wait for it.
+persistent block
+    One of as many blocks as run at once, which loops over the blocks of the grid.
+phase
+    A part of the lowering (`tvmtile.pipeline.PHASES`); or a period of an mbarrier.
+region
+    A box of a buffer: the operand of a tile operator.
+ring
+    The copies of a tile, one a stage, which a pipelined loop fills and reads in turn.
+role
+    What the warps of a group do in a specialised kernel: producers copy, consumers compute.
+rule
+    A construct that a tool gets wrong, or a target lacks, and its other form: `passes.legalize`.
+stage
+    How many iterations ahead a statement of a pipelined loop runs.
+swizzle
+    A layout of shared memory, or an order of blocks, that spreads neighbours.
+tensor map
+    The host's description of a tensor for bulk copies (TMA).
+tile
+    A part of a tensor that a block works on: in shared memory, in registers, or private to a thread.
+tile operator
+    An intrinsic of TIR on tiles, `tvmtile.copy`; `TileOp` is its protocol.
+tile program
+    A `PrimFunc` with a kernel in it: what users write and the passes lower.
+token
+    What names asynchronous work between its issue, its signal and the wait for it.
+view
+    Another name, shape or dtype for the memory of a buffer.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def _called(function: str, *args: Any) -> None:
 
 
 def _pipeline(**options: Any) -> Any:
-    from tvmtile.pipeline import tvm_pipeline
+    from tvmtile.tvm_pipeline import tvm_pipeline
 
     return tvm_pipeline(**options)
 

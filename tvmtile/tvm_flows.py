@@ -27,7 +27,7 @@ def with_tile_programs(factory: Callable[[], Any]) -> tuple[Any, Any, Any]:
     Returns
     -------
     tuple
-        As of `tvmtile.pipeline.tvm_pipeline`.
+        As of `tvmtile.tvm_pipeline.tvm_pipeline`.
     """
     chosen = factory()
 
@@ -36,7 +36,9 @@ def with_tile_programs(factory: Callable[[], Any]) -> tuple[Any, Any, Any]:
         nonlocal chosen
         del context
         if any(map(is_tile_program, mod.functions.values())):
-            from tvmtile.pipeline import tvm_pipeline  # the compiler, which others need not load
+            from tvmtile.tvm_pipeline import (
+                tvm_pipeline,  # the compiler, which others need not load
+            )
 
             chosen = tvm_pipeline(others=factory)
         return chosen[0](mod)

@@ -12,7 +12,7 @@ from tvmtile._tvm import codegen_build, split_host_device_mods
 from tvmtile.codegen.metal_source import kernel_source
 from tvmtile.jit.launches import KernelInterface, record_launches
 from tvmtile.jit.metal.scalars import check_scalars
-from tvmtile.pipeline import tvm_pipeline
+from tvmtile.tvm_pipeline import tvm_pipeline
 
 
 def build_program(
