@@ -1,1 +1,6 @@
-"""Passes that make serial, vectorisable code for a CPU of a block's work."""
+"""Phases 4, 7 and 10 on CPUs: serial loops that LLVM vectorises do a block's work.
+
+Kernels that name threads run each stretch between two barriers for one thread after the other
+(`threads`). Sums stay where they go, conditions and loops stand as LLVM's vectoriser likes them, and
+the grid becomes one parallel loop.
+"""

@@ -1,1 +1,6 @@
-"""Passes that decide where tiles lie: layouts in memory, allocations, the width of indices."""
+"""Phases 5 and 8, layout and memory: where tiles lie.
+
+In: tiles with scopes and layouts. Out: arrays of registers, of a block's shared memory and of the
+host; tiles whose lifetimes do not overlap share memory where it would not suffice. Accesses that may
+lie outside of a tensor are guarded here, too (`nest_bounds`).
+"""
