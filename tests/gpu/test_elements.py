@@ -15,8 +15,8 @@ import tvmtile
 import tvmtile.language as T
 from tests.fuzz.run import loaded
 from tests.gpu.machine import EMULATED, HAS_GPU, by_way_of_gpu, on_gpu
-from tests.programs import catalogue
 from tests.language.test_import_source import program as imported_functions
+from tests.programs import catalogue
 from tvmtile.errors import CudaEmulationError
 
 ROOT = Path(__file__).parents[2]
