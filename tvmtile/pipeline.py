@@ -81,6 +81,7 @@ CHECKS: tuple[Any, ...] = (
 """What is wrong with a tile program that can be said before it is lowered, for every target."""
 
 _NORMALIZE = (
+    P.LimitNames,  # names do not grow beyond measure where their values stand for them
     P.AddAxes,  # tensors and tiles without axes get one
     P.BindExtents,  # dynamic extents that stand in expressions only are bound
     P.DeclareViewsInKernel,  # views stand where whoever looks into a kernel finds them
@@ -174,7 +175,7 @@ _LEGALIZE = (
     _llvm(P.PlaceMemoryOnCpu),  # tiles become arrays of the host
     _llvm(P.LowerNarrowFloatsOnCpu),  # bfloat16 and float8 become integers that hold their bits
     _llvm(P.LegalizeMemoryOnCpu),  # LLVM vectorises no store and no index wrongly
-    _llvm(P.StoreNamesOnCpu),  # names that are used in one another many times become variables
+    P.StoreNames,  # names that are used in one another many times become variables
     _llvm(P.KeepNames),  # named divisions are computed once, where they are named
     P.LaunchClusters,  # blocks of a cluster are launched together
     _cuda(P.KeepTensorMaps),  # the host encodes them once for a tensor and a shape

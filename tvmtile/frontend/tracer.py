@@ -47,6 +47,7 @@ from tvmtile.frontend.values import (
     store_element,
 )
 from tvmtile.frontend.variables import Reference, is_scalar_variable
+from tvmtile.ir.name_costs import NameCosts
 from tvmtile.ir.operands import describe
 from tvmtile.ir.spans import current_span
 
@@ -96,6 +97,7 @@ class Tracer(Expressions):
         self.name_spans: dict[ir.Var, ir.Span | None] = {}
         self.launches: dict[ir.Var, dict[str, tuple[ir.Var, Any]]] = {}
         self.analyzer = Analyzer()
+        self._costs = NameCosts()
         self.loops: list[Loop] = []
         self.outputs: list[Any] = []
         self.returned: tuple[Any, ...] = ()
@@ -337,7 +339,8 @@ class Tracer(Expressions):
         variable = T.Bind(value)
         self.name_spans[variable] = current_span()
         IRBuilder.name(name, variable)
-        if "int" in str(value.ty.dtype) and not reads_memory(value):
+        is_known = "int" in str(value.ty.dtype) and not reads_memory(value)
+        if is_known and not self._costs.note(variable, value):
             self.analyzer.bind(variable, value)
         return variable
 

@@ -14,6 +14,7 @@ from tvmtile._tvm import Mutator, Replacement, mutated
 from tvmtile.ir.assumptions import assumption_of, is_assumption
 from tvmtile.ir.conditions import known_by, whole_tile
 from tvmtile.ir.divisions import is_division
+from tvmtile.ir.name_costs import NameCosts
 from tvmtile.ir.rewriting import contains, reads_no_memory, seq
 
 N = TypeVar("N")
@@ -28,6 +29,7 @@ class ScopedRewriter:
     def __init__(self, analyzer: Analyzer | None = None) -> None:
         self._analyzer = analyzer or Analyzer()
         self._untold: list[Callable[[], None]] = []
+        self._costs = NameCosts()
         self._mutator: Any = None  # a Mutator, while something is rewritten
 
     @property
@@ -182,12 +184,12 @@ class ScopedRewriter:
         return result
 
     def note_value(self, bind: tirx.Bind) -> None:
-        """Tell the analyzer the value of a name, or only the range of a division."""
+        """Tell the analyzer the value of a name, or only the range of a division, or of too much."""
         self._untold.append(partial(self._tell_value, bind))
 
     def _tell_value(self, bind: tirx.Bind) -> None:
         analyzer = self._analyzer
-        if not is_division(bind.value):
+        if not (self._costs.note(bind.var, bind.value) or is_division(bind.value)):
             analyzer.bind(bind.var, bind.value, allow_override=True)
             return
         bounds = analyzer.const_int_bound(bind.value)

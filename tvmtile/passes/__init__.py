@@ -48,7 +48,7 @@ from tvmtile.passes.legalize import (
 )
 from tvmtile.passes.legalize.keep_names import KeepNames
 from tvmtile.passes.legalize.keep_remainders import KeepRemainders
-from tvmtile.passes.legalize.store_names import StoreNamesOnCpu
+from tvmtile.passes.legalize.store_names import StoreNames
 from tvmtile.passes.lower_tile_programs import LowerTilePrograms
 from tvmtile.passes.memory.declare_in_kernel import DeclareInKernel
 from tvmtile.passes.memory.flatten_shared import FlattenShared
@@ -77,6 +77,7 @@ from tvmtile.passes.tile.find_groups import FindGroups
 from tvmtile.passes.tile.hoist_assumptions import HoistAssumptions
 from tvmtile.passes.tile.inject_pipeline import InjectPipeline
 from tvmtile.passes.tile.legalize import Legalize
+from tvmtile.passes.tile.limit_names import LimitNames
 from tvmtile.passes.tile.lower_exits import LowerExits
 from tvmtile.passes.tile.lower_tile_op import LowerTileOp
 from tvmtile.passes.tile.order_iterations import OrderIterations
@@ -141,6 +142,7 @@ __all__ = [
     "LegalizeIndices",
     "LegalizeMemoryOnCpu",
     "LegalizeOperations",
+    "LimitNames",
     "LimitUnrolling",
     "LoadFirst",
     "LowerAsyncWork",
@@ -174,7 +176,7 @@ __all__ = [
     "SinkSharedAllocations",
     "SplitReducers",
     "StageOverlaps",
-    "StoreNamesOnCpu",
+    "StoreNames",
     "SumBeforeScaling",
     "SwizzleBlockIdx",
     "SwizzleShared",

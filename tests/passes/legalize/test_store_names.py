@@ -1,9 +1,11 @@
-"""StoreNamesOnCpu: names in one another are stored, where TVM would multiply their values."""
+"""StoreNames: names in one another are stored, where TVM would multiply their values."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+import tvm
 from tvm import ir, tirx
 from tvm.script import tirx as S
 
@@ -12,7 +14,7 @@ import tvmtile.language as T
 from tests.fuzz.run import _processor_time as processor_time
 from tvmtile._tvm import mapped, walk
 from tvmtile.ir.rewriting import contains
-from tvmtile.passes import StoreNamesOnCpu
+from tvmtile.passes import StoreNames
 
 
 @S.prim_func
@@ -36,11 +38,12 @@ def chain(length, uses, value):
 def program(value):
     """The kernel that stores a value."""
     body = mapped(kernel.body, (tirx.BufferStore, lambda _: tirx.BufferStore(A, value, [0])))
-    return ir.IRModule({"main": kernel.with_body(body)})
+    on_cpu = kernel.with_attr("target", tvm.target.Target("llvm"))
+    return ir.IRModule({"main": on_cpu.with_body(body)})
 
 
 def stored(value):
-    return StoreNamesOnCpu(program(value))["main"].body
+    return StoreNames(program(value))["main"].body
 
 
 def test_what_is_computed_under_a_condition_stays_there():
@@ -65,6 +68,49 @@ def test_a_choice_without_names_sees_those_around_it():
     assert not contains(body, tirx.Let)
     assert not contains(body, ir.Var, name.same_as)
     assert not found(body, tirx.IfThenElse)
+
+
+TARGETS = {
+    "llvm": {"target": "llvm"},
+    "sm_90a": {"target": {"kind": "cuda", "arch": "sm_90a"}, "execution_backend": "emulator"},
+    "metal": {"target": "metal", "execution_backend": "emulator"},
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_names_that_are_used_twice_each_take_time_in_proportion(target):
+    """In elementwise loops, of which GPUs make vectors, and of the threads; and a long sum."""
+
+    many = [None] * 40
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((256,), "uint32"), C: T.Tensor((256,), "uint32"), D: T.Tensor((4,), "uint32")
+    ):
+        with T.Kernel(4, threads=32) as bx:
+            for i in T.Parallel(256):
+                value = A[i]
+                for _ in many:
+                    value = value * value + (value ^ A[i])
+                C[i] = value
+            number = T.cast(bx, "uint32")
+            for _ in many:
+                number = number * number + number + 1
+            for i in [*range(256)]:
+                number = number + A[i]
+            D[bx] = number
+
+    given = np.arange(256, dtype=np.uint32)
+    value, number = given, np.arange(4, dtype=np.uint32)
+    for _ in range(40):
+        value = value * value + (value ^ given)
+        number = number * number + number + 1
+    start = processor_time()
+    result, numbers = np.empty_like(given), np.empty_like(number)
+    tvmtile.compile(main, **TARGETS[target])(given, result, numbers)
+    assert processor_time() - start < 20
+    assert np.array_equal(result, value)
+    assert np.array_equal(numbers, number + given.sum(dtype=np.uint32))
 
 
 @pytest.mark.parametrize("length", [4, 24])

@@ -1,74 +1,81 @@
-"""StoreNamesOnCpu: the values of names that TVM would multiply are kept in memory."""
+"""StoreNames: the values of names that TVM would multiply are kept in memory."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any
 
 from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import Mutator, mutated, nodes_in
 from tvmtile.ir.calls import is_if_then_else
-from tvmtile.ir.divisions import is_division
 from tvmtile.ir.kernels import with_body
-from tvmtile.ir.passes import Property, prim_func_pass
+from tvmtile.ir.name_costs import NameCosts
+from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import contains, has_effect, seq, substitute
 
-_LIMIT = 1000
-"""What putting values in the places of their names may cost (`_cost`): more takes seconds."""
+_MOST_COPIES_FOR_LLVM = 1000
+"""More takes seconds."""
 
 
-@prim_func_pass("StoreNamesOnCpu", requires=(Property.HOST_MEMORY,))
-def StoreNamesOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
+@prim_func_pass("StoreNames")
+def StoreNames(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Store what names of expressions (`T.Let`) and lines stand for, where too many are in one another.
 
     TVM's generator for LLVM tells its analyzer what each name stands for, which then puts that in every
     place of the name. Each conversion to bfloat16 names its bits and uses them four times: 4**n copies
-    where n of them follow one another. What is loaded from memory has no value that the analyzer knows;
-    LLVM makes registers of it again. A choice with names in it becomes a branch.
+    where n of them follow one another. TVM's SplitHostDevice does the same with the names of a GPU's
+    kernel. What is loaded from memory has no value that they know; the compilers of machine code make
+    registers of it again. A choice with names in it becomes a branch.
     """
+    on_cpu = func.attrs["target"].kind.name == "llvm"
+    scope = "global" if on_cpu else "local"
     uses = Counter(nodes_in(func.body, ir.Var))
-    costs: dict[ir.Var, int] = {}
+    costs = NameCosts(_MOST_COPIES_FOR_LLVM) if on_cpu else NameCosts()
+    vectorized: list[tuple[tirx.For, list[tirx.Stmt]]] = []  # the loop around, and its allocations
 
     def visit_for(loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
-        is_vector = loop.kind == tirx.ForKind.VECTORIZED  # its names have a lane for each iteration
-        return loop if is_vector else mutator.default_mutate(loop)
+        if loop.kind != tirx.ForKind.VECTORIZED:
+            return mutator.default_mutate(loop)
+        vectorized.append((loop, []))
+        rewritten = mutator.default_mutate(loop)
+        return seq([*vectorized.pop()[1], rewritten])
 
     def visit(statement: Any, _: Mutator) -> tirx.Stmt:
-        stored = _stored(statement, uses)
+        if vectorized and not isinstance(statement, tirx.Bind):
+            return statement
+        stored = statement if vectorized else _stored(statement, uses, scope)
         if not isinstance(statement, tirx.Bind) or stored is not statement:
             return stored
-        cost = _cost_of_value(costs, statement.value)
-        is_kept = cost > _LIMIT and _is_scalar(statement.value)
-        costs[statement.var] = 1 if is_kept else cost
-        return _kept(statement) if is_kept else statement
+        if not (_is_scalar(statement.value) and costs.note(statement.var, statement.value)):
+            return statement
+        loop, allocations = vectorized[-1] if vectorized else (None, [])
+        kept = _variable(statement.var.name, statement.value, scope, loop)
+        allocations.append(tirx.AllocBuffer(kept))
+        place = [0 if loop is None else loop.loop_var - loop.min]
+        load = tirx.Bind(statement.var, tirx.BufferLoad(kept, place), statement.span)
+        store = tirx.BufferStore(kept, statement.value, place)
+        return seq([*(allocations if loop is None else ()), store, load])
 
     statements = (tirx.BufferStore, tirx.Bind, tirx.Evaluate)
     return with_body(func, mutated(func.body, (tirx.For, visit_for), (statements, visit)))
 
 
-def _stored(statement: tirx.Stmt, uses: Counter[ir.Var]) -> tirx.Stmt:
+def _stored(statement: tirx.Stmt, uses: Counter[ir.Var], scope: str) -> tirx.Stmt:
     """A statement, behind those that store what the names in its expression stand for."""
     if not contains(statement, tirx.Let):
         return statement
     times = uses[statement.var] if isinstance(statement, tirx.Bind) else 1
-    if _cost(statement) * times <= _LIMIT:
+    if not _costs_of_names_in(statement).are_too_many(statement, times):
         return statement
-    return _Storer().stored(statement)
-
-
-def _kept(bind: tirx.Bind) -> tirx.Stmt:
-    """The name of what is loaded, instead of what is stored before."""
-    kept, load = _variable(bind.var.name, bind.value)
-    stores = [tirx.AllocBuffer(kept), tirx.BufferStore(kept, bind.value, [0])]
-    return seq([*stores, tirx.Bind(bind.var, load, bind.span)])
+    return _Storer(scope).stored(statement)
 
 
 class _Storer:
     """Takes the names out of the expressions of one statement."""
 
-    def __init__(self) -> None:
+    def __init__(self, scope: str) -> None:
+        self._scope = scope
         self._before: list[tirx.Stmt] = []
         self._loads: dict[ir.Var, ir.Expr] = {}
 
@@ -86,9 +93,9 @@ class _Storer:
         if not _is_scalar(let.value) or has_effect(let.value):
             return substitute(let, self._loads)
         value = mutator.mutate(let.value)
-        kept, load = _variable(let.var.name, value)
+        kept = _variable(let.var.name, value, self._scope)
         self._before += [tirx.AllocBuffer(kept), tirx.BufferStore(kept, value, [0])]
-        self._loads[let.var] = load
+        self._loads[let.var] = tirx.BufferLoad(kept, [0])
         return mutator.mutate(let.body)
 
     def _visit_call(self, call: ir.Call, mutator: Mutator) -> ir.Expr:
@@ -98,11 +105,11 @@ class _Storer:
             return substitute(call, self._loads)
         condition, *cases = call.args
         condition = mutator.mutate(condition)
-        kept, load = _variable("value", call)
+        kept = _variable("value", call, self._scope)
         then_case, else_case = (self._assigned(kept, case, mutator) for case in cases)
         chosen = tirx.IfThenElse(condition, then_case, else_case)
         self._before += [tirx.AllocBuffer(kept), chosen]
-        return load
+        return tirx.BufferLoad(kept, [0])
 
     def _assigned(self, kept: ir.Var, case: ir.Expr, mutator: Mutator) -> tirx.Stmt:
         """The statements that store one value of a choice, which run only where it is taken."""
@@ -112,46 +119,24 @@ class _Storer:
         return seq([*inner, tirx.BufferStore(kept, value, [0])])
 
 
-def _variable(name: str, value: Any) -> tuple[ir.Var, Any]:
-    """A variable for a value, and what loads it."""
-    kept = tirx.decl_buffer((1,), str(value.ty.dtype), name=name, scope="global")
-    return kept, tirx.BufferLoad(kept, [0])
+def _variable(name: str, value: Any, scope: str, loop: tirx.For | None = None) -> ir.Var:
+    """A variable for a value, of each iteration of a vectorized loop."""
+    shape = (1 if loop is None else loop.extent,)
+    return tirx.decl_buffer(shape, str(value.ty.dtype), name=name, scope=scope)
 
 
 def _is_scalar(value: ir.Expr) -> bool:
     return ir.is_prim_expr(value) and int(DataType(str(value.ty.dtype)).lanes) == 1
 
 
-def _cost(statement: tirx.Stmt) -> int:
-    """How much comes of putting values in the places of their names: copies, each choice twice.
-
-    TVM simplifies what stands in a choice once for each of its outcomes.
-    """
-    costs: dict[ir.Var, int] = {}
+def _costs_of_names_in(statement: tirx.Stmt) -> NameCosts:
+    costs = NameCosts(_MOST_COPIES_FOR_LLVM)
 
     def visit(let: tirx.Let, mutator: Mutator) -> ir.Expr:
         mutator.mutate(let.value)
-        costs[let.var] = _cost_of_value(costs, let.value)
+        costs.note(let.var, let.value)
         mutator.mutate(let.body)
         return let
 
     mutated(statement, (tirx.Let, visit))
-    return _sum_of(costs, statement)
-
-
-def _cost_of_value(costs: Mapping[ir.Var, int], value: ir.Expr) -> int:
-    return max(1, _sum_of(costs, value)) << _choices_in(value)
-
-
-def _sum_of(costs: Mapping[ir.Var, int], node: ir.Node) -> int:
-    """What the names in a node cost."""
-    return sum(costs.get(var, 0) for var in nodes_in(node, ir.Var))
-
-
-def _choices_in(value: ir.Expr) -> int:
-    """How many choices there are; TVM makes four of a division that rounds down."""
-    choices = nodes_in(value, (tirx.Select, ir.Call))
-    divisions = [d for d in nodes_in(value, (tirx.FloorDiv, tirx.FloorMod)) if is_division(d)]
-    return sum(isinstance(c, tirx.Select) or is_if_then_else(c) for c in choices) + 4 * len(
-        divisions
-    )
+    return costs

@@ -1,0 +1,62 @@
+"""What it costs to put the values of names in the places of the names, as TVM's analyzer does."""
+
+from __future__ import annotations
+
+from tvm import ir, tirx
+
+from tvmtile._tvm import nodes_in
+from tvmtile.ir.calls import is_if_then_else
+from tvmtile.ir.divisions import is_division
+from tvmtile.ir.nodes import once_per_node
+
+_MOST_COPIES = 100
+_MOST_DEEP = 100
+"""Names in one another: their values are nodes in one another, which TVM visits by recursion."""
+
+
+class NameCosts:
+    """Counts what comes of putting the values of names, each noted once, in their places.
+
+    `most_copies` of the names that have no value are too many.
+    """
+
+    def __init__(self, most_copies: int = _MOST_COPIES) -> None:
+        self._most_copies = most_copies
+        self._copies: dict[ir.Var, int] = {}
+        self._depths: dict[ir.Var, int] = {}
+
+    def note(self, var: ir.Var, value: ir.Expr) -> bool:
+        """Note the value of a name; tell whether it had better stay where it is.
+
+        The name then counts as one of which nothing is known.
+        """
+        names, choices = _names_and_choices(value)
+        copies = max(1, sum(self._copies.get(name, 0) for name in names)) << choices
+        depth = 1 + max((self._depths.get(name, 0) for name in names), default=0)
+        is_kept = copies > self._most_copies or depth > _MOST_DEEP
+        self._copies[var], self._depths[var] = (1, 0) if is_kept else (copies, depth)
+        return is_kept
+
+    def are_too_many(self, node: ir.Node, times: int = 1) -> bool:
+        """Tell whether a node, so many times, comes to too much."""
+        names = nodes_in(node, ir.Var)
+        return sum(self._copies.get(name, 0) for name in names) * times > self._most_copies
+
+
+@once_per_node
+def _names_and_choices(value: ir.Expr) -> tuple[list[ir.Var], int]:
+    """The names in a value, as often as they stand there, and how many choices there are.
+
+    TVM simplifies what stands in a choice once for each of its outcomes; it makes four of a division
+    that rounds down.
+    """
+    names: list[ir.Var] = []
+    choices = 0
+    for node in nodes_in(value, (ir.Var, tirx.Select, ir.Call, tirx.FloorDiv, tirx.FloorMod)):
+        if isinstance(node, ir.Var):
+            names.append(node)
+        elif isinstance(node, tirx.Select) or is_if_then_else(node):
+            choices += 1
+        elif is_division(node):
+            choices += 4
+    return names, choices
