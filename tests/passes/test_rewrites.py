@@ -20,7 +20,9 @@ from tvmtile import errors, passes
 from tvmtile.codegen.kept_maps import kept_maps
 from tvmtile.errors import TileWarning
 from tvmtile.pipeline import CHECKS
+from tvmtile.tvm_pipeline import tvm_pipeline
 
+assert tvm_pipeline  # whose import makes all passes known
 HERE = Path(__file__).resolve().parent
 NAMES = {"T": T, "I": tvm.script.ir, "Axis": Axis, "kept_maps": kept_maps}
 PASSES = {
