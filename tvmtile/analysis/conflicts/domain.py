@@ -47,8 +47,8 @@ class Domain:
         self.num_threads = launch.num_threads
         for loop in (*launch.blocks, *launch.threads):
             self._analyzer.bind(loop.loop_var, ir.Range.from_min_extent(loop.min, loop.extent))
-        self._varying = {loop.loop_var for loop in launch.threads} | defined_in(launch.body)
-        self._varying -= uniform
+        self._threads = {loop.loop_var for loop in launch.threads}
+        self._varying = (self._threads | defined_in(launch.body)) - uniform
         self._symbols: dict[tuple[Hashable, str], ir.Var] = {}
         self._known: dict[Hashable, Any] = {}
         self._canonical: dict[int, tuple[ir.Expr, ir.Expr]] = {}
@@ -80,6 +80,10 @@ class Domain:
     def is_uniform(self, var: ir.Var) -> bool:
         """Tell whether a variable has one value for all threads, in all iterations."""
         return var not in self._varying
+
+    def is_loaded(self, name: ir.Var) -> bool:
+        """Tell whether a name, of no loop, has a value that a thread gets from memory."""
+        return name in self._varying and name not in self._threads
 
     def upper_bound(self, expression: ir.Expr) -> int:
         """The largest value of an expression, as far as is known."""

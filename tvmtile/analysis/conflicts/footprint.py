@@ -32,6 +32,7 @@ from tvmtile.analysis.effects import Access, Loop
 from tvmtile.errors import SourceLocation
 from tvmtile.ir.conditions import conjuncts
 from tvmtile.ir.kernels import Launch
+from tvmtile.ir.rewriting import contains, variables_of
 from tvmtile.ir.threads import WARP_SIZE
 
 _FEW = 16  # accesses of a buffer: all pairs of them are compared
@@ -65,6 +66,12 @@ class Footprints:
     def threads_where(self, conditions: Iterable[ir.Expr]) -> int:
         """The threads for which conditions on them certainly hold, a bit each."""
         return self._holding(conditions, unknown=False)
+
+    def is_scattered(self, access: Access) -> bool:
+        """Tell whether values that threads load say which elements an access touches."""
+        loops = {loop.var for loop in access.loops}
+        names = [name for name in variables_of(access.indices or ()) if name not in loops]
+        return contains(access.indices, ir.TensorLoad) or any(map(self._domain.is_loaded, names))
 
     def are_alike_in_warps(self, expression: ir.Expr) -> bool:
         """Tell whether an expression of the thread's index has one value in each warp."""

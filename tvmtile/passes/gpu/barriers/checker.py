@@ -109,6 +109,10 @@ class Checker:
         """Take two accesses to be in order."""
         self._forgiven.add((race.earlier, race.later))
 
+    def is_scattered(self, access: Access) -> bool:
+        """Tell whether values that threads load say which elements an access touches."""
+        return self._footprints.is_scattered(access)
+
     def follow(self, program: Sequence) -> None:
         """Find which asynchronous copies are in flight where loops begin: they may arrive inside."""
         self._is_looking = False

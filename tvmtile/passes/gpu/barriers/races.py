@@ -18,12 +18,18 @@ class Race(Exception):
     """Two accesses that no barrier separates, or no wait for an asynchronous copy."""
 
     def __init__(
-        self, earlier: Access, later: Access, *, in_flight: Collision = Collision.NEVER
+        self,
+        earlier: Access,
+        later: Access,
+        *,
+        in_flight: Collision = Collision.NEVER,
+        in_statement: bool = False,
     ) -> None:
         super().__init__("race")
         self.earlier = earlier
         self.later = later
         self.in_flight = in_flight
+        self.in_statement = in_statement
 
 
 def may_race(a: Access, b: Access) -> bool:

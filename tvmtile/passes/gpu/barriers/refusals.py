@@ -10,6 +10,11 @@ from tvmtile.ir.operands import describe
 from tvmtile.passes.gpu.barriers.checker import Checker
 from tvmtile.passes.gpu.barriers.races import Race
 
+_ROWS = (
+    "; an index that is loaded from memory may be anything: where it stays in a row of the thread's "
+    "own, give the tile an axis of rows, s[row, index] for s[row * length + index]"
+)
+
 
 def settle(race: Race, checker: Checker) -> None:
     """Refuse a race that no barrier can prevent; where the author answers for races, warn of it.
@@ -19,7 +24,7 @@ def settle(race: Race, checker: Checker) -> None:
     DataRace, VerifyError
         If nobody answers for it.
     """
-    error = refuse(race)
+    error = refuse(race, is_scattered=checker.is_scattered(race.later))
     if not checker.forgives or race.in_flight != Collision.NEVER:
         raise error
     warn(
@@ -29,11 +34,21 @@ def settle(race: Race, checker: Checker) -> None:
     checker.forgive(race)
 
 
-def refuse(race: Race) -> DataRace | VerifyError:
-    """The error for a race that no barrier can prevent."""
+def refuse(race: Race, *, is_scattered: bool) -> DataRace | VerifyError:
+    """The error for a race that no barrier can prevent.
+
+    Which elements the later access touches is known to the kernel's input alone if it is scattered.
+    """
     earlier, later = race.earlier, race.later
     if race.in_flight != Collision.NEVER:
         return _refuse_before_arrival(earlier, later)
+    rows = _ROWS if is_scattered else ""
+    if race.in_statement:
+        return DataRace(
+            f"threads read elements of {describe(later.root)} that others write in the same statement",
+            location=later.location,
+            help="read them into a local variable or a fragment first" + rows,
+        )
     what = "written" if later.writes else "read"
     before = "written" if earlier.writes else "read"
     where = "" if earlier.location is None else f", at {earlier.location}"
@@ -51,7 +66,7 @@ def refuse(race: Race) -> DataRace | VerifyError:
         f"{before} them before{where}, and no barrier can stand between: not all threads of the "
         "block come there together",
         location=later.location or earlier.location,
-        help="end the branch, or the loop, that depends on the thread between the two",
+        help="end the branch, or the loop, that depends on the thread between the two" + rows,
     )
 
 

@@ -20,14 +20,13 @@ from tvmtile.analysis.conflicts.dependence import ConflictScope
 from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.analysis.effects import Access, Effects, Loop
 from tvmtile.analysis.uniformity import ThreadVariance
-from tvmtile.errors import DataRace
 from tvmtile.ir.asynchronous import signalled, waited
 from tvmtile.ir.barriers import arrivals, is_barrier, scope_of
 from tvmtile.ir.calls import effect_of, is_extern_call, op_name
 from tvmtile.ir.conditions import conjuncts
 from tvmtile.ir.kernels import Launch, flattened, is_loop_exit, statements_of
 from tvmtile.ir.nodes import once_per_node
-from tvmtile.ir.operands import constant, describe, literal
+from tvmtile.ir.operands import constant, literal
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.rewriting import substitute, variables_of
 from tvmtile.ir.threads import Group, group_of_region
@@ -55,6 +54,7 @@ from tvmtile.passes.gpu.barriers.items import (
     accesses_of,
     has_own_flow,
 )
+from tvmtile.passes.gpu.barriers.races import Race
 from tvmtile.passes.gpu.barriers.refusals import settle
 
 _COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
@@ -329,12 +329,7 @@ class Builder:
                 if earlier.root.same_as(later.root) and self.checker.between(
                     earlier, later, context.loops
                 ):
-                    raise DataRace(
-                        f"threads read elements of {describe(later.root)} that others write in the "
-                        "same statement",
-                        location=later.location,
-                        help="read them into a local variable or a fragment first",
-                    )
+                    settle(Race(earlier, later, in_statement=True), self.checker)
         return Leaf(stmt, accesses)
 
     def _loop(self, stmt: tirx.For | tirx.While, context: _Context) -> Item:
