@@ -113,6 +113,10 @@ class TileOp:
         """The mbarrier, an element, at which a thread waits; None of other operators."""
         return None
 
+    def counted(self) -> tuple[ir.Var, tuple[int, ...]] | None:
+        """The mbarriers that it makes ready, and how many threads arrive at each in a phase."""
+        return None
+
     def phase(self) -> ir.Expr | None:
         """The parity of the phase that it waits for; None of other operators."""
         return None

@@ -266,6 +266,9 @@ class InitMbarriers(ValueOp):
     barriers: ir.Expr
     counts: Any = ()
 
+    def counted(self) -> tuple[ir.Var, tuple[int, ...]]:
+        return buffer_of(self.barriers), tuple(map(int, self.counts))
+
 
 @tile_operator
 class Mbarrier(ValueOp):

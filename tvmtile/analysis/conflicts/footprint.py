@@ -136,7 +136,10 @@ class Footprints:
     def _canonical(self, access: Access) -> tvm_ffi.StructuralKey:
         """What says which elements an access touches, simplified."""
         used = [*(access.indices or ()), *(stride for _, stride in access.block)]
-        return tvm_ffi.StructuralKey([[*map(self._domain.canonical, used)], [*access.conditions]])
+        on = [] if access.completes_on is None else [access.completes_on]
+        return tvm_ffi.StructuralKey(
+            [[*map(self._domain.canonical, used)], [*access.conditions], on]
+        )
 
     def meetings(self, accesses: Mapping[Access, int]) -> dict[Access, Iterable[Access]]:
         """Which others each access of a buffer may touch elements of; not those that touch none.

@@ -21,6 +21,7 @@ from tvmtile.analysis.conflicts.dependence import Collision, ConflictScope, Dist
 from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.analysis.effects import Access, Loop
 from tvmtile.passes.gpu.barriers.clusters import Cluster, Done
+from tvmtile.passes.gpu.barriers.handovers import Handovers, orders_groups
 from tvmtile.passes.gpu.barriers.items import (
     Barriers,
     Branch,
@@ -83,8 +84,19 @@ class _OtherOrder(NamedTuple):
 class Checker:
     """Looks for races. Where it `forgives`, the author answers for those that no barrier prevents."""
 
-    def __init__(self, footprints: Footprints, cluster: Cluster, *, forgives: bool = False) -> None:
+    def __init__(
+        self,
+        footprints: Footprints,
+        cluster: Cluster,
+        hands_over: Callable[[Sequence, Barriers], Handovers] | None,
+        *,
+        forgives: bool = False,
+    ) -> None:
         self.forgives = forgives
+        self._hands_over = hands_over
+        self._handovers: Handovers | None = None
+        self._excused: Race | None = None
+        self._program: Sequence | None = None
         self._forgiven: set[tuple[Access, Access]] = set()
         self._footprints = footprints
         self._cluster = cluster
@@ -109,12 +121,39 @@ class Checker:
         """Take two accesses to be in order."""
         self._forgiven.add((race.earlier, race.later))
 
+    def is_handed_over(self, race: Race) -> bool:
+        """Tell whether mbarriers order two accesses, which the order of the text does not show."""
+        if self._handovers is None:
+            if self._hands_over is None or self._program is None:
+                return False
+            self._handovers = self._hands_over(self._program, {})
+        if not self._handovers.order(race.earlier, race.later):
+            return False
+        self._excused = self._excused or race
+        return True
+
+    def left_open(self, barriers: Barriers) -> Race | None:
+        """Find a race between groups that neither mbarriers nor some barriers prevent.
+
+        It is looked for where what threads do at mbarriers is known, and nothing else orders them.
+        """
+        if self._hands_over is None or self._program is None:
+            return None
+        if self._excused is None and not orders_groups(self._program):
+            return None
+        handovers = self._hands_over(self._program, barriers)
+        if not handovers.are_known:
+            return self._excused
+        found = handovers.unordered(self._forgiven)
+        return None if found is None else Race(*found)
+
     def is_scattered(self, access: Access) -> bool:
         """Tell whether values that threads load say which elements an access touches."""
         return self._footprints.is_scattered(access)
 
     def follow(self, program: Sequence) -> None:
         """Find which asynchronous copies are in flight where loops begin: they may arrive inside."""
+        self._program = program
         self._is_looking = False
         self.race(program, (), {})
         self._is_looking = True
@@ -203,6 +242,7 @@ class Checker:
             of_some = [item for _, item in steps if self._threads_in(item)]
             parts = [case for item in of_some if isinstance(item, Branch) for case in item.cases]
             is_ordered = len(parts) < 2 or not self._is_looking
+            is_ordered = is_ordered or self._noted is not None or self._excused is not None
             if not is_ordered:
                 self._other_orders.append(self._backwards(parts, state, loops))
             for slot, item in steps:
@@ -448,6 +488,8 @@ class Checker:
             if scope <= earlier.ordered:
                 continue
             if (earlier.access, later) in self._forgiven:
+                continue
+            if self._excused and self._handovers and self._handovers.order(earlier.access, later):
                 continue
             if any(order.excuses(earlier, done) for order in self._other_orders):
                 continue

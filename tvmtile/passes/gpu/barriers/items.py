@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from tvm import tirx
+from tvm import ir, tirx
 
 from tvmtile.analysis.conflicts.dependence import ConflictScope
 from tvmtile.analysis.effects import Access, Loop, Mbarrier
@@ -60,6 +60,10 @@ class Handover:
     """Of the mbarrier itself, and others of the statement."""
     mbarrier: Mbarrier
     """Which one."""
+    index: ir.Expr
+    """Its number among those of the buffer."""
+    parity: ir.Expr | None
+    """Of the phase that they wait for."""
     comers: Arrivals
     """Who certainly does it, and whose mbarrier that is."""
     waits: bool
@@ -122,9 +126,7 @@ class Branch:
     @cached_property
     def hands_over(self) -> bool:
         """Tell whether threads in it come to an mbarrier."""
-        return any(
-            isinstance(item, Handover) for case in self.cases for item in _items_in(case.items)
-        )
+        return any(isinstance(item, Handover) for item in items_in(self))
 
     @property
     def paths(self) -> list[Sequence]:
@@ -164,10 +166,11 @@ def _children(item: Item) -> Iterator[Item]:
         yield from item.body.items
 
 
-def _items_in(items: Iterable[Item]) -> Iterator[Item]:
-    for item in items:
-        yield item
-        yield from _items_in(_children(item))
+def items_in(item: Item | Sequence) -> Iterator[Item]:
+    """The items in one, or in several, at any depth."""
+    for child in item.items if isinstance(item, Sequence) else _children(item):
+        yield child
+        yield from items_in(child)
 
 
 def accesses_of(item: Item | Sequence) -> list[Access]:

@@ -51,6 +51,13 @@ def place(program: Sequence, checker: Checker, *, of_device: bool) -> Barriers:
         If barriers at all places do not suffice.
     """
     checker.follow(program)
+    barriers = _placed(program, checker, of_device=of_device)
+    while (race := checker.left_open(barriers)) is not None:
+        settle(race, checker)
+    return barriers
+
+
+def _placed(program: Sequence, checker: Checker, *, of_device: bool) -> Barriers:
     if checker.race(program, (), {}) is None:
         return {}
     try:

@@ -17,13 +17,17 @@ _ROWS = (
 
 
 def settle(race: Race, checker: Checker) -> None:
-    """Refuse a race that no barrier can prevent; where the author answers for races, warn of it.
+    """Refuse a race that no barrier can prevent, but for what mbarriers order.
+
+    Where the author answers for races, warn of it.
 
     Raises
     ------
     DataRace, VerifyError
         If nobody answers for it.
     """
+    if checker.is_handed_over(race):
+        return
     error = refuse(race, is_scattered=checker.is_scattered(race.later))
     if not checker.forgives or race.in_flight != Collision.NEVER:
         raise error

@@ -38,6 +38,7 @@ from tvmtile.passes.gpu.barriers.groups import (
     seen_by,
     waits_apart,
 )
+from tvmtile.passes.gpu.barriers.handovers import Handovers
 from tvmtile.passes.gpu.barriers.items import (
     Barrier,
     Branch,
@@ -166,7 +167,13 @@ class Builder:
         self._footprints = footprints(self._uniform_names(launch.body))
         self._warps = functools.cache(lambda: _Warps(launch, effects, self._footprints, group))
         self._cluster = Cluster(self._footprints, blocks)
-        self.checker = Checker(self._footprints, self._cluster, forgives=forgives)
+        hands_over = functools.partial(Handovers, launch, effects, self._footprints, group)
+        self.checker = Checker(
+            self._footprints,
+            self._cluster,
+            hands_over if blocks == 1 else None,
+            forgives=forgives,
+        )
 
     @property
     def exchanges_through_device(self) -> bool:
@@ -262,6 +269,8 @@ class Builder:
             stmt,
             self._read([stmt], context),
             self._effects.mbarrier(mbarrier),
+            resolved(mbarrier.indices[0]),
+            op.phase(),
             comers,
             released is None,
             op.releases_copies(),

@@ -1,0 +1,313 @@
+"""The steps of groups of threads, run together for a known number of iterations, with vector clocks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from tvm import ir
+
+from tvmtile.analysis.conflicts.dependence import ConflictScope
+from tvmtile.analysis.effects import Access
+from tvmtile.passes.gpu.barriers.handover_steps import (
+    Case,
+    Do,
+    Meet,
+    Repeat,
+    Step,
+    Sync,
+    Token,
+    Unknown,
+    Values,
+)
+from tvmtile.passes.gpu.barriers.items import (
+    Signal,
+    TokenWait,
+)
+from tvmtile.passes.gpu.barriers.state import Open, Signals
+
+_MOST_STEPS = 400_000
+
+Component = Any
+"""A group of threads, by its number, or an mbarrier, by its buffer and number."""
+Clock = dict[Component, int]
+"""The moments of groups, and the phases of mbarriers, up to which all is known to be over."""
+
+
+@dataclass(eq=False)
+class Event:
+    """An access by a group of threads, in some iterations."""
+
+    access: Access
+    group: int
+    values: tuple[tuple[ir.Var, int], ...]
+    before: Clock
+    """What is over before it."""
+    after: list[tuple[Component, int]] = field(default_factory=list)
+    """Each: whoever knows this group, or mbarrier, up to there, knows that the access is over."""
+    opened: Open | None = None
+    """Of what goes on until a wait."""
+    phase: int | None = None
+    """Of what completes on an mbarrier: the phase in which its bytes are expected."""
+
+    @property
+    def is_copied(self) -> bool:
+        """It completes on an mbarrier."""
+        return self.opened is not None and self.opened.signals is None
+
+    def is_before(self, other: Event) -> bool:
+        return any(other.before.get(key, 0) >= moment for key, moment in self.after)
+
+
+@dataclass(eq=False)
+class _Phases:
+    """An mbarrier."""
+
+    key: Component
+    count: int
+    pending: int = 0
+    arrived: Clock = field(default_factory=dict)
+    over: list[Clock] = field(default_factory=list)
+    """What is known of each phase that is over."""
+
+
+def _joined(a: Clock, b: Clock) -> Clock:
+    return {key: max(a.get(key, 0), b.get(key, 0)) for key in {**a, **b}}
+
+
+class Run:
+    """The kernel with loops of a known number of iterations."""
+
+    def __init__(
+        self,
+        steps: list[Step],
+        groups: list[int],
+        threads_of: Callable[[Access], int],
+        counts: dict[ir.Var | None, tuple[int, ...]],
+        values: Values,
+        open_loops: Iterable[Repeat] = (),
+        period: int = 0,
+    ) -> None:
+        self._groups, self._threads_of = groups, threads_of
+        self._counts = counts
+        self._open_loops, self._period = list(open_loops), period
+        self._looping: dict[int, Repeat] = {}
+        self.events: dict[int, list[Event]] = defaultdict(list)
+        self._now = [1] * len(groups)
+        self._waits = [0] * len(groups)
+        self._clocks: list[Clock] = [{} for _ in groups]
+        self._phases: dict[Component, _Phases] = {}
+        self._in_flight: list[list[Event]] = [[] for _ in groups]
+        self._expected: dict[tuple[int, Component], int] = {}
+        self._seen: set[Any] = set()
+        self._work = 0
+        self._cut = 0
+        self._at_cut: set[int] = set()
+        self._bases: dict[int, Clock] = {}
+        self.states: dict[int, Any] = {}
+        self._play([self._thread(n, steps, dict(values)) for n in range(len(groups))])
+
+    # The schedule ------------------------------------------------------------------------------------
+
+    def _play(self, threads: list[Iterator[Callable[[], bool]]]) -> None:
+        waiting: dict[int, Callable[[], bool]] = {n: lambda: True for n in range(len(threads))}
+        while waiting:
+            ready = [n for n, is_ready in waiting.items() if is_ready()]
+            if not ready:
+                if not self._at_cut:
+                    raise Unknown  # they wait for ever
+                if self._at_cut != set(waiting):
+                    raise Unknown
+                self._take_state()
+                continue
+            for n in ready:
+                step = next(threads[n], None)
+                if step is None:
+                    del waiting[n]
+                else:
+                    waiting[n] = step
+
+    def _take_state(self) -> None:
+        """At the beginning of an iteration: what is known, but for what was over a period before."""
+        times: Clock = dict(enumerate(self._now))
+        times |= {key: len(each.over) for key, each in self._phases.items()}
+        self._bases[self._cut] = times
+        before = self._bases.get(self._cut - self._period, {})
+
+        def relative(clock: Clock) -> frozenset[tuple[Component, int]]:
+            recent = (key for key, moment in clock.items() if moment >= before.get(key, 0))
+            return frozenset((key, clock[key] - times[key]) for key in recent)
+
+        self.states[self._cut] = (
+            tuple(map(relative, self._clocks)),
+            {
+                key: (
+                    len(each.over) % 2,
+                    each.pending,
+                    relative(each.arrived),
+                    tuple(map(relative, each.over[before.get(key, 0) :])),
+                )
+                for key, each in self._phases.items()
+            },
+            [
+                [
+                    (id(event.access), event.opened and event.opened.signals)
+                    for event in own
+                    if not event.after
+                ]
+                for own in self._in_flight
+            ],
+            {
+                key: phase - times[key[1]]
+                for key, phase in self._expected.items()
+                if phase >= before.get(key[1], 0)
+            },
+        )
+        self._cut += 1
+        self._at_cut = set()
+
+    def _thread(self, n: int, steps: list[Step], values: Values) -> Iterator[Callable[[], bool]]:
+        for step in steps:
+            self._work += 1
+            if self._work > _MOST_STEPS:
+                raise Unknown
+            if isinstance(step, Do):
+                self._do(n, step, values)
+            elif isinstance(step, Token):
+                self._token(n, step.item)
+            elif isinstance(step, Sync):
+                phases = self._phases_of(None, 0)
+                self._arrive(n, phases)
+                yield from self._wait(n, phases, self._clocks[n].get(phases.key, 0) % 2)
+            elif isinstance(step, Meet):
+                yield from self._meet(n, step, values)
+            elif isinstance(step, Case):
+                yield from self._thread(n, self._taken(n, step, values), values)
+            else:
+                first = step.low.at(values)
+                for k in range(step.extent.at(values)):
+                    if step in self._open_loops and k <= 3 * self._period:
+                        yield from self._come_to_cut(n, step, k)
+                    values[step.var] = first + k
+                    yield from self._thread(n, step.body, values)
+                values.pop(step.var, None)
+
+    def _come_to_cut(self, n: int, loop: Repeat, k: int) -> Iterator[Callable[[], bool]]:
+        if self._looping.setdefault(n, loop) is not loop:
+            raise Unknown  # a second one
+        if self._cut <= k:
+            self._at_cut.add(n)
+            yield lambda: self._cut > k
+
+    def _taken(self, n: int, step: Case, values: Values) -> list[Step]:
+        group = self._groups[n]
+        for part in step.parts:
+            holds = bool(part & group) if isinstance(part, int) else bool(part.at(values))
+            if not holds:
+                return step.other
+        return step.then
+
+    # What the threads of a group do ------------------------------------------------------------------
+
+    def _do(self, n: int, step: Do, values: Values) -> None:
+        for access, number in step.accesses:
+            if not self._threads_of(access) & self._groups[n]:
+                continue
+            own = tuple(
+                (loop.var, values[loop.var])
+                for loop in access.loops
+                if loop.var is not None and loop.var in values
+            )
+            event = Event(access, n, own, self._clocks[n])
+            on = None
+            if access.mbarrier is not None and number is not None:
+                on = self._phases_of(access.mbarrier.root, number.at(values))
+            if access.mbarrier is not None and not access.root.same_as(access.mbarrier.root):
+                event.phase = None if on is None else self._expected.get((n, on.key))
+                event.opened = Open(access, frozenset(), ConflictScope.NONE)
+                if on is not None and event.phase is not None:
+                    is_over = self._clocks[n].get(on.key, 0) > event.phase
+                    event.after += [] if is_over else [(on.key, event.phase + 1)]
+            elif access.token is not None:
+                event.opened = Open(access, frozenset(), ConflictScope.NONE, Signals())
+                self._in_flight[n].append(event)
+            else:
+                if on is not None:
+                    self._expect(n, on)
+                key = (id(access), n, self._now[n], self._waits[n], own)
+                if key in self._seen:
+                    continue
+                self._seen.add(key)
+                event.after.append((n, self._now[n]))
+            self.events[id(access)].append(event)
+
+    def _expect(self, n: int, phases: _Phases) -> None:
+        """Take in that the phase which a group knows to go on lasts until bytes have come."""
+        phase = len(phases.over)
+        if self._clocks[n].get(phases.key, 0) == phase:
+            self._expected[n, phases.key] = phase
+        else:
+            self._expected.pop((n, phases.key), None)
+
+    def _token(self, n: int, item: Signal | TokenWait) -> None:
+        for event in list(self._in_flight[n]):
+            opened = event.opened
+            if opened is None or event.access.token is None or not opened.is_of(item):
+                continue
+            if isinstance(item, Signal):
+                event.opened = opened.signalled(item.token)
+            elif opened.arrived(item.awaited).signals is None:
+                event.after.append((n, self._now[n]))
+                self._in_flight[n].remove(event)
+
+    def _meet(self, n: int, step: Meet, values: Values) -> Iterator[Callable[[], bool]]:
+        phases = self._phases_of(step.item.mbarrier.root, step.number.at(values))
+        if step.item.waits:
+            if step.parity is None:
+                raise Unknown
+            yield from self._wait(n, phases, step.parity.at(values))
+        else:
+            self._arrive(n, phases, with_copies=step.item.with_copies)
+
+    def _phases_of(self, root: ir.Var | None, number: int) -> _Phases:
+        key = root, number
+        if key not in self._phases:
+            counts = self._counts.get(root, ())
+            if not 0 <= number < len(counts):
+                raise Unknown
+            self._phases[key] = _Phases(key, counts[number])
+        return self._phases[key]
+
+    def _arrive(self, n: int, phases: _Phases, *, with_copies: bool = False) -> None:
+        phase = len(phases.over)
+        if self._clocks[n].get(phases.key, 0) != phase:
+            raise Unknown  # it may count in the phase before
+        for event in list(self._in_flight[n]):
+            if with_copies and event.opened is not None and event.opened.is_cp_async:
+                event.after.append((phases.key, phase + 1))
+        known = {**self._clocks[n], n: self._now[n]}
+        self._now[n] += 1
+        phases.arrived = _joined(phases.arrived, known)
+        phases.pending += self._groups[n].bit_count()
+        if phases.pending > phases.count:
+            raise Unknown
+        if phases.pending == phases.count:
+            phases.pending = 0
+            phases.arrived = {**phases.arrived, phases.key: phase + 1}
+            phases.over.append(phases.arrived)
+            expected = {(key, of) for (_, key), of in self._expected.items()}
+            if phases.count == 1 and (phases.key, phase) not in expected:
+                self._clocks[n] = {**self._clocks[n], phases.key: phase + 1}
+                self._waits[n] += 1
+
+    def _wait(self, n: int, phases: _Phases, parity: int) -> Iterator[Callable[[], bool]]:
+        known = self._clocks[n].get(phases.key, 0)
+        if parity != known % 2:
+            return  # for one that it knows to be over
+        yield lambda: len(phases.over) > known
+        if len(phases.over) > known + 1:
+            raise Unknown  # it may have missed the phase
+        self._clocks[n] = _joined(self._clocks[n], phases.over[known])
+        self._waits[n] += 1

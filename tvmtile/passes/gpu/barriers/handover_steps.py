@@ -1,0 +1,320 @@
+"""What groups of threads do at mbarriers: the items of a kernel as steps with known numbers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.sym import Analyzer
+
+from tvmtile._tvm import PURE, is_buffer_var, mapped, nodes_in
+from tvmtile.analysis.conflicts.dependence import ConflictScope
+from tvmtile.analysis.conflicts.footprint import Footprints
+from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
+from tvmtile.analysis.effects import Access, Effects
+from tvmtile.ir.calls import effect_of, takes_address
+from tvmtile.ir.conditions import conjuncts
+from tvmtile.ir.kernels import Launch
+from tvmtile.ir.operands import constant, literal
+from tvmtile.ir.rewriting import mentions, variables_of
+from tvmtile.ir.scopes import is_global, is_private
+from tvmtile.ir.threads import Group
+from tvmtile.passes.gpu.barriers.items import (
+    Barriers,
+    Branch,
+    Exit,
+    Handover,
+    Item,
+    Iteration,
+    Leaf,
+    Sequence,
+    Signal,
+    TokenWait,
+    Wait,
+    accesses_of,
+)
+
+Values = dict[ir.Var, int]
+"""Of the variables of loops, and of what their numbers of iterations depend on."""
+
+
+class Unknown(Exception):
+    """What the threads do at mbarriers depends on what is not known here."""
+
+
+class Number:
+    """An integer, or a condition, that depends on the iterations of loops."""
+
+    def __init__(self, expression: ir.Expr) -> None:
+        self.become(expression)
+        self._known: dict[tuple[int, ...], int] = {}
+
+    def become(self, expression: ir.Expr) -> None:
+        """Take the place of another expression."""
+        self.expression = expression
+        self.names = variables_of(expression)
+
+    def at(self, values: Values) -> int:
+        if any(name not in values for name in self.names):
+            raise Unknown
+        key = tuple(values[name] for name in self.names)
+        if key not in self._known:
+            try:
+                found = evaluate(self.expression, values, lambda _: False, 0).numbers
+            except NotSeparable:
+                raise Unknown from None
+            self._known[key] = int(found)
+        return self._known[key]
+
+
+@dataclass(eq=False)
+class Do:
+    """Accesses; those that complete on an mbarrier with its number."""
+
+    accesses: list[tuple[Access, Number | None]]
+
+
+@dataclass(eq=False)
+class Meet:
+    """An arrival or a wait at an mbarrier: its number, and the parity that is waited for."""
+
+    item: Handover
+    number: Number
+    parity: Number | None
+
+
+@dataclass(eq=False)
+class Token:
+    """The end of a batch of the group's asynchronous work, or a wait for it."""
+
+    item: Signal | TokenWait
+
+
+@dataclass(eq=False)
+class Sync:
+    """A barrier of all threads that are looked at."""
+
+
+@dataclass(eq=False)
+class Case:
+    """`then` where all parts hold, each for some threads, a bit each, or a condition on iterations."""
+
+    parts: list[int | Number]
+    then: list[Step]
+    other: list[Step]
+
+
+@dataclass(eq=False)
+class Repeat:
+    """A loop."""
+
+    var: ir.Var
+    low: Number
+    extent: Number
+    body: list[Step]
+
+
+Step = Do | Meet | Token | Sync | Case | Repeat
+
+
+def _has_steps(item: Item) -> bool:
+    if isinstance(item, Branch):
+        return any(_has_steps(child) for case in item.cases for child in case.items)
+    if isinstance(item, Iteration):
+        return any(map(_has_steps, item.body.items))
+    return not isinstance(item, Leaf)
+
+
+class Reader:
+    """Makes steps of items, in which names and scalars of a thread have their values."""
+
+    def __init__(
+        self,
+        launch: Launch,
+        effects: Effects,
+        footprints: Footprints,
+        group: Group | None,
+        barriers: Barriers,
+    ) -> None:
+        self._effects, self._footprints, self._group = effects, footprints, group
+        self._barriers = barriers
+        self._threads = {loop.loop_var for loop in launch.threads}
+        calls = nodes_in(launch.body, ir.Call)
+        self._shared_scalars = {
+            name
+            for call in calls
+            for name in (variables_of(call) if takes_address(call) else call.args)
+            if is_buffer_var(name)
+        }
+        for view in nodes_in(launch.body, tirx.DeclBuffer):
+            self._shared_scalars.update(variables_of(view.data))
+        self._scalars: dict[ir.Var, ir.Expr] = {}
+        self._names: dict[ir.Var, ir.Expr] = {}
+        self._symbols: dict[tvm_ffi.StructuralKey, ir.Var] = {}
+        self._inner: set[ir.Var] = set()
+        self.masks: list[int] = []
+        self.open_loops: list[Repeat] = []
+        self.numbers: list[Number] = []
+
+    def steps(self, sequence: Sequence) -> list[Step]:
+        steps: list[Step] = []
+        for slot, item in itertools.zip_longest(sequence.slots, sequence.items):
+            barrier = None if slot is None else self._barriers.get(slot)
+            if barrier is not None and barrier.scope == ConflictScope.BLOCK:
+                steps.append(Sync())
+            if item is not None:
+                steps += self._of(item)
+        return steps
+
+    def _of(self, item: Item) -> Iterator[Step]:
+        if isinstance(item, Exit):
+            raise Unknown
+        if isinstance(item, Branch | Iteration):
+            if not _has_steps(item):
+                self._forget(item.statement)
+                yield self._do(accesses_of(item))
+                return
+            yield self._do(item.head)
+            if isinstance(item, Iteration):
+                yield self._loop(item)
+            elif isinstance(item.statement, tirx.IfThenElse):
+                yield self._branch(item, item.statement)
+            else:
+                yield from self.steps(item.cases[0])
+            return
+        if isinstance(item, Leaf):
+            self._note(item.statement)
+            yield self._do(item.accesses)
+        elif isinstance(item, Handover):
+            yield self._do(item.accesses)
+            parity = None if item.parity is None else self._number(item.parity)
+            yield Meet(item, self._number(item.index), parity)
+        elif isinstance(item, Wait):
+            if self._group is None and item.barrier.scope == ConflictScope.BLOCK:
+                yield Sync()
+        else:
+            yield Token(item)
+
+    def _do(self, accesses: Iterable[Access]) -> Do:
+        def completing(access: Access) -> Number | None:
+            on = access.completes_on
+            return None if on is None else self._number(on.indices[0])
+
+        return Do([(access, completing(access)) for access in accesses])
+
+    def _branch(self, item: Branch, stmt: tirx.IfThenElse) -> Case:
+        parts: list[int | Number] = []
+        for part in conjuncts(self._effects.resolved(stmt.condition)):
+            holds = self._footprints.threads_where([part])
+            if holds | self._footprints.threads_where([tirx.Not(part)]) == (
+                self._footprints.all_threads
+            ):
+                self.masks.append(holds)
+                parts.append(holds)
+            else:
+                parts.append(self._number(part))
+        before = dict(self._scalars)
+        cases = []
+        for case in item.cases:
+            self._scalars = dict(before)
+            cases.append(self.steps(case))
+        self._scalars = before
+        self._forget(stmt)
+        return Case(parts, cases[0], cases[1] if len(cases) > 1 else [])
+
+    def _loop(self, item: Iteration) -> Repeat:
+        stmt = item.statement
+        if not isinstance(stmt, tirx.For) or literal(item.loop.step) != 1:
+            raise Unknown
+        self._forget(stmt)
+        extent = self._number(item.loop.extent)
+        low = self._number(item.loop.low)
+        is_open = constant(extent.expression) is None
+        if is_open and self._inner:
+            raise Unknown
+        self._inner.add(stmt.loop_var)
+        repeat = Repeat(stmt.loop_var, low, extent, self.steps(item.body))
+        self._inner.discard(stmt.loop_var)
+        self._forget(stmt)
+        if is_open:
+            if constant(low.expression) != 0:
+                raise Unknown
+            self.open_loops.append(repeat)
+        return repeat
+
+    def _number(self, expression: ir.Expr) -> Number:
+        number = Number(self._value(expression))
+        self.numbers.append(number)
+        return number
+
+    def _note(self, stmt: tirx.Stmt) -> None:
+        """Take in what a scalar of the thread, or a name, is from here on."""
+        if type(stmt) is tirx.Bind:
+            if self._effects.is_bound_once(stmt.var) and ir.is_prim_expr(stmt.value):
+                self._names[stmt.var] = self._value(stmt.value)
+            return
+        self._forget(stmt)
+        if type(stmt) is tirx.BufferStore and self._is_scalar(stmt.buffer):
+            self._scalars[stmt.buffer] = self._value(stmt.value)
+
+    def _forget(self, stmt: tirx.Stmt) -> None:
+        for store in nodes_in(stmt, tirx.BufferStore):
+            self._scalars.pop(store.buffer, None)
+
+    def _is_scalar(self, buffer: ir.Var) -> bool:
+        is_single = math.prod(constant(n) or 0 for n in buffer.ty.shape) == 1
+        return is_single and is_private(buffer) and buffer not in self._shared_scalars
+
+    def _value(self, expression: ir.Expr) -> ir.Expr:
+        """An expression of loops and of symbols, which are what is the same for all threads."""
+        known = mapped(
+            self._effects.resolved(expression),
+            (ir.Var, lambda name: self._names.get(name, name)),
+            (ir.TensorLoad, self._loaded),
+            (ir.Call, self._called),
+            (ir.prim.BitwiseAnd, _remainder),
+            (ir.prim.BitwiseXor, _other_parity),
+        )
+        return Analyzer().simplify(known)
+
+    def _loaded(self, load: ir.TensorLoad) -> ir.Expr:
+        if load.source in self._scalars:
+            return self._scalars[load.source]
+        written = map(self._effects.root, self._effects.written)
+        if not is_global(load.source) or self._effects.root(load.source) in set(written):
+            return tirx.Var("unknown", load.ty.dtype)
+        return self._symbol(load)
+
+    def _called(self, call: ir.Call) -> ir.Expr:
+        if effect_of(call) > PURE:
+            return tirx.Var("unknown", call.ty.dtype)
+        return self._symbol(call)
+
+    def _symbol(self, node: Any) -> ir.Expr:
+        """A name for a value that is the same wherever it is asked for."""
+        if any(mentions(node, name) for name in (*self._threads, *self._inner)):
+            return node
+        key = tvm_ffi.StructuralKey(node)
+        if key not in self._symbols:
+            self._symbols[key] = tirx.Var("symbol", node.ty.dtype)
+        return self._symbols[key]
+
+
+def _remainder(node: Any) -> ir.Expr:
+    """`a & 2**n - 1` as a remainder."""
+    mask = literal(node.b)
+    if mask is None or mask < 0 or mask & (mask + 1):
+        return node
+    return tirx.floormod(node.a, mask + 1)
+
+
+def _other_parity(node: Any) -> ir.Expr:
+    """`a % 2 ^ 1` as a remainder."""
+    if literal(node.b) != 1 or type(node.a) is not tirx.FloorMod or literal(node.a.b) != 2:
+        return node
+    return tirx.floormod(node.a.a + 1, 2)

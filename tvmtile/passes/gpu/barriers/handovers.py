@@ -1,0 +1,319 @@
+"""What mbarriers order between groups of threads that each go through loops of their own.
+
+The statements at mbarriers are run, group by group, for every number of iterations that matters, with
+vector clocks: which statements of which threads certainly come before. One schedule tells for all.
+A wait is for the phase after the last one that its threads know to be over, if it has that parity, and
+orders nothing otherwise. An arrival counts in a phase for certain if its threads know that the one
+before is over; where they do not, nothing is said of the kernel, nor where threads wait for ever.
+
+Loops whose number of iterations is not known run `q + c` times for a constant c each: from some q on,
+a kernel is in the same state `period` iterations later, what is longer ago than a period being the same
+to it. What holds for as many iterations holds for all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from tvm import ir, tirx
+from tvm.sym import Analyzer
+
+from tvmtile._tvm import nodes_in
+from tvmtile.analysis.conflicts.dependence import Collision, ConflictScope
+from tvmtile.analysis.conflicts.footprint import Footprints
+from tvmtile.analysis.effects import Access, Effects
+from tvmtile.ir.barriers import is_barrier
+from tvmtile.ir.kernels import Launch
+from tvmtile.ir.operands import constant
+from tvmtile.ir.operators import operator_of
+from tvmtile.ir.rewriting import mentions, substitute
+from tvmtile.ir.threads import Group
+from tvmtile.passes.gpu.barriers.handover_runs import Event, Run
+from tvmtile.passes.gpu.barriers.handover_steps import Reader, Unknown, Values
+from tvmtile.passes.gpu.barriers.items import (
+    Barriers,
+    Branch,
+    Leaf,
+    Sequence,
+    Wait,
+    items_in,
+)
+from tvmtile.passes.gpu.barriers.races import may_race
+
+_PERIODS = (1, 2, 4, 3, 6, 8, 12, 16)
+_MOST_CLASSES = 8  # remainders of the number of iterations that differ
+
+
+class Handovers:
+    """Tells which accesses mbarriers order, whatever their iterations."""
+
+    def __init__(
+        self,
+        launch: Launch,
+        effects: Effects,
+        footprints: Footprints,
+        group: Group | None,
+        program: Sequence,
+        barriers: Barriers,
+    ) -> None:
+        self._footprints = footprints
+        self._in_sync = footprints.all_threads.bit_length() if group is None else group.count
+        self._placed: dict[tuple[int, Any], Access] = {}
+        self._colliding: dict[tuple[int, int], bool] = {}
+        self._ordered: dict[tuple[int, int], bool] = {}
+        self._runs: list[Run] = []
+        self._family: Family | None = None
+        self._recurrences: dict[int, tuple[bool, list[ir.Expr]]] = {}
+        with contextlib.suppress(Unknown):
+            reader = Reader(launch, effects, footprints, group, barriers)
+            self._runs = list(self._of_kernel(launch, reader, program))
+
+    @property
+    def are_known(self) -> bool:
+        """What the threads do at mbarriers is known."""
+        return bool(self._runs)
+
+    def order(self, a: Access, b: Access) -> bool:
+        """Tell whether one of two accesses is over before the other, or they never meet."""
+        key = id(a), id(b)
+        if key not in self._ordered:
+            self._ordered[key] = bool(self._runs) and all(
+                self._orders(run, a, b) for run in self._runs
+            )
+        return self._ordered[key]
+
+    def unordered(self, but: set[tuple[Access, Access]]) -> tuple[Access, Access] | None:
+        """Two accesses by different groups, or one that goes on, that nothing orders; none of some."""
+        accesses = {
+            id(event.access): event.access
+            for run in self._runs
+            for events in run.events.values()
+            for event in events
+        }
+        by_root: dict[ir.Var, list[Access]] = defaultdict(list)
+        for access in accesses.values():
+            by_root[access.root].append(access)
+        for of_root in by_root.values():
+            for a, b in itertools.combinations_with_replacement(of_root, 2):
+                if not may_race(a, b) or (a, b) in but or (b, a) in but:
+                    continue
+                if not all(self._orders(run, a, b, in_group=False) for run in self._runs):
+                    return a, b
+        return None
+
+    def _orders(self, run: Run, a: Access, b: Access, *, in_group: bool = True) -> bool:
+        """Tell whether it is so in a run; of the same group only where asked, or what goes on."""
+        return all(
+            one.is_before(other) or other.is_before(one) or not self._collide(one, other)
+            for one in run.events.get(id(a), ())
+            for other in run.events.get(id(b), ())
+            if one is not other
+            if in_group or one.group != other.group or one.is_copied or other.is_copied
+        )
+
+    def _collide(self, one: Event, other: Event) -> bool:
+        a, b = self._at(one), self._at(other)
+        key = id(a), id(b)
+        if key not in self._colliding:
+            is_in_flight = one.opened is not None or other.opened is not None
+            if is_in_flight:
+                found = self._footprints.collision(a, b, {}) != Collision.NEVER
+            else:
+                found = self._footprints.conflict(a, b, {}) != ConflictScope.NONE
+            self._colliding[key] = found
+        return self._colliding[key]
+
+    def _at(self, event: Event) -> Access:
+        """An access in some iterations."""
+        access = event.access
+        key = id(access), event.values
+        if key not in self._placed:
+            recurring, conditions = self._recurring(access)
+            values = {
+                var: tirx.const(number, str(var.ty.dtype))
+                for var, number in event.values
+                if recurring or self._family is None or not self._family.is_open(var)
+            }
+            indices = access.indices
+            placed = replace(
+                access,
+                indices=None if indices is None else tuple(substitute(i, values) for i in indices),
+                block=tuple((extent, substitute(by, values)) for extent, by in access.block),
+                conditions=tuple(substitute(each, values) for each in conditions),
+                loops=tuple(loop for loop in access.loops if loop.var not in values),
+            )
+            self._placed[key] = self._footprints.first_like(placed)
+        return self._placed[key]
+
+    def _recurring(self, access: Access) -> tuple[bool, list[ir.Expr]]:
+        """Tell whether each period touches the same elements; the conditions that recur."""
+        family = self._family
+        if family is None:
+            return True, [*access.conditions]
+        if id(access) not in self._recurrences:
+            strides = (stride for _, stride in access.block)
+            self._recurrences[id(access)] = (
+                family.recur([*(access.indices or ()), *strides]),
+                [each for each in access.conditions if family.recur([each])],
+            )
+        return self._recurrences[id(access)]
+
+    def _of_kernel(self, launch: Launch, reader: Reader, program: Sequence) -> Iterator[Run]:
+        steps = reader.steps(program)
+        groups = [self._footprints.all_threads]
+        for mask in dict.fromkeys(reader.masks):
+            groups = [part for each in groups for part in (each & mask, each & ~mask) if part]
+        counts = {**_counts(launch), None: (self._in_sync,)}
+
+        def run(values: Values, *cuts: Any) -> Run:
+            return Run(steps, groups, self._footprints.threads_of, counts, values, *cuts)
+
+        family = Family(reader)
+        if family.base is None:
+            yield run({})
+            return
+        self._family = family
+        period = family.period
+        for values in family.values(-1, 3 * period + 2):
+            yield run(values)
+        for values in family.values(3 * period + 2, 3 * period + 3):
+            longest = run(values, reader.open_loops, period)
+            if longest.states[2 * period] != longest.states[3 * period]:
+                raise Unknown
+            yield longest
+
+
+def orders_groups(program: Sequence) -> bool:
+    """Tell whether mbarriers are all that threads of different branches wait for each other at."""
+    items = items_in(program)
+    parting = [item for item in items if isinstance(item, Branch) and item.diverges]
+    return any(item.hands_over for item in parting) and not any(
+        is_barrier(child.statement)
+        for item in parting
+        for child in items_in(item)
+        if isinstance(child, Leaf | Wait)
+    )
+
+
+def _counts(launch: Launch) -> dict[ir.Var | None, tuple[int, ...]]:
+    """How many threads arrive at each mbarrier in a phase."""
+    found: dict[ir.Var | None, tuple[int, ...]] = {}
+    for call in nodes_in(launch.body, ir.Call):
+        op = operator_of(call)
+        counted = None if op is None else op.counted()
+        if counted is not None:
+            if counted[0] in found:
+                raise Unknown
+            found[counted[0]] = counted[1]
+    for loop in nodes_in(launch.body, (tirx.For, tirx.While)):
+        ops = map(operator_of, nodes_in(loop, ir.Call))
+        if any(op is not None and op.counted() is not None for op in ops):
+            raise Unknown
+    return found
+
+
+class Family:
+    """The numbers of iterations that a kernel's loops may have."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._numbers = reader.numbers
+        self._loops = reader.open_loops
+        self._inner = {loop.var for loop in reader.open_loops}
+        self.base: ir.Var | None = None
+        self._scale = 1
+        if not self._loops:
+            return
+        self.base = self._only_symbol()
+        extents = [loop.extent.expression for loop in self._loops]
+        divisions = nodes_in(extents, (tirx.FloorDiv, tirx.FloorMod))
+        self._scale = math.lcm(*(constant(each.b) or 0 for each in divisions))
+        if not 1 <= self._scale <= 1024:
+            raise Unknown
+        self._count = tirx.Var("count", self.base.ty.dtype)
+        self._rest = tirx.Var("rest", self.base.ty.dtype)
+        self._analyzer = Analyzer()
+        bound = ir.Range.from_min_extent
+        self._analyzer.bind(self._rest, bound(0, self._scale))
+        scaled = {self.base: self._count * self._scale + self._rest}
+        for extent in extents:
+            ahead = self._analyzer.simplify(substitute(extent, scaled) - self._count)
+            if mentions(ahead, self._count):
+                raise Unknown
+
+    def _only_symbol(self) -> ir.Var:
+        """What the numbers depend on beside iterations: a symbol, or the difference of two."""
+        symbols: dict[ir.Var, None] = {}
+        for loop in self._loops:
+            symbols.update(dict.fromkeys(loop.extent.names))
+        if len(symbols) == 1:
+            return next(iter(symbols))
+        if len(symbols) != 2:
+            raise Unknown
+        for symbol, other in itertools.permutations(symbols):
+            changed = [
+                Analyzer().simplify(substitute(number.expression, {symbol: symbol + other}))
+                for number in self._numbers
+            ]
+            if not any(mentions(each, other) for each in changed):
+                for number, each in zip(self._numbers, changed, strict=True):
+                    number.become(each)
+                return symbol
+        raise Unknown
+
+    @cached_property
+    def period(self) -> int:
+        """After how many iterations threads do the same at the same mbarriers."""
+        extents = {id(loop.extent) for loop in self._loops}
+        others = [number.expression for number in self._numbers if id(number) not in extents]
+        for period in _PERIODS:
+            if self._recur(others, period):
+                return period
+        raise Unknown
+
+    def is_open(self, var: ir.Var) -> bool:
+        """Tell whether it is the variable of a loop whose number of iterations is not known."""
+        return var in self._inner
+
+    def recur(self, expressions: list[ir.Expr]) -> bool:
+        """Tell whether expressions are the same in each period of the loops, but for the first."""
+        return self._recur(expressions, self.period)
+
+    def _recur(self, expressions: list[ir.Expr], period: int) -> bool:
+        """Tell whether expressions are the same after some iterations of the loops, but the first."""
+        assert self.base is not None
+        analyzer = Analyzer()
+        values: dict[ir.Var, Any] = {}
+        turns = []
+        for name in (*self._inner, self._count):
+            turn, rest = (tirx.Var(role, name.ty.dtype) for role in ("turn", "rest"))
+            analyzer.bind(turn, ir.Range.from_min_extent(1, 1 << 20))
+            analyzer.bind(rest, ir.Range.from_min_extent(0, period))
+            values[name] = turn * period + rest
+            turns.append(turn)
+        analyzer.bind(self._rest, ir.Range.from_min_extent(0, self._scale))
+        values[self.base] = values.pop(self._count) * self._scale + self._rest
+        simple = [analyzer.simplify(substitute(each, values)) for each in expressions]
+        return not any(mentions(each, turn) for each in simple for turn in turns)
+
+    def values(self, first: int, last: int) -> Iterator[Values]:
+        """Of the base, for numbers of iterations from `first` on, one of each kind."""
+        assert self.base is not None
+        depending = [each for each in self._numbers if mentions(each.expression, self.base)]
+        kinds: dict[Any, int] = {}
+        for rest in range(self._scale):
+            scaled = {self.base: self._count * self._scale + rest}
+            kind = tuple(
+                str(Analyzer().simplify(substitute(each.expression, scaled))) for each in depending
+            )
+            kinds.setdefault(kind, rest)
+        if len(kinds) > _MOST_CLASSES:
+            raise Unknown
+        for count, rest in itertools.product(range(first, last), kinds.values()):
+            yield {self.base: count * self._scale + rest}
