@@ -81,12 +81,12 @@ CHECKS: tuple[Any, ...] = (
 """What is wrong with a tile program that can be said before it is lowered, for every target."""
 
 _NORMALIZE = (
-    P.LimitNames,  # names do not grow beyond measure where their values stand for them
     P.AddAxes,  # tensors and tiles without axes get one
     P.BindExtents,  # dynamic extents that stand in expressions only are bound
     P.DeclareViewsInKernel,  # views stand where whoever looks into a kernel finds them
     P.LegalizeExpressions,  # nothing that simplifies changes what expressions mean
     P.NameDivisions,  # divisions by run-time values are named
+    P.LimitNames,  # names do not grow beyond measure where their values stand for them
     P.SumBeforeScaling,  # what a loop adds with one scale is scaled once, behind the loop
     P.Legalize,  # operands of tile operators become explicit regions
     P.PackFloats,  # floats of 4 bits lie in pairs in bytes
