@@ -136,7 +136,7 @@ def rules_reference() -> str:
     legalize = importlib.import_module("tvmtile.passes.legalize")
     rows = {
         (rule.construct, rule.tool, f"{rule.reason}."): None
-        for tables in legalize.STAGES
+        for tables in legalize.RULE_TABLES
         for rules in tables.values()
         for rule in rules
     }

@@ -21,6 +21,10 @@ _NAMES = {
 """What kernels call barriers, by the threads that wait for each other."""
 
 
+UNNAMED_BARRIER = 15
+"""The barrier of CUDA for some of the threads where the user names none; 0 is `__syncthreads`'."""
+
+
 def sync(scope: str = "shared", attrs: Mapping[str, object] | None = None) -> tirx.Evaluate:
     """Make a barrier of a scope: a warp, the block (`shared`), a cluster or the grid."""
     call = T.tvm_storage_sync(scope)

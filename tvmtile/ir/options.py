@@ -1,23 +1,25 @@
-"""Options of a kernel: what its author asks of the compiler, which changes no result."""
+"""Options of a kernel: what its author asks of the compiler, by annotations of its outermost loop."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 from tvm import ir, tirx
 
 from tvmtile._tvm import nodes_in
+from tvmtile.errors import InvalidValue
 from tvmtile.ir.annotations import OPTIONS_ANNOTATION
 from tvmtile.ir.kernels import is_kernel
-from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import replace_loop
 
 
 @dataclass(frozen=True)
 class KernelOptions:
-    """The options of a kernel; None where it does not say.
+    """The options of a kernel; None where it does not say and the compiler decides.
+
+    They change no result, but for `source`, whose functions the kernel calls.
 
     Attributes
     ----------
@@ -47,15 +49,22 @@ class KernelOptions:
 
 
 def options_of(kernel: tirx.For) -> KernelOptions:
-    """The options in the annotation of a kernel's outermost loop."""
+    """The options in the annotation of a kernel's outermost loop.
+
+    Raises
+    ------
+    InvalidValue
+        If it names another one.
+    """
     given = kernel.annotations.get(OPTIONS_ANNOTATION, {})
-    return KernelOptions(
-        **{
-            item.name: _plain(given[item.name])
-            for item in fields(KernelOptions)
-            if item.name in given
-        }
-    )
+    names = {item.name for item in fields(KernelOptions)}
+    unknown = sorted(given.keys() - names)
+    if unknown:
+        raise InvalidValue(
+            f"a kernel has no option {unknown[0]!r}",
+            help=f"its options are {', '.join(sorted(names))}",
+        )
+    return KernelOptions(**{name: _plain(value) for name, value in given.items()})
 
 
 def _plain(value: Any) -> Any:
@@ -76,52 +85,11 @@ def with_options(kernel: tirx.For, options: Mapping[str, object]) -> tirx.For:
 def without_panels(kernel: tirx.For) -> tirx.For:
     """A kernel whose blocks are visited by their numbers."""
     given = kernel.annotations.get(OPTIONS_ANNOTATION, {})
-    return with_options(kernel, {k: v for k, v in given.items() if not k.startswith("panel_")})
+    others = {k: v for k, v in given.items() if k not in ("panel_size", "panel_order")}
+    return with_options(kernel, others)
 
 
 def sources_in(func: tirx.PrimFunc) -> list[str]:
     """The texts that stand before the kernels of a function, each once."""
     kernels = filter(is_kernel, nodes_in(func.body, tirx.For))
     return list(dict.fromkeys(filter(None, (options_of(kernel).source for kernel in kernels))))
-
-
-def block_order(
-    options: KernelOptions, blocks: Sequence[ir.Expr], grid: Sequence[ir.Expr]
-) -> list[Any] | None:
-    """The indices of the block whose work a block does; None where the kernel does not say.
-
-    Parameters
-    ----------
-    options : KernelOptions
-        Of the kernel.
-    blocks, grid : sequence of Expr
-        The indices of the block along x, y and z, as many as the grid has, and its extents.
-    """
-    size = options.panel_size
-    if size is None or len(blocks) < 2 or any(constant(extent) == 1 for extent in grid[:2]):
-        return None  # there is nothing beside a block
-    x, y, *rest = blocks
-    width, height, *_ = grid
-    number = y * width + x
-    if options.panel_order == "column":
-        y, x = _in_panels(number, height, width, size)
-    else:
-        x, y = _in_panels(number, width, height, size, turns=options.panel_order != "strip")
-    return [x, y, *rest]
-
-
-def _in_panels(
-    number: Any, width: Any, height: Any, panel_size: int, turns: bool = True
-) -> tuple[Any, Any]:
-    """Column and row of the block that starts as a number: panels of some rows each.
-
-    Where it `turns`, every second panel is gone through backwards.
-    """
-    size = width * panel_size
-    panel, offset = tirx.floordiv(number, size), tirx.floormod(number, size)
-    rows = tirx.min(panel_size, height - panel * panel_size)
-    column = tirx.floordiv(offset, rows)
-    if turns:
-        is_backward = tirx.floormod(panel, 2) == 1
-        column = tirx.Select(is_backward, width - 1 - column, column)
-    return column, panel * panel_size + tirx.floormod(offset, rows)

@@ -16,7 +16,7 @@ from tvmtile.cache import settings
 from tvmtile.passes import legalize
 
 CONSTRUCTS = {
-    rule.construct for tables in legalize.STAGES for rules in tables.values() for rule in rules
+    rule.construct for tables in legalize.RULE_TABLES for rules in tables.values() for rule in rules
 }
 NO_DEFECTS = {
     "arithmetic of narrow integers": "C++ computes in int",
@@ -32,7 +32,7 @@ NO_DEFECTS = {
     "kernels that ask for fast arithmetic": "asked for",
     "kernels that ask for blocks on a multiprocessor": "asked for",
     "maxima and minima of bfloat16": "Metal's functions",
-    "negations beside minima and maxima": "the same; `extremes_of_negated_integers` shows it on a GPU",
+    "negations beside minima and maxima": "ptxas; `extremes_of_negated_integers` shows it on a GPU",
     "pointers of tensors that may share memory": "our own mark",
     "remainders in indices of loads": "where LLVM does so changes from loop to loop",
     "remainders in indices of stores": "the same",

@@ -1,4 +1,4 @@
-"""Phase 1, check, and the verifier: what is wrong with a program before it is lowered.
+"""Checks and the verifier: what is wrong with a program before it is lowered.
 
 A tile program goes in, and the same comes out, or an error with the user's line. The passes work on
 the program as it was written; `bounds` says which indices a loop reaches. `verify`

@@ -1,4 +1,4 @@
-"""Phases 4, 7 and 10 on CPUs: serial loops that LLVM vectorises do a block's work.
+"""A block's work on a CPU: serial loops that LLVM vectorises.
 
 Kernels that name threads run each stretch between two barriers for one thread after the other
 (`threads`). Sums stay where they go, conditions and loops stand as LLVM's vectoriser likes them, and

@@ -1,4 +1,4 @@
-"""Phases 5, 7 and 9 on GPUs, layout, distribute and synchronize: a block's work on its threads.
+"""A block's work on the threads of a GPU: most of layout, distribute and synchronize.
 
 `layout_inference` gives fragments their layouts: which thread and register holds an element. Nests,
 whose iterations have no order, run on the threads by the layouts of what they touch. Barriers stand

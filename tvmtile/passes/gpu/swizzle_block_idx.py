@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
+from tvmtile.ir.block_order import block_order
 from tvmtile.ir.divisions import named_divisions
 from tvmtile.ir.kernels import Launch, with_kernels, with_launch_body
-from tvmtile.ir.options import block_order, options_of
+from tvmtile.ir.options import options_of
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import seq, substitute
 

@@ -1,4 +1,4 @@
-"""Phase 10, legalize: single expressions and statements in the form that tools and targets take.
+"""Single expressions and statements in the form that tools and targets take: rules in tables.
 
 A function comes in that means the right thing; of what goes out TVM, LLVM, and the compilers of NVIDIA
 and Apple make the right code. A construct that one of them gets wrong, or that a target does not have,
@@ -39,7 +39,7 @@ SOURCE: dict[str, tuple[Rule, ...]] = {
     "metal": (*every_target.SOURCE, *metal.SOURCE),
 }
 
-STAGES = (EXPRESSIONS, OPERATIONS, INDICES, MEMORY, SOURCE)
+RULE_TABLES = (EXPRESSIONS, OPERATIONS, INDICES, MEMORY, SOURCE)
 """The rules by kind of target, for each place of the pipeline."""
 
 

@@ -22,13 +22,19 @@ from tvmtile.ir.annotations import (
     FAST,
     LAUNCH_BOUNDS_BLOCKS,
 )
-from tvmtile.ir.barriers import attributes_of, is_barrier, is_cluster_barrier, scope_of
+from tvmtile.ir.barriers import (
+    UNNAMED_BARRIER,
+    attributes_of,
+    is_barrier,
+    is_cluster_barrier,
+    scope_of,
+)
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.conditions import conjuncts
 from tvmtile.ir.kernels import Launch, is_kernel, with_launch_body
 from tvmtile.ir.operands import as_int32, constant, integer_range
 from tvmtile.ir.options import options_of
-from tvmtile.ir.rewriting import contains, mentions, seq
+from tvmtile.ir.rewriting import contains, mentions, reads_no_memory, seq
 from tvmtile.ir.types import Binary
 from tvmtile.passes.legalize.assertions import STOPPED
 from tvmtile.passes.legalize.narrow_integers import narrow_integers
@@ -135,8 +141,6 @@ _CLUSTER_STEPS = {
     "arrive_relaxed": "barrier.cluster.arrive.relaxed.aligned",
     "wait": "barrier.cluster.wait.acquire.aligned",
 }
-UNNAMED = 15
-"""The barrier for some of the threads where the user names none; 0 is that of `__syncthreads`."""
 
 
 def _barrier(node: tirx.Evaluate, _: Scope) -> tirx.Stmt:
@@ -150,7 +154,7 @@ def _barrier(node: tirx.Evaluate, _: Scope) -> tirx.Stmt:
         return seq([tirx.Evaluate(ptx(_CLUSTER_STEPS[step])()) for step in steps])
     if BARRIER_ID not in attrs and ARRIVE_COUNT not in attrs:
         return node
-    operands = [attrs.get(BARRIER_ID, UNNAMED)]
+    operands = [attrs.get(BARRIER_ID, UNNAMED_BARRIER)]
     if ARRIVE_COUNT in attrs:
         operands.append(attrs[ARRIVE_COUNT])
     name = "bar.arrive" if ARRIVES_ONLY in attrs else "bar.sync"
@@ -173,8 +177,8 @@ def _predicated_arrival(branch: tirx.IfThenElse, scope: Scope) -> tirx.Stmt:
     asked = conjuncts(branch.condition)
     of_threads = [c for c in asked if any(mentions(c, thread) for thread in threads)]
     others = [c for c in asked if c not in of_threads]
-    if not of_threads or not others:
-        return branch
+    if not of_threads or not others or not all(map(reads_no_memory, of_threads)):
+        return branch  # what is asked before a load may be what keeps its index inside
     arrival = tirx.Evaluate(ptx(_ARRIVE)(address, pred=tirx.all(*others)))
     return tirx.IfThenElse(tirx.all(*of_threads), arrival, None, branch.span)
 

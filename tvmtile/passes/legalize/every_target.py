@@ -24,22 +24,26 @@ def _opaque_comparison(comparison: Binary, _: Scope) -> ir.Expr:
 
     `a != b` is the opposite of `a == b`: TVM's code for LLVM has it false where an operand is NaN.
     """
-    if "float" not in str(comparison.a.ty.dtype):
+    dtype = DataType(str(comparison.a.ty.dtype))
+    if "float" not in str(dtype):
         return comparison
     if isinstance(comparison, tirx.EQ | tirx.NE) and tvm_ffi.structural_equal(
         comparison.a, comparison.b
     ):
         is_nan = _is_nan(comparison.a)
         return is_nan if isinstance(comparison, tirx.NE) else tirx.Not(is_nan)
-    zero = tirx.const(0, "int32")
+    integer = str(DataType("int32").with_lanes(dtype.lanes))
+    zero = tirx.const(0, integer)
     if isinstance(comparison, tirx.NE):
-        return tirx.EQ(tirx.Cast("int32", tirx.EQ(comparison.a, comparison.b)), zero)
-    return tirx.NE(tirx.Cast("int32", comparison), zero)
+        return tirx.EQ(tirx.Cast(integer, tirx.EQ(comparison.a, comparison.b)), zero)
+    return tirx.NE(tirx.Cast(integer, comparison), zero)
 
 
 def _is_nan(value: ir.Expr) -> ir.Expr:
-    narrow = str(value.ty.dtype) not in ("float16", "float32", "float64")
-    return tirx.isnan(tirx.Cast("float32", value) if narrow else value)
+    dtype = DataType(str(value.ty.dtype))
+    is_narrow = str(dtype.with_lanes(1)) not in ("float16", "float32", "float64")
+    wide = str(DataType("float32").with_lanes(dtype.lanes))
+    return tirx.isnan(tirx.Cast(wide, value) if is_narrow else value)
 
 
 def _plain_comparison(test: Binary, _: Scope) -> ir.Expr:

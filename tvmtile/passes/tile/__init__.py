@@ -1,4 +1,4 @@
-"""Phases 2 to 4, normalize, select and schedule: passes on tile operators.
+"""Passes on tile operators: most of the phases normalize, select and schedule.
 
 In: a tile program as it was written. Out of `normalize`: operands are regions, exits are branches,
 groups of threads are regions of their own. Out of `select`: every operator names its lowering

@@ -8,15 +8,12 @@ from tvm.sym import Analyzer
 from tvmtile._tvm import Mutator, mutated, nodes_in
 from tvmtile.errors import NestingError, SourceLocation
 from tvmtile.ir.annotations import APART, ARRIVE_COUNT, ARRIVES_ONLY, BARRIER_ID
-from tvmtile.ir.barriers import arrivals, attributes_of, is_barrier, scope_of, sync
+from tvmtile.ir.barriers import UNNAMED_BARRIER, arrivals, attributes_of, is_barrier, scope_of, sync
 from tvmtile.ir.kernels import Launch, statements_of
 from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.spans import first_location
 from tvmtile.ir.threads import WARP_SIZE, WARPGROUP, Group, Regions, group_of_region
-
-_UNNAMED = 15
-"""The barrier that legalize.cuda takes for some threads where the user names none."""
 
 
 def groups_in(body: tirx.Stmt) -> list[Group]:
@@ -208,5 +205,5 @@ def _taken(body: tirx.Stmt, count: int) -> set[int]:
             first, last = int(bounds.min_value), int(bounds.max_value)
             taken.update(range(max(0, first), min(count, last + 1)))
         elif ARRIVE_COUNT in attrs and APART not in attrs:
-            taken.add(_UNNAMED)
+            taken.add(UNNAMED_BARRIER)
     return taken

@@ -19,7 +19,7 @@ class Mbarriers:
     """One mbarrier for each iteration that may be under way."""
 
     buffer: ir.Var
-    """They."""
+    """The buffer of the mbarriers, one element each."""
     arrivals: int
     """How many threads arrive in a phase."""
 
@@ -34,7 +34,7 @@ class Mbarriers:
         return int(self.buffer.ty.shape[0])
 
     def declared(self) -> list[tirx.Stmt]:
-        """They, ready for use."""
+        """Their allocation and initialisation."""
         init = operator_for("mbarriers")(self.buffer, [self.arrivals] * self.count)
         return [tirx.AllocBuffer(self.buffer), tirx.Evaluate(init.to_call())]
 
@@ -43,13 +43,13 @@ class Mbarriers:
         return tirx.floormod(iteration, _like(iteration, self.count))
 
     def of(self, iteration: ir.Expr) -> ir.TensorLoad:
-        """That of an iteration."""
+        """The mbarrier that an iteration uses, as an element of the buffer."""
         number = self.number(iteration)
         is_int32 = str(number.ty.dtype) == "int32"
         return tirx.BufferLoad(self.buffer, [number if is_int32 else tirx.Cast("int32", number)])
 
     def parity(self, iteration: ir.Expr) -> ir.Expr:
-        """Of the phase that the iteration makes."""
+        """The parity, 0 or 1, of the phase that ends with an iteration: what a thread waits for."""
         phase = tirx.floordiv(iteration, _like(iteration, self.count))
         return tirx.Cast("int32", tirx.floormod(phase, _like(iteration, 2)))
 

@@ -12,12 +12,13 @@ from tvmtile.analysis.accesses import values_of_names
 from tvmtile.ir.annotations import BLOCKS_ANNOTATION, CLUSTER_ANNOTATION, NO_UNROLLING
 from tvmtile.ir.assumptions import is_assumption
 from tvmtile.ir.barriers import is_grid_barrier
+from tvmtile.ir.block_order import block_order
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.divisions import named_divisions
 from tvmtile.ir.kernels import Launch, flattened, is_thread_return
 from tvmtile.ir.operands import constant
 from tvmtile.ir.operators import operators_in
-from tvmtile.ir.options import block_order, options_of, without_panels
+from tvmtile.ir.options import options_of, without_panels
 from tvmtile.ir.rewriting import (
     contains,
     defined_in,

@@ -78,9 +78,8 @@ class Ring:
         before asynchronous reads, as those of `wgmma` are.
 
         `thread` is a number among the producer's, which has so many `threads`. A condition may leave
-        out any of the copies by threads. Only warps that copy wait for the consumers: these do not wait
-        for the others, and a warp that came late, a phase after the one that it waits for, would wait
-        for the one after that.
+        out any of the copies by threads. Warps without a copy do not wait for an empty tile: nothing
+        keeps consumers from getting two phases ahead of them, and a wait by parity would then not end.
         """
         one = tirx.const(1, "int32")
         arrive = _act(self.arrives_on, one, "arrive")
