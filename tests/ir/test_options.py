@@ -1,4 +1,4 @@
-"""Options of a kernel are an annotation that prints, parses back, and is refused where it names another."""
+"""Options of a kernel are an annotation that prints and parses back; other names are refused."""
 
 from __future__ import annotations
 
