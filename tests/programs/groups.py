@@ -353,3 +353,24 @@ def warpgroups_that_multiply_together(A: float16[128, 64], B: float16[64, 64], C
         with T.ws(1, 2):
             T.gemm(a, b, c, clear_accum=True)
             T.copy(c, C)
+
+
+@program(inputs={"N": [1, 3]}, fast=["metal", "sm_90a"])
+def groups_that_do_as_often_as_a_variable_says(N: int32[2], X: float32[2, 64], C: float32[2, 64]):
+    """Each has a value of its own in it, the same for all of its threads."""
+    with T.Kernel(1, threads=64):
+        times = T.alloc_local((1,), "int32")
+        first, second = T.alloc_shared((64,), "float32"), T.alloc_shared((64,), "float32")
+        tx = T.get_thread_binding()
+        if tx < 32:
+            times[0] = N[0]
+            if times[0] == 1:
+                T.copy(X[0, 0:64], first)
+                for i in T.Parallel(64):
+                    C[0, i] = first[63 - i]
+        else:
+            times[0] = N[1]
+            for k in T.serial(times[0]):
+                T.copy(X[1, 0:64], second)
+                for i in T.Parallel(64):
+                    C[1, i] = second[63 - i] + k

@@ -9,7 +9,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, mapped, mutated
 from tvmtile.analysis.comers import Comers, Condition, Threads
-from tvmtile.analysis.uniformity import VarianceOfGroups, check_alone
+from tvmtile.analysis.uniformity import ThreadVariance, VarianceOfGroups, check_alone
 from tvmtile.errors import NestingError
 from tvmtile.ir.annotations import ARRIVE_COUNT
 from tvmtile.ir.barriers import (
@@ -127,8 +127,15 @@ class _Workers:
             (tirx.Evaluate, self._evaluate),
         )
 
+    @property
+    def _between_comers(self) -> ThreadVariance:
+        """What diverges between the threads that come, where they are a group."""
+        coming = self._comers.coming
+        group = None if coming is None or coming.all() else _group_of(coming)
+        return self._variance if group is None else self._of_groups.between(group)
+
     def _branch(self, branch: tirx.IfThenElse, mutator: Mutator) -> tirx.Stmt:
-        if not self._variance.may_diverge(branch.condition):
+        if not self._between_comers.may_diverge(branch.condition):
             return mutator.default_mutate(branch)
         condition = Condition(branch.condition, self._comers)
         with self._comers.taking(condition, holds=True):
@@ -143,7 +150,7 @@ class _Workers:
         if is_parallel(loop):
             is_shared = not self._variance.depends(loop)
             return self._shared_work(loop, "T.Parallel") if is_shared else loop
-        if not self._variance.is_divergent(loop):
+        if not self._between_comers.is_divergent(loop):
             return mutator.default_mutate(loop)
         with self._comers.only(None):
             return mutator.default_mutate(loop)
