@@ -12,7 +12,9 @@ struct uint3 {
 
 namespace emulator {
 
-uint3 thread_position, block_position, block_extent, grid_extent;
+struct Positions {
+  uint3 thread, block, threads, blocks;
+} position;
 
 namespace {
 
@@ -51,13 +53,11 @@ bool go_on_idle() {
 }
 
 void show_place(const ThreadContext& thread) {
-  thread_position = triple(thread.position);
-  block_position = triple(thread.block_position);
-  block_extent = triple(thread.threads);
-  grid_extent = triple(thread.grid);
+  position = {triple(thread.position), triple(thread.block_position), triple(thread.threads), triple(thread.grid)};
 }
 
 const bool shows_place = (at_switch = show_place) != nullptr;
+const bool is_shown = (shown = {reinterpret_cast<std::uintptr_t>(&position), sizeof position}).bytes != 0;
 
 void start_block() {
   random_state = (machine->launch().seed + 1) * 0x9e3779b97f4a7c15;

@@ -21,6 +21,7 @@ namespace emulator {
 
 Machine* machine = nullptr;
 void (*at_switch)(const ThreadContext&) = nullptr;
+Image shown;
 void (*at_block_start)() = nullptr;
 bool (*at_idle)() = nullptr;
 void (*at_block_end)() = nullptr;
@@ -758,10 +759,11 @@ std::uintptr_t Machine::stack_of(const Thread& thread) const {
   return stacks_ + (&thread - threads_.data()) * kStackBytes;
 }
 
-// Its stack, and the constants of the module. Work for a whole warp uses the stacks of all.
+// Its stack, and constants. Work for a whole warp uses the stacks of all.
 bool Machine::is_private(const Thread& thread, std::uintptr_t address, std::uint64_t size) const {
   if (address - stack_of(thread) <= kStackBytes - size) return true;
   if (address - image_.start <= image_.bytes - size) return true;
+  if (shown.bytes != 0 && address - shown.start <= shown.bytes - size) return true;
   return collective_lanes_ != nullptr && address - stacks_ < threads_.size() * kStackBytes;
 }
 

@@ -372,6 +372,8 @@ extern Machine* machine;
 
 // What a front end does where a thread begins to run, or goes on; null where it has nothing to do.
 extern void (*at_switch)(const ThreadContext& thread);
+// Memory of the runtime that kernels read as constants of theirs.
+extern Image shown;
 // What it does before the blocks that run together; null where it has nothing to do.
 extern void (*at_block_start)();
 // What it does when no thread can go on: whether some can, then. And when all have returned.

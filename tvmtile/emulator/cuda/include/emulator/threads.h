@@ -3,9 +3,12 @@
 
 namespace emulator {
 
-// The running thread's. They never change for it, so a kernel has them as constants, whose reads are no
-// accesses that are checked.
-extern const uint3 thread_position, block_position, block_extent, grid_extent;
+// The running thread's. It never changes for it, so a kernel has it as a constant, whose reads are no accesses
+// that are checked. To clang it is none, who does not see how it is made: the machine knows of it.
+struct Positions {
+  uint3 thread, block, threads, blocks;
+};
+extern const Positions position;
 // By value: what is read in the machine's own memory is no access of the kernel.
 __attribute__((const)) uint3 cluster_extent();
 __attribute__((const)) unsigned rank_in_cluster();
@@ -16,10 +19,10 @@ int sum_over_block(int value, int line);
 
 }  // namespace emulator
 
-#define threadIdx (::emulator::thread_position)
-#define blockIdx (::emulator::block_position)
-#define blockDim (::emulator::block_extent)
-#define gridDim (::emulator::grid_extent)
+#define threadIdx (::emulator::position.thread)
+#define blockIdx (::emulator::position.block)
+#define blockDim (::emulator::position.threads)
+#define gridDim (::emulator::position.blocks)
 #define warpSize 32
 
 // `__shared__ half A[64];` is a reference to memory of the machine.
