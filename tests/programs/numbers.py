@@ -353,6 +353,31 @@ def unsigned_constants_that_wrap(
 
 
 @program(
+    parameters={"dtype": ["int8", "int16", "uint8", "uint16"]},
+    examples="dtype",
+    inputs="extreme",
+    fast=["metal"],
+)
+def narrow_sums_that_wrap(
+    X: dtype[16, 32], Z: dtype[16, 32], C: dtype[6, 16, 32], D: bool[3, 16, 32], W: int32[2, 16, 32]
+):
+    """Of what is read, and of indices, whose range is known."""
+    with T.Kernel(1, threads=32):
+        for i, j in T.Parallel(16, 32):
+            C[0, i, j] = (X[i, j] + T.cast(100, dtype)) // T.cast(3, dtype)
+            C[1, i, j] = (X[i, j] - Z[i, j]) // T.cast(3, dtype)
+            C[2, i, j] = T.max(X[i, j] + T.cast(100, dtype), T.cast(0, dtype))
+            C[3, i, j] = (X[i, j] * Z[i, j]) % T.cast(7, dtype)
+            C[4, i, j] = (T.cast(j * 3, dtype) * T.cast(100, dtype)) // T.cast(7, dtype)
+            C[5, i, j] = T.min(T.cast(j, dtype) * T.cast(64, dtype), T.cast(j, dtype))
+            D[0, i, j] = X[i, j] + T.cast(100, dtype) < T.cast(0, dtype)
+            D[1, i, j] = T.cast(j, dtype) * T.cast(64, dtype) < T.cast(j, dtype)
+            D[2, i, j] = X[i, j] + T.cast(1, dtype) > X[i, j]
+            W[0, i, j] = T.cast(X[i, j] - Z[i, j], "int32") // 2
+            W[1, i, j] = T.cast(T.cast(j, dtype) * T.cast(100, dtype), "int32") // 2
+
+
+@program(
     parameters={"dtype": ["uint32", "uint64"]},
     examples="dtype",
     inputs="extreme",

@@ -115,7 +115,9 @@ DEFECTS: dict[str, Callable[[], bool]] = {
     "conversions of integers that wrap around": lambda: (
         "False" in simplified(tirx.Cast("int32", tirx.Cast("uint32", i)) < 0)
     ),
-    "sums of unsigned integers": lambda: fails(simplified, u - (u + tirx.const(1, "uint32"))),
+    "sums of integers that wrap around": lambda: fails(
+        simplified, u - (u + tirx.const(1, "uint32"))
+    ),
     "ends of ranges of unsigned integers": lambda: fails(
         tirx.transform.StmtSimplify(),
         s_tir.transform.RenormalizeSplitPattern()(

@@ -136,7 +136,7 @@ def _in_range(cast: tirx.Cast, source: DataType, target: DataType) -> ir.Expr:
 
 
 def _opaque_sum(node: Any, scope: Scope) -> Any:
-    """A sum, difference or product of unsigned integers, opaque where it may wrap around.
+    """A sum, difference or product, opaque where it may wrap around.
 
     A sum within it does not matter to anybody, nor does one that is stored.
     """
@@ -145,21 +145,29 @@ def _opaque_sum(node: Any, scope: Scope) -> Any:
         if value.same_as(node.value):
             return node
         return tirx.BufferStore(node.buffer, value, node.indices, span=node.span)
-    if not _is_unsigned(node):
+    if not _wraps(node):
         return node
     total = type(node)(_plain_sum(node.a), _plain_sum(node.b), node.span)
     bound = scope.analyzer.const_int_bound(total)
-    _, most = integer_range(str(DataType(str(node.ty.dtype)).with_lanes(1)))
-    if int(bound.min_value) >= 0 and int(bound.max_value) <= min(most, INFINITE - 1):
+    low, high = integer_range(str(DataType(str(node.ty.dtype)).with_lanes(1)))
+    if low <= int(bound.min_value) and int(bound.max_value) <= min(high, INFINITE - 1):
         return total
-    if isinstance(total, tirx.Sub) and (_may_cancel(total) or scope.may_be_constant(total.a)):
+    may_fold = isinstance(total, tirx.Sub) and (
+        _may_cancel(total) or scope.may_be_constant(total.a)
+    )
+    if may_fold and _is_unsigned(total):
         total = tirx.Sub(total.a, _opaque(total.b), total.span)
     return _opaque(total)
 
 
 def _plain_sum(value: Any) -> Any:
     is_opaque = isinstance(value, tirx.BitwiseXor) and isinstance(value.a, _SUMS)
-    return value.a if is_opaque and _is_unsigned(value) and constant(value.b) == 0 else value
+    return value.a if is_opaque and _wraps(value) and constant(value.b) == 0 else value
+
+
+def _wraps(value: ir.Expr) -> bool:
+    """Tell whether arithmetic of a dtype wraps around: that of 32 and 64 bits with a sign does not."""
+    return _is_unsigned(value) or str(value.ty.dtype).startswith(("int8", "int16"))
 
 
 def _opaque_end(comparison: Binary, scope: Scope) -> ir.Expr:
@@ -179,8 +187,12 @@ def _is_unsigned(value: ir.Expr) -> bool:
     return str(value.ty.dtype).startswith("uint")
 
 
+def _has_sums(func: tirx.PrimFunc) -> bool:
+    return contains(func.body, _SUMS, _wraps)
+
+
 def _has_unsigned(func: tirx.PrimFunc) -> bool:
-    return contains(func.body, (*_SUMS, tirx.LT, tirx.GT), lambda node: _is_unsigned(node.a))
+    return contains(func.body, (tirx.LT, tirx.GT), lambda node: _is_unsigned(node.a))
 
 
 def _has_truncations(func: tirx.PrimFunc) -> bool:
@@ -257,13 +269,13 @@ EXPRESSIONS = (
         _has_truncations,
     ),
     Rule(
-        "sums of unsigned integers",
+        "sums of integers that wrap around",
         (*_SUMS, tirx.BufferStore),
         _opaque_sum,
         "TVM's analyzer and simplifier, and their folding of constants",
         "to them a sum is no less than its terms, and a difference may be less than 0: `(2 - k) // 3` "
         "rounds down; they make `0 - 1` of `x - (x + 1)`, and fail at a constant that is taken from 0",
-        _has_unsigned,
+        _has_sums,
     ),
     Rule(
         "ends of ranges of unsigned integers",
