@@ -11,7 +11,7 @@ from tvmtile._tvm import Mutator, mapped, mutated
 from tvmtile.analysis.comers import Comers, Condition, Threads
 from tvmtile.analysis.uniformity import ThreadVariance, VarianceOfGroups, check_alone
 from tvmtile.errors import NestingError
-from tvmtile.ir.annotations import ARRIVE_COUNT
+from tvmtile.ir.annotations import ARRIVE_COUNT, BARRIER_ID
 from tvmtile.ir.barriers import (
     attributes_of,
     barrier_name,
@@ -26,6 +26,7 @@ from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, seq
 from tvmtile.ir.spans import first_location
 from tvmtile.ir.threads import WARP_SIZE, Group, group_region
+from tvmtile.transform import OWN_BARRIERS
 
 
 @prim_func_pass(
@@ -36,7 +37,8 @@ def FindGroups(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     A case of a branch that lets in whole warps which follow each other, and not all of those that come
     to the branch, belongs to these threads: tile operators and `T.Parallel` in it are their work, and
-    `T.sync_threads()` is a barrier of theirs. The
+    `T.sync_threads()` is a barrier of theirs; of the whole block where `tl.disable_thread_storage_sync`
+    says that the author places the barriers. The
     condition is evaluated for every thread, so it may have any form; what it says besides, the same for
     all threads, becomes a branch inside.
 
@@ -46,6 +48,7 @@ def FindGroups(func: tirx.PrimFunc) -> tirx.PrimFunc:
         If a tile operator or a `T.Parallel` stands where other threads come than whole warps, or where
         that is not known before the kernel runs.
     """
+    own_barriers = func.attrs is not None and bool(func.attrs.get(OWN_BARRIERS, False))
 
     def find(kernel: tirx.For) -> tirx.For:
         launch = Launch(kernel)
@@ -53,7 +56,7 @@ def FindGroups(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if launch.num_threads == 1 or not contains(launch.body, ir.Var, threads.__contains__):
             return kernel  # DoScalarsOnce has seen to it that all threads go the same way
         found = with_launch_body(kernel, _Finder(launch).regions())
-        return with_launch_body(found, _Workers(Launch(found)).checked())
+        return with_launch_body(found, _Workers(Launch(found), own_barriers=own_barriers).checked())
 
     return with_kernels(func, find)
 
@@ -112,8 +115,9 @@ def _is_part(threads: Threads, coming: Threads | None) -> bool:
 class _Workers:
     """Looks at who comes to the work that threads share, in a kernel with its regions."""
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: Launch, *, own_barriers: bool) -> None:
         self._body = launch.body
+        self._whole = {BARRIER_ID: 0, ARRIVE_COUNT: launch.num_threads} if own_barriers else {}
         self._comers = Comers(launch)
         self._variance = self._comers.variance
         self._of_groups = VarianceOfGroups(launch)
@@ -204,14 +208,14 @@ class _Workers:
             )
 
     def _barrier(self, node: tirx.Evaluate) -> tirx.Stmt:
-        """A barrier for all threads that come, of a group: it says how many these are."""
+        """A barrier for all threads that come, of a group, or of the block: how many these are."""
         coming = self._comers.coming
         group = None if coming is None or coming.all() else _group_of(coming)
         attrs = attributes_of(node)
         if group is None or ARRIVE_COUNT in attrs or scope_of(node) != "shared":
             return node
         call: ir.Call = node.value
-        attrs[ARRIVE_COUNT] = group.count
+        attrs |= self._whole or {ARRIVE_COUNT: group.count}
         counted = ir.Call(call.op, call.args, attrs, span=call.span, ret_ty=call.ty)
         return tirx.Evaluate(counted, node.span)
 

@@ -110,3 +110,24 @@ def test_a_tile_of_two_that_may_be_read_still_is_not_written(emulated):
     text = text.replace("tile[", "tile[k // 3 % 2, ")
     with pytest.raises(DataRace, match="written by threads 32 to 63 of the block and read by"):
         emulated(text)
+
+
+MEETING = """
+def main(A: T.Tensor((1, 32), "float32"), C: T.Tensor((1, 32), "float32")):
+    with T.Kernel(1, threads=64):
+        T.annotate_pass_configs({"tl.disable_thread_storage_sync": True})
+        tile = T.alloc_shared((32,), "float32")
+        tx = T.get_thread_binding()
+        if tx >= 32:
+            T.sync_threads()
+            C[0, tx - 32] = tile[63 - tx]
+        else:
+            tile[tx] = A[0, tx]
+            T.sync_threads()
+"""
+
+
+def test_an_author_of_barriers_lets_the_block_meet_in_branches(emulated):
+    kernel = emulated(MEETING)
+    result, expected = call(kernel, MEETING, 1)
+    assert torch.equal(result, expected)
