@@ -135,7 +135,9 @@ def build_module(
         If there is no C++ compiler.
     """
     calls = () if front_end.recursion or is_clang() else ("-fcallgraph-info",)
-    flags = (*_KERNEL_FLAGS, *calls, *flags, *machine_flags())
+    # Binutils 2.40 takes another file's name for that of a line that clang's DWARF 5 has.
+    lines = ("-gdwarf-4",) if is_clang() else ()
+    flags = (*_KERNEL_FLAGS, *lines, *calls, *flags, *machine_flags())
     key = _key(front_end, translated, _runtime_name(front_end), *_LINK_FLAGS, *flags)
     store = current_store()
 
