@@ -58,6 +58,12 @@ class Context(NamedTuple):
     threads: Position
 
 
+def _type(name: str) -> str:
+    """A type, as GCC and clang name it, in the same way."""
+    meant = re.fullmatch(r"'.*' \(aka '(.*)'\)", name)
+    return re.sub(r"\bstruct |<.*>| (?=\[)", "", f"'{meant[1]}'" if meant else name)
+
+
 def _position(index: int, extent: Position) -> Position:
     x, y, _ = extent
     return index % x, index // x % y, index // (x * y)
@@ -174,7 +180,8 @@ class _Words:
 
     def out_of_bounds(self) -> str:
         if not self.in_buffer and self.operation and not self.report.agent:
-            array = f"{self.buffer}, {self.operation}" if self.buffer else self.operation
+            array = _type(self.operation)
+            array = f"{self.buffer}, {array}" if self.buffer else array
             index = f"index {self.index} of {array}"
             return f"out of bounds: thread {self.thread} takes {index}"
         does = f"{self.agent} {_DOES[Access(self.report.access)]}"
@@ -209,7 +216,7 @@ class _Words:
 
     def misaligned(self) -> str:
         return (
-            f"misaligned: thread {self.thread} accesses {self.element} as {self.operation}, "
+            f"misaligned: thread {self.thread} accesses {self.element} as {_type(self.operation)}, "
             f"which must lie at a multiple of {self.report.size} bytes"
         )
 
@@ -242,7 +249,7 @@ class _Words:
 
     def shift(self) -> str:
         return (
-            f"shift: thread {self.thread} shifts {self.other_operation}, which has "
+            f"shift: thread {self.thread} shifts {_type(self.other_operation)}, which has "
             f"{self.report.size} bits, by {self.report.offset}"
         )
 
