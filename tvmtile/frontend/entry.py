@@ -28,6 +28,7 @@ from tvmtile.errors import (
 )
 from tvmtile.frontend.bindings import with_launch
 from tvmtile.frontend.dtypes import DType
+from tvmtile.frontend.large import with_named_parts
 from tvmtile.frontend.module import DISPATCH_TOKEN, as_member, is_module_body
 from tvmtile.frontend.parameters import Parameters
 from tvmtile.frontend.reached import reached
@@ -152,7 +153,7 @@ def _declared(func: Callable[..., object], parameters: Parameters, name: str, no
 
 def completed(func: tirx.PrimFunc, tracer: Tracer) -> tirx.PrimFunc:
     """The program with what only the tracer knows: where its kernels stand, and what it returns."""
-    located = reached(_with_locations(func, tracer))
+    located = with_named_parts(reached(_with_locations(func, tracer)), tracer.sizes)
     _check_variables(located)
     for name, value in {**_FOR_SCHEDULERS, **tracer.attributes}.items():
         located = located.with_attr(name, value)

@@ -26,6 +26,7 @@ from tvm.tirx.expr import ExprOp
 from tvmtile._tvm import EqualOp, ExprOperand, ExprWithOp, NotEqualOp, is_buffer_var
 from tvmtile.errors import SyntaxNotSupported
 from tvmtile.frontend.dtypes import DType
+from tvmtile.frontend.large import Sizes
 from tvmtile.frontend.values import ARITHMETIC, BITWISE, FOLDED, operands
 from tvmtile.utils.locks import Lock
 
@@ -39,19 +40,22 @@ _traces = 0
 
 class _Thread(threading.local):
     traces = 0
+    sizes: Sizes
 
 
 _THREAD = _Thread()
 
 
 @contextmanager
-def expressions_of_kernels() -> Iterator[None]:
+def expressions_of_kernels(sizes: Sizes) -> Iterator[None]:
     """Give `tvm.ir.Expr` what the module says in this context, for the thread that is in it."""
     _enter_or_leave(1)
     _THREAD.traces += 1
+    outer, _THREAD.sizes = getattr(_THREAD, "sizes", sizes), sizes
     try:
         yield
     finally:
+        _THREAD.sizes = outer
         _THREAD.traces -= 1
         _enter_or_leave(-1)
 
@@ -91,7 +95,10 @@ def _method(op: str, tvms: Callable[[Any, Any], Any], is_reflected: bool) -> Any
             other, self = operands(op, other, self)
         elif _THREAD.traces:
             self, other = operands(op, self, other)
-        return tvms(self, other)
+        result = tvms(self, other)
+        if _THREAD.traces:
+            _THREAD.sizes.note(result)
+        return result
 
     return method
 

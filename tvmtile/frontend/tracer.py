@@ -31,6 +31,7 @@ from tvmtile.errors import (
 from tvmtile.frontend.constructs import Branch, Loop, Region, Variable, While, tried
 from tvmtile.frontend.dtypes import DType
 from tvmtile.frontend.expressions import expressions_of_kernels
+from tvmtile.frontend.large import Sizes
 from tvmtile.frontend.operations import Expressions
 from tvmtile.frontend.syntax import OPERATORS
 from tvmtile.frontend.tensor import OutputTensor, TensorSpec
@@ -78,6 +79,8 @@ class Tracer(Expressions):
         Those that the kernel returned.
     analyzer : Analyzer
         Knows the values of names.
+    sizes : Sizes
+        Those of the expressions that Python's operators have made.
     kernel_spans : list of Span
         Where each `T.Kernel` stands, in program order.
     launches : dict
@@ -98,6 +101,7 @@ class Tracer(Expressions):
         self.launches: dict[ir.Var, dict[str, tuple[ir.Var, Any]]] = {}
         self.analyzer = Analyzer()
         self._costs = NameCosts()
+        self.sizes = Sizes()
         self.loops: list[Loop] = []
         self.outputs: list[Any] = []
         self.returned: tuple[Any, ...] = ()
@@ -114,7 +118,7 @@ class Tracer(Expressions):
         outer = current_tracer()
         _ACTIVE.tracer = self
         try:
-            with expressions_of_kernels():
+            with expressions_of_kernels(self.sizes):
                 yield self
         finally:
             _ACTIVE.tracer = outer

@@ -10,8 +10,8 @@ from tvmtile.ir.divisions import is_division
 from tvmtile.ir.nodes import once_per_node
 
 _MOST_COPIES = 100
-_MOST_DEEP = 100
-"""Names in one another: their values are nodes in one another, which TVM visits by recursion."""
+_MOST_DEEP = 400
+"""Nodes in one another, which TVM visits by recursion; counted as if no value were balanced."""
 
 
 class NameCosts:
@@ -32,7 +32,7 @@ class NameCosts:
         """
         names, choices = _names_and_choices(value)
         copies = max(1, sum(self._copies.get(name, 0) for name in names)) << choices
-        depth = 1 + max((self._depths.get(name, 0) for name in names), default=0)
+        depth = max((self._depths.get(name, 0) for name in names), default=0) + max(1, len(names))
         is_kept = copies > self._most_copies or depth > _MOST_DEEP
         self._copies[var], self._depths[var] = (1, 0) if is_kept else (copies, depth)
         return is_kept
