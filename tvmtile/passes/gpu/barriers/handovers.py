@@ -84,9 +84,8 @@ class Handovers:
         """Tell whether one of two accesses is over before the other, or they never meet."""
         key = id(a), id(b)
         if key not in self._ordered:
-            self._ordered[key] = bool(self._runs) and all(
-                self._orders(run, a, b) for run in self._runs
-            )
+            are_done = all(any(each in run.events for run in self._runs) for each in key)
+            self._ordered[key] = are_done and all(self._orders(run, a, b) for run in self._runs)
         return self._ordered[key]
 
     def unordered(self, but: set[tuple[Access, Access]]) -> tuple[Access, Access] | None:
