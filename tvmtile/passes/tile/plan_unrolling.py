@@ -6,12 +6,14 @@ from tvm import tirx
 
 from tvmtile._tvm import mapped
 from tvmtile.ir.annotations import UNROLL_FACTOR
-from tvmtile.ir.kernels import leaves_loop, with_body
+from tvmtile.ir.kernels import leaves_loop, with_body, written_out
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import for_loop, replace_loop, substitute
 
 _HINTS = (tirx.ForKind.UNROLLED, tirx.ForKind.VECTORIZED)
+_MOST_WRITTEN_OUT = 4096
+"""Statements: compilers of machine code take minutes for several times as many."""
 
 
 @prim_func_pass(
@@ -23,7 +25,8 @@ def PlanUnrolling(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Split loops by their unroll factors, and keep loops with `break` or `continue` rolled.
 
     TVM would copy the bodies of loops that `break` or `continue` leaves, in which there is no loop to
-    leave any more; so they become serial ones. Unrolling and vectorising are hints.
+    leave any more; so they become serial ones, and so do loops whose copies are too many to compile.
+    Unrolling and vectorising are hints.
     """
     return with_body(func, mapped(func.body, (tirx.For, _planned)))
 
@@ -32,7 +35,9 @@ def _planned(loop: tirx.For) -> tirx.For:
     if loop.kind in _HINTS and leaves_loop(loop.body):
         return replace_loop(loop, kind=tirx.ForKind.SERIAL, annotations={})
     if UNROLL_FACTOR not in loop.annotations:
-        return loop
+        is_unrolled = loop.kind == tirx.ForKind.UNROLLED
+        is_long = is_unrolled and written_out(loop) > _MOST_WRITTEN_OUT
+        return replace_loop(loop, kind=tirx.ForKind.SERIAL, annotations={}) if is_long else loop
     factor = int(loop.annotations[UNROLL_FACTOR])
     plain = replace_loop(loop, annotations=_without_factor(loop))
     count = constant(loop.extent)
