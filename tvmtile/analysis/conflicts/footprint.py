@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -141,7 +141,7 @@ class Footprints:
             [[*map(self._domain.canonical, used)], [*access.conditions], on]
         )
 
-    def meetings(self, accesses: Mapping[Access, int]) -> dict[Access, Iterable[Access]]:
+    def meetings(self, accesses: Mapping[Access, int]) -> dict[Access, Collection[Access]]:
         """Which others each access of a buffer may touch elements of; not those that touch none.
 
         How often an access is done is 1 only where it can't meet itself.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -41,7 +41,7 @@ class _Footprint(NamedTuple):
 
 def meetings(
     accesses: Mapping[Access, int], domain: Domain
-) -> dict[Access, Iterable[Access]] | None:
+) -> dict[Access, Collection[Access]] | None:
     """The accesses that may touch an element which different threads touch, and one writes.
 
     Each with those it may meet there. `accesses` says how often each is done; what is done once does
@@ -86,20 +86,20 @@ def meetings(
 
 def _by_pairs(
     everyone: list[Access], place: np.ndarray, who: np.ndarray
-) -> dict[Access, Iterable[Access]]:
+) -> dict[Access, Collection[Access]]:
     """What each meets, of the accesses at places, which are in order."""
     most = int(np.bincount(place).max()) if len(place) else 0
     if most > _CROWD:
-        there = [everyone[number] for number in np.unique(who)]
+        there = dict.fromkeys(everyone[number] for number in np.unique(who))
         return dict.fromkeys(there, there)
     pairs = [np.stack([who, who])]
     for apart in range(1, most):
         together = place[apart:] == place[:-apart]
         a, b = who[:-apart][together], who[apart:][together]
         pairs += [np.stack([a, b]), np.stack([b, a])]
-    found: dict[Access, list[Access]] = {}
+    found: dict[Access, dict[Access, None]] = {}
     for a, b in np.unique(np.concatenate(pairs, axis=1), axis=1).T.tolist():
-        found.setdefault(everyone[a], []).append(everyone[b])
+        found.setdefault(everyone[a], {})[everyone[b]] = None
     return dict(found)
 
 

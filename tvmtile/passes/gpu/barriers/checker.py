@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from tvm import ir
@@ -109,8 +109,8 @@ class Checker:
         self._exits: list[tuple[State, State]] = []
         self._is_looking = True
         self._entering: dict[Iteration, State] = {}
-        self._rivals: Mapping[Access, Iterable[Access]] = {}
-        self._known_rivals: dict[tuple[Access, ...], Mapping[Access, Iterable[Access]]] = {}
+        self._rivals: Mapping[Access, Collection[Access]] = {}
+        self._known_rivals: dict[tuple[Access, ...], Mapping[Access, Collection[Access]]] = {}
         self._counted: dict[Loop, frozenset[ir.Var]] = {}
         self._following: dict[tuple[Distances, Loop, bool], Distances | None] = {}
         self._threads: dict[Item, int] = {}
@@ -225,7 +225,7 @@ class Checker:
 
     def _rivals_in(
         self, part: Item | Sequence, loops: tuple[Loop, ...], others: Iterable[Access]
-    ) -> Mapping[Access, Iterable[Access]]:
+    ) -> Mapping[Access, Collection[Access]]:
         """With which others each access in a part may race, which are open before it among them."""
         inside = (
             done.access for access in accesses_of(part) for done in self._cluster.by_blocks(access)

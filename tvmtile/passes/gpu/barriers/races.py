@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from tvm import ir
@@ -45,7 +45,7 @@ def may_race(a: Access, b: Access) -> bool:
 
 def rivals(
     accesses: Iterable[Access], depth: int, footprints: Footprints
-) -> dict[Access, Iterable[Access]]:
+) -> dict[Access, Collection[Access]]:
     """With which others each access may race; those that may race with none are left out.
 
     They are what happens within as many loops as `depth`.
@@ -54,7 +54,7 @@ def rivals(
     for each in accesses:
         repeats = len(each.loops) > depth
         of_roots.setdefault(each.root, Counter())[each] += 2 if repeats else 1
-    found: dict[Access, Iterable[Access]] = {}
+    found: dict[Access, Collection[Access]] = {}
     for counts in of_roots.values():
         if _may_any_race(counts):
             found |= footprints.meetings(counts)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -153,10 +153,11 @@ class State:
     def __iter__(self) -> Iterator[tuple[Open, Paths]]:
         return self.of(self._of)
 
-    def of(self, accesses: Iterable[Access]) -> Iterator[tuple[Open, Paths]]:
+    def of(self, accesses: Collection[Access]) -> Iterator[tuple[Open, Paths]]:
         """Some accesses, where they are open, and their paths."""
-        for access in accesses:
-            for opened, entry in self._of.get(access, {}).items():
+        few, many = sorted((accesses, self._of), key=len)
+        for access in (access for access in few if access in many):
+            for opened, entry in self._of[access].items():
                 yield opened, self._paths(entry)
 
     def empty(self) -> State:
@@ -180,7 +181,7 @@ class State:
 
     def close(self, clauses: Iterable[int]) -> None:
         """Forget paths that fulfil clauses; an access without others is closed."""
-        for entries in self._of.values():
+        for access, entries in list(self._of.items()):
             for opened, entry in list(entries.items()):
                 paths = self._paths(entry)
                 kept = [p for p in paths if not any(p & clause == clause for clause in clauses)]
@@ -188,6 +189,8 @@ class State:
                     del entries[opened]
                 elif len(kept) < len(paths):
                     self._set(opened, tuple(kept))
+            if not entries:
+                del self._of[access]
 
     def add(self, opened: Open, paths: Paths) -> bool:
         """Add paths to an access; tell whether one of them passes fewer slots than those known."""
