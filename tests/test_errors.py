@@ -78,7 +78,9 @@ def test_what_ends_the_process_is_no_failure_of_a_pass(end):
 
 def test_what_tvm_adds_to_an_error_of_a_pass_is_left_out():
     shown = "wrong\n  --> kernel.py:3\n  help: do this"
-    error = TileError(f"{shown}\n\nError in pass: tvmtile.Legalize\nLocation (TVMScript):\n...")
+    error = TileError(
+        f"{shown}\n\nError in pass: tvmtile.NormalizeOperands\nLocation (TVMScript):\n..."
+    )
     assert str(error) == shown
     assert (error.help, error.location) == ("do this", SourceLocation("kernel.py", 3))
 

@@ -40,6 +40,7 @@ __all__ = [
     "IRBuilder",
     "Mutator",
     "NotEqualOp",
+    "buffer_of",
     "buffer_var",
     "call_packed_returning",
     "codegen_build",
@@ -68,6 +69,16 @@ def is_buffer_var(value: Any) -> bool:
     By the types themselves: `isinstance` of TVM's classes, which have an abstract base, takes long.
     """
     return type(value) is ir.Var and type(value.ty) is BufferType
+
+
+def buffer_of(operand: Any) -> ir.Var:
+    """The buffer that an operand lies in, or that a statement stores to; a buffer itself.
+
+    The attribute has another name in other releases of TVM.
+    """
+    if isinstance(operand, tirx.BufferStore):
+        return operand.buffer
+    return operand if is_buffer_var(operand) else operand.source
 
 
 def buffer_var(name: str, ty: Any) -> ir.Var:

@@ -16,14 +16,14 @@ from tvm import ir, tirx
 from tvm.target import Target
 
 from tvmtile import passes as P
-from tvmtile.codegen.once import ShowNames
+from tvmtile.codegen.once import AllowLetInlining
 from tvmtile.codegen.unrolled_loops import MarkUnrolled
 from tvmtile.errors import hide_internal_frames
 from tvmtile.ir.passes import check_order
 from tvmtile.passes.legalize import LegalizeSource
 from tvmtile.passes.legalize.declare_as_accessed import DeclareAsAccessed
-from tvmtile.passes.legalize.keep_elements import KeepElements
 from tvmtile.passes.legalize.narrow_sums import NarrowSums
+from tvmtile.passes.legalize.prevent_vector_arrays import PreventVectorArrays
 from tvmtile.target import TargetLike, host_target, parse, require_lowering
 
 __all__ = [
@@ -88,14 +88,14 @@ _NORMALIZE = (
     P.NameDivisions,  # divisions by run-time values are named
     P.LimitNames,  # names do not grow beyond measure where their values stand for them
     P.SumBeforeScaling,  # what a loop adds with one scale is scaled once, behind the loop
-    P.Legalize,  # operands of tile operators become explicit regions
+    P.NormalizeOperands,  # operands of tile operators become explicit regions
     P.PackFloats,  # floats of 4 bits lie in pairs in bytes
-    P.StageOverlaps,  # a copy within a buffer reads all before it writes
-    P.DoScalarsOnce,  # scalar work that names no thread is done once a block
-    P.LowerExits,  # code behind a return, or an exit of no loop, becomes conditional
+    P.StageOverlappingCopies,  # a copy within a buffer reads all before it writes
+    P.RunScalarEffectsOnce,  # scalar work that names no thread is done once a block
+    P.StructureExits,  # code behind a return, or an exit of no loop, becomes conditional
     P.HoistAssumptions,  # what is assumed of sizes is checked before a launch
     P.FindGroups,  # branches that admit whole warps become regions of groups of threads
-    P.OwnFragments,  # what each thread stores for itself, each thread has
+    P.PrivatizeFragments,  # what each thread stores for itself, each thread has
     P.PlanUnrolling,  # loops are unrolled as far as they ask for, but those that `break` leaves
     P.SerializeVectors,  # vectorized loops with dependent iterations become serial
 )
@@ -105,11 +105,11 @@ _SELECT = (
 _SCHEDULE = (
     _llvm(P.InsertIndexChecks),  # an index outside of a tile stops a kernel that asks for it
     _llvm(P.SerializeThreads),  # code that uses the thread index runs thread after thread
-    _gpu(P.ExpandPrivateTiles),  # each thread does what is asked of its own tiles
+    _gpu(P.LowerThreadLocalTileOps),  # each thread does what is asked of its own tiles
     _gpu(P.OrderIterations),  # loops say what they store in the order of their iterations
     _Only(("llvm", "metal"), P.ElideSharedStaging),  # tiles that are read once are not staged
     _llvm(P.AccumulateInPlace),  # sums that are only written out are kept where they go
-    _llvm(P.ClearByProducts),  # and begin with the first product
+    _llvm(P.FoldClearIntoFirstGemm),  # and begin with the first product
     _gpu(P.ReduceAccumulations),  # accumulations into a fragment become reductions
     _gpu(P.SplitReducers),  # every thread has totals of its own until they are put together
     _gpu(P.ShareFragments),  # what a loop has computed is copied for code that needs all of it
@@ -131,15 +131,15 @@ _LOWER = (
     _cuda(P.EncodeTensorMaps),  # the host describes tensors to copies of boxes
 )
 _DISTRIBUTE = (
-    P.UnswitchConditions,  # conditions that hold for whole tiles are decided before their loops
-    P.GuardGlobalAccess,  # accesses outside of a tensor read zero and write nothing
+    P.VersionParallelNests,  # conditions that hold for whole tiles are decided before their loops
+    P.InsertBoundsGuards,  # accesses outside of a tensor read zero and write nothing
     _llvm(P.LowerCudaFunctions),  # CUDA's own functions, called by name, work here
     _llvm(P.LowerElementOp),  # operators on single elements become instructions and calls
     _llvm(P.InterchangeLoopsOnCpu),  # serial loops go outside, so that LLVM can vectorise
     _llvm(P.LowerParallelOnCpu),  # elementwise loops become serial loops, which LLVM vectorises
     _gpu(P.DistributeParallel),  # elementwise loops run on the threads, as cp.async where it fits
-    _cuda(P.DropIdleTokens),  # copies that turn out synchronous are not waited for
-    _cuda(P.HoldIndices),  # by which a loop copies, stay in registers
+    _cuda(P.EliminateEmptyAsyncGroups),  # copies that turn out synchronous are not waited for
+    _cuda(P.HoistGatherIndices),  # by which a loop copies, stay in registers
 )
 _MEMORY = (
     _gpu(P.PlaceFragments),  # fragments become arrays of registers
@@ -160,25 +160,25 @@ _SYNCHRONIZE = (
 )
 _LEGALIZE = (
     _metal(P.LowerCudaFunctions),  # CUDA's own functions, called by name, work here
-    _gpu(P.KeepNames),  # named divisions are computed once, where they are named
+    _gpu(P.PreventLetInlining),  # named divisions are computed once, where they are named
     _cuda(P.CallImportedFunctions),  # imported functions come with their source
     _gpu(P.LowerElementOp),  # operators on single elements become instructions and calls
     P.LegalizeOperations,  # functions, arithmetic, barriers and assertions are the target's
     _cuda(P.LowerNarrowFloatsOnCuda),  # floats of 8 bits become integers that hold their bits
     _metal(P.LowerNarrowFloatsOnMetal),  # floats of 8 bits become integers that hold their bits
     _gpu(P.InlineSingleTripLoops),  # loops of one iteration become their body
-    _cuda(P.CarryRemainders),  # blocks that persist do not divide in each iteration
-    _cuda(P.LoadFirst),  # copies by elements load all before they store
-    _gpu(P.LeaveUnrolling),  # the compiler of the source unrolls what is guarded, or very long
+    _cuda(P.StrengthReduceModulo),  # blocks that persist do not divide in each iteration
+    _cuda(P.BatchGlobalLoads),  # copies by elements load all before they store
+    _gpu(P.DeferUnrolling),  # the compiler of the source unrolls what is guarded, or very long
     P.LegalizeIndices,  # elements of large tensors are numbered in 64 bits
-    P.KeepRemainders,  # remainders that TVM would wrongly merge stay two
+    P.SeparateRemainders,  # remainders that TVM would wrongly merge stay two
     _llvm(P.PlaceMemoryOnCpu),  # tiles become arrays of the host
     _llvm(P.LowerNarrowFloatsOnCpu),  # bfloat16 and float8 become integers that hold their bits
     _llvm(P.LegalizeMemoryOnCpu),  # LLVM vectorises no store and no index wrongly
-    P.StoreNames,  # names that are used in one another many times become variables
-    _llvm(P.KeepNames),  # named divisions are computed once, where they are named
+    P.SpillNestedLets,  # names that are used in one another many times become variables
+    _llvm(P.PreventLetInlining),  # named divisions are computed once, where they are named
     P.LaunchClusters,  # blocks of a cluster are launched together
-    _cuda(P.KeepTensorMaps),  # the host encodes them once for a tensor and a shape
+    _cuda(P.CacheTensorMaps),  # the host encodes them once for a tensor and a shape
     _llvm(P.LaunchBlocksOnCpu),  # the grid becomes one parallel loop
 )
 
@@ -202,11 +202,11 @@ LOWERING: dict[str, tuple[Any, ...]] = {
 """The passes that lower a tile program, by kind of target."""
 
 SOURCE: tuple[Any, ...] = (
-    ShowNames,  # names have the values that LowerIntrin was not to look into
+    AllowLetInlining,  # names have the values that LowerIntrin was not to look into
     NarrowSums,  # 64-bit indices are summed in 32 bits where they fit
     LegalizeSource,  # constants, comparisons and narrow dtypes are printed right
     DeclareAsAccessed,  # memory that moves as words is declared in words
-    KeepElements,  # arrays that are read by elements are declared as such
+    PreventVectorArrays,  # arrays that are read by elements are declared as such
     MarkUnrolled,  # loops that are left for Metal's compiler to unroll say so
 )
 """The passes over a GPU's kernels when nothing simplifies any more: their source is printed next."""

@@ -28,7 +28,7 @@ from tests.fuzz.run import run
 from tests.fuzz.shrink import shrink
 from tvmtile.errors import DataRace
 from tvmtile.passes.tile.specialization import Ring
-from tvmtile.passes.tile.specialization.trips import KeptTrips
+from tvmtile.passes.tile.specialization.trips import FilteredIterationSpace
 from tvmtile.pipeline import LOWERING
 from tvmtile.tileop.fill import Fill
 
@@ -213,7 +213,7 @@ def test_a_wrong_fill_is_found(monkeypatch, tmp_path):
 
 
 def test_a_guard_that_is_off_by_one_is_found(monkeypatch, tmp_path):
-    from tvmtile.passes.memory import guard_global_access, nest_bounds
+    from tvmtile.passes.memory import nest_bounds
 
     within_axis = nest_bounds.within_axis
     for module in (guard_global_access, nest_bounds):
@@ -230,7 +230,6 @@ def test_a_clear_that_does_not_see_views_is_found(monkeypatch, tmp_path):
 
     That is what the memory has held before, which differs from processor to processor.
     """
-    from tvmtile.passes.cpu import clear_by_products
 
     monkeypatch.setattr(clear_by_products.Aliases, "aliased", frozenset())
     seeds = (138, 139, 156)
@@ -241,7 +240,6 @@ def test_a_clear_that_does_not_see_views_is_found(monkeypatch, tmp_path):
 @pytest.mark.full
 def test_a_sign_taken_out_of_a_division_is_found(monkeypatch, tmp_path):
     """`(c - i) // d`, as TVM's FlattenBuffer has it where nothing hides it."""
-    from tvmtile.passes.legalize import keep_remainders
 
     monkeypatch.setattr(keep_remainders._Keeper, "_counts_down", lambda *_: False)
     outcome = run(generate_indexed(49, SIZE), "llvm", tmp_path)
@@ -275,8 +273,8 @@ def test_roles_that_do_not_count_what_they_have_done_are_found(monkeypatch, tmp_
     """An iteration that a mask leaves in would have the tiles of the one before."""
     program = generate_pipelined(14, 2)
     assert run(program, "hopper", tmp_path).is_split
-    passed = KeptTrips.passed
-    monkeypatch.setattr(KeptTrips, "passed", lambda trips: passed(trips)[1:])
+    passed = FilteredIterationSpace.passed
+    monkeypatch.setattr(FilteredIterationSpace, "passed", lambda trips: passed(trips)[1:])
     assert run(program, "hopper", tmp_path).is_failure
 
 

@@ -45,7 +45,7 @@ def test_a_terminal_gets_colours_and_a_file_none(kernel, monkeypatch, capsys):
     assert "\x1b[32m+" in shown
     assert "\x1b[31m-" in shown
     names = re.findall(r"\x1b\[1m(.*?)\x1b\[0m", shown)
-    assert "tvmtile.Legalize" in names
+    assert "tvmtile.NormalizeOperands" in names
     assert all("tvmtile." in name for name in names)
 
 
@@ -60,7 +60,7 @@ def test_a_notebook_gets_what_it_can_fold(kernel, monkeypatch):
     (view,) = displayed
     page = view._repr_html_()
     assert page.count("<details>") == page.count("</details>") > 1
-    assert "tvmtile.Legalize: nothing</div>" in page
+    assert "tvmtile.NormalizeOperands: nothing</div>" in page
     assert re.search(r"<summary>tvmtile\.LowerParallelOnCpu \(\d+ lines\)</summary>", page)
     assert "T.Buffer((64,), &quot;float32&quot;)" in page
     coloured = re.findall(r'style="([^"]*background[^"]*)"', page)

@@ -42,7 +42,7 @@ def package(tmp_path, monkeypatch):
     sources.code_of.cache_clear()
 
 
-PASS = "passes/tile/legalize.py"
+PASS = "passes/tile/normalize_operands.py"
 
 
 def append(file, line):

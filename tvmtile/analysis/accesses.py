@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, is_buffer_var, nodes_in
+from tvmtile._tvm import Mutator, buffer_of, is_buffer_var, nodes_in
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.collector import Collector
 from tvmtile.errors import SourceLocation
 from tvmtile.ir.calls import takes_address
 from tvmtile.ir.kernels import is_kernel, leaves_loop
 from tvmtile.ir.nodes import once_per_node
-from tvmtile.ir.operands import buffer_of, origin_of
+from tvmtile.ir.operands import origin_of
 from tvmtile.ir.operators import TileOp
 from tvmtile.ir.rewriting import substitute, variables_of
 from tvmtile.ir.spans import location_of
@@ -173,7 +173,7 @@ class _Accesses(Collector):
 
     def on_load(self, load: ir.TensorLoad) -> None:
         with self._at(load):
-            self._note(load.source, reads=True, indices=load.indices[:])
+            self._note(buffer_of(load), reads=True, indices=load.indices[:])
 
     def on_operator(self, op: TileOp, call: ir.Call, mutator: Mutator) -> None:
         outer, self._is_certain = self._is_certain, False  # it decides what it reads
@@ -197,7 +197,7 @@ class _Accesses(Collector):
             if is_buffer_var(argument):
                 self._note(argument, reads=True, writes=True)
             elif takes_address(call) and isinstance(argument, ir.TensorLoad):
-                self._note(argument.source, reads=True, writes=True, indices=argument.indices)
+                self._note(buffer_of(argument), reads=True, writes=True, indices=argument.indices)
         mutator.default_mutate(call)
 
 
@@ -207,23 +207,23 @@ def written_parameters(func: tirx.PrimFunc) -> tuple[int, ...]:
     return tuple(index for index, param in enumerate(func.params) if param in written)
 
 
-def values_of_names(stmt: tirx.Stmt) -> dict[ir.Var, ir.Expr]:
+def let_values(stmt: tirx.Stmt) -> dict[ir.Var, ir.Expr]:
     """What `T.let` and assignments bind names to, in a statement."""
     return {bind.var: bind.value for bind in nodes_in(stmt, tirx.Bind, order="pre")}
 
 
 def uses(indices: tuple[ir.Expr, ...], variable: ir.Var, names: dict[ir.Var, ir.Expr]) -> bool:
     """Tell whether an index depends on a variable, directly or through names bound to it."""
-    return any(map(variable.same_as, variables_behind(indices, names)))
+    return any(map(variable.same_as, transitive_variables(indices, names)))
 
 
-def variables_behind(
+def transitive_variables(
     indices: tuple[ir.Expr, ...], names: dict[ir.Var, ir.Expr]
 ) -> Iterator[ir.Var]:
     """What indices depend on, through names bound to it: variables, and buffers that are read."""
     for index in indices:
         for var in variables_of(index):
             if var in names:
-                yield from variables_behind((names[var],), names)
+                yield from transitive_variables((names[var],), names)
             else:
                 yield var

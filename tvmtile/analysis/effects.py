@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import is_buffer_var, walk
+from tvmtile._tvm import buffer_of, is_buffer_var, walk
 from tvmtile.analysis.aliases import Aliases, Start
 from tvmtile.analysis.uses import Use, uses_in
 from tvmtile.errors import SourceLocation
@@ -328,7 +328,7 @@ class Effects:
 
     def mbarrier(self, element: ir.TensorLoad) -> Mbarrier:
         """Which mbarrier an element is."""
-        return Mbarrier(self.root(element.source), literal(self.resolved(element.indices[0])))
+        return Mbarrier(self.root(buffer_of(element)), literal(self.resolved(element.indices[0])))
 
     def resolved(self, expression: ir.Expr) -> ir.Expr:
         """An expression with bound names replaced by their values, where these never change."""

@@ -9,7 +9,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, mutated
-from tvmtile.analysis.accesses import Access, elements_in, values_of_names
+from tvmtile.analysis.accesses import Access, elements_in, let_values
 from tvmtile.ir.kernels import is_parallel
 from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import substitute
@@ -51,7 +51,7 @@ class Nest:
         Names that it binds are replaced by their values.
         """
         names: dict[ir.Var, ir.Expr] = {}
-        for name, value in values_of_names(self.body).items():
+        for name, value in let_values(self.body).items():
             names[name] = substitute(value, names)
         found: dict[Any, Access] = {}
         for access in sorted(elements_in(self.body, names), key=lambda access: not access.writes):

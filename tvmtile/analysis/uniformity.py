@@ -8,12 +8,11 @@ from typing import Any, NamedTuple, TypeGuard
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, is_buffer_var, mutated, nodes_in
+from tvmtile._tvm import Mutator, buffer_of, is_buffer_var, mutated, nodes_in
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.errors import NestingError
 from tvmtile.ir.kernels import Launch, is_parallel, leaves_loop, statements_of
 from tvmtile.ir.nodes import once_per_node
-from tvmtile.ir.operands import buffer_of
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.rewriting import contains, has_effect, variables_of
 from tvmtile.ir.scopes import is_private
@@ -312,6 +311,6 @@ def _given(argument: ir.Expr) -> Iterator[ir.Var]:
         for each in argument.args[:]:
             yield from _given(each)
     elif type(argument) is ir.TensorLoad:
-        yield argument.source
+        yield buffer_of(argument)
     elif not ir.is_prim_expr(argument):
         yield from nodes_in(argument, ir.Var)

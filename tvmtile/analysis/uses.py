@@ -8,13 +8,13 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, is_buffer_var, nodes_in
+from tvmtile._tvm import Mutator, buffer_of, is_buffer_var, nodes_in
 from tvmtile.analysis.collector import Collector, mbarriers_of
 from tvmtile.analysis.conflicts.expressions import bits, strides
 from tvmtile.ir.asynchronous import Issue, Product, issued, product_of
 from tvmtile.ir.calls import op_name, takes_address
 from tvmtile.ir.nodes import once_per_node
-from tvmtile.ir.operands import buffer_of, origin_of
+from tvmtile.ir.operands import origin_of
 from tvmtile.ir.operators import TileOp
 
 
@@ -167,7 +167,7 @@ class _Uses(Collector):
         self._note(store.buffer, store.indices[:], writes=True)
 
     def on_load(self, load: ir.TensorLoad) -> None:
-        self._note(load.source, load.indices[:], writes=False)
+        self._note(buffer_of(load), load.indices[:], writes=False)
 
     def on_call(self, call: ir.Call, mutator: Mutator) -> None:
         name, copy, product = op_name(call), issued(call), product_of(call)
@@ -187,7 +187,7 @@ class _Uses(Collector):
     def on_operator(self, op: TileOp, call: ir.Call, mutator: Mutator) -> None:
         super().on_operator(op, call, mutator)
         for mbarrier in mbarriers_of(op):
-            self._note(mbarrier.source, mbarrier.indices, writes=False, is_atomic=True)
+            self._note(buffer_of(mbarrier), mbarrier.indices, writes=False, is_atomic=True)
         for operands, writes in ((op.reads(), False), (op.writes(), True)):
             for operand in operands:
                 whole = op.is_tile or not isinstance(operand, ir.TensorLoad)
@@ -207,7 +207,7 @@ class _Uses(Collector):
         self._token = outer
 
     def _product(self, product: Product, mutator: Mutator) -> None:
-        self._note(product.sums.source, product.sums.indices, writes=True)
+        self._note(buffer_of(product.sums), product.sums.indices, writes=True)
         mutator.mutate(product.sums)
         if not takes_address(product.a):
             mutator.mutate(product.a)
@@ -251,7 +251,7 @@ class _Uses(Collector):
             return
         for index in load.indices:
             mutator.mutate(index)
-        self._passed(load.source, load.indices if self._role.names_elements else None)
+        self._passed(buffer_of(load), load.indices if self._role.names_elements else None)
 
     def _pointer(self, call: ir.Call) -> None:
         offset = (call.args[2],) if self._role.names_elements else None

@@ -10,9 +10,10 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile.analysis.accesses import Access, accesses_of, values_of_names
+from tvmtile._tvm import buffer_of
+from tvmtile.analysis.accesses import Access, accesses_of, let_values
 from tvmtile.errors import InvalidValue
-from tvmtile.ir.operands import bits_of, buffer_of, constant, dtype_of, extents_of
+from tvmtile.ir.operands import bits_of, constant, dtype_of, extents_of
 from tvmtile.ir.operators import TileOp
 from tvmtile.ir.rewriting import mentions, substitute
 from tvmtile.ir.scopes import is_global
@@ -54,7 +55,7 @@ class _Count:
         self._values: dict[ir.Var, Any] = {
             var: tirx.const(value, str(var.ty.dtype)) for var, value in extents.items()
         }
-        for name, value in values_of_names(program.body).items():
+        for name, value in let_values(program.body).items():
             self._values[name] = substitute(value, self._values)
 
     def of_all(self) -> Counts:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile._tvm import buffer_of, is_buffer_var
 from tvmtile.analysis.accesses import Access, accesses_of
 from tvmtile.carver.template import (
     BaseTemplate,
@@ -19,7 +19,7 @@ from tvmtile.carver.template import (
 )
 from tvmtile.errors import InvalidValue
 from tvmtile.ir.kernels import is_parallel
-from tvmtile.ir.operands import buffer_of, constant, dtype_of, extents_of
+from tvmtile.ir.operands import constant, dtype_of, extents_of
 
 
 def template_of(program: tirx.PrimFunc) -> BaseTemplate:

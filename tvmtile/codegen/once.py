@@ -7,7 +7,7 @@ knows of names it asks then, too.
 
 LowerIntrin simplifies each condition with the values of names in it. Divisions by what is not constant,
 and selections, are expensive there: for GPUs, whose kernels we see once more, they stay hidden until
-`ShowNames`.
+`AllowLetInlining`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def shown_if_cheap(call: ir.Call) -> ir.Expr:
     return call if contains(call.args[0], _COSTLY, _is_costly) else _lowered(call)
 
 
-@device_pass("ShowNames")
-def ShowNames(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
+@device_pass("AllowLetInlining")
+def AllowLetInlining(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
     """Take off `once` where LowerIntrin has left it."""
     del kind
 

@@ -16,6 +16,7 @@ from tvm.sym import Analyzer
 from tvm.tirx.layout import ComposeLayout
 from tvm.tirx.script import builder as T
 
+from tvmtile._tvm import buffer_of
 from tvmtile.errors import VerifyError
 from tvmtile.instructions.ptx import ptx
 from tvmtile.instructions.wgmma import FAMILIES, ROWS, WARPGROUP, Wgmma
@@ -98,7 +99,7 @@ class _Emitter:
 
 def _dtype_of(operand: Any) -> str:
     load = operand.args[0] if takes_address(operand) else operand
-    return str(load.source.ty.dtype)
+    return str(buffer_of(load).ty.dtype)
 
 
 class _Registers:
@@ -108,12 +109,12 @@ class _Registers:
     """
 
     def __init__(self, first: ir.TensorLoad, name: str, count: int, *, as_words: bool) -> None:
-        self._array = first.source
+        self._array = buffer_of(first)
         self._count = count
         start = constant(first.indices[0])
         if start is None:
             raise VerifyError(
-                f"the registers of {describe(first.source)} depend on the thread",
+                f"the registers of {describe(buffer_of(first))} depend on the thread",
                 help="this is a defect of tvmtile: please report it with the kernel",
             )
         self._first = start
@@ -147,7 +148,7 @@ class _Tile:
 
     def __init__(self, address: ir.Call, name: str, analyzer: Analyzer, *, along_k: bool) -> None:
         (load,) = address.args
-        self._buffer, self._origin = load.source, list(load.indices)
+        self._buffer, self._origin = buffer_of(load), list(load.indices)
         self._dtype = str(self._buffer.ty.dtype)
         self._item = int(DataType(self._dtype).bits) // 8
         self._analyzer = analyzer

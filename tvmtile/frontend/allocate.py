@@ -7,6 +7,7 @@ from typing import Any
 from tvm import ir
 from tvm.tirx.script import builder as T
 
+from tvmtile._tvm import buffer_of
 from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.dtypes import DType, DTypeLike, Shape, as_dtype
 from tvmtile.frontend.emit import require_program
@@ -121,7 +122,7 @@ def alloc_var(
     kernel_of("T.alloc_var", _OF_BLOCKS)
     name = as_dtype(dtype)
     variable = T.local_scalar(str(name))
-    T.buffer_store(variable.scalar.source, converted(values[0] if values else 0, name), [0])
+    T.buffer_store(buffer_of(variable.scalar), converted(values[0] if values else 0, name), [0])
     return variable
 
 

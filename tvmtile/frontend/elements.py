@@ -8,6 +8,7 @@ from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 from tvm.tirx.script import builder as T
 
+from tvmtile._tvm import buffer_of
 from tvmtile.errors import InvalidOperand, OutOfBounds, ShapeMismatch
 from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.spans import current_span
@@ -80,7 +81,7 @@ def vector_of(region: ir.TensorRegion) -> ir.Expr | None:
         return None
     indices = [r.min for r in outer]
     indices.append(last.min if lanes == 1 else T.ramp(last.min, 1, lanes))
-    return tirx.BufferLoad(region.source, indices, span=current_span())
+    return tirx.BufferLoad(buffer_of(region), indices, span=current_span())
 
 
 def _items(index: object) -> list[Any]:

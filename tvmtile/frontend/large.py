@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from tvm import DataType, ir, tirx
 
-from tvmtile._tvm import PURE, Mutator, mutated
+from tvmtile._tvm import PURE, Mutator, buffer_of, mutated
 from tvmtile.errors import InvalidOperand
 from tvmtile.ir.calls import effect_of, is_if_then_else
 from tvmtile.ir.rewriting import seq
@@ -230,7 +230,7 @@ _REBUILD: dict[type, Callable[[Any, list[Any]], ir.Expr]] = {
     tirx.Select: lambda node, parts: tirx.Select(
         parts[0], node.true_value, node.false_value, node.span
     ),
-    ir.TensorLoad: lambda node, parts: tirx.BufferLoad(node.source, parts, node.span),
+    ir.TensorLoad: lambda node, parts: tirx.BufferLoad(buffer_of(node), parts, node.span),
     ir.Call: _rebuilt_call,
 }
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile._tvm import buffer_of, is_buffer_var
 from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.kernel import current_kernel
 from tvmtile.frontend.tracer import current_tracer
@@ -46,7 +46,7 @@ def _with_known_extents(operand: ir.TensorRegion) -> ir.TensorRegion:
         new if isinstance(new, tirx.IntImm) else r.extent
         for new, r in zip(extents, operand.region, strict=True)
     ]
-    return region(operand.source, origin, known)
+    return region(buffer_of(operand), origin, known)
 
 
 def _check_elements(operator: str, operand: ir.TensorRegion) -> None:
@@ -55,7 +55,7 @@ def _check_elements(operator: str, operand: ir.TensorRegion) -> None:
     if kernel is not None and any(constant(extent) == 0 for extent in kernel.block_extents):
         return
     for axis, (taken, whole) in enumerate(
-        zip(operand.region, operand.source.ty.shape, strict=True)
+        zip(operand.region, buffer_of(operand).ty.shape, strict=True)
     ):
         extent = constant(taken.extent)
         if extent is not None and extent <= 0 and constant(whole) != 0:

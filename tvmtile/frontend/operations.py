@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile._tvm import buffer_of, is_buffer_var
 from tvmtile.errors import InvalidOperand, SyntaxNotSupported, warn
 from tvmtile.frontend.untraced import refuse_lost_assignment
 from tvmtile.frontend.unusable import Unusable, raise_unusable
@@ -47,7 +47,7 @@ class Expressions:
         if isinstance(target, Unusable):
             raise_unusable(target)
         if is_scalar_variable(target):
-            target = target.source  # `v[0] = e` is `v = e`
+            target = buffer_of(target)  # `v[0] = e` is `v = e`
         if isinstance(target, Reference):
             target.store(value, index)
         elif is_buffer_var(target):
@@ -68,7 +68,7 @@ class Expressions:
         from tvmtile.frontend.elements import Elements
 
         if is_scalar_variable(target):
-            target = target.source
+            target = buffer_of(target)
         return Elements(target) if is_buffer_var(target) else target
 
     def gives(self, function: object, given: Mapping[int | str, object]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import mapped, nodes_in, walk
+from tvmtile._tvm import buffer_of, mapped, nodes_in, walk
 from tvmtile.errors import OutOfBounds
 from tvmtile.ir.operands import describe, literal
 from tvmtile.ir.operators import operator_of
@@ -67,7 +67,7 @@ def _check_elements(body: tirx.Stmt) -> None:
         origins.update(hash(operand) for operand in operands)
 
     def check_load(load: ir.TensorLoad) -> None:
-        _check(load, load.source, load.indices, is_origin=hash(load) in origins)
+        _check(load, buffer_of(load), load.indices, is_origin=hash(load) in origins)
 
     def check_store(store: tirx.BufferStore) -> None:
         _check(store, store.buffer, store.indices)

@@ -19,7 +19,7 @@ from tvm.sym import Analyzer
 from tvm.tirx.expr import ExprOp
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import IRBuilder, is_buffer_var
+from tvmtile._tvm import IRBuilder, buffer_of, is_buffer_var
 from tvmtile.errors import (
     InvalidOperand,
     NestingError,
@@ -179,7 +179,7 @@ class Tracer(Expressions):
             return first
         variable = self.bind_variable(name, dtype, first)
         made = Variable(variable, first, user_location(), self._parallel_depth())
-        region.made[name] = self._variables[variable.source] = made
+        region.made[name] = self._variables[buffer_of(variable)] = made
         return variable
 
     def _parallel_depth(self) -> int:
@@ -188,7 +188,7 @@ class Tracer(Expressions):
     def bind_variable(self, name: str, dtype: str, value: object) -> Any:
         """A variable of the kernel that holds a value."""
         variable = self._bind(name, T.local_scalar(dtype))
-        T.buffer_store(variable.source, converted(value, dtype), [0])
+        T.buffer_store(buffer_of(variable), converted(value, dtype), [0])
         return variable
 
     def escape(self, construct: Branch | Loop, name: str, local_names: Mapping[str, object]) -> Any:
@@ -269,10 +269,10 @@ class Tracer(Expressions):
     def assign(self, name: str, value: object, local_names: Mapping[str, object]) -> Any:
         """`name = value`: store into a variable, bind a run-time value, or keep a Python value."""
         previous = local_names.get(name)
-        if is_scalar_variable(previous) and previous.source in self._variables:
-            self._check_assignment(name, self._variables[previous.source], value)
+        if is_scalar_variable(previous) and buffer_of(previous) in self._variables:
+            self._check_assignment(name, self._variables[buffer_of(previous)], value)
         if is_scalar_variable(previous) and is_number(value):
-            store_element(previous.source, tuple(previous.indices), value)
+            store_element(buffer_of(previous), tuple(previous.indices), value)
             return previous
         if isinstance(previous, Reference) and is_number(value):
             previous.store(value)
@@ -318,7 +318,7 @@ class Tracer(Expressions):
 
     def _bind(self, name: str, value: Any) -> Any:
         if isinstance(value, T.scalar_wrapper):
-            IRBuilder.name(name, value.scalar.source)
+            IRBuilder.name(name, buffer_of(value.scalar))
             return value.scalar
         if isinstance(value, T.meta_var):
             return value.value

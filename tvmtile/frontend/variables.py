@@ -9,16 +9,16 @@ from tvm.tirx.layout import S, TileLayout
 from tvm.tirx.script import builder as T
 from tvm_ffi import structural_equal
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile._tvm import buffer_of, is_buffer_var
 
 _SCALAR_LAYOUT = TileLayout(S[1])
 
 
 def is_scalar_variable(value: object) -> TypeGuard[Any]:
     """Tell whether `value` is the load of a variable made by `T.alloc_var` (TVM's local scalar)."""
-    if not isinstance(value, ir.TensorLoad) or not is_buffer_var(value.source):
+    if not isinstance(value, ir.TensorLoad) or not is_buffer_var(buffer_of(value)):
         return False
-    buffer = value.source.ty
+    buffer = buffer_of(value).ty
     return (
         buffer.storage_scope == "local"
         and len(buffer.shape) == 1
@@ -67,7 +67,7 @@ class Reference:
 
         if index != 0:
             raise IndexError("a reference is one element: use `x[0]` or `x = value`")
-        store_element(self._element.source, tuple(self._element.indices), value)
+        store_element(buffer_of(self._element), tuple(self._element.indices), value)
 
     def __getitem__(self, index: int) -> ir.TensorLoad:
         if index != 0:

@@ -17,7 +17,7 @@ def is_power_of_two(number: int) -> bool:
     return number > 0 and number.bit_count() == 1
 
 
-def take_for_extents(analyzer: Analyzer, params: Sequence[ir.Var]) -> None:
+def assume_extents_nonnegative(analyzer: Analyzer, params: Sequence[ir.Var]) -> None:
     """Tell an analyzer that the variables in the shapes of parameters are not negative."""
     not_negative = ConstIntBound(0, ConstIntBound.POS_INF)
     for param in filter(is_buffer_var, params):

@@ -252,9 +252,9 @@ def statements_of(stmt: tirx.Stmt) -> list[tirx.Stmt]:
     return [] if children is None else children(stmt)
 
 
-def written_out(stmt: tirx.Stmt) -> int:
+def unrolled_statement_count(stmt: tirx.Stmt) -> int:
     """How many statements a statement is, with its unrolled loops written out."""
-    inside = sum(map(written_out, statements_of(stmt)))
+    inside = sum(map(unrolled_statement_count, statements_of(stmt)))
     if isinstance(stmt, tirx.For) and stmt.kind == tirx.ForKind.UNROLLED:
         extent = stmt.extent
         return (int(extent) if isinstance(extent, tirx.IntImm) else 1) * inside

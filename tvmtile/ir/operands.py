@@ -10,7 +10,7 @@ from typing import Any
 from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile._tvm import buffer_of, is_buffer_var
 from tvmtile.errors import InvalidOperand, OutOfBounds, ShapeMismatch
 from tvmtile.ir.scopes import is_global
 from tvmtile.ir.types import Index, TileOperand
@@ -24,13 +24,6 @@ class _OfThread(threading.local):
 
 
 _OF_THREAD = _OfThread()
-
-
-def buffer_of(operand: Any) -> ir.Var:
-    """The buffer that an operand lies in, or that a statement stores to."""
-    if isinstance(operand, tirx.BufferStore):
-        return operand.buffer
-    return operand if is_buffer_var(operand) else operand.source
 
 
 def dtype_of(operand: ir.Expr) -> str:

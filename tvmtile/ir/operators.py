@@ -14,7 +14,7 @@ from tvm import ir, tirx
 from tvm.target import Target
 from typing_extensions import dataclass_transform
 
-from tvmtile._tvm import nodes_in
+from tvmtile._tvm import buffer_of, nodes_in
 from tvmtile.errors import InvalidValue
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.nodes import once_per_node
@@ -31,8 +31,8 @@ class TileOp:
 
     `tile_operator` makes subclasses frozen dataclasses. Fields that hold operands or expressions come
     first, in the order of the call's arguments; options follow, which have defaults, and travel in the
-    call's attributes where they differ from these; so does `impl`. A tile has the type that Legalize
-    leaves, a region; an operator that was just written may have a buffer or an element in its place.
+    call's attributes where they differ from these; so does `impl`. A tile is a region,
+    as NormalizeOperands leaves it; what was just written may have a buffer or an element in its place.
 
     Attributes
     ----------
@@ -388,10 +388,10 @@ def with_tile(op: TileOp, tile: ir.Var, goal: ir.TensorRegion) -> TileOp:
     outer = len(goal.region) - len(tile.ty.shape)
     for item in fields(op):
         operand = getattr(op, item.name)
-        if not isinstance(operand, ir.TensorRegion) or not operand.source.same_as(tile):
+        if not isinstance(operand, ir.TensorRegion) or not buffer_of(operand).same_as(tile):
             continue
         inner = list(zip(goal.region[outer:], operand.region, strict=True))
         origin = [r.min for r in goal.region[:outer]] + [g.min + o.min for g, o in inner]
         extents = [1] * outer + [o.extent for _, o in inner]
-        op = op.with_operand(item.name, region(goal.source, origin, extents))
+        op = op.with_operand(item.name, region(buffer_of(goal), origin, extents))
     return op

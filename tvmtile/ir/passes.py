@@ -22,7 +22,9 @@ class Property(Enum):
         "a thread that returns, or an iteration that ends early, skips by conditions"
     )
     GROUPS = "work that threads share is done by whole warps, and its region names them"
-    LEFT_LOOPS_ARE_SERIAL = "no loop that is left by break or continue is unrolled or vectorised"
+    LOOPS_WITH_BREAK_ARE_SERIAL = (
+        "no loop that is left by break or continue is unrolled or vectorised"
+    )
     PLANNED = "pipelined loops say the stage of each of their statements"
     PIPELINED = "no loop asks for stages; tiles have a copy a stage"
     SHARED_LAYOUTS = "shared tiles have the layouts that instructions and users ask for"
@@ -33,7 +35,7 @@ class Property(Enum):
     NO_PARALLEL = "no elementwise loop waits to be placed"
     NO_FRAGMENTS = "fragments are arrays of registers"
     SHARED_MEMORY_FITS = "a block needs no more shared memory than the target has"
-    ORDERED = "threads wait for each other where they exchange elements"
+    BARRIERS_INSERTED = "threads wait for each other where they exchange elements"
     NO_ASYNC_TOKENS = "asynchronous work is instructions"
     FLAT_TILES = "indices of shared tiles are places in memory"
     NO_OPERATORS = "no operator of tvmtile is left"

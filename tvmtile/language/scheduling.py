@@ -8,7 +8,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import IRBuilder
+from tvmtile._tvm import IRBuilder, buffer_of
 from tvmtile.errors import InvalidValue
 from tvmtile.frontend.allocate import alloc_var
 from tvmtile.frontend.kernel import kernel_of
@@ -168,6 +168,6 @@ class PersistentTileScheduler:
 
 
 def _variable(name: str) -> ir.Var:
-    variable: ir.Var = alloc_var("int32").scalar.source
+    variable: ir.Var = buffer_of(alloc_var("int32").scalar)
     IRBuilder.name(name, variable)
     return variable

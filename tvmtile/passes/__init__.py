@@ -3,6 +3,11 @@
 `LowerTilePrograms(target)` is all of them as one pass; their order is in `tvmtile.pipeline`.
 """
 
+from __future__ import annotations
+
+from typing import Any
+
+from tvmtile.errors import warn
 from tvmtile.passes.checks.check_accumulators import CheckAccumulators
 from tvmtile.passes.checks.check_assertions import CheckAssertions
 from tvmtile.passes.checks.check_bounds import CheckBounds
@@ -14,31 +19,31 @@ from tvmtile.passes.checks.check_parallel import CheckParallel
 from tvmtile.passes.checks.check_reducers import CheckReducers
 from tvmtile.passes.checks.verify import Verifier, Verify
 from tvmtile.passes.cpu.accumulate_in_place import AccumulateInPlace
-from tvmtile.passes.cpu.clear_by_products import ClearByProducts
+from tvmtile.passes.cpu.fold_clear_into_first_gemm import FoldClearIntoFirstGemm
 from tvmtile.passes.cpu.insert_index_checks import InsertIndexChecks
 from tvmtile.passes.cpu.interchange_loops import InterchangeLoopsOnCpu
 from tvmtile.passes.cpu.launch_blocks import LaunchBlocksOnCpu
 from tvmtile.passes.cpu.lower_parallel import LowerParallelOnCpu
 from tvmtile.passes.cpu.serialize_threads import SerializeThreads
-from tvmtile.passes.gpu.carry_remainders import CarryRemainders
+from tvmtile.passes.gpu.batch_global_loads import BatchGlobalLoads
+from tvmtile.passes.gpu.cache_tensor_maps import CacheTensorMaps
+from tvmtile.passes.gpu.defer_unrolling import DeferUnrolling
 from tvmtile.passes.gpu.distribute_parallel import DistributeParallel
-from tvmtile.passes.gpu.drop_idle_tokens import DropIdleTokens
+from tvmtile.passes.gpu.eliminate_empty_async_groups import EliminateEmptyAsyncGroups
 from tvmtile.passes.gpu.encode_tensor_maps import EncodeTensorMaps
-from tvmtile.passes.gpu.expand_private_tiles import ExpandPrivateTiles
 from tvmtile.passes.gpu.fence_loads import FenceLoads
 from tvmtile.passes.gpu.fragment_to_simdgroup import FragmentToSimdgroup
-from tvmtile.passes.gpu.hold_indices import HoldIndices
+from tvmtile.passes.gpu.hoist_gather_indices import HoistGatherIndices
 from tvmtile.passes.gpu.infer_layout import InferLayout
 from tvmtile.passes.gpu.insert_barriers import InsertBarriers
-from tvmtile.passes.gpu.keep_tensor_maps import KeepTensorMaps
 from tvmtile.passes.gpu.launch_clusters import LaunchClusters
-from tvmtile.passes.gpu.leave_unrolling import LeaveUnrolling
 from tvmtile.passes.gpu.limit_unrolling import LimitUnrolling
-from tvmtile.passes.gpu.load_first import LoadFirst
 from tvmtile.passes.gpu.lower_async_work import LowerAsyncWork
+from tvmtile.passes.gpu.lower_thread_local_tile_ops import LowerThreadLocalTileOps
 from tvmtile.passes.gpu.place_fragments import PlaceFragments
 from tvmtile.passes.gpu.reduce_behind_loops import ReduceBehindLoops
 from tvmtile.passes.gpu.share_fragments import ShareFragments
+from tvmtile.passes.gpu.strength_reduce_modulo import StrengthReduceModulo
 from tvmtile.passes.gpu.swizzle_block_idx import SwizzleBlockIdx
 from tvmtile.passes.legalize import (
     LegalizeExpressions,
@@ -46,13 +51,13 @@ from tvmtile.passes.legalize import (
     LegalizeMemoryOnCpu,
     LegalizeOperations,
 )
-from tvmtile.passes.legalize.keep_names import KeepNames
-from tvmtile.passes.legalize.keep_remainders import KeepRemainders
-from tvmtile.passes.legalize.store_names import StoreNames
+from tvmtile.passes.legalize.prevent_let_inlining import PreventLetInlining
+from tvmtile.passes.legalize.separate_remainders import SeparateRemainders
+from tvmtile.passes.legalize.spill_nested_lets import SpillNestedLets
 from tvmtile.passes.lower_tile_programs import LowerTilePrograms
 from tvmtile.passes.memory.declare_in_kernel import DeclareInKernel
 from tvmtile.passes.memory.flatten_shared import FlattenShared
-from tvmtile.passes.memory.guard_global_access import GuardGlobalAccess
+from tvmtile.passes.memory.insert_bounds_guards import InsertBoundsGuards
 from tvmtile.passes.memory.pad_shared_rows import PadSharedRows
 from tvmtile.passes.memory.place_memory import PlaceMemoryOnCpu, PlaceMemoryOnCuda, PlaceMemoryOnGpu
 from tvmtile.passes.memory.plan_shared_memory import PlanSharedMemory
@@ -71,35 +76,36 @@ from tvmtile.passes.target.name_divisions import NameDivisions
 from tvmtile.passes.tile.add_axes import AddAxes
 from tvmtile.passes.tile.bind_extents import BindExtents
 from tvmtile.passes.tile.declare_views_in_kernel import DeclareViewsInKernel
-from tvmtile.passes.tile.do_scalars_once import DoScalarsOnce
 from tvmtile.passes.tile.elide_shared_staging import ElideSharedStaging
 from tvmtile.passes.tile.find_groups import FindGroups
 from tvmtile.passes.tile.hoist_assumptions import HoistAssumptions
 from tvmtile.passes.tile.inject_pipeline import InjectPipeline
-from tvmtile.passes.tile.legalize import Legalize
 from tvmtile.passes.tile.limit_names import LimitNames
-from tvmtile.passes.tile.lower_exits import LowerExits
 from tvmtile.passes.tile.lower_tile_op import LowerTileOp
+from tvmtile.passes.tile.normalize_operands import NormalizeOperands
 from tvmtile.passes.tile.order_iterations import OrderIterations
-from tvmtile.passes.tile.own_fragments import OwnFragments
 from tvmtile.passes.tile.pack_floats import PackFloats
 from tvmtile.passes.tile.plan_pipeline import PlanPipeline
 from tvmtile.passes.tile.plan_unrolling import PlanUnrolling
+from tvmtile.passes.tile.privatize_fragments import PrivatizeFragments
 from tvmtile.passes.tile.reduce_accumulations import ReduceAccumulations
+from tvmtile.passes.tile.run_scalar_effects_once import RunScalarEffectsOnce
 from tvmtile.passes.tile.select_implementation import SelectImplementation
 from tvmtile.passes.tile.serialize_vectors import SerializeVectors
 from tvmtile.passes.tile.split_reducers import SplitReducers
-from tvmtile.passes.tile.stage_overlaps import StageOverlaps
+from tvmtile.passes.tile.stage_overlapping_copies import StageOverlappingCopies
+from tvmtile.passes.tile.structure_exits import StructureExits
 from tvmtile.passes.tile.sum_before_scaling import SumBeforeScaling
-from tvmtile.passes.tile.unswitch_conditions import UnswitchConditions
+from tvmtile.passes.tile.version_parallel_nests import VersionParallelNests
 from tvmtile.passes.tile.warp_specialize import WarpSpecialize
 
 __all__ = [
     "AccumulateInPlace",
     "AddAxes",
+    "BatchGlobalLoads",
     "BindExtents",
+    "CacheTensorMaps",
     "CallImportedFunctions",
-    "CarryRemainders",
     "CheckAccumulators",
     "CheckAssertions",
     "CheckBounds",
@@ -109,55 +115,48 @@ __all__ = [
     "CheckLoopExits",
     "CheckParallel",
     "CheckReducers",
-    "ClearByProducts",
     "DeclareInKernel",
     "DeclareViewsInKernel",
+    "DeferUnrolling",
     "DistributeParallel",
-    "DoScalarsOnce",
-    "DropIdleTokens",
     "ElideSharedStaging",
+    "EliminateEmptyAsyncGroups",
     "EncodeTensorMaps",
-    "ExpandPrivateTiles",
     "FenceLoads",
     "FindGroups",
     "FlattenShared",
+    "FoldClearIntoFirstGemm",
     "FragmentToSimdgroup",
-    "GuardGlobalAccess",
     "HoistAssumptions",
-    "HoldIndices",
+    "HoistGatherIndices",
     "InferLayout",
     "InjectPipeline",
     "InlineSingleTripLoops",
     "InsertBarriers",
+    "InsertBoundsGuards",
     "InsertIndexChecks",
     "InterchangeLoopsOnCpu",
-    "KeepNames",
-    "KeepRemainders",
-    "KeepTensorMaps",
     "LaunchBlocksOnCpu",
     "LaunchClusters",
-    "LeaveUnrolling",
-    "Legalize",
     "LegalizeExpressions",
     "LegalizeIndices",
     "LegalizeMemoryOnCpu",
     "LegalizeOperations",
     "LimitNames",
     "LimitUnrolling",
-    "LoadFirst",
     "LowerAsyncWork",
     "LowerCudaFunctions",
     "LowerElementOp",
-    "LowerExits",
     "LowerNarrowFloatsOnCpu",
     "LowerNarrowFloatsOnCuda",
     "LowerNarrowFloatsOnMetal",
     "LowerParallelOnCpu",
+    "LowerThreadLocalTileOps",
     "LowerTileOp",
     "LowerTilePrograms",
     "NameDivisions",
+    "NormalizeOperands",
     "OrderIterations",
-    "OwnFragments",
     "PackFloats",
     "PadSharedRows",
     "PlaceFragments",
@@ -167,21 +166,76 @@ __all__ = [
     "PlanPipeline",
     "PlanSharedMemory",
     "PlanUnrolling",
+    "PreventLetInlining",
+    "PrivatizeFragments",
     "ReduceAccumulations",
     "ReduceBehindLoops",
+    "RunScalarEffectsOnce",
     "SelectImplementation",
+    "SeparateRemainders",
     "SerializeThreads",
     "SerializeVectors",
     "ShareFragments",
     "SinkSharedAllocations",
+    "SpillNestedLets",
     "SplitReducers",
-    "StageOverlaps",
-    "StoreNames",
+    "StageOverlappingCopies",
+    "StrengthReduceModulo",
+    "StructureExits",
     "SumBeforeScaling",
     "SwizzleBlockIdx",
     "SwizzleShared",
-    "UnswitchConditions",
     "Verifier",
     "Verify",
+    "VersionParallelNests",
     "WarpSpecialize",
 ]
+
+_MOVED = {
+    "ApproximateFunctionsOnCuda": "LegalizeOperations",
+    "CarryRemainders": "StrengthReduceModulo",
+    "ClearByProducts": "FoldClearIntoFirstGemm",
+    "DoScalarsOnce": "RunScalarEffectsOnce",
+    "DropIdleTokens": "EliminateEmptyAsyncGroups",
+    "ExpandPrivateTiles": "LowerThreadLocalTileOps",
+    "ForgetSharing": "LegalizeOperations",
+    "GuardDivisionsOnCpu": "LegalizeOperations",
+    "GuardGlobalAccess": "InsertBoundsGuards",
+    "HideRemaindersOnCpu": "LegalizeMemoryOnCpu",
+    "HideTruncationsOnCpu": "LegalizeMemoryOnCpu",
+    "HoldIndices": "HoistGatherIndices",
+    "KeepComparisons": "LegalizeExpressions",
+    "KeepNames": "PreventLetInlining",
+    "KeepRemainders": "SeparateRemainders",
+    "KeepTensorMaps": "CacheTensorMaps",
+    "KeepTruncations": "LegalizeExpressions",
+    "LeaveUnrolling": "DeferUnrolling",
+    "Legalize": "NormalizeOperands",
+    "LimitShifts": "LegalizeIndices",
+    "LoadFirst": "BatchGlobalLoads",
+    "LocateAssertionsOnCpu": "LegalizeExpressions",
+    "LowerAssertionsOnCuda": "LegalizeOperations",
+    "LowerExits": "StructureExits",
+    "LowerExtremaOnCpu": "LegalizeExpressions",
+    "LowerIntegerCastsOnCuda": "LegalizeOperations",
+    "LowerMathOnCpu": "LegalizeOperations",
+    "LowerWaitsOnCuda": "LegalizeOperations",
+    "OwnFragments": "PrivatizeFragments",
+    "PredicateArrivals": "LegalizeOperations",
+    "ShortCircuitOnCpu": "LegalizeOperations",
+    "StageOverlaps": "StageOverlappingCopies",
+    "StoreNames": "SpillNestedLets",
+    "StoreNamesOnCpu": "SpillNestedLets",
+    "UnswitchConditions": "VersionParallelNests",
+    "WidenIndices": "LegalizeIndices",
+    "WidenTruthValuesOnCpu": "LegalizeOperations",
+    "WrapUnsignedOnCpu": "LegalizeOperations",
+}
+"""Where passes of the version before went."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MOVED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warn(f"tvmtile.passes.{name} is tvmtile.passes.{_MOVED[name]} now")
+    return globals()[_MOVED[name]]

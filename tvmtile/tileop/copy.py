@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from tvm import ir, tirx
 
+from tvmtile._tvm import buffer_of
 from tvmtile.analysis.nests import nests_in
 from tvmtile.errors import warn, warn_ignored
 from tvmtile.frontend.emit import emit
@@ -100,7 +101,7 @@ def _store_element(src: Any, dst: Any) -> bool:
     are_elements = isinstance(src, ir.TensorLoad) and isinstance(dst, ir.TensorLoad)
     if kernel is None or not kernel.parallel_depth or not are_elements:
         return False
-    store_element(dst.source, tuple(dst.indices), src)
+    store_element(buffer_of(dst), tuple(dst.indices), src)
     return True
 
 
@@ -195,7 +196,7 @@ def reference(src: np.ndarray, origin: Sequence[int], extents: Sequence[int]) ->
 
 @lowering(Copy, target=("llvm", "metal", "cuda"), variant="elements")
 def copy_elements(op: Copy, context: LoweringContext) -> tirx.Stmt:
-    """`dst[i, j] = cast(src[i, j])` over the tile; edges are guarded by GuardGlobalAccess."""
+    """`dst[i, j] = cast(src[i, j])` over the tile; edges are guarded by InsertBoundsGuards."""
     if op.eviction is not None:
         warn("T.copy: eviction_policy has no effect: threads copy the tile", context.location)
     return op.as_loops()
@@ -203,7 +204,7 @@ def copy_elements(op: Copy, context: LoweringContext) -> tirx.Stmt:
 
 def between_fragments(op: Copy, _: LoweringContext) -> None:
     """Raise `Decline` unless an operator moves elements from a fragment to a fragment."""
-    if not (is_fragment(op.src.source) and is_fragment(op.dst.source)):
+    if not (is_fragment(buffer_of(op.src)) and is_fragment(buffer_of(op.dst))):
         raise Decline("a side is in memory, which all threads reach")
 
 
@@ -226,7 +227,7 @@ def between_threads(op: TileOp, _: LoweringContext) -> None:
 )
 def copy_staged(op: Copy, _: LoweringContext) -> tirx.Stmt:
     """Between fragments that lie in different threads: through shared memory."""
-    name = f"{op.dst.source.name}_staged"
+    name = f"{buffer_of(op.dst).name}_staged"
     return by_shared_tile(op.src, dtype_of(op.dst), name, lambda tile: moved(tile, op.dst))
 
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from tvm import ir, tirx
 
+from tvmtile._tvm import buffer_of
 from tvmtile.errors import InvalidOperand, warn_ignored
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.math import as_expr
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.operands import (
     bits_of,
-    buffer_of,
     constant,
     describe,
     dtype_of,
@@ -124,9 +124,9 @@ def copy_cluster(
 
 def _of_cluster(barrier: ir.Expr) -> ir.TensorLoad:
     mbarrier = as_mbarrier("copy_cluster", barrier)
-    if not is_cluster_mbarrier(mbarrier.source):
+    if not is_cluster_mbarrier(buffer_of(mbarrier)):
         raise InvalidOperand(
-            f"T.copy_cluster: {describe(mbarrier.source)} is no barrier of a cluster",
+            f"T.copy_cluster: {describe(buffer_of(mbarrier))} is no barrier of a cluster",
             help="allocate it by T.alloc_cluster_barrier",
         )
     return mbarrier
@@ -195,14 +195,14 @@ def _(op: CopyToBlock, context: LoweringContext) -> tirx.Stmt:
 
     def stored(offsets: list[Index]) -> tirx.Stmt:
         source = element(op.src, matching_offsets(op.dst, op.src, offsets))
-        value = converted(tirx.BufferLoad(op.src.source, source), dtype_of(op.dst))
-        target = tirx.BufferLoad(op.dst.source, element(op.dst, offsets))
+        value = converted(tirx.BufferLoad(buffer_of(op.src), source), dtype_of(op.dst))
+        target = tirx.BufferLoad(buffer_of(op.dst), element(op.dst, offsets))
         return tirx.Evaluate(RemoteStore(target, value, op.rank).to_call())
 
     stores = over_region(op.dst, stored)
     if not op.barrier:
         return stores
-    first = tirx.BufferLoad(op.dst.source, [r.min for r in op.dst.region])
+    first = tirx.BufferLoad(buffer_of(op.dst), [r.min for r in op.dst.region])
     box = [constant(r.extent) or 1 for r in op.dst.region]
     arrival = RemoteArrival(op.barrier[0], op.rank, (first,), box=box)
     return seq([stores, by_leader([tirx.Evaluate(arrival.to_call())], context)])
@@ -217,10 +217,10 @@ def _is_bulk(op: CopyToBlock, context: LoweringContext) -> None:
     has_clusters(op, context)
     if not op.barrier:
         raise Decline("no mbarrier counts its bytes")
-    if not is_shared(op.src.source) or dtype_of(op.src) != dtype_of(op.dst):
+    if not is_shared(buffer_of(op.src)) or dtype_of(op.src) != dtype_of(op.dst):
         raise Decline(f"elements of {describe(op.src)} are converted, or not in shared memory")
     for side in (op.src, op.dst):
-        if not has_plain_rows(side.source):
+        if not has_plain_rows(buffer_of(side)):
             raise Decline(f"rows of {describe(side)} are swizzled")
     _runs(op, context)
 
@@ -255,11 +255,11 @@ def _runs(op: CopyToBlock, context: LoweringContext) -> list[tuple[Any, Any, int
         ]
         for side, indices in zip((op.src, op.dst), places, strict=True):
             if not context.analyzer.can_prove_equal(
-                tirx.floormod(offset_in_memory(side.source, indices) * item, _PIECE), 0
+                tirx.floormod(offset_in_memory(buffer_of(side), indices) * item, _PIECE), 0
             ):
                 raise Decline(f"{describe(side)} may not begin at a multiple of {_PIECE} bytes")
         source, target = (
-            tirx.BufferLoad(side.source, at)
+            tirx.BufferLoad(buffer_of(side), at)
             for side, at in zip((op.src, op.dst), places, strict=True)
         )
         runs.append((target, source, size))
@@ -269,7 +269,7 @@ def _runs(op: CopyToBlock, context: LoweringContext) -> list[tuple[Any, Any, int
 def _inner_axes(side: ir.TensorRegion) -> int:
     """How many of the last axes are one run of memory."""
     count = 0
-    for r, extent in zip(reversed(side.region), reversed(side.source.ty.shape), strict=True):
+    for r, extent in zip(reversed(side.region), reversed(buffer_of(side).ty.shape), strict=True):
         count += 1
         if constant(r.extent) != constant(extent):
             break
@@ -281,7 +281,7 @@ def _(op: CopyToBlock, context: LoweringContext) -> tirx.Stmt:
     """One thread begins a bulk copy of each run; the other block's mbarrier counts the bytes."""
     join_blocks(context)
     runs = _runs(op, context)
-    for tile in (op.src.source, op.dst.source):
+    for tile in (buffer_of(op.src), buffer_of(op.dst)):
         context.align(tile, _PIECE)
     total = sum(size for _, _, size in runs)
     arrival = RemoteArrival(op.barrier[0], op.rank, bytes=total)
@@ -291,7 +291,7 @@ def _(op: CopyToBlock, context: LoweringContext) -> tirx.Stmt:
         for target, source, size in runs
     ]
     begun: list[tirx.Stmt] = [tirx.Evaluate(each.to_call()) for each in (arrival, *copies)]
-    return seq([*fence(op.src.source, context), by_leader(begun, context)])
+    return seq([*fence(buffer_of(op.src), context), by_leader(begun, context)])
 
 
 def _fits_multicast(op: Multicast, context: LoweringContext) -> None:
@@ -322,7 +322,7 @@ def _(op: Multicast, context: LoweringContext) -> tirx.Stmt:
     )
     return seq(
         [
-            *fence(op.dst.source, context),
+            *fence(buffer_of(op.dst), context),
             by_leader(begun, context),
             tirx.Evaluate(Mbarrier(all_there, phase, "wait").to_call()),
             tirx.BufferStore(parity, 1 - phase, [0]),

@@ -17,6 +17,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
+from tvmtile._tvm import buffer_of
 from tvmtile.instructions.matrices import ALONG_COLUMNS, ALONG_ROWS, MATRICES, MATRIX_ROWS
 from tvmtile.instructions.ptx import ptx
 from tvmtile.ir.operands import bits_of, constant, describe, dtype_of, is_whole
@@ -74,7 +75,7 @@ def load_matrices(op: Copy, context: LoweringContext) -> tirx.Stmt:
 
 def _check_tiles(fragment: ir.TensorRegion, shared: ir.TensorRegion) -> None:
     """Decline tiles that the instructions can't move, wherever the fragment's elements lie."""
-    if not is_fragment(fragment.source) or not is_shared(shared.source):
+    if not is_fragment(buffer_of(fragment)) or not is_shared(buffer_of(shared)):
         raise Decline("it is no copy between a fragment and shared memory")
     if bits_of(shared) != 16:
         raise Decline(f"{describe(shared)} has no elements of 16 bits")
@@ -82,7 +83,7 @@ def _check_tiles(fragment: ir.TensorRegion, shared: ir.TensorRegion) -> None:
 
 def _checked_layout(fragment: ir.TensorRegion, shared: ir.TensorRegion) -> FragmentLayout:
     """The layout of a fragment that consists of the instructions' matrices."""
-    layout = layout_of(fragment.source)
+    layout = layout_of(buffer_of(fragment))
     if layout is None or not is_whole(fragment) or len(layout.axes) < 2:
         raise Decline(f"{describe(fragment)} is a part of a fragment, or a vector")
     if not consists_of_matrices(layout):
@@ -183,7 +184,7 @@ class Matrices:
 
         def move(words: ir.Var, elements: ir.Var, origin: list[Index]) -> Iterator[tirx.Stmt]:
             for number, indices in enumerate(self._elements(origin)):
-                value = converted(tirx.BufferLoad(self._fragment.source, indices), dtype)
+                value = converted(tirx.BufferLoad(buffer_of(self._fragment), indices), dtype)
                 yield tirx.BufferStore(elements, value, [number])
             yield tirx.Evaluate(ptx(instruction)(self._address(origin), *self._loads(words)))
 
@@ -198,7 +199,7 @@ class Matrices:
             yield tirx.Evaluate(ptx(instruction)(*self._loads(words), self._address(origin)))
             for number, indices in enumerate(self._elements(origin)):
                 value = converted(tirx.BufferLoad(elements, [number]), dtype)
-                yield tirx.BufferStore(self._fragment.source, value, indices)
+                yield tirx.BufferStore(buffer_of(self._fragment), value, indices)
 
         return self._all(move, self.origins())
 
@@ -230,7 +231,7 @@ class Matrices:
         row, column = self._place(origin, self._in_group(matrix))
         row = row + tirx.floormod(self._lane, MATRIX_ROWS)
         indices = self.indices_of(row, column)
-        return T.address_of(tirx.BufferLoad(self._shared.source, indices))
+        return T.address_of(tirx.BufferLoad(buffer_of(self._shared), indices))
 
     def indices_of(self, row: ir.Expr, column: ir.Expr) -> list[ir.Expr]:
         """Where an element of the fragment lies in shared memory."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
+from tvmtile._tvm import buffer_of
 from tvmtile.ir.operands import constant, describe, dtype_of, is_whole
 from tvmtile.ir.rewriting import for_loop
 from tvmtile.ir.scopes import SIMDGROUP_SCOPE, is_fragment
@@ -18,15 +19,15 @@ from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 
 def _fits(op: Copy, _: LoweringContext) -> None:
-    target = op.dst.source
-    if not is_fragment(op.src.source):
+    target = buffer_of(op.dst)
+    if not is_fragment(buffer_of(op.src)):
         raise Decline(f"{describe(op.src)} is not held in simdgroup matrices")
     if is_fragment(target) or dtype_of(op.src) != dtype_of(op.dst):
         raise Decline(f"{describe(op.dst)} is a fragment, or of another dtype")
 
 
 def _fits_layouts(op: Copy, _: LoweringContext) -> None:
-    source = op.src.source
+    source = buffer_of(op.src)
     layout = layout_of(source)
     if source.ty.storage_scope != SIMDGROUP_SCOPE or layout is None:
         raise Decline(f"{describe(op.src)} is not held in simdgroup matrices")
@@ -53,10 +54,10 @@ def copy_matrices(op: Copy, context: LoweringContext) -> tirx.Stmt:
     Of the simdgroups that hold the same matrices the first one stores them. A tile that may reach over
     the edge of its tensor is stored element by element there.
     """
-    layout = layout_of(op.src.source)
+    layout = layout_of(buffer_of(op.src))
     assert layout is not None
     loops, indices = _places(layout, context)
-    store = Matrices(op.dst).store_at(op.src.source, *indices)
+    store = Matrices(op.dst).store_at(buffer_of(op.src), *indices)
     first_lane = _first_lane(context)
     first = [d.value_in(first_lane, layout.threads) == 0 for d in layout.replicas]
     if first:  # inside of the loops, which all threads go through together

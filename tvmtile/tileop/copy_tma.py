@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
+from tvmtile._tvm import buffer_of
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.ir.asynchronous import BULK_STORE, wait
-from tvmtile.ir.operands import buffer_of, constant, describe
+from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.operators import operators_in
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import MBARRIER_SCOPE, is_shared
@@ -37,7 +38,7 @@ def _fits(op: Copy, context: LoweringContext) -> None:
 def _check_rows(tile: ir.TensorRegion) -> None:
     """Whatever layout the tile gets, its rows move whole."""
     last = len(tile.region) - 1
-    row = constant(tile.source.ty.shape[last])
+    row = constant(buffer_of(tile).ty.shape[last])
     if moving_axes(tile)[-1:] != [last] or constant(tile.region[last].extent) != row:
         raise Decline(f"{describe(tile)} has no whole rows of the tile")
 
@@ -59,9 +60,9 @@ def copy_tma(op: Copy, context: LoweringContext) -> tirx.Stmt:
 
     It is taken where a call asks for it: one copy at a time is no faster than by the threads.
     """
-    if not is_shared(op.dst.source):
+    if not is_shared(buffer_of(op.dst)):
         stored = [*store(op, context), wait(BULK_STORE.name, 0)]
-        return seq([*fence(op.src.source, context), by_leader(stored, context)])
+        return seq([*fence(buffer_of(op.src), context), by_leader(stored, context)])
     barriers: ir.Var = tirx.decl_buffer((1,), "uint64", name="arrived", scope=MBARRIER_SCOPE)
     parity: ir.Var = tirx.decl_buffer((1,), "int32", name="parity", scope="local")
     context.setup += [
@@ -73,7 +74,7 @@ def copy_tma(op: Copy, context: LoweringContext) -> tirx.Stmt:
     barrier, phase = tirx.BufferLoad(barriers, [0]), tirx.BufferLoad(parity, [0])
     return seq(
         [
-            *fence(op.dst.source, context),
+            *fence(buffer_of(op.dst), context),
             by_leader(load(op, barrier, context, arrives=True), context),
             tirx.Evaluate(Mbarrier(barrier, phase, "wait").to_call()),
             tirx.BufferStore(parity, 1 - phase, [0]),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from tvm import DataType, ir, tirx
 
+from tvmtile._tvm import buffer_of
 from tvmtile.ir.operands import constant, dtype_of
 from tvmtile.ir.rewriting import nest
 from tvmtile.ir.scopes import is_fragment
@@ -24,9 +25,9 @@ def _looped_axes(operand: ir.TensorRegion) -> list[int]:
 
 def _picked_axes(operand: ir.TensorRegion) -> list[int]:
     """The axes of a fragment of which a region has one index of several: not all threads hold it."""
-    if not is_fragment(operand.source):
+    if not is_fragment(buffer_of(operand)):
         return []
-    shape = zip(operand.region, operand.source.ty.shape, strict=True)
+    shape = zip(operand.region, buffer_of(operand).ty.shape, strict=True)
     return [
         axis for axis, (r, size) in enumerate(shape) if constant(r.extent) == 1 != constant(size)
     ]
@@ -106,8 +107,10 @@ def moved(src: ir.TensorRegion, dst: ir.TensorRegion) -> tirx.Stmt:
 
     def body(offsets: list[Index]) -> tirx.Stmt:
         at_src, at_dst = (matching_offsets(looped, side, offsets) for side in (src, dst))
-        value = tirx.BufferLoad(src.source, element(src, at_src))
-        return tirx.BufferStore(dst.source, converted(value, dtype_of(dst)), element(dst, at_dst))
+        value = tirx.BufferLoad(buffer_of(src), element(src, at_src))
+        return tirx.BufferStore(
+            buffer_of(dst), converted(value, dtype_of(dst)), element(dst, at_dst)
+        )
 
     return over_region(looped, body)
 
@@ -118,7 +121,7 @@ def _is_left_by_holders(src: ir.TensorRegion, dst: ir.TensorRegion) -> bool:
     Where the row varies, it must be seen from the places written that other threads write others.
     """
     picked = _picked_axes(src)
-    if not picked or is_fragment(dst.source):
+    if not picked or is_fragment(buffer_of(dst)):
         return False
     is_known = all(constant(src.region[axis].min) is not None for axis in picked)
     return is_known or _are_alike(src, dst)

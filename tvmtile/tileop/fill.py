@@ -9,6 +9,7 @@ import numpy as np
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
+from tvmtile._tvm import buffer_of
 from tvmtile.codegen.metal import ELEMENTS_PER_LANE
 from tvmtile.errors import OPTIONS_OF_TILELANG, InvalidOperand, warn_ignored
 from tvmtile.frontend.emit import emit
@@ -86,7 +87,9 @@ class Fill(TileOp):
         value = converted(self.value, dtype_of(self.dst))
         return over_region(
             self.dst,
-            lambda offsets: tirx.BufferStore(self.dst.source, value, element(self.dst, offsets)),
+            lambda offsets: tirx.BufferStore(
+                buffer_of(self.dst), value, element(self.dst, offsets)
+            ),
         )
 
 
@@ -96,12 +99,12 @@ def reference(tile: np.ndarray, value: float) -> np.ndarray:
 
 
 def _fits(op: Fill, _: LoweringContext) -> None:
-    if not is_fragment(op.dst.source):
+    if not is_fragment(buffer_of(op.dst)):
         raise Decline(f"{describe(op.dst)} is not held in simdgroup matrices")
 
 
 def _fits_layouts(op: Fill, _: LoweringContext) -> None:
-    if op.dst.source.ty.storage_scope != SIMDGROUP_SCOPE:
+    if buffer_of(op.dst).ty.storage_scope != SIMDGROUP_SCOPE:
         raise Decline(f"{describe(op.dst)} is not held in simdgroup matrices")
     if not is_whole(op.dst):
         raise Decline(f"{describe(op.dst)} is a part of its fragment")
@@ -117,11 +120,11 @@ def _fits_layouts(op: Fill, _: LoweringContext) -> None:
 )
 def fill_matrices(op: Fill, _: LoweringContext) -> tirx.Stmt:
     """Make new simdgroup matrices, all of whose elements are the value."""
-    layout = layout_of(op.dst.source)
+    layout = layout_of(buffer_of(op.dst))
     assert layout is not None
     value = converted(op.value, dtype_of(op.dst))
     matrix = tirx.Var("matrix", "int32")
-    filled = T.metal.make_filled_simdgroup_matrix(op.dst.source.data, matrix, value, 8, 8)
+    filled = T.metal.make_filled_simdgroup_matrix(buffer_of(op.dst).data, matrix, value, 8, 8)
     count = layout.registers // ELEMENTS_PER_LANE
     return for_loop(matrix, count, tirx.Evaluate(filled), tirx.ForKind.UNROLLED)
 

@@ -15,20 +15,12 @@ import numpy as np
 from tvm import ir, tirx
 from tvm.target import Target
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile._tvm import buffer_of, is_buffer_var
 from tvmtile.errors import InvalidOperand, ShapeMismatch, UnsupportedDtype
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.math import as_expr
 from tvmtile.frontend.operands import check_operand
-from tvmtile.ir.operands import (
-    as_region,
-    buffer_of,
-    constant,
-    describe,
-    dtype_of,
-    extents_of,
-    same_extents,
-)
+from tvmtile.ir.operands import as_region, constant, describe, dtype_of, extents_of, same_extents
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import for_loop, nest, seq
 from tvmtile.ir.scopes import SHARED_SCOPE, is_global
@@ -218,9 +210,9 @@ class MoveRows(TileOp):
             place = [row_of(i), self.col + j]
             if self.scatter:
                 value = converted(inside, dtype_of(self.tensor))
-                return tirx.BufferStore(self.tensor.source, value, place)
-            value = converted(tirx.BufferLoad(self.tensor.source, place), dtype_of(self.tile))
-            return tirx.BufferStore(inside.source, value, inside.indices)
+                return tirx.BufferStore(buffer_of(self.tensor), value, place)
+            value = converted(tirx.BufferLoad(buffer_of(self.tensor), place), dtype_of(self.tile))
+            return tirx.BufferStore(buffer_of(inside), value, inside.indices)
 
         return seq([*before, nest(list(oriented(self.tile)), move)])
 
@@ -252,7 +244,7 @@ class MoveRows(TileOp):
 
         def load(i: ir.Var) -> Any:
             indices = [r.min + (0 if constant(r.extent) == 1 else i) for r in self._index.region]
-            return tirx.BufferLoad(self._index.source, indices)
+            return tirx.BufferLoad(buffer_of(self._index), indices)
 
         if not self.scatter:
             return [], load

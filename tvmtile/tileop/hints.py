@@ -11,10 +11,9 @@ from tvm.tirx.layout import Layout as TvmLayout
 from tvm.tirx.layout import S, TileLayout
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile._tvm import buffer_of, is_buffer_var
 from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.emit import emit
-from tvmtile.ir.operands import buffer_of
 from tvmtile.ir.operators import TileOp, ValueOp, tile_operator
 from tvmtile.ir.scopes import is_fragment
 from tvmtile.layout import Layout, Swizzle

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from tvm import ir, tirx
 
+from tvmtile._tvm import buffer_of
 from tvmtile.errors import OPTIONS_OF_TILELANG, InvalidOperand, UnsupportedDtype, warn_ignored
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
@@ -148,9 +149,11 @@ class Im2col(TileOp):
             )
             source = element(self.img, [image, at_y, at_x, tirx.floormod(column, channels)])
             value = tirx.if_then_else(
-                inside, tirx.BufferLoad(self.img.source, source), tirx.const(0, dtype_of(self.col))
+                inside,
+                tirx.BufferLoad(buffer_of(self.img), source),
+                tirx.const(0, dtype_of(self.col)),
             )
-            return tirx.BufferStore(self.col.source, value, element(self.col, offsets))
+            return tirx.BufferStore(buffer_of(self.col), value, element(self.col, offsets))
 
         return over_region(self.col, body)
 

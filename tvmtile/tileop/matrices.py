@@ -7,6 +7,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
+from tvmtile._tvm import buffer_of
 from tvmtile.errors import OPTIONS_OF_TILELANG, InvalidOperand, warn_ignored
 from tvmtile.ir.operands import check_bounds, constant, describe, dtype_of, extents_of
 from tvmtile.ir.operators import TileOp
@@ -82,7 +83,7 @@ class MatrixProduct(TileOp):
                     tirx.AllocBuffer(total),
                     tirx.BufferStore(total, start, [0]),
                     for_loop(number, count, tirx.BufferStore(total, held + a * b, [0])),
-                    tirx.BufferStore(target.source, result, target.indices),
+                    tirx.BufferStore(buffer_of(target), result, target.indices),
                 ]
             )
 
@@ -138,4 +139,4 @@ def element_of(
         row, column = column, row
     *outer, rows, columns = operand.region
     indices = [*(axis.min for axis in outer), rows.min + row, columns.min + column]
-    return tirx.BufferLoad(operand.source, indices)
+    return tirx.BufferLoad(buffer_of(operand), indices)

@@ -15,13 +15,13 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile._tvm import buffer_of, is_buffer_var
 from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.allocate import allocate
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.math import as_expr
 from tvmtile.instructions.ptx import ptx
-from tvmtile.ir.operands import buffer_of, describe
+from tvmtile.ir.operands import describe
 from tvmtile.ir.operators import ValueOp, tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import (
@@ -129,9 +129,9 @@ def mbarrier_arrive(mbarrier: TileOperand, cta_id: Index | None = None) -> None:
     if cta_id is None:
         emit(Mbarrier(element, tirx.const(1, "int32"), "arrive"))
         return
-    if not is_cluster_mbarrier(element.source):
+    if not is_cluster_mbarrier(buffer_of(element)):
         raise InvalidOperand(
-            f"T.mbarrier_arrive: {describe(element.source)} is no barrier of a cluster",
+            f"T.mbarrier_arrive: {describe(buffer_of(element))} is no barrier of a cluster",
             help="allocate it by T.alloc_cluster_barrier, or leave out cta_id",
         )
     if isinstance(cta_id, int):
@@ -156,7 +156,7 @@ def mbarrier_wait_parity(mbarrier: TileOperand, parity: Index) -> None:
         If it is no mbarrier.
     """
     element = as_mbarrier("mbarrier_wait_parity", mbarrier)
-    of_cluster = is_cluster_mbarrier(element.source)
+    of_cluster = is_cluster_mbarrier(buffer_of(element))
     emit(Mbarrier(element, tirx.Cast("int32", as_expr(parity)), "wait", of_cluster=of_cluster))
 
 
@@ -244,7 +244,7 @@ def as_mbarrier(operator: str, value: Any) -> ir.TensorLoad:
     """
     is_whole = is_buffer_var(value) and is_mbarrier(value)
     element = tirx.BufferLoad(value, [0]) if is_whole else value
-    if not isinstance(element, ir.TensorLoad) or not is_mbarrier(element.source):
+    if not isinstance(element, ir.TensorLoad) or not is_mbarrier(buffer_of(element)):
         named = isinstance(element, ir.TensorLoad | ir.TensorRegion) or is_buffer_var(element)
         what = describe(element) if named else repr(value)
         raise InvalidOperand(

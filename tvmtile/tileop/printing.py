@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile._tvm import buffer_of, is_buffer_var
 from tvmtile.codegen import cuda, metal
 from tvmtile.errors import warn_ignored
 from tvmtile.frontend.emit import emit
@@ -124,7 +124,7 @@ def print_tile_packed(op: PrintTile, _: LoweringContext) -> tirx.Stmt:
     shown = tirx.decl_buffer(extents, dtype, name="shown", scope="local")
 
     def body(offsets: list[Index]) -> tirx.Stmt:
-        load = tirx.BufferLoad(op.src.source, element(op.src, offsets))
+        load = tirx.BufferLoad(buffer_of(op.src), element(op.src, offsets))
         return tirx.BufferStore(shown, converted(load, dtype), offsets)
 
     first = tirx.address_of(tirx.BufferLoad(shown, [0] * len(extents)))
@@ -149,8 +149,8 @@ def print_tile_log(op: PrintTile, context: LoweringContext) -> tirx.Stmt:
 
     def body(offsets: list[Index]) -> tirx.Stmt:
         indices = element(op.src, offsets)
-        load = tirx.BufferLoad(op.src.source, indices)
-        return log.line(op.msg, block, op.src.source.name, indices, load)
+        load = tirx.BufferLoad(buffer_of(op.src), indices)
+        return log.line(op.msg, block, buffer_of(op.src).name, indices, load)
 
     if moving_axes(op.src):
         return over_region(op.src, body)

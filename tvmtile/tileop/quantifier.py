@@ -6,6 +6,7 @@ import numpy as np
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
+from tvmtile._tvm import buffer_of
 from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.emit import emit, require_program
 from tvmtile.frontend.operands import check_operand
@@ -93,7 +94,7 @@ class Quantifier(TileOp):
 
     def truth(self, offsets: list[Index]) -> ir.Expr:
         """Whether an element is true, 1 or 0."""
-        load = tirx.BufferLoad(self.src.source, element(self.src, offsets))
+        load = tirx.BufferLoad(buffer_of(self.src), element(self.src, offsets))
         dtype = dtype_of(self.src)
         # LLVM has no comparison of two booleans that TVM would ask it for.
         return tirx.Cast("int32", load if dtype == "bool" else load != tirx.const(0, dtype))
@@ -111,7 +112,7 @@ def quantifier_elements(op: Quantifier, _: LoweringContext) -> tirx.Stmt:
     start = total.starting_from(tirx.const(0 if op.kind == "any" else 1, "int32"))
     visit = over_region(op.src, look, kind=tirx.ForKind.SERIAL)
     indices = element(op.dst, [0] * len(op.dst.region))
-    answer = tirx.BufferStore(op.dst.source, total.value != tirx.const(0, "int32"), indices)
+    answer = tirx.BufferStore(buffer_of(op.dst), total.value != tirx.const(0, "int32"), indices)
     return seq([start, visit, answer])
 
 
@@ -137,7 +138,7 @@ def quantifier_threads(op: Quantifier, context: LoweringContext) -> tirx.Stmt:
             tirx.BufferStore(found, none, [0]),
             over_region(op.src, look),
             combine_over_block(found, combiner, context.thread_index, context.threads, answer),
-            tirx.BufferStore(op.dst.source, holds, indices),
+            tirx.BufferStore(buffer_of(op.dst), holds, indices),
         ]
     )
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
+from tvmtile._tvm import buffer_of
 from tvmtile.errors import (
     OPTIONS_OF_TILELANG,
     InvalidOperand,
@@ -25,13 +26,7 @@ from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
 from tvmtile.frontend.tile import Tile
 from tvmtile.ir.combiners import COMBINERS, Combiner, is_integer
-from tvmtile.ir.operands import (
-    buffer_of,
-    describe,
-    dtype_of,
-    matched_regions,
-    static_shape,
-)
+from tvmtile.ir.operands import describe, dtype_of, matched_regions, static_shape
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import REDUCER_SCOPE
@@ -268,7 +263,8 @@ class FinalizeReducer(TileOp):
 def reducer_init_elements(op: ReducerInit, _: LoweringContext) -> tirx.Stmt:
     """The only copy of the totals starts from the given value."""
     return over_region(
-        op.dst, lambda offsets: tirx.BufferStore(op.dst.source, op.value, element(op.dst, offsets))
+        op.dst,
+        lambda offsets: tirx.BufferStore(buffer_of(op.dst), op.value, element(op.dst, offsets)),
     )
 
 
@@ -276,13 +272,13 @@ def reducer_init_elements(op: ReducerInit, _: LoweringContext) -> tirx.Stmt:
 def reducer_update_store(op: ReducerUpdate, _: LoweringContext) -> tirx.Stmt:
     """Iterations run one after the other, so a total is an ordinary element."""
     combiner = _combiner_of(op.name, op.dst)
-    return tirx.BufferStore(op.dst.source, combiner.combine(op.value, op.dst), op.dst.indices)
+    return tirx.BufferStore(buffer_of(op.dst), combiner.combine(op.value, op.dst), op.dst.indices)
 
 
 @lowering(FinalizeReducer, target="llvm", variant="elements")
 def finalize_reducer_elements(op: FinalizeReducer, _: LoweringContext) -> tirx.Stmt:
     """The totals are complete; they only may have to move."""
-    return seq([]) if op.src.source.same_as(op.dst.source) else op.as_loops()
+    return seq([]) if buffer_of(op.src).same_as(buffer_of(op.dst)) else op.as_loops()
 
 
 _GPUS = ("metal", "cuda")
@@ -295,23 +291,23 @@ def reducer_init_threads(op: ReducerInit, context: LoweringContext) -> tirx.Stmt
     start = tirx.Select(context.thread_index == 0, op.value, nothing)
 
     def body(indices: list[ir.Var]) -> tirx.Stmt:
-        return tirx.BufferStore(op.dst.source, start, indices)
+        return tirx.BufferStore(buffer_of(op.dst), start, indices)
 
-    return per_thread(op.dst.source.ty.shape, body)
+    return per_thread(buffer_of(op.dst).ty.shape, body)
 
 
 @lowering(ReducerUpdate, target=_GPUS, variant="store")
 def reducer_update_own(op: ReducerUpdate, _: LoweringContext) -> tirx.Stmt:
     """The totals are the thread's own."""
     total = COMBINERS[op.kind].combine(op.value, op.dst)
-    return tirx.BufferStore(op.dst.source, total, op.dst.indices)
+    return tirx.BufferStore(buffer_of(op.dst), total, op.dst.indices)
 
 
 @lowering(FinalizeReducer, target=_GPUS, variant="threads")
 def finalize_reducer_threads(op: FinalizeReducer, context: LoweringContext) -> tirx.Stmt:
     """Combine the totals of all threads; then each thread has them."""
     combiner = COMBINERS[op.kind]
-    totals = op.src.source
+    totals = buffer_of(op.src)
     return seq(
         [combine_over_block(totals, combiner, context.thread_index, context.threads), op.as_loops()]
     )

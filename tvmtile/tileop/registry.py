@@ -17,9 +17,9 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 from tvm.target import Target
 
+from tvmtile._tvm import buffer_of
 from tvmtile.errors import SourceLocation
 from tvmtile.ir.asynchronous import Kind
-from tvmtile.ir.operands import buffer_of
 from tvmtile.ir.operators import TileOp
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_fragment, is_shared
 from tvmtile.ir.threads import WARP_SIZE, Group

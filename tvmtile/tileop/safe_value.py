@@ -41,7 +41,7 @@ def annotate_safe_value(safe_value_map: Mapping[Any, Any]) -> None:
 
 @tile_operator
 class SafeValue(TileOp):
-    """Reads outside `tensor` give `value`. GuardGlobalAccess takes it out of the program."""
+    """Reads outside `tensor` give `value`. InsertBoundsGuards takes it out of the program."""
 
     name = "annotate_safe_value"
     is_tile = False

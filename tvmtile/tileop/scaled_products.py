@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tvm import ir, tirx
 from tvm.target import Target
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile._tvm import buffer_of, is_buffer_var
 from tvmtile.errors import ShapeMismatch
 from tvmtile.frontend.block_scales import e8m0_to_float
 from tvmtile.frontend.dtypes import cast
@@ -133,7 +133,7 @@ class ScaledProduct:
             wide = self.dtypes.get(dtype_of(factor))
             if wide is not None:
                 factors[place] = _tile_like(factor, wide, self.scope)
-                allocated = tirx.AllocBuffer(factors[place].source)
+                allocated = tirx.AllocBuffer(buffer_of(factors[place]))
                 copies += [allocated, _evaluated(Copy(factor, factors[place]))]
         a, b = factors
         product = Gemm(a, b, as_region(sums), transpose_B=self.op.transpose_B, **options)
@@ -153,7 +153,7 @@ class ScaledProduct:
             value = part * (a * b) if is_one_factor else part * a * b
             target = element_of(self.op.C, False, i, j)
             result = converted(converted(target, "float32") + value, dtype_of(self.op.C))
-            return tirx.BufferStore(target.source, result, target.indices)
+            return tirx.BufferStore(buffer_of(target), result, target.indices)
 
         return [*loads_a, *loads_b], nest([self.op.m, self.op.n], add)
 
@@ -257,11 +257,11 @@ def _at(scale: ir.TensorRegion, place: Sequence[Any]) -> ir.Expr:
     else:
         offsets = [0] * (len(axes) - len(place)) + place
     indices = [r.min + offset for r, offset in zip(axes, offsets, strict=True)]
-    return tirx.BufferLoad(scale.source, indices)
+    return tirx.BufferLoad(buffer_of(scale), indices)
 
 
 def _tile_like(operand: ir.TensorRegion, dtype: str, scope: str) -> ir.TensorRegion:
-    name = f"{operand.source.name}_{dtype}"
+    name = f"{buffer_of(operand).name}_{dtype}"
     return as_region(tirx.decl_buffer(oriented(operand), dtype, name=name, scope=scope))
 
 
@@ -271,4 +271,4 @@ def _part(operand: ir.TensorRegion, axis: int, first: int, extent: ir.Expr) -> i
     extents = [r.extent for r in operand.region]
     place = len(origin) - 2 + axis
     origin[place], extents[place] = origin[place] + first, extent
-    return region(operand.source, origin, extents)
+    return region(buffer_of(operand), origin, extents)

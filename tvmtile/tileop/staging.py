@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from tvm import ir, tirx
 from tvm_ffi import structural_equal
 
-from tvmtile._tvm import walk
+from tvmtile._tvm import buffer_of, walk
 from tvmtile.analysis.accesses import Access, accesses_of
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.asynchronous import BULK_STORE, wait
-from tvmtile.ir.operands import bits_of, buffer_of, static_shape
+from tvmtile.ir.operands import bits_of, static_shape
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.rewriting import retyped, seq
 from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment, is_global, is_shared

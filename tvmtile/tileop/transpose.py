@@ -7,18 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 from tvm import ir, tirx
 
+from tvmtile._tvm import buffer_of
 from tvmtile.errors import OPTIONS_OF_TILELANG, InvalidOperand, ShapeMismatch, warn_ignored
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
-from tvmtile.ir.operands import (
-    buffer_of,
-    check_bounds,
-    constant,
-    describe,
-    dtype_of,
-    extents_of,
-    same_extents,
-)
+from tvmtile.ir.operands import check_bounds, constant, describe, dtype_of, extents_of, same_extents
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.types import Index, TileOperand
 from tvmtile.tileop.copy import between_fragments, between_threads, by_shared_tile
@@ -86,8 +79,8 @@ class Transpose(TileOp):
             *batch, row, column = offsets
             count = len(self.src.region) - 2
             source = element(self.src, [*([0] * count + batch)[len(batch) :], column, row])
-            value = converted(tirx.BufferLoad(self.src.source, source), dtype_of(self.dst))
-            return tirx.BufferStore(self.dst.source, value, element(self.dst, offsets))
+            value = converted(tirx.BufferLoad(buffer_of(self.src), source), dtype_of(self.dst))
+            return tirx.BufferStore(buffer_of(self.dst), value, element(self.dst, offsets))
 
         return over_region(self.dst, body)
 

@@ -16,7 +16,8 @@ from typing import Any
 from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile.ir.operands import as_int32, buffer_of, constant, dtype_of
+from tvmtile._tvm import buffer_of
+from tvmtile.ir.operands import as_int32, constant, dtype_of
 from tvmtile.ir.rewriting import for_loop, seq
 from tvmtile.ir.scopes import is_global
 from tvmtile.ir.types import Index
@@ -85,7 +86,7 @@ def lane_of(load: ir.TensorLoad, lane: int) -> ir.TensorLoad:
     """The load of one lane of a vector of neighbours."""
     *outer, last = load.indices
     assert isinstance(last, tirx.Ramp), "a vector of neighbours"
-    return tirx.BufferLoad(load.source, [*outer, last.base + lane * last.stride])
+    return tirx.BufferLoad(buffer_of(load), [*outer, last.base + lane * last.stride])
 
 
 def splat(value: ir.Expr, lanes: int) -> ir.Expr:

@@ -38,14 +38,14 @@ PARALLEL = """for i in T.parallel(8):
 BEYOND_TENSOR = "A[8] = T.float32(0)"
 SHARED_TILE = TILE + "A[0] = tile[0]"
 VIOLATIONS = [
-    (WHOLE_BUFFER, "Legalize", "the operand A[8] float32 of copy is not a region"),
+    (WHOLE_BUFFER, "NormalizeOperands", "the operand A[8] float32 of copy is not a region"),
     (WHOLE_BUFFER, "LowerTileOp", "the tile operator copy is left"),
     (WHOLE_BUFFER, "LowerElementOp", "the operator copy is left"),
     (THREAD_LOOP, "SerializeThreads", "the loop over 'tx' is bound to threadIdx.x"),
     ('T.evaluate(T.tvm_storage_sync("shared"))', "SerializeThreads", "there is a barrier"),
     (PARALLEL, None, "the parallel loop over 'j' stands inside another one"),
     (PARALLEL, "LowerParallelOnCpu", "the loop over 'i' is parallel"),
-    (BEYOND_TENSOR, "GuardGlobalAccess", "A[8] float32 lies outside A[8] float32"),
+    (BEYOND_TENSOR, "InsertBoundsGuards", "A[8] float32 lies outside A[8] float32"),
     (f"{TILE}for i in range(8):\n    A[i] = tile[i + 8]", None, "tile[i + 8] float32 lies outside"),
     (f"{TILE}for i in range(8):\n    tile[i - 8] = A[i]", None, "tile[i - 8] float32 lies outside"),
     (f"{TILE}T.tvmtile.copy(A[0:8], tile[4:12])", None, "tile[4:12] float32 lies outside tile[8]"),
@@ -90,7 +90,7 @@ def test_a_view_of_a_tensor_is_one_until_accesses_are_guarded():
         {"T": T},
     )
     assert not violations(beyond_view, [])
-    assert violations(beyond_view, ["tvmtile.GuardGlobalAccess"])
+    assert violations(beyond_view, ["tvmtile.InsertBoundsGuards"])
 
 
 def test_a_variable_without_a_definition_is_found():
@@ -106,12 +106,12 @@ def test_a_variable_without_a_definition_is_found():
     [
         (THREAD_LOOP, "tvmtile.SerializeThreads"),
         (WHOLE_BUFFER, "tvmtile.LowerTileOp"),
-        (BEYOND_TENSOR, "tvmtile.GuardGlobalAccess"),
+        (BEYOND_TENSOR, "tvmtile.InsertBoundsGuards"),
         (SHARED_TILE, "tvmtile.PlaceMemoryOnCpu"),
     ],
 )
 def test_before_its_pass_an_invariant_need_not_hold(body, after):
-    earlier = [name for name in ALL[: ALL.index(after)] if name != "tvmtile.Legalize"]
+    earlier = [name for name in ALL[: ALL.index(after)] if name != "tvmtile.NormalizeOperands"]
     assert violations(program(body), earlier) == []
 
 
@@ -123,7 +123,7 @@ def test_guarded_and_unreachable_accesses_are_right():
         A[i] = T.if_then_else(i >= 8, A[i + 8], T.float32(0))
 for i in range(0):
     A[i + 8] = T.float32(0)"""
-    assert violations(program(body), ["tvmtile.GuardGlobalAccess"]) == []
+    assert violations(program(body), ["tvmtile.InsertBoundsGuards"]) == []
 
 
 @pytest.mark.full
@@ -200,7 +200,7 @@ def test_the_verify_pass_reads_a_module():
     module = ir.IRModule({"main": program(WHOLE_BUFFER)})
     tvm.ir.assert_structural_equal(Verify()(module), module)
     with pytest.raises(VerifyError, match="is not a region"):
-        Verify("tvmtile.Legalize")(module)
+        Verify("tvmtile.NormalizeOperands")(module)
 
 
 def test_the_option_of_compile_asks_for_the_verifier(monkeypatch):

@@ -1,4 +1,4 @@
-"""NameDivisions, KeepNames: costly values are computed once, and programs don't grow with them."""
+"""NameDivisions, PreventLetInlining: costly values are computed once, and programs don't grow."""
 
 from __future__ import annotations
 

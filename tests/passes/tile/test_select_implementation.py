@@ -17,7 +17,7 @@ import tvmtile
 import tvmtile.language as T
 from tvmtile import errors, pipeline
 from tvmtile.errors import TileWarning, VerifyError
-from tvmtile.passes import InferLayout, Legalize, LowerTileOp, SelectImplementation
+from tvmtile.passes import InferLayout, LowerTileOp, NormalizeOperands, SelectImplementation
 from tvmtile.target import parse
 
 SM_80 = {"kind": "cuda", "arch": "sm_80"}
@@ -195,5 +195,5 @@ def test_code_is_made_of_what_is_chosen_only():
 
     mod = ir.IRModule({"main": program.with_attr("target", parse(SM_80))})
     with pytest.raises(VerifyError, match="copy: no implementation is chosen") as caught:
-        LowerTileOp(Legalize(mod))
+        LowerTileOp(NormalizeOperands(mod))
     assert caught.value.help == "run SelectImplementation before this pass"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import nodes_in
+from tvmtile._tvm import buffer_of, nodes_in
 from tvmtile.analysis.accesses import Access, accesses_of, kernels_of
 from tvmtile.errors import warn
 from tvmtile.ir.operands import describe
@@ -53,7 +53,7 @@ def _results(kernel: tirx.For) -> set[ir.Var]:
     """The tiles whose elements a call gets that may write them, as reductions over threads do."""
     calls = filter(has_effect, nodes_in(kernel, ir.Call))
     given = (each for call in calls for each in call.args if isinstance(each, ir.TensorLoad))
-    return {load.source for load in given}
+    return {buffer_of(load) for load in given}
 
 
 def _accumulates(access: Access) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import DataType, ir, tirx
 
-from tvmtile._tvm import Mutator, mutated
+from tvmtile._tvm import Mutator, buffer_of, mutated
 from tvmtile.errors import OutOfBounds, SourceLocation
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.operands import constant, describe
@@ -108,7 +108,7 @@ class _Bounds:
         return store
 
     def _load(self, load: ir.TensorLoad, mutator: Mutator) -> ir.Expr:
-        self._check(load.source, load.indices)
+        self._check(buffer_of(load), load.indices)
         return mutator.default_mutate(load)
 
     def _check(self, buffer: ir.Var, indices: Sequence[ir.Expr]) -> None:

@@ -6,7 +6,7 @@ import math
 
 from tvm import ir, tirx
 
-from tvmtile.analysis.accesses import Access, accesses_of, kernels_of, uses, values_of_names
+from tvmtile.analysis.accesses import Access, accesses_of, kernels_of, let_values, uses
 from tvmtile.errors import NestingError
 from tvmtile.ir.kernels import is_parallel
 from tvmtile.ir.operands import constant, describe
@@ -41,7 +41,7 @@ def CheckFragments(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     for kernel in kernels_of(func):
         accesses = accesses_of(kernel)
-        names = values_of_names(kernel)
+        names = let_values(kernel)
         spread = {access.buffer for access in accesses if _spreads(access, names)}
         user_layouts = _with_user_layout(kernel)
         for access in accesses:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import tirx
 
-from tvmtile.analysis.accesses import accesses_of, kernels_of, uses, values_of_names
+from tvmtile.analysis.accesses import accesses_of, kernels_of, let_values, uses
 from tvmtile.errors import InvalidOperand
 from tvmtile.ir.kernels import is_parallel
 from tvmtile.ir.operands import describe
@@ -30,7 +30,7 @@ def CheckLocals(func: tirx.PrimFunc) -> tirx.PrimFunc:
         For such an element.
     """
     for kernel in kernels_of(func):
-        names = values_of_names(kernel)
+        names = let_values(kernel)
         for access in accesses_of(kernel):
             if access.buffer.ty.storage_scope != "local":
                 continue

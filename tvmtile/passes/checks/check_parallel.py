@@ -9,15 +9,15 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import nodes_in
-from tvmtile.analysis.accesses import Access, elements_in, values_of_names
+from tvmtile._tvm import buffer_of, nodes_in
+from tvmtile.analysis.accesses import Access, elements_in, let_values
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.nest_accesses import Elements, elements_of, sample
 from tvmtile.analysis.nests import Nest
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.errors import DataRace
 from tvmtile.ir.kernels import Launch, is_kernel, is_loop_exit, is_parallel
-from tvmtile.ir.operands import buffer_of, constant, describe
+from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.operators import operators_in
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import contains, defined_in, substitute
@@ -82,7 +82,7 @@ class _Nests(ScopedRewriter):
         threads = [thread.loop_var for thread in launch.threads]
         self._variance = ThreadVariance(launch.body, threads)
         self._threads = launch.num_threads
-        values = values_of_names(kernel)
+        values = let_values(kernel)
         self._names = {name: value for name, value in values.items() if _is_arithmetic(value)}
         for name, value in list(self._names.items()):
             self._names[name] = substitute(value, self._names)

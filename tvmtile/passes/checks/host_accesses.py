@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, mutated
+from tvmtile._tvm import Mutator, buffer_of, mutated
 from tvmtile.errors import NestingError
 from tvmtile.ir.kernels import Launch, is_kernel
 from tvmtile.ir.operands import describe
@@ -48,5 +48,5 @@ def refuse_host_accesses(func: tirx.PrimFunc, capability: GpuCapability) -> None
         (tirx.For, loop),
         (tirx.AttrStmt, attribute),
         (tirx.BufferStore, lambda store, _: refuse(store.buffer, "written", store)),
-        (ir.TensorLoad, lambda load, _: refuse(load.source, "read", load)),
+        (ir.TensorLoad, lambda load, _: refuse(buffer_of(load), "read", load)),
     )

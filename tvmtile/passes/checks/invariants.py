@@ -188,7 +188,7 @@ ALWAYS: tuple[Invariant, ...] = (well_formed, parallel_loops_are_nests, tiles_wi
 INVARIANTS: dict[Property, Invariant] = {
     Property.REGIONS: operands_are_regions,
     Property.IMPLEMENTATIONS: implementations_are_chosen,
-    Property.LEFT_LOOPS_ARE_SERIAL: loops_with_exits_are_serial,
+    Property.LOOPS_WITH_BREAK_ARE_SERIAL: loops_with_exits_are_serial,
     Property.PIPELINED: no_loops_with_stages,
     Property.FRAGMENT_LAYOUTS: fragments_have_layouts,
     Property.NO_TILE_OPERATORS: no_tile_operators,

@@ -34,7 +34,7 @@ _LOWERING = "tvmtile.LowerTilePrograms"
 
 
 def violations(func: tirx.PrimFunc, passes: Sequence[str]) -> list[str]:
-    """The violated properties of a function that went through passes, such as "tvmtile.Legalize"."""
+    """The violated properties of a function that went through passes, such as "tvmtile.AddAxes"."""
     return _broken(func, [p for name in passes for p in contract_of(name).establishes])
 
 
@@ -56,7 +56,7 @@ def Verify(*passes: str) -> Any:
     Parameters
     ----------
     *passes : str
-        The passes that the module has been through, such as "tvmtile.Legalize".
+        The passes that the module has been through, such as "tvmtile.NormalizeOperands".
 
     Returns
     -------

@@ -7,8 +7,8 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, mapped, mutated
-from tvmtile.analysis.accesses import Access, accesses_of, values_of_names
+from tvmtile._tvm import Mutator, buffer_of, mapped, mutated
+from tvmtile.analysis.accesses import Access, accesses_of, let_values
 from tvmtile.ir.extents import linear_in
 from tvmtile.ir.kernels import Launch, leaves_loop, target_of, with_kernels
 from tvmtile.ir.operands import constant, is_whole, region
@@ -56,7 +56,7 @@ class _InPlace:
         self._context = context
         self._blocks = [b for b in Launch(kernel).blocks if constant(b.extent) != 1]
         self._accesses = accesses_of(kernel)
-        self._names = values_of_names(kernel)
+        self._names = let_values(kernel)
 
     def apply(self) -> tirx.For:
         return mutated(self._kernel, (tirx.SeqStmt, self._sequence))
@@ -101,7 +101,7 @@ class _InPlace:
             return None
         if not any(op.is_product for op in operators):
             return None
-        if str(goal.source.ty.dtype) != str(tile.ty.dtype) or not is_whole(source):
+        if str(buffer_of(goal).ty.dtype) != str(tile.ty.dtype) or not is_whole(source):
             return None
         if not self._is_free(goal, source, node):
             return None
@@ -109,7 +109,7 @@ class _InPlace:
 
     def _is_free(self, goal: ir.TensorRegion, source: Any, node: tirx.SeqStmt) -> bool:
         """Tell whether a block has a region for itself, which is known where its tile begins."""
-        buffer = goal.source
+        buffer = buffer_of(goal)
         if not is_global(buffer) or len(self._uses(buffer)) != 1:
             return False
         shape = [constant(r.extent) for r in source.region]
@@ -126,12 +126,12 @@ class _InPlace:
         origin = [r.min for r in goal.region]
         while any(variable in self._names for each in origin for variable in variables_of(each)):
             origin = [substitute(each, self._names) for each in origin]
-        return region(goal.source, origin, [r.extent for r in goal.region])
+        return region(buffer_of(goal), origin, [r.extent for r in goal.region])
 
     def _is_inside(self, goal: ir.TensorRegion) -> bool:
         return all(
             self._context.analyzer.can_prove(tirx.all(r.min >= 0, r.min + r.extent <= size))
-            for r, size in zip(goal.region, goal.source.ty.shape, strict=True)
+            for r, size in zip(goal.region, buffer_of(goal).ty.shape, strict=True)
         )
 
     def _is_of_one_block(self, goal: ir.TensorRegion) -> bool:
@@ -187,4 +187,4 @@ def _allocates(statement: tirx.Stmt, tile: ir.Var) -> bool:
 
 
 def _is(operand: Any, tile: ir.Var) -> bool:
-    return isinstance(operand, ir.TensorRegion) and operand.source.same_as(tile)
+    return isinstance(operand, ir.TensorRegion) and buffer_of(operand).same_as(tile)

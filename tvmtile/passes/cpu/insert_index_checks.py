@@ -9,7 +9,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm_ffi import structural_equal
 
-from tvmtile._tvm import Mutator, Replacement, mutated, nodes_in
+from tvmtile._tvm import Mutator, Replacement, buffer_of, mutated, nodes_in
 from tvmtile.errors import SourceLocation
 from tvmtile.ir.calls import is_if_then_else, op_name, takes_address
 from tvmtile.ir.divisions import DIVISIONS, divides_integers
@@ -219,7 +219,7 @@ class _Uses:
 
     def _load(self, load: ir.TensorLoad, mutator: Mutator) -> ir.Expr:
         mutator.default_mutate(load)
-        self._note(load.source, load.indices, [_last(index) for index in load.indices], load)
+        self._note(buffer_of(load), load.indices, [_last(index) for index in load.indices], load)
         return load
 
     def _division(self, node: Binary, mutator: Mutator) -> ir.Expr:
@@ -235,7 +235,7 @@ class _Uses:
         outer = self._guards  # a region without elements lies nowhere
         self._guards += tuple(r.extent > 0 for r in region.region if constant(r.extent) is None)
         high = [r.min + r.extent - 1 for r in region.region]
-        self._note(region.source, [r.min for r in region.region], high, region)
+        self._note(buffer_of(region), [r.min for r in region.region], high, region)
         self._guards = outer
         return region
 

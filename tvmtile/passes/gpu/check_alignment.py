@@ -10,7 +10,7 @@ import tvm
 from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
-from tvmtile._tvm import is_buffer_var, nodes_in
+from tvmtile._tvm import buffer_of, is_buffer_var, nodes_in
 from tvmtile.codegen.names import in_c
 from tvmtile.errors import NoLowering
 from tvmtile.ir.alignment import WIDEST, failure_of, itemsize, origins, unaligned
@@ -93,7 +93,7 @@ def _accesses(body: tirx.Stmt) -> Iterator[tuple[ir.Var, int, Any]]:
         if isinstance(node, ir.Call):
             yield from _of_call(node)
             continue
-        buffer = node.source if isinstance(node, ir.TensorLoad) else node.buffer
+        buffer = buffer_of(node) if isinstance(node, ir.TensorLoad) else node.buffer
         last = node.indices[-1] if len(node.indices) else None
         if isinstance(last, tirx.Ramp) and is_global(buffer):
             size = itemsize(buffer) * int(last.lanes)
@@ -106,8 +106,8 @@ def _of_call(call: ir.Call) -> Iterator[tuple[ir.Var, int, Any]]:
         return
     for arg in filter(takes_address, call.args):
         place = arg.args[0]
-        if isinstance(place, ir.TensorLoad) and is_global(place.source):
-            yield place.source, _bytes_at_once(call, place.source), call
+        if isinstance(place, ir.TensorLoad) and is_global(buffer_of(place)):
+            yield buffer_of(place), _bytes_at_once(call, buffer_of(place)), call
 
 
 def _bytes_at_once(call: ir.Call, buffer: ir.Var) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 from tvm import tirx
 
 from tvmtile._tvm import Replacement
-from tvmtile.analysis.comers import Comers, Condition
+from tvmtile.analysis.active_threads import ActiveThreads, Condition
 from tvmtile.analysis.nests import Nest
 from tvmtile.ir.asynchronous import token_of_region
 from tvmtile.ir.kernels import Launch, is_kernel, is_parallel, with_body
@@ -63,7 +63,7 @@ class _Vectors(ScopedRewriter):
 class _Distribute(GroupRewriter):
     def __init__(self) -> None:
         super().__init__()
-        self._comers: Comers | None = None
+        self._comers: ActiveThreads | None = None
         self._token: str | None = None
 
     def others(self) -> list[Replacement]:
@@ -80,7 +80,7 @@ class _Distribute(GroupRewriter):
 
     def visit_for(self, loop: tirx.For) -> tirx.Stmt:
         if is_kernel(loop):
-            self._comers = Comers(Launch(loop))
+            self._comers = ActiveThreads(Launch(loop))
         if self.launch is not None and self.group is not None and is_parallel(loop):
             thread = self.group.index_of(self.launch.thread_index)
             count = self.group.count

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, mutated
+from tvmtile._tvm import Mutator, buffer_of, mutated
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.forward import Forward
 from tvmtile.analysis.uses import Use, uses_in
@@ -26,7 +26,7 @@ _Path = tuple[tuple[tirx.Stmt, int], ...]
 """The branches around a statement, outer ones first, and which side of each it is on."""
 
 
-@prim_func_pass("FenceLoads", requires=(Property.ORDERED,))
+@prim_func_pass("FenceLoads", requires=(Property.BARRIERS_INSERTED,))
 def FenceLoads(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Put a fence between what threads do with a shared tile and the bulk copy that fills it next.
 
@@ -129,7 +129,7 @@ class _Fences(Forward[frozenset[ir.Var]]):
 def _is_load(use: Use) -> bool:
     """Tell whether a bulk copy fills what is used; of its mbarrier it says the same."""
     mbarrier = use.completes_on
-    return use.writes and mbarrier is not None and not mbarrier.source.same_as(use.buffer)
+    return use.writes and mbarrier is not None and not buffer_of(mbarrier).same_as(use.buffer)
 
 
 def _is_by_threads(use: Use) -> bool:

@@ -29,7 +29,7 @@ from tvmtile.passes.gpu.barriers.items import (
     Item,
     Iteration,
     Sequence,
-    Wait,
+    UserBarrier,
     accesses_of,
 )
 from tvmtile.passes.gpu.barriers.placement import place
@@ -41,7 +41,7 @@ from tvmtile.transform import OWN_BARRIERS
 @prim_func_pass(
     "InsertBarriers",
     requires=(Property.NO_PARALLEL, Property.NO_FRAGMENTS, Property.SHARED_MEMORY_FITS),
-    establishes=(Property.ORDERED,),
+    establishes=(Property.BARRIERS_INSERTED,),
 )
 def InsertBarriers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Insert the barriers that accesses of memory by the threads of a block need, and no more.
@@ -205,7 +205,7 @@ class _Emitter:
         return sync(_SCOPES[scope])
 
     def _statement(self, item: Item) -> tirx.Stmt:
-        if isinstance(item, Wait):
+        if isinstance(item, UserBarrier):
             # One of the block, also of those just inserted, is nothing that a group decides.
             is_ours = self._group is None or item.barrier.scope == ConflictScope.WARP
             return self._barrier(item.barrier) if self._fenced and is_ours else item.statement

@@ -9,6 +9,7 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 from tvm.tirx.script import builder as T
 
+from tvmtile._tvm import buffer_of
 from tvmtile.ir.asynchronous import issue
 from tvmtile.ir.calls import is_if_then_else
 from tvmtile.ir.conditions import conjuncts
@@ -61,9 +62,12 @@ def _move_of(body: tirx.Stmt) -> _Move | None:
         if not is_if_then_else(value) or not _is_zero(value.args[2]):
             return None
         conditions, value = tuple(conjuncts(value.args[0])), value.args[1]
-    if not isinstance(value, ir.TensorLoad) or not is_global(value.source):
+    if not isinstance(value, ir.TensorLoad) or not is_global(buffer_of(value)):
         return None
-    if value.source.ty.dtype != body.buffer.ty.dtype or not 0 < bytes_of(body.buffer) <= LARGEST:
+    if (
+        buffer_of(value).ty.dtype != body.buffer.ty.dtype
+        or not 0 < bytes_of(body.buffer) <= LARGEST
+    ):
         return None
     return _Move(body, value, conditions)
 
@@ -83,7 +87,7 @@ def _in_pieces(
     first = piece * lanes if count > 1 else tirx.const(0, dtype)
     move = move.substituted({variable: first + lane})
     target = contiguous_base(move.store.buffer, move.store.indices, lane, lanes, analyzer)
-    source = contiguous_base(move.load.source, move.load.indices, lane, lanes, analyzer)
+    source = contiguous_base(buffer_of(move.load), move.load.indices, lane, lanes, analyzer)
     if source is None or target is None or len(target) != len(move.store.indices):
         return None
     read = _bytes_inside(move, lane, lanes, analyzer)
@@ -103,7 +107,7 @@ def _copy(move: _Move, size: int, read: ir.Expr, analyzer: Analyzer, token: str)
         T.address_of(tirx.BufferLoad(buffer, [analyzer.simplify(index) for index in indices]))
         for buffer, indices in (
             (move.store.buffer, move.store.indices),
-            (move.load.source, move.load.indices),
+            (buffer_of(move.load), move.load.indices),
         )
     )
     rest = () if constant(read) == size else (read,)

@@ -19,12 +19,12 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, nodes_in
+from tvmtile._tvm import Mutator, buffer_of, nodes_in
 from tvmtile.analysis.accesses import Access
 from tvmtile.analysis.nests import Nest, nests_in
 from tvmtile.errors import LayoutConflict, SourceLocation
 from tvmtile.ir.kernels import is_parallel
-from tvmtile.ir.operands import bits_of, buffer_of, constant, describe
+from tvmtile.ir.operands import bits_of, constant, describe
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.rewriting import mentions
 from tvmtile.ir.spans import location_of

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, mutated, walk
+from tvmtile._tvm import Mutator, buffer_of, mutated, walk
 from tvmtile.ir.index_width import count_of
-from tvmtile.ir.kernels import Launch, with_kernels, written_out
+from tvmtile.ir.kernels import Launch, unrolled_statement_count, with_kernels
 from tvmtile.ir.operands import constant
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -45,7 +45,7 @@ def _limited(stmt: tirx.Stmt, most: int) -> tirx.Stmt:
     def visit(loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
         if loop.kind != tirx.ForKind.UNROLLED:
             return mutator.default_mutate(loop)
-        if written_out(loop) <= most:
+        if unrolled_statement_count(loop) <= most:
             return loop
         if _indexes_registers(loop):
             inside = _limited(loop.body, most // (constant(loop.extent) or 1))
@@ -80,7 +80,7 @@ def _indexes_registers(loop: tirx.For) -> bool:
         loop.body,
         (tirx.Bind, bind),
         (tirx.BufferStore, lambda node: access(node.buffer, node.indices)),
-        (ir.TensorLoad, lambda node: access(node.source, node.indices)),
+        (ir.TensorLoad, lambda node: access(buffer_of(node), node.indices)),
         (ir.Call, call),
         order="pre",
     )

@@ -8,7 +8,7 @@ from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import Replacement
-from tvmtile.analysis.comers import Comers, Condition
+from tvmtile.analysis.active_threads import ActiveThreads, Condition
 from tvmtile.codegen.warpgroup_products import instructions_of
 from tvmtile.instructions.ptx import ptx
 from tvmtile.ir.asynchronous import (
@@ -31,7 +31,9 @@ from tvmtile.passes.gpu.product_fences import fenced_products, product_in
 
 
 @prim_func_pass(
-    "LowerAsyncWork", requires=(Property.ORDERED,), establishes=(Property.NO_ASYNC_TOKENS,)
+    "LowerAsyncWork",
+    requires=(Property.BARRIERS_INSERTED,),
+    establishes=(Property.NO_ASYNC_TOKENS,),
 )
 def LowerAsyncWork(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Lower issues, signals and waits to `cp.async` and its groups.
@@ -74,7 +76,7 @@ class _Instructions(ScopedRewriter):
     def __init__(self, kernel: tirx.For, firsts: dict[ir.Var, ir.Var]) -> None:
         super().__init__()
         launch = Launch(kernel)
-        self._comers = Comers(launch)
+        self._comers = ActiveThreads(launch)
         self._left = groups_left(kernel.body)
         self._fenced = fenced_products(launch)
         self._firsts = firsts

@@ -10,10 +10,10 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import Mutator, mutated, nodes_in
+from tvmtile._tvm import Mutator, buffer_of, mutated, nodes_in
 from tvmtile.analysis.nests import Nest
 from tvmtile.errors import VerifyError
-from tvmtile.ir.kernels import flattened, written_out
+from tvmtile.ir.kernels import flattened, unrolled_statement_count
 from tvmtile.ir.operands import bits_of, constant
 from tvmtile.ir.rewriting import (
     contains,
@@ -187,7 +187,7 @@ def _most_unrolled(body: tirx.Stmt) -> int:
     """How many iterations of a loop over memory alone are written out one by one."""
     if contains(body, tirx.For, lambda loop: bool(loop.kind == tirx.ForKind.SERIAL)):
         return _MOST_WITH_LOOPS
-    return min(_MOST_UNROLLED, _MOST_STATEMENTS // written_out(body))
+    return min(_MOST_UNROLLED, _MOST_STATEMENTS // unrolled_statement_count(body))
 
 
 def _mentioned(conditions: list[ir.Expr], variable: ir.Var) -> bool:
@@ -254,7 +254,7 @@ def _with_own_arrays(
     numbers = [number for number, _ in loops]
 
     def load(node: ir.TensorLoad, mutator: Mutator) -> ir.Expr:
-        own = mine.get(node.source)
+        own = mine.get(buffer_of(node))
         if own is None:
             return mutator.default_mutate(node)
         indices = [*numbers, *(mutator.mutate(index) for index in node.indices)]

@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import walk
+from tvmtile._tvm import buffer_of, walk
 from tvmtile.codegen.metal import element_of, set_element
 from tvmtile.errors import VerifyError, warn
 from tvmtile.ir.kernels import Launch, is_kernel, with_body
@@ -92,10 +92,10 @@ class _Place(ScopedRewriter):
         return tirx.BufferStore(array, value, [register], span=node.span)
 
     def visit_load(self, node: ir.TensorLoad) -> ir.Expr:
-        if node.source not in self._arrays:
+        if buffer_of(node) not in self._arrays:
             return self.descend(node)
-        array = self._arrays[node.source]
-        register = self._register(node.source, node.indices)
+        array = self._arrays[buffer_of(node)]
+        register = self._register(buffer_of(node), node.indices)
         if array.ty.storage_scope == SIMDGROUP_SCOPE:
             return element_of(array, register)
         return tirx.BufferLoad(array, [register])

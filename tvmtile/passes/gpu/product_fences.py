@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
+from tvmtile._tvm import buffer_of
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.forward import Forward
 from tvmtile.analysis.uses import uses_in
@@ -81,7 +82,7 @@ class _Fences(Forward[frozenset[ir.Var]]):
         product = product_in(stmt)
         if product is None:
             return state | self._writes.get(stmt, set())
-        operands = {self._root(address.args[0].source) for address, *_ in product.matrices}
+        operands = {self._root(buffer_of(address.args[0])) for address, *_ in product.matrices}
         beside = any(self._is_beside(stmt, tile) for tile in operands)
         if state.isdisjoint(operands) and not beside:
             return state

@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, mapped, mutated
+from tvmtile._tvm import Mutator, buffer_of, mapped, mutated
 from tvmtile.analysis.accesses import Access, accesses_of
 from tvmtile.analysis.linearity import is_linear
 from tvmtile.analysis.nests import Nest
@@ -135,7 +135,7 @@ class _Rewriter:
         return not is_parallel(loop) and bool(self._sums_in(loop))
 
     def _sums_in(self, stmt: tirx.Stmt) -> list[Any]:
-        return [op for op in sums_in(stmt) if op.dst.source in self._group.parts]
+        return [op for op in sums_in(stmt) if buffer_of(op.dst) in self._group.parts]
 
     def _apart(
         self, statements: Sequence[tirx.Stmt], inside: Sequence[tirx.Stmt]
@@ -192,7 +192,7 @@ class _Rewriter:
 
     def _sum(self, node: tirx.Evaluate) -> tirx.Stmt:
         op = sum_of(node)
-        part = self._group.parts.get(op.dst.source)
+        part = self._group.parts.get(buffer_of(op.dst))
         layout = layout_of_parts(op)
         if part is None or layout != layout_of(part) or op.dim != self._group.dim:
             return node
@@ -208,7 +208,7 @@ class _Rewriter:
         variables = Nest(loop).variables
 
         def is_element(load: ir.TensorLoad) -> bool | None:
-            if load.source not in self._group.parts:
+            if buffer_of(load) not in self._group.parts:
                 return False
             pairs = zip(load.indices, variables, strict=True)
             return all(index.same_as(variable) for index, variable in pairs) or None
@@ -219,7 +219,7 @@ class _Rewriter:
         indices = [*variables[: self._group.dim], number, *variables[self._group.dim :]]
 
         def load_part(load: ir.TensorLoad) -> ir.Expr:
-            part = self._group.parts.get(load.source)
+            part = self._group.parts.get(buffer_of(load))
             return load if part is None else tirx.BufferLoad(part, indices)
 
         part = self._group.parts[store.buffer]

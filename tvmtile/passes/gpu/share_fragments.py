@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, mutated
+from tvmtile._tvm import Mutator, buffer_of, mutated
 from tvmtile.analysis.accesses import Access, accesses_of
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.kernels import Launch, is_parallel, with_kernels, with_launch_body
@@ -117,7 +117,7 @@ def _copied(statements: Sequence[tirx.Stmt], fragment: ir.Var) -> list[tirx.Stmt
 
     def load(node: ir.TensorLoad, mutator: Mutator) -> ir.Expr:
         result = mutator.default_mutate(node)
-        if not node.source.same_as(fragment):
+        if not buffer_of(node).same_as(fragment):
             return result
         return tirx.BufferLoad(whole, list(result.indices))
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, mutated, nodes_in
+from tvmtile._tvm import Mutator, buffer_of, mutated, nodes_in
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.nests import Nest
 from tvmtile.ir.combiners import accumulator_dtype
 from tvmtile.ir.kernels import is_parallel
-from tvmtile.ir.operands import buffer_of, constant, dtype_of, is_whole
+from tvmtile.ir.operands import constant, dtype_of, is_whole
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.rewriting import mentions
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_fragment
@@ -69,7 +69,7 @@ def sum_of(stmt: tirx.Stmt) -> Any:
 
 def layout_of_parts(op: Any) -> FragmentLayout | None:
     """The layout of the parts of sums; None where they stay as they are."""
-    source, result = op.src.source, op.dst.source
+    source, result = buffer_of(op.src), buffer_of(op.dst)
     if not (is_fragment(source) and is_fragment(result) and is_whole(op.src) and is_whole(op.dst)):
         return None
     layout = layout_of(source)

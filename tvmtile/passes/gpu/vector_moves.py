@@ -9,7 +9,7 @@ import tvm_ffi
 from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import Mutator, mutated
+from tvmtile._tvm import Mutator, buffer_of, mutated
 from tvmtile.ir.calls import takes_address
 from tvmtile.ir.extents import is_power_of_two
 from tvmtile.ir.index_width import count_of, is_large, widened
@@ -59,16 +59,16 @@ class Moves:
         """Load the elements as a vector, if they are contiguous in memory."""
         if any(tvm_ffi.structural_equal(load, seen.load) for seen in self.loaded):
             return
-        repeats, first = 1, self._first(load.source, load.indices)
+        repeats, first = 1, self._first(buffer_of(load), load.indices)
         while first is None and repeats < self._extent and self._extent % (2 * repeats) == 0:
             repeats *= 2
             first = self._first_of_repeated(load, repeats)
         if first is None:
             return
         count = self._extent // repeats
-        array = self._array(load.source, count)
+        array = self._array(buffer_of(load), count)
         self.loaded.append(_Loaded(load, array, first, repeats))
-        move = self._move(array, _START, load.source, first, count)
+        move = self._move(array, _START, buffer_of(load), first, count)
         self.before += [tirx.AllocBuffer(array), move]
 
     def of_operator(self, body: tirx.Stmt) -> tirx.Stmt | None:
@@ -79,7 +79,7 @@ class Moves:
         if op is None or op.is_tile or len(op.writes()) != 1 or self._extent % 2:
             return None
         (written,) = op.writes()
-        first = self._first(written.source, written.indices)
+        first = self._first(buffer_of(written), written.indices)
         if first is None or len(first) != len(written.indices):
             return None
         *outer, last = first
@@ -102,7 +102,7 @@ class Moves:
         indices = [self._analyzer.simplify(substitute(index, split)) for index in load.indices]
         if any(mentions(index, within) for index in indices):
             return None
-        return contiguous_base(load.source, indices, group, count, self._analyzer)
+        return contiguous_base(buffer_of(load), indices, group, count, self._analyzer)
 
     def _array(self, buffer: ir.Var, count: int) -> ir.Var:
         return tirx.decl_buffer(
@@ -115,7 +115,7 @@ class Moves:
         target = self._first(store.buffer, store.indices)
         if target is None or not loaded.load.same_as(store.value) or loaded.repeats > 1:
             return None
-        return self._move(store.buffer, target, loaded.load.source, loaded.first, self._extent)
+        return self._move(store.buffer, target, buffer_of(loaded.load), loaded.first, self._extent)
 
     def with_loads_replaced(self, body: tirx.Stmt) -> tirx.Stmt:
         def replace(node: ir.TensorLoad, mutator: Mutator) -> ir.Expr:

@@ -13,7 +13,7 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import Mutator, mutated
+from tvmtile._tvm import Mutator, buffer_of, mutated
 from tvmtile.ir.calls import is_if_then_else
 from tvmtile.ir.conditions import conjuncts
 from tvmtile.ir.kernels import flattened
@@ -149,7 +149,7 @@ def _stores_registers(body: tirx.Stmt) -> bool:
         return False
     stored = {x.buffer for x in statements if isinstance(x, tirx.BufferStore)}
     return all(map(is_in_registers, stored)) and not contains(
-        body, ir.TensorLoad, lambda load: load.source in stored
+        body, ir.TensorLoad, lambda load: buffer_of(load) in stored
     )
 
 

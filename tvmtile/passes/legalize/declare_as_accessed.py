@@ -5,11 +5,11 @@ from __future__ import annotations
 import tvm_ffi
 from tvm import DataType, ir, tirx
 
-from tvmtile._tvm import mapped, nodes_in
+from tvmtile._tvm import buffer_of, mapped, nodes_in
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.codegen.device import device_pass
 from tvmtile.ir.kernels import with_body
-from tvmtile.ir.operands import buffer_of, constant
+from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import retyped, substitute
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import tvm_ffi
 from tvm import DataType, ir, tirx
 
-from tvmtile._tvm import is_buffer_var, nodes_in
+from tvmtile._tvm import buffer_of, is_buffer_var, nodes_in
 from tvmtile.analysis.aliases import MAY_SHARE
 from tvmtile.ir.annotations import MAY_ALIAS
 from tvmtile.ir.calls import op_name
@@ -216,9 +216,9 @@ def _has_large_tensors(func: tirx.PrimFunc) -> bool:
 
 
 def _wide_load(load: ir.TensorLoad, _: Scope) -> ir.Expr:
-    if not _is_large_tensor(load.source):
+    if not _is_large_tensor(buffer_of(load)):
         return load
-    return tirx.BufferLoad(load.source, [widened(index) for index in load.indices], load.span)
+    return tirx.BufferLoad(buffer_of(load), [widened(index) for index in load.indices], load.span)
 
 
 def _wide_store(store: tirx.BufferStore, _: Scope) -> tirx.Stmt:

@@ -9,7 +9,7 @@ from typing import Any
 from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import mapped
+from tvmtile._tvm import buffer_of, mapped
 from tvmtile.codegen.cpu_math import exp2_float32, exp_float32, tanh_float32
 from tvmtile.codegen.float_functions import NAMES
 from tvmtile.codegen.llvm_integers import WRAPPING, divisor_function, wrapping_function
@@ -172,7 +172,7 @@ def _truncates_masked(func: tirx.PrimFunc) -> bool:
 
 
 def _opaque_load_index(load: ir.TensorLoad, scope: Scope) -> ir.Expr:
-    return tirx.BufferLoad(load.source, _opaque_remainders(load.indices, scope), load.span)
+    return tirx.BufferLoad(buffer_of(load), _opaque_remainders(load.indices, scope), load.span)
 
 
 def _opaque_store_index(store: tirx.BufferStore, scope: Scope) -> tirx.Stmt:

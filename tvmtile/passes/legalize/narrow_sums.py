@@ -8,6 +8,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
+from tvmtile._tvm import buffer_of
 from tvmtile.codegen.device import device_pass
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.rewriting import contains
@@ -49,7 +50,7 @@ class _Narrow(ScopedRewriter):
         load = self.descend(node)
         if not any(map(_is_wide, load.indices)):
             return load
-        return tirx.BufferLoad(load.source, list(map(self._index, load.indices)), load.span)
+        return tirx.BufferLoad(buffer_of(load), list(map(self._index, load.indices)), load.span)
 
     def visit_store(self, node: tirx.BufferStore) -> tirx.Stmt:
         store = self.descend(node)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_var, nodes_in
+from tvmtile._tvm import buffer_of, buffer_var, nodes_in
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.kernels import Launch, with_kernels, with_launch_body
-from tvmtile.ir.operands import buffer_of
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import seq, substitute
 

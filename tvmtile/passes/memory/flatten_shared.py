@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Replacement, is_buffer_var
+from tvmtile._tvm import Replacement, buffer_of, is_buffer_var
 from tvmtile.ir.kernels import with_kernels
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import retyped
@@ -15,7 +15,11 @@ from tvmtile.ir.scopes import is_shared
 from tvmtile.layout.shared import contiguous_run, has_plain_rows, span
 
 
-@prim_func_pass("FlattenShared", requires=(Property.ORDERED,), establishes=(Property.FLAT_TILES,))
+@prim_func_pass(
+    "FlattenShared",
+    requires=(Property.BARRIERS_INSERTED,),
+    establishes=(Property.FLAT_TILES,),
+)
 def FlattenShared(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Make tiles with a layout arrays of one axis, and their indices places in memory.
 
@@ -48,11 +52,11 @@ class _Flattener(ScopedRewriter):
         return tirx.BufferStore(array, self.mutate(store.value), [place], span=store.span)
 
     def visit_load(self, load: ir.TensorLoad) -> ir.Expr:
-        array = self._array(load.source)
-        if array.same_as(load.source):
+        array = self._array(buffer_of(load))
+        if array.same_as(buffer_of(load)):
             return self.descend(load)
         indices = [self.mutate(index) for index in load.indices]
-        return tirx.BufferLoad(array, [self._place(load.source, indices)], load.span)
+        return tirx.BufferLoad(array, [self._place(buffer_of(load), indices)], load.span)
 
     def _place(self, tile: ir.Var, indices: Sequence[ir.Expr]) -> ir.Expr:
         """The place of an element, or of the contiguous elements of a vector."""

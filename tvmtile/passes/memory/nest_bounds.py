@@ -10,6 +10,7 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 from tvm_ffi import structural_equal
 
+from tvmtile._tvm import buffer_of
 from tvmtile.analysis.nest_ranges import NestRanges
 from tvmtile.ir.rewriting import contains
 
@@ -63,7 +64,7 @@ class NestBounds(NestRanges):
         return unique
 
     def visit_load(self, node: ir.TensorLoad) -> ir.Expr:
-        self._note(node.source, node.indices)
+        self._note(buffer_of(node), node.indices)
         return self.descend(node)
 
     def visit_store(self, node: tirx.BufferStore) -> tirx.Stmt:

@@ -10,13 +10,13 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.target import Target
 
-from tvmtile._tvm import Mutator, is_buffer_var, mutated
+from tvmtile._tvm import Mutator, buffer_of, is_buffer_var, mutated
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.errors import InvalidOperand, SourceLocation
 from tvmtile.ir.asynchronous import CP_ASYNC, issued
 from tvmtile.ir.calls import takes_address
 from tvmtile.ir.kernels import Launch
-from tvmtile.ir.operands import bits_of, buffer_of, constant, static_shape
+from tvmtile.ir.operands import bits_of, constant, static_shape
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.scopes import is_fragment, is_shared
 from tvmtile.ir.spans import location_of
@@ -103,7 +103,7 @@ class SharedTiles:
             self.viewed.update(arg for arg in node.args if is_buffer_var(arg))
             self._of_pieces += self._written_in_pieces(node)
             if takes_address(node) and not any(map(node.same_as, self._of_pieces)):
-                self.viewed.update(arg.source for arg in node.args if _is_load(arg))
+                self.viewed.update(buffer_of(arg) for arg in node.args if _is_load(arg))
             return
         for tile, layout in op.fixed_layouts().items():
             if is_shared(tile):
@@ -124,7 +124,7 @@ class SharedTiles:
         if copy is None or copy.token != CP_ASYNC.name or not takes_address(copy.operands[0]):
             return []
         (place,), size = copy.operands[0].args, constant(copy.operands[2])
-        start = place.indices[-1] * (bits_of(place.source) // 8)
+        start = place.indices[-1] * (bits_of(buffer_of(place)) // 8)
         is_part = size is not None and self.context.analyzer.can_prove_equal(
             tirx.floormod(start, size), 0
         )

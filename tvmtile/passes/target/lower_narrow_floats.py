@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import walk
+from tvmtile._tvm import buffer_of, walk
 from tvmtile.errors import UnsupportedDtype
 from tvmtile.ir.operands import describe
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -41,7 +41,7 @@ def LowerNarrowFloatsOnMetal(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     walk(
         func.body,
-        (ir.TensorLoad, lambda load: _refuse_vector(load.source, load)),
+        (ir.TensorLoad, lambda load: _refuse_vector(buffer_of(load), load)),
         (tirx.BufferStore, lambda store: _refuse_vector(store.buffer, store)),
     )
     return lowered(func, "metal")

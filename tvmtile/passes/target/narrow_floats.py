@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import Mutator, is_buffer_var, mutated, nodes_in
+from tvmtile._tvm import Mutator, buffer_of, is_buffer_var, mutated, nodes_in
 from tvmtile.codegen import cuda, metal_floats
 from tvmtile.codegen.cuda_floats import HALVES
 from tvmtile.codegen.narrow_floats import NARROW_FLOATS, decode, encode
@@ -94,9 +94,9 @@ def _converted_registers(loop: tirx.For) -> list[ir.Var]:
     for cast in nodes_in(loop.body, tirx.Cast):
         load = cast.value
         if isinstance(load, ir.TensorLoad) and loop.loop_var.same_as(load.indices[-1]):
-            extents = [constant(extent) for extent in load.source.ty.shape]
-            if is_private(load.source) and extents == [constant(loop.extent)]:
-                found[load.source] = None
+            extents = [constant(extent) for extent in buffer_of(load).ty.shape]
+            if is_private(buffer_of(load)) and extents == [constant(loop.extent)]:
+                found[buffer_of(load)] = None
     written = {store.buffer for store in nodes_in(loop.body, tirx.BufferStore)}
     return [buffer for buffer in found if buffer not in written]
 
@@ -230,16 +230,16 @@ class _Lowering:
 
     def _decoded_before(self, node: ir.Expr) -> ir.TensorLoad | None:
         """The float16 of a code that was decoded before the loop; None for anything else."""
-        if not isinstance(node, ir.TensorLoad) or node.source not in self._halves:
+        if not isinstance(node, ir.TensorLoad) or buffer_of(node) not in self._halves:
             return None
-        variable, halves = self._halves[node.source]
+        variable, halves = self._halves[buffer_of(node)]
         return tirx.BufferLoad(halves, [variable]) if variable.same_as(node.indices[0]) else None
 
     def _load(self, load: ir.TensorLoad, mutator: Mutator) -> ir.Expr:
         if self._narrow_type(load) is None:
             return mutator.default_mutate(load)
         indices = [mutator.mutate(index) for index in load.indices]
-        return tirx.BufferLoad(mutator.mutate(load.source), indices)
+        return tirx.BufferLoad(mutator.mutate(buffer_of(load)), indices)
 
     def _store(self, store: tirx.BufferStore, mutator: Mutator) -> tirx.Stmt:
         indices = [mutator.mutate(index) for index in store.indices]

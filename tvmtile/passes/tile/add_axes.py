@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import is_buffer_var, mapped, nodes_in
+from tvmtile._tvm import buffer_of, is_buffer_var, mapped, nodes_in
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import retyped, seq
 
@@ -27,14 +27,14 @@ def AddAxes(func: tirx.PrimFunc) -> tirx.PrimFunc:
     whole = [ir.Range.from_min_extent(origin[0], tirx.const(1, "int32"))]
 
     def load(node: ir.TensorLoad) -> ir.Expr:
-        return node if node.indices else tirx.BufferLoad(node.source, origin, span=node.span)
+        return node if node.indices else tirx.BufferLoad(buffer_of(node), origin, span=node.span)
 
     def store(node: tirx.BufferStore) -> tirx.Stmt:
         indices = node.indices or origin
         return tirx.BufferStore(node.buffer, node.value, indices, span=node.span)
 
     def region(node: ir.TensorRegion) -> ir.Expr:
-        return node if node.region else tirx.BufferRegion(node.source, whole)
+        return node if node.region else tirx.BufferRegion(buffer_of(node), whole)
 
     body = mapped(
         func.body,

@@ -6,12 +6,12 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, mapped, mutated, nodes_in
+from tvmtile._tvm import Mutator, buffer_of, mapped, mutated, nodes_in
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.annotations import STAGE_ANNOTATION, STAGES_ANNOTATION
 from tvmtile.ir.kernels import Launch, target_of, with_kernels
-from tvmtile.ir.operands import buffer_of, constant, is_whole
+from tvmtile.ir.operands import constant, is_whole
 from tvmtile.ir.operators import TileOp, operator_of, with_tile
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ranges_in, reads_no_memory, replace_loop, seq
@@ -85,7 +85,7 @@ class _Direct:
             if copied is None:
                 continue
             source, tile, wanted = copied
-            reader = self._only_reader(tile.source, statements[position + 1 :])
+            reader = self._only_reader(buffer_of(tile), statements[position + 1 :])
             if reader is None:
                 continue
             at, reading = position + 1 + reader[0], reader[1]
@@ -95,16 +95,18 @@ class _Direct:
             if chosen is None or chosen.direct is None:
                 continue
             times = chosen.direct(op, self._context.of(self._regions.group))
-            fields = [name for name in times if getattr(op, name).source.same_as(tile.source)]
+            fields = [
+                name for name in times if buffer_of(getattr(op, name)).same_as(buffer_of(tile))
+            ]
             if len(fields) != 1 or (times[fields[0]] > 1 and not wanted):
                 continue
-            direct = with_tile(op, tile.source, source)
+            direct = with_tile(op, buffer_of(tile), source)
             if not self._fits(chosen, direct):
                 continue
             call = direct.to_call(reading.value.span)
             statements[at] = tirx.Evaluate(call, reading.span)
             statements[position] = seq([])
-            self._left_out.add(tile.source)
+            self._left_out.add(buffer_of(tile))
         return seq(statements) if self._left_out else node
 
     def _fits(self, chosen: Lowering, op: TileOp) -> bool:
@@ -122,15 +124,15 @@ class _Direct:
         if op is None or ends is None or getattr(op, "direct", None) is False:
             return None
         source, tile = ends
-        from_global = is_global(source.source)
-        is_written = self._root(source.source) in self._written
-        if not from_global or not is_shared(tile.source) or is_written:
+        from_global = is_global(buffer_of(source))
+        is_written = self._root(buffer_of(source)) in self._written
+        if not from_global or not is_shared(buffer_of(tile)) or is_written:
             return None
-        shape = [constant(extent) for extent in tile.source.ty.shape]
+        shape = [constant(extent) for extent in buffer_of(tile).ty.shape]
         # Rows and columns of the tile are the last axes of the source too.
         outer = [1] * (len(source.region) - len(shape))
         in_line = [constant(r.extent) for r in source.region] == [*outer, *shape]
-        if tile.source in self._written_by_plan:
+        if buffer_of(tile) in self._written_by_plan:
             return None
         if (
             not is_whole(tile)

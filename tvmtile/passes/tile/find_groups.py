@@ -8,7 +8,7 @@ import numpy as np
 from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, mapped, mutated
-from tvmtile.analysis.comers import Comers, Condition, Threads
+from tvmtile.analysis.active_threads import ActiveThreads, Condition, Threads
 from tvmtile.analysis.uniformity import ThreadVariance, VarianceOfGroups, check_alone
 from tvmtile.errors import NestingError
 from tvmtile.ir.annotations import ARRIVE_COUNT, BARRIER_ID
@@ -54,7 +54,7 @@ def FindGroups(func: tirx.PrimFunc) -> tirx.PrimFunc:
         launch = Launch(kernel)
         threads = {loop.loop_var for loop in launch.threads}
         if launch.num_threads == 1 or not contains(launch.body, ir.Var, threads.__contains__):
-            return kernel  # DoScalarsOnce has seen to it that all threads go the same way
+            return kernel  # RunScalarEffectsOnce has seen to it that all threads go the same way
         found = with_launch_body(kernel, _Finder(launch).regions())
         return with_launch_body(found, _Workers(Launch(found), own_barriers=own_barriers).checked())
 
@@ -73,7 +73,7 @@ class _Finder:
 
     def __init__(self, launch: Launch) -> None:
         self._body = launch.body
-        self._comers = Comers(launch)
+        self._comers = ActiveThreads(launch)
 
     def regions(self) -> tirx.Stmt:
         return mutated(self._body, (tirx.IfThenElse, self._branch), (tirx.Bind, self._comers.noted))
@@ -118,7 +118,7 @@ class _Workers:
     def __init__(self, launch: Launch, *, own_barriers: bool) -> None:
         self._body = launch.body
         self._whole = {BARRIER_ID: 0, ARRIVE_COUNT: launch.num_threads} if own_barriers else {}
-        self._comers = Comers(launch)
+        self._comers = ActiveThreads(launch)
         self._variance = self._comers.variance
         self._of_groups = VarianceOfGroups(launch)
 

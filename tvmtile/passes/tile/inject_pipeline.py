@@ -26,10 +26,10 @@ from tvmtile.passes.tile.pipelining import (
     KernelTiles,
     Obstacle,
     Phases,
+    PipelineStmt,
     Plan,
     StageAxis,
     Stages,
-    Unit,
     async_units,
     body_of,
     buffer_copies_of,
@@ -177,12 +177,12 @@ class _Stager:
         )
         return mutator.mutate(stages.emit())
 
-    def _completes_on_mbarrier(self, unit: Unit) -> bool:
+    def _completes_on_mbarrier(self, unit: PipelineStmt) -> bool:
         op = operator_of(unit.inner.value) if isinstance(unit.inner, tirx.Evaluate) else None
         chosen = None if op is None else implementation_of(op, self._kind)
         return chosen is not None and chosen.on_mbarrier
 
-    def _kind_of(self, unit: Unit) -> str:
+    def _kind_of(self, unit: PipelineStmt) -> str:
         """The kind of asynchronous work that a unit issues."""
         issued = work_of(unit, self._kind)
         if issued is None:

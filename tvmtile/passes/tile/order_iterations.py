@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var, mapped, nodes_in
-from tvmtile.analysis.accesses import Access, accesses_of, values_of_names, variables_behind
+from tvmtile.analysis.accesses import Access, accesses_of, let_values, transitive_variables
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.annotations import BLOCKS_ANNOTATION, ORDER_OF_STORES
 from tvmtile.ir.kernels import Launch, is_parallel, with_kernels
@@ -37,7 +37,7 @@ def _with_order(kernel: tirx.For) -> tirx.For:
     launch = Launch(kernel)
     threads = {loop.loop_var for loop in launch.threads}
     names_threads = contains(launch.body, ir.Var, threads.__contains__)
-    aliases, names = Aliases(kernel), values_of_names(kernel)
+    aliases, names = Aliases(kernel), let_values(kernel)
 
     def stores_in(stmt: tirx.Stmt) -> list[tuple[str, Access]]:
         """The stores to tensors whose places are known, with the tensors' names."""
@@ -88,5 +88,5 @@ def _is_looked_up(access: Access, names: dict[ir.Var, ir.Expr]) -> bool:
         written = access.operator.writes()
         places = tuple(place for operand in written for place in origin_of(operand))
     return any(
-        is_buffer_var(var) and not is_private(var) for var in variables_behind(places, names)
+        is_buffer_var(var) and not is_private(var) for var in transitive_variables(places, names)
     )

@@ -7,13 +7,13 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Replacement, is_buffer_var
+from tvmtile._tvm import Replacement, buffer_of, is_buffer_var
 from tvmtile.analysis.nests import Nest
 from tvmtile.errors import InvalidOperand, UnsupportedDtype
 from tvmtile.ir.calls import takes_address
 from tvmtile.ir.extents import linear_in
 from tvmtile.ir.kernels import Launch, bound_target, flattened, is_kernel, is_parallel
-from tvmtile.ir.operands import buffer_of, constant, describe, region
+from tvmtile.ir.operands import constant, describe, region
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.packed import FLOAT4, has_float4, in_bytes, is_packed, params_in_bytes
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -186,15 +186,15 @@ class _Pack(ScopedRewriter):
 
     def _moved_byte(self, low: Any, high: Any) -> Any:
         """The byte that two elements are, if they lie in one already."""
-        if not all(isinstance(x, ir.TensorLoad) and is_packed(x.source) for x in (low, high)):
+        if not all(isinstance(x, ir.TensorLoad) and is_packed(buffer_of(x)) for x in (low, high)):
             return None
-        same = low.source.same_as(high.source) and all(
+        same = buffer_of(low).same_as(buffer_of(high)) and all(
             map(self.analyzer.can_prove_equal, low.indices[:-1], high.indices[:-1])
         )
         distance = high.indices[-1] - low.indices[-1]
         if not same or constant(distance) != 1 or not self._is_even(low.indices[-1]):
             return None
-        return tirx.BufferLoad(self._variable(low.source), self._place(low.indices))
+        return tirx.BufferLoad(self._variable(buffer_of(low)), self._place(low.indices))
 
     def _is_even(self, value: ir.Expr) -> bool:
         return self.analyzer.can_prove_equal(tirx.floormod(value, 2), 0)
@@ -207,11 +207,11 @@ class _Pack(ScopedRewriter):
     # Elements --------------------------------------------------------------------------------------
 
     def visit_load(self, node: ir.TensorLoad) -> ir.Expr:
-        if not has_float4(node.source):
+        if not has_float4(buffer_of(node)):
             return self.descend(node)
         self._refuse_vector(node)
-        buffer, indices = self._variable(node.source), [self.mutate(i) for i in node.indices]
-        if not is_packed(node.source):
+        buffer, indices = self._variable(buffer_of(node)), [self.mutate(i) for i in node.indices]
+        if not is_packed(buffer_of(node)):
             return tirx.reinterpret(FLOAT4, tirx.BufferLoad(buffer, indices))
         byte = tirx.BufferLoad(buffer, self._place(indices))
         which = self._half(indices)
@@ -278,7 +278,7 @@ class _Pack(ScopedRewriter):
         if not operands:
             return self.descend(node)
         moved = op.copied()
-        if moved is not None and len({is_packed(side.source) for side in moved}) == 1:
+        if moved is not None and len({is_packed(buffer_of(side)) for side in moved}) == 1:
             sides = [self._region_in_bytes(side) for side in moved]
             if None not in sides:
                 return self.descend(tirx.Evaluate(op.between(*sides).to_call(node.value.span)))
@@ -290,11 +290,11 @@ class _Pack(ScopedRewriter):
     def _region_in_bytes(self, side: ir.TensorRegion) -> ir.TensorRegion | None:
         """The bytes of a region; None where they are not whole."""
         origin, extents = [r.min for r in side.region], [r.extent for r in side.region]
-        if is_packed(side.source):
+        if is_packed(buffer_of(side)):
             if not (self._is_even(origin[-1]) and self._is_even(extents[-1])):
                 return None
             origin, extents = self._place(origin), self._place(extents)
-        return region(self._variable(side.source), origin, extents)
+        return region(self._variable(buffer_of(side)), origin, extents)
 
     def visit_call(self, node: ir.Call) -> ir.Expr:
         op = operator_of(node)
@@ -336,7 +336,9 @@ def _stores_half(statement: tirx.Stmt) -> bool:
 
 
 def _reads_any(statement: tirx.Stmt, buffers: list[ir.Var]) -> bool:
-    return contains(statement, ir.TensorLoad, lambda load: any(map(load.source.same_as, buffers)))
+    return contains(
+        statement, ir.TensorLoad, lambda load: any(map(buffer_of(load).same_as, buffers))
+    )
 
 
 def _buffers_in(node: ir.Node) -> list[ir.Var]:

@@ -6,7 +6,7 @@ from tvm import tirx
 
 from tvmtile._tvm import mapped
 from tvmtile.ir.annotations import UNROLL_FACTOR
-from tvmtile.ir.kernels import leaves_loop, with_body, written_out
+from tvmtile.ir.kernels import leaves_loop, unrolled_statement_count, with_body
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import for_loop, replace_loop, substitute
@@ -19,7 +19,7 @@ _MOST_WRITTEN_OUT = 4096
 @prim_func_pass(
     "PlanUnrolling",
     requires=(Property.EXITS_ARE_BRANCHES,),
-    establishes=(Property.LEFT_LOOPS_ARE_SERIAL,),
+    establishes=(Property.LOOPS_WITH_BREAK_ARE_SERIAL,),
 )
 def PlanUnrolling(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Split loops by their unroll factors, and keep loops with `break` or `continue` rolled.
@@ -36,7 +36,7 @@ def _planned(loop: tirx.For) -> tirx.For:
         return replace_loop(loop, kind=tirx.ForKind.SERIAL, annotations={})
     if UNROLL_FACTOR not in loop.annotations:
         is_unrolled = loop.kind == tirx.ForKind.UNROLLED
-        is_long = is_unrolled and written_out(loop) > _MOST_WRITTEN_OUT
+        is_long = is_unrolled and unrolled_statement_count(loop) > _MOST_WRITTEN_OUT
         return replace_loop(loop, kind=tirx.ForKind.SERIAL, annotations={}) if is_long else loop
     factor = int(loop.annotations[UNROLL_FACTOR])
     plain = replace_loop(loop, annotations=_without_factor(loop))

@@ -9,9 +9,10 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.target import Target
 
+from tvmtile._tvm import buffer_of
 from tvmtile.errors import SourceLocation, warn
 from tvmtile.ir.kernels import target_of, with_body
-from tvmtile.ir.operands import buffer_of, describe
+from tvmtile.ir.operands import describe
 from tvmtile.ir.operators import TileOp
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.layout.fragment import layout_of

@@ -9,7 +9,7 @@ from typing import Any
 from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import is_buffer_var, mapped, walk
+from tvmtile._tvm import buffer_of, is_buffer_var, mapped, walk
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.extents import linear_in
@@ -72,7 +72,7 @@ def _lane_of(vector: ir.Expr, lane: ir.Var) -> ir.Expr | None:
         return vector.base + lane * vector.stride
     if isinstance(vector, ir.TensorLoad):
         places = _lanes_of(vector.indices, lane)
-        return None if places is None else tirx.BufferLoad(vector.source, places)
+        return None if places is None else tirx.BufferLoad(buffer_of(vector), places)
     if isinstance(vector, tirx.Cast):
         value = _lane_of(vector.value, lane)
         return None if value is None else tirx.Cast(str(dtype).rpartition("x")[0], value)
@@ -141,7 +141,7 @@ class _Iterations:
     def _is_unknown(self, node: ir.Expr) -> bool:
         """Tell whether another iteration may see another value, the loop's variable apart."""
         if isinstance(node, ir.TensorLoad):
-            return node.source in self._stored
+            return buffer_of(node) in self._stored
         return node in self._inner or (is_buffer_var(node) and node in self._own)
 
     def _apart(self, first: tuple[int, Any], other: tuple[int, Any]) -> bool:

@@ -7,12 +7,12 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import nodes_in
+from tvmtile._tvm import buffer_of, nodes_in
 from tvmtile.analysis.contributions import contribution
 from tvmtile.errors import InvalidOperand
 from tvmtile.ir.combiners import COMBINERS, Combiner
 from tvmtile.ir.kernels import with_body
-from tvmtile.ir.operands import as_region, buffer_of, describe
+from tvmtile.ir.operands import as_region, describe
 from tvmtile.ir.operators import TileOp, operator_for, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, seq, substitute
@@ -91,9 +91,9 @@ class _Split(ScopedRewriter):
 
     def _finalized(self, op: TileOp, span: ir.Span | None) -> tirx.Stmt:
         (src,), (dst,) = op.reads(), op.writes()
-        parts = self._parts[src.source]
+        parts = self._parts[buffer_of(src)]
         parts.is_open = False
-        if dst.source.same_as(src.source):
+        if buffer_of(dst).same_as(buffer_of(src)):
             dst = as_region(parts.result)
         end = operator_for("end")(as_region(parts.own), dst, parts.kind)
         return tirx.Evaluate(end.to_call(span), span)

@@ -6,11 +6,10 @@ from tvm import tirx
 from tvm.sym import Analyzer
 from tvm.target import Target
 
-from tvmtile._tvm import Mutator, mutated
+from tvmtile._tvm import Mutator, buffer_of, mutated
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.kernels import flattened, is_parallel, target_of, with_kernels
-from tvmtile.ir.operands import buffer_of
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import defined_in, replace_loop, seq, variables_of

@@ -24,8 +24,8 @@ from tvmtile.passes.tile.pipelining import BlockMemory, warn_of_fewer_stages
 from tvmtile.passes.tile.plan_pipeline import MOST_STAGES
 from tvmtile.passes.tile.select_implementation import Choice
 from tvmtile.passes.tile.specialization import (
+    CrossIterationOverlap,
     RoleRegisters,
-    Skew,
     Specializer,
     Unskewed,
     Unsuitable,
@@ -111,7 +111,7 @@ def roles_of(func: tirx.PrimFunc) -> list[Choice]:
 
 def _outcome(
     one_block_each: str | None,
-    skew: Skew | Unskewed | None,
+    skew: CrossIterationOverlap | Unskewed | None,
     computing: bool | str,
     fixed_registers: str | None,
     *,
@@ -125,7 +125,7 @@ def _outcome(
         chosen.append("computing producer")
     elif computing:
         declined.append(("computing producer", computing))
-    if isinstance(skew, Skew):
+    if isinstance(skew, CrossIterationOverlap):
         chosen.append("skewed")
     elif skew is not None:
         declined.append(("skewed", str(skew)))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from tvm import DataType, ir, tirx
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile._tvm import buffer_of, is_buffer_var
 from tvmtile.codegen.llvm_atomics import ORDERS, supported_dtypes
 from tvmtile.errors import (
     OPTIONS_OF_TILELANG,
@@ -23,7 +23,6 @@ from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.operands import (
     SAME_EXTENTS,
     as_region,
-    buffer_of,
     check_bounds,
     constant,
     describe,
@@ -339,7 +338,7 @@ class Atomic(TileOp):
             return None
         values = [substitute(self.value, {variable: variable + lane}) for lane in range(lanes)]
         *outer, last = place
-        dst = tirx.BufferLoad(self.dst.source, [*outer, ramp(last, lanes)])
+        dst = tirx.BufferLoad(buffer_of(self.dst), [*outer, ramp(last, lanes)])
         value = tirx.Shuffle(values, list(range(lanes)))
         return replace(self, dst=dst, value=value, aligned=True)
 

@@ -8,10 +8,11 @@ from typing import Any
 
 from tvm import ir, tirx
 
+from tvmtile._tvm import buffer_of
 from tvmtile.codegen import cuda_atomics, metal_atomics
 from tvmtile.codegen.cuda import function_call
 from tvmtile.codegen.llvm_atomics import atomic_function, carrier_dtype
-from tvmtile.ir.operands import buffer_of, dtype_of
+from tvmtile.ir.operands import dtype_of
 from tvmtile.ir.rewriting import nest, seq
 from tvmtile.ir.types import Index
 from tvmtile.tileop.atomic import (
@@ -36,14 +37,14 @@ from tvmtile.tileop.vectors import lane_of
 
 @lowering(AtomicTile, target=("llvm", "metal", "cuda"), variant="elements")
 def atomic_tile_elements(op: AtomicTile, _: LoweringContext) -> tirx.Stmt:
-    """An atomic update of each element; edges are guarded by GuardGlobalAccess."""
+    """An atomic update of each element; edges are guarded by InsertBoundsGuards."""
 
     def body(offsets: list[Index]) -> tirx.Stmt:
-        target = tirx.BufferLoad(op.dst.source, element(op.dst, offsets))
+        target = tirx.BufferLoad(buffer_of(op.dst), element(op.dst, offsets))
         value = op.src
         if names_tile(value):
             source = element(value, matching_offsets(op.dst, value, offsets))
-            value = cast_like(tirx.BufferLoad(value.source, source), target)
+            value = cast_like(tirx.BufferLoad(buffer_of(value), source), target)
         return tirx.Evaluate(Atomic(target, value, op.kind, op.order).to_call())
 
     if moving_axes(op.dst):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
+from tvmtile._tvm import buffer_of
 from tvmtile.ir.asynchronous import BULK_STORE, wait
 from tvmtile.ir.operands import as_region, constant, describe, dtype_of, is_whole
 from tvmtile.ir.operators import TileOp
@@ -21,18 +22,18 @@ from tvmtile.tileop.tma.copies import barrier_of_group, by_leader, check_stores,
 
 
 def _fits(op: AtomicTile, context: LoweringContext) -> None:
-    if not names_tile(op.src) or not is_fragment(op.src.source) or not is_whole(op.src):
+    if not names_tile(op.src) or not is_fragment(buffer_of(op.src)) or not is_whole(op.src):
         raise Decline("what is added is no whole fragment")
     if op.disable_tma:
         raise Decline("it is not to use the tensor memory accelerator")
-    if not is_global(op.dst.source) or len(moving_axes(op.dst)) != _AXES:
-        raise Decline(f"{describe(op.dst.source)} is not updated by matrices in global memory")
+    if not is_global(buffer_of(op.dst)) or len(moving_axes(op.dst)) != _AXES:
+        raise Decline(f"{describe(buffer_of(op.dst))} is not updated by matrices in global memory")
     if (op.kind, op.order) != ("add", "relaxed") or dtype_of(op.dst) != "float32":
         raise Decline("it is no addition of float32 in any order")
     if dtype_of(op.src) != dtype_of(op.dst):
         raise Decline("what is added has another dtype")
-    if not all(_is_addition(use.operator) for use in uses_of(op.dst.source, context)):
-        raise Decline(f"the kernel uses {describe(op.dst.source)} elsewhere too")
+    if not all(_is_addition(use.operator) for use in uses_of(buffer_of(op.dst), context)):
+        raise Decline(f"the kernel uses {describe(buffer_of(op.dst))} elsewhere too")
     check_stores(_copy(op, _staged(op, context)), context)
 
 
@@ -44,16 +45,16 @@ def _is_addition(op: TileOp | None) -> bool:
     return (
         isinstance(op, AtomicTile)
         and names_tile(op.src)
-        and is_fragment(op.src.source)
+        and is_fragment(buffer_of(op.src))
         and (op.kind, op.order) == ("add", "relaxed")
     )
 
 
 def _fits_layouts(op: AtomicTile, context: LoweringContext) -> None:
-    layout = layout_of(op.src.source)
+    layout = layout_of(buffer_of(op.src))
     if layout is None or layout.replicas:
         raise Decline("several threads hold the same element")
-    size, room = bytes_of(op.src.source), context.gpu.shared_memory - bytes_taken(op, context)
+    size, room = bytes_of(buffer_of(op.src)), context.gpu.shared_memory - bytes_taken(op, context)
     if size > room:
         raise Decline(f"{size} bytes of shared memory are not left")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tvm import DataType, ir, tirx
 
+from tvmtile._tvm import buffer_of
 from tvmtile.codegen.llvm_dots import DotProduct
 from tvmtile.codegen.llvm_tiles import ALLOW_TILES, BLOCK, STEP_BYTES, TILE_PRODUCTS, tile_function
 from tvmtile.ir.operands import constant, describe
@@ -38,8 +39,8 @@ def _fits(op: Gemm, context: LoweringContext) -> None:
         raise Decline("only of Linux it is known how a process gets tile registers")
     check_blocks(tile, BLOCK, BLOCK, STEP_BYTES // _bytes(tile.a))
     for operand in (op.A, op.C):
-        shape = operand.source.ty.shape
-        if operand.source.ty.strides or constant(shape[-1]) is None:
+        shape = buffer_of(operand).ty.shape
+        if buffer_of(operand).ty.strides or constant(shape[-1]) is None:
             raise Decline(f"the rows of {describe(operand)} have no constant distance")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
+from tvmtile._tvm import buffer_of
 from tvmtile.frontend.dtypes import DType, cast
 from tvmtile.ir.operands import constant, describe, dtype_of
 from tvmtile.ir.rewriting import for_loop, seq
@@ -72,7 +73,8 @@ def tile_of(op: Gemm) -> GemmTile:
     """What the micro-kernel computes."""
     m, n, k = (constant(extent) or 0 for extent in (op.m, op.n, op.k))
     a, b, c = (
-        Matrix(operand.source, [r.min for r in operand.region]) for operand in (op.A, op.B, op.C)
+        Matrix(buffer_of(operand), [r.min for r in operand.region])
+        for operand in (op.A, op.B, op.C)
     )
     return GemmTile(a, b, c, m, n, k, op.transpose_A, op.transpose_B, op.clear_accum)
 
@@ -81,7 +83,7 @@ def _inside(operand: ir.TensorRegion, context: LoweringContext) -> bool:
     """Tell whether a region certainly lies inside its buffer: vectors can't be guarded one by one."""
     return all(
         context.analyzer.can_prove(tirx.all(r.min >= 0, r.min + r.extent <= size))
-        for r, size in zip(operand.region, operand.source.ty.shape, strict=True)
+        for r, size in zip(operand.region, buffer_of(operand).ty.shape, strict=True)
     )
 
 
@@ -97,12 +99,12 @@ def gemm_loops(op: Gemm, _: LoweringContext) -> tirx.Stmt:
     def at(operand: ir.TensorRegion, row: ir.Expr, column: ir.Expr) -> list[ir.Expr]:
         return element(operand, [0] * (len(operand.region) - 2) + [row, column])
 
-    a = tirx.BufferLoad(op.A.source, at(op.A, *((k, i) if op.transpose_A else (i, k))))
-    b = tirx.BufferLoad(op.B.source, at(op.B, *((j, k) if op.transpose_B else (k, j))))
+    a = tirx.BufferLoad(buffer_of(op.A), at(op.A, *((k, i) if op.transpose_A else (i, k))))
+    b = tirx.BufferLoad(buffer_of(op.B), at(op.B, *((j, k) if op.transpose_B else (k, j))))
     c = at(op.C, i, j)
     product = cast(a, dtype) * cast(b, dtype)
-    update = tirx.BufferStore(op.C.source, tirx.BufferLoad(op.C.source, c) + product, c)
+    update = tirx.BufferStore(buffer_of(op.C), tirx.BufferLoad(buffer_of(op.C), c) + product, c)
     inner: list[tirx.Stmt] = [for_loop(k, op.k, update)]
     if op.clear_accum:
-        inner.insert(0, tirx.BufferStore(op.C.source, tirx.const(0, str(dtype)), c))
+        inner.insert(0, tirx.BufferStore(buffer_of(op.C), tirx.const(0, str(dtype)), c))
     return for_loop(i, op.m, for_loop(j, op.n, seq(inner)))

@@ -20,7 +20,8 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile.ir.operands import as_region, buffer_of, constant, describe, dtype_of
+from tvmtile._tvm import buffer_of
+from tvmtile.ir.operands import as_region, constant, describe, dtype_of
 from tvmtile.ir.rewriting import for_loop, seq
 from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout
@@ -127,7 +128,7 @@ def gemm_fma(op: Gemm, context: LoweringContext) -> tirx.Stmt:
         held = tirx.decl_buffer(
             [r.extent for r in operand.region],
             dtype_of(operand),
-            name=f"{operand.source.name}_staged",
+            name=f"{buffer_of(operand).name}_staged",
             scope=SHARED_SCOPE,
         )
         staged.extend([tirx.AllocBuffer(held), moved(operand, as_region(held))])
@@ -174,7 +175,7 @@ def gemm_fma(op: Gemm, context: LoweringContext) -> tirx.Stmt:
     def end(i: Any, j: Any) -> tirx.Stmt:
         target = element_of(op.C, False, row(i), column(j))
         total = converted(tirx.BufferLoad(sums, number(i, j)), dtype_of(op.C))
-        return tirx.BufferStore(target.source, total, target.indices)
+        return tirx.BufferStore(buffer_of(target), total, target.indices)
 
     def load(held: ir.Var, element: Callable[[Any], ir.Expr]) -> tirx.Stmt:
         extent = held.ty.shape[0]

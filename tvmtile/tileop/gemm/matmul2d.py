@@ -15,8 +15,9 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
+from tvmtile._tvm import buffer_of
 from tvmtile.codegen.metal import matmul2d
-from tvmtile.ir.operands import as_region, buffer_of, constant, describe, dtype_of, is_whole
+from tvmtile.ir.operands import as_region, constant, describe, dtype_of, is_whole
 from tvmtile.ir.rewriting import for_loop, nest, seq
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_fragment
 from tvmtile.ir.threads import WARP_SIZE
@@ -161,7 +162,7 @@ class _Product:
     def _clear(self) -> tirx.Stmt:
         c = as_region(self._op.C)
         zero = tirx.const(0, dtype_of(c))
-        return nest([self._op.m, self._op.n], lambda at: tirx.BufferStore(c.source, zero, at))
+        return nest([self._op.m, self._op.n], lambda at: tirx.BufferStore(buffer_of(c), zero, at))
 
     def _copy(self, name: str) -> tirx.Stmt:
         """Copy what is needed of A or B for one step along K, as it is stored."""
@@ -173,7 +174,7 @@ class _Product:
             offsets = list(at)
             offsets[along_k] = offsets[along_k] + self._step * BLOCK
             indices = [rows.min + offsets[0], columns.min + offsets[1]]
-            load = tirx.BufferLoad(operand.source, [*(r.min for r in outer), *indices])
+            load = tirx.BufferLoad(buffer_of(operand), [*(r.min for r in outer), *indices])
             return tirx.BufferStore(into, load, at)
 
         return nest(list(into.ty.shape), body)

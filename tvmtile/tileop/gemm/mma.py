@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tvm import ir, tirx
 
+from tvmtile._tvm import buffer_of
 from tvmtile.instructions.mma import ATOMS, Atom
 from tvmtile.instructions.ptx import ptx
-from tvmtile.ir.operands import buffer_of, constant, dtype_of
+from tvmtile.ir.operands import constant, dtype_of
 from tvmtile.ir.rewriting import for_loop, seq
 from tvmtile.ir.scopes import is_fragment
 from tvmtile.ir.threads import WARP_SIZE
@@ -256,10 +257,10 @@ class WarpProduct:
     def _taken(self, number: int, indices: list[ir.Expr]) -> tirx.Stmt:
         value: ir.Expr = tirx.const(0, self._atom.sums)
         if not self._op.clear_accum:
-            held = tirx.BufferLoad(self._op.C.source, indices)
+            held = tirx.BufferLoad(buffer_of(self._op.C), indices)
             value = converted(held, self._atom.sums)
         return tirx.BufferStore(self._sums, value, [number])
 
     def _left(self, number: int, indices: list[ir.Expr]) -> tirx.Stmt:
         value = converted(tirx.BufferLoad(self._sums, [number]), dtype_of(self._op.C))
-        return tirx.BufferStore(self._op.C.source, value, indices)
+        return tirx.BufferStore(buffer_of(self._op.C), value, indices)

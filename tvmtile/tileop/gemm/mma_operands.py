@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
+from tvmtile._tvm import buffer_of
 from tvmtile.instructions.matrices import MATRICES, MATRIX_ROWS
 from tvmtile.instructions.ptx import ptx
 from tvmtile.ir.operands import bits_of, constant, dtype_of
@@ -105,12 +106,12 @@ class Operand:
         for element in range(self._size):
             row, column = place_of(self._axes, lane, element)
             indices = self._indices(first[0] + row, first[1] + column)
-            load = tirx.BufferLoad(self._operand.source, indices)
+            load = tirx.BufferLoad(buffer_of(self._operand), indices)
             yield tirx.BufferStore(self._elements, load, [number * self._size + element])
 
     def _comes_by_matrices(self) -> bool:
         """Tell whether the rows of all matrices are 16 bytes side by side, from such an address on."""
-        if not is_shared(self._operand.source) or self._bits > _WORD_BITS:
+        if not is_shared(buffer_of(self._operand)) or self._bits > _WORD_BITS:
             return False
         return (self._bits == 16 or self._follows_k) and has_matrix_rows(self._operand)
 
@@ -135,7 +136,7 @@ class Operand:
         along = outer if self._follows_k else self._k_axis
         place[along] = place[along] + tirx.floormod(lane, MATRIX_ROWS)
         indices = self._indices(first[0] + place[0], first[1] + place[1])
-        address = T.address_of(tirx.BufferLoad(self._operand.source, indices))
+        address = T.address_of(tirx.BufferLoad(buffer_of(self._operand), indices))
         start = number * self._words_of_one
         registers = [tirx.BufferLoad(self._words, [start + w]) for w in range(words)]
         trans = "" if self._follows_k else ".trans"
@@ -184,8 +185,8 @@ class Runs(Operand):
             for number in range(self._count):
                 yield from self._by_elements(number, origin(number), lane)
             return
-        view = _as_words(self._operand.source, self._per_word)
-        yield tirx.DeclBuffer(view, data=self._operand.source.data)
+        view = _as_words(buffer_of(self._operand), self._per_word)
+        yield tirx.DeclBuffer(view, data=buffer_of(self._operand).data)
         together = math.gcd(self._run, _ROW_BITS // self._bits)
         for number in range(self._count):
             for first in range(0, self._size, together):
@@ -193,7 +194,7 @@ class Runs(Operand):
 
     def _comes_by_vectors(self) -> bool:
         """Tell whether neighbours along K are so in memory, as whole words."""
-        if not is_shared(self._operand.source) or self._bits > _WORD_BITS:
+        if not is_shared(buffer_of(self._operand)) or self._bits > _WORD_BITS:
             return False
         return self._follows_k and has_matrix_rows(self._operand)
 
@@ -258,7 +259,7 @@ def _number(axis: Axis, element: int) -> int:
 
 def has_matrix_rows(region: ir.TensorRegion) -> bool:
     """Tell whether rows of a tile in shared memory are pieces of 16 bytes, each at a multiple of 16."""
-    buffer = region.source
+    buffer = buffer_of(region)
     row = _ROW_BITS // bits_of(buffer)
     run = contiguous_run(buffer)
     starts = [region.region[-1].min, buffer.ty.shape[-1] if run is None else run]

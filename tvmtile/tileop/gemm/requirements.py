@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tvm import ir
 
-from tvmtile.ir.operands import buffer_of, constant, describe, is_whole
+from tvmtile._tvm import buffer_of
+from tvmtile.ir.operands import constant, describe, is_whole
 from tvmtile.ir.scopes import is_fragment
 from tvmtile.tileop.gemm import Gemm
 from tvmtile.tileop.matrices import MatrixProduct

@@ -14,9 +14,10 @@ from typing import Any, TypeAlias
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
+from tvmtile._tvm import buffer_of
 from tvmtile.codegen.metal import ELEMENTS_PER_LANE
 from tvmtile.errors import VerifyError
-from tvmtile.ir.operands import as_region, buffer_of, constant, describe, dtype_of
+from tvmtile.ir.operands import as_region, constant, describe, dtype_of
 from tvmtile.ir.rewriting import for_loop, seq
 from tvmtile.ir.scopes import SHARED_SCOPE, SIMDGROUP_SCOPE, is_global
 from tvmtile.ir.threads import WARP_SIZE
@@ -193,9 +194,9 @@ def unproven_bounds(operands: Sequence[ir.TensorRegion], context: LoweringContex
     """What must hold for operands in device memory to lie inside their tensors."""
     conditions = []
     for operand in operands:
-        if not is_global(operand.source):
+        if not is_global(buffer_of(operand)):
             continue
-        for r, size in zip(operand.region, operand.source.ty.shape, strict=True):
+        for r, size in zip(operand.region, buffer_of(operand).ty.shape, strict=True):
             conditions += [r.min >= 0, r.min + r.extent <= size]
     return [c for c in conditions if not context.analyzer.can_prove(c)]
 
@@ -205,11 +206,11 @@ def _through_shared_memory(op: Gemm, share: Partition, context: LoweringContext)
     tiles: dict[str, Any] = {}
     for name in ("A", "B", "C"):
         operand = getattr(op, name)
-        if not is_global(operand.source):
+        if not is_global(buffer_of(operand)):
             continue
         extents = [constant(r.extent) for r in operand.region]
         tile = tirx.decl_buffer(
-            extents, dtype_of(operand), name=f"{operand.source.name}_tile", scope=SHARED_SCOPE
+            extents, dtype_of(operand), name=f"{buffer_of(operand).name}_tile", scope=SHARED_SCOPE
         )
         tiles[name] = as_region(tile)
         statements += [tirx.AllocBuffer(tile), Copy(operand, tiles[name]).as_loops()]

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
+from tvmtile._tvm import buffer_of
 from tvmtile.frontend.dtypes import cast
-from tvmtile.ir.operands import buffer_of, constant, describe, dtype_of, is_whole
+from tvmtile.ir.operands import constant, describe, dtype_of, is_whole
 from tvmtile.ir.rewriting import for_loop, seq
 from tvmtile.ir.scopes import FRAGMENT_SCOPE
 from tvmtile.ir.threads import WARP_SIZE
@@ -42,7 +43,7 @@ def _fits(op: Gemm, context: LoweringContext) -> None:
     for operand in (op.A, op.B):
         if not dtype_of(operand).startswith("float8_"):
             raise Decline(f"{describe(operand)} has no elements of 8 bits")
-    if op.C.source.ty.storage_scope != FRAGMENT_SCOPE or not is_whole(op.C):
+    if buffer_of(op.C).ty.storage_scope != FRAGMENT_SCOPE or not is_whole(op.C):
         raise Decline(f"{describe(op.C)} is no whole fragment")
     if dtype_of(op.C) != "float32":
         raise Decline(f"float32 sums are not kept in {dtype_of(op.C)}")
@@ -131,7 +132,7 @@ def _load_word(word: ir.Var, operand: ir.TensorRegion, row: ir.Expr, first: ir.E
     """Four neighbours of a row of an operand."""
     e = tirx.Var("e", "int32")
     units = [0] * (len(operand.region) - 2)
-    value = tirx.BufferLoad(operand.source, element(operand, [*units, row, first + e]))
+    value = tirx.BufferLoad(buffer_of(operand), element(operand, [*units, row, first + e]))
     return for_loop(e, _WORD, tirx.BufferStore(word, value, [e]), tirx.ForKind.VECTORIZED)
 
 
@@ -141,5 +142,5 @@ def _add_up(op: Gemm, sums: ir.Var, row: ir.Expr, column: ir.Expr) -> tirx.Stmt:
     place = element(op.C, [*units, row, column])
     total = T.call_pure_extern("float32", "simd_sum", tirx.BufferLoad(sums, [row]))
     if not op.clear_accum:
-        total = tirx.BufferLoad(op.C.source, place) + total
-    return tirx.BufferStore(op.C.source, total, place)
+        total = tirx.BufferLoad(buffer_of(op.C), place) + total
+    return tirx.BufferStore(buffer_of(op.C), total, place)

@@ -13,6 +13,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
+from tvmtile._tvm import buffer_of
 from tvmtile.instructions.wgmma import (
     FAMILIES,
     LEAST_REGISTERS,
@@ -23,7 +24,7 @@ from tvmtile.instructions.wgmma import (
     Wgmma,
 )
 from tvmtile.ir.asynchronous import WGMMA, Product, multiply, signal, wait
-from tvmtile.ir.operands import bits_of, buffer_of, constant, describe, dtype_of
+from tvmtile.ir.operands import bits_of, constant, describe, dtype_of
 from tvmtile.ir.options import options_of
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import is_fragment, is_shared
@@ -186,10 +187,10 @@ def _panel(operand: ir.TensorRegion, family: Family, step: int, *, follows_k: bo
         raise Decline(
             f"rows of {describe(operand)} do not run along K, as wgmma needs it of {dtype_of(operand)}"
         )
-    rows, length = (constant(extent) for extent in operand.source.ty.shape[-2:])
+    rows, length = (constant(extent) for extent in buffer_of(operand).ty.shape[-2:])
     column = None if follows_k else constant(operand.region[-1].min)
     if rows is None or length is None or rows % _ATOM_ROWS:
-        raise Decline(f"{describe(operand.source)} has no multiple of {_ATOM_ROWS} rows")
+        raise Decline(f"{describe(buffer_of(operand))} has no multiple of {_ATOM_ROWS} rows")
     for panel in SWIZZLES.values():
         elements = panel // _bytes_of(operand)
         if all(n % elements == 0 for n in (length, step, column or 0)):
@@ -260,11 +261,11 @@ def gemm_wgmma(op: Gemm, context: LoweringContext) -> tirx.Stmt:
         """The first element of a fragment that the thread holds."""
         place = (first_row + _first(matrix[0], thread), column + _first(matrix[1], thread))
         indices = indices_of(operand, *(reversed(place) if transposed else place))
-        return tirx.BufferLoad(operand.source, indices)
+        return tirx.BufferLoad(buffer_of(operand), indices)
 
     def address(operand: ir.TensorRegion, row: Index, column: Index, transposed: bool) -> ir.Expr:
         indices = indices_of(operand, *((column, row) if transposed else (row, column)))
-        return T.address_of(tirx.BufferLoad(operand.source, indices))
+        return T.address_of(tirx.BufferLoad(buffer_of(operand), indices))
 
     product = Product(
         context.token or WGMMA.name,

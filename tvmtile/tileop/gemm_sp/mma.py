@@ -13,8 +13,9 @@ from typing import Any
 
 from tvm import ir, tirx
 
+from tvmtile._tvm import buffer_of
 from tvmtile.instructions.mma import SPARSE_ATOMS, Atom, metadata_of
-from tvmtile.ir.operands import bits_of, buffer_of, describe
+from tvmtile.ir.operands import bits_of, describe
 from tvmtile.ir.scopes import is_fragment
 from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.ir.types import Index

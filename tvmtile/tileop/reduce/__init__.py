@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tvm import ir
 
+from tvmtile._tvm import buffer_of
 from tvmtile.errors import (
     OPTIONS_OF_TILELANG,
     InvalidOperand,
@@ -20,7 +21,6 @@ from tvmtile.frontend.emit import checked_call, emit
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.combiners import COMBINERS, Combiner, is_integer, propagating_nan
 from tvmtile.ir.operands import (
-    buffer_of,
     check_bounds,
     checked_axis,
     constant,

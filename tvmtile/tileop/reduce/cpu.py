@@ -7,6 +7,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
+from tvmtile._tvm import buffer_of
 from tvmtile.ir.combiners import accumulator_dtype
 from tvmtile.ir.operands import constant, dtype_of
 from tvmtile.ir.rewriting import seq
@@ -52,7 +53,7 @@ class _Reduction:
         """What is combined of `lanes` neighbours along an axis."""
         indices = element(self.op.src, [*offsets[:axis], first, *offsets[axis + 1 :]])
         indices[axis] = ramp(indices[axis], lanes)
-        load = tirx.BufferLoad(self.op.src.source, indices)
+        load = tirx.BufferLoad(buffer_of(self.op.src), indices)
         return self.combiner.element(converted(load, self.dtype))
 
     def store(self, offsets: list[Any], total: Total) -> tirx.Stmt:
@@ -63,9 +64,9 @@ class _Reduction:
         value = total.value
         if not self.op.clear:
             value = self.combiner.combine(
-                converted(tirx.BufferLoad(dst.source, indices), self.dtype), value
+                converted(tirx.BufferLoad(buffer_of(dst), indices), self.dtype), value
             )
-        return tirx.BufferStore(dst.source, converted(value, dtype_of(dst)), indices)
+        return tirx.BufferStore(buffer_of(dst), converted(value, dtype_of(dst)), indices)
 
     def step(self, total: Total, elements: ir.Expr) -> tirx.Stmt:
         """Combine more elements with a total."""

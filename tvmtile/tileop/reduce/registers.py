@@ -16,6 +16,7 @@ from typing import Any
 from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 
+from tvmtile._tvm import buffer_of
 from tvmtile.ir.combiners import accumulator_dtype
 from tvmtile.ir.extents import is_power_of_two
 from tvmtile.ir.operands import as_region, constant, dtype_of
@@ -42,14 +43,14 @@ from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 
 def _is_in_memory(op: Reduce, _: LoweringContext) -> None:
-    if is_fragment(op.src.source):
+    if is_fragment(buffer_of(op.src)):
         raise Decline("the source is a fragment")
     if not all(constant(r.extent) for r in op.src.region):
         raise Decline("the extents of the source are not constants")
 
 
 def _is_in_registers(op: Reduce, _: LoweringContext) -> None:
-    if not is_fragment(op.src.source):
+    if not is_fragment(buffer_of(op.src)):
         raise Decline("the source is no fragment")
 
 
@@ -63,7 +64,7 @@ def reduce_memory(op: Reduce, context: LoweringContext) -> tirx.Stmt:
     held = tirx.decl_buffer(
         layout.shape,
         dtype,
-        name=f"{op.src.source.name}_held",
+        name=f"{buffer_of(op.src).name}_held",
         scope=FRAGMENT_SCOPE,
         layout=layout.to_tvm(),
     )
@@ -76,7 +77,7 @@ def reduce_memory(op: Reduce, context: LoweringContext) -> tirx.Stmt:
 @lowering(Reduce, target=("metal", "cuda"), variant="registers", priority=20, fits=_is_in_registers)
 def reduce_registers(op: Reduce, context: LoweringContext) -> tirx.Stmt:
     """Combine a thread's elements, then those of the lanes, then those of the groups of lanes."""
-    layout = layout_of(op.src.source)
+    layout = layout_of(buffer_of(op.src))
     assert layout is not None
     return _Reduction(op, layout, context).statement()
 
@@ -84,7 +85,7 @@ def reduce_registers(op: Reduce, context: LoweringContext) -> tirx.Stmt:
 @lowering(PartialReduce, target=("metal", "cuda"), variant="registers")
 def partial_reduce_registers(op: PartialReduce, context: LoweringContext) -> tirx.Stmt:
     """Combine a thread's elements."""
-    layout = layout_of(op.src.source)
+    layout = layout_of(buffer_of(op.src))
     assert layout is not None, "ReduceBehindLoops makes such operators of fragments with layouts"
     return _Reduction(op, layout, context).partial()
 
@@ -207,7 +208,7 @@ class _Reduction:
     def _in_thread(self) -> tirx.Stmt:
         op = self._op
         indices = [self._index(axis) for axis in range(len(self._layout.axes))]
-        load = tirx.BufferLoad(op.src.source, indices)
+        load = tirx.BufferLoad(buffer_of(op.src), indices)
         value = self._combiner.element(converted(load, self._dtype))
         outside = self._inside(op.dim)
         if outside:
@@ -290,11 +291,11 @@ class _Reduction:
 
     def _store(self) -> tirx.Stmt:
         dst = self._op.dst
-        if is_fragment(dst.source) and self._lies_in_place():
+        if is_fragment(buffer_of(dst)) and self._lies_in_place():
             return self._over(self._kept, self._guarded(self._assignment(dst)))
         repeated = gaps(self._threads, self._kept_digits())
         owner = [digit.value_in(self._thread, self._threads) == 0 for digit in repeated]
-        if not is_fragment(dst.source):
+        if not is_fragment(buffer_of(dst)):
             return self._over(self._kept, self._guarded(self._assignment(dst), owner))
         extents = [constant(r.extent) or 1 for r in dst.region]
         shared = tirx.decl_buffer(extents, self._dtype, name="reduced", scope=SHARED_SCOPE)
@@ -308,7 +309,7 @@ class _Reduction:
         dst = self._op.dst
 
         def body(offsets: list[Index]) -> tirx.Stmt:
-            value = tirx.BufferLoad(tile.source, element(tile, offsets))
+            value = tirx.BufferLoad(buffer_of(tile), element(tile, offsets))
             return self._assigned(dst, element(dst, offsets), value)
 
         return over_region(dst, body)
@@ -323,7 +324,7 @@ class _Reduction:
 
     def _lies_in_place(self) -> bool:
         """Tell whether the result's layout is what the source's leaves."""
-        held = layout_of(self._op.dst.source)
+        held = layout_of(buffer_of(self._op.dst))
         kept = [a for a in moving_axes(self._op.src) if a != self._op.dim]
         moving = moving_axes(self._op.dst)
         if held is None or len(kept) != len(moving):
@@ -358,9 +359,9 @@ class _Reduction:
 
     def _assigned(self, dst: ir.TensorRegion, indices: list[ir.Expr], value: ir.Expr) -> tirx.Stmt:
         if not self._op.clear:
-            old = converted(tirx.BufferLoad(dst.source, indices), self._dtype)
+            old = converted(tirx.BufferLoad(buffer_of(dst), indices), self._dtype)
             value = self._combiner.combine(old, value)
-        return tirx.BufferStore(dst.source, converted(value, dtype_of(dst)), indices)
+        return tirx.BufferStore(buffer_of(dst), converted(value, dtype_of(dst)), indices)
 
     def _guarded(self, statement: tirx.Stmt, more: Sequence[ir.Expr] = ()) -> tirx.Stmt:
         conditions = list(more)

@@ -7,6 +7,7 @@ from typing import Any
 
 from tvm import tirx
 
+from tvmtile._tvm import buffer_of
 from tvmtile.ir.combiners import COMBINERS, accumulator_dtype
 from tvmtile.ir.operands import constant, dtype_of
 from tvmtile.ir.rewriting import seq
@@ -51,12 +52,12 @@ class _Scanning:
             source = element(op.src, at)
             target = element(op.dst, matching_offsets(op.src, op.dst, at))
             source[-1], target[-1] = ramp(source[-1], lanes), ramp(target[-1], lanes)
-            new = converted(tirx.BufferLoad(op.src.source, source), self.dtype)
+            new = converted(tirx.BufferLoad(buffer_of(op.src), source), self.dtype)
             result = converted(total.value, dtype_of(op.dst))
             return seq(
                 [
                     total.set(self.combiner.combine(new, total.value)),
-                    tirx.BufferStore(op.dst.source, result, target),
+                    tirx.BufferStore(buffer_of(op.dst), result, target),
                 ]
             )
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from tvm import DataType, ir, tirx
 
+from tvmtile._tvm import buffer_of
 from tvmtile.ir.combiners import COMBINERS, accumulator_dtype
 from tvmtile.ir.extents import is_power_of_two
 from tvmtile.ir.operands import as_region, constant, dtype_of
@@ -43,7 +44,7 @@ def _dtype_of_totals(op: Scan) -> str:
 
 def _is_in_place(op: Scan, dtype: str) -> bool:
     """Tell whether the result can hold the intermediate totals."""
-    return is_shared(op.dst.source) and dtype_of(op.dst) == dtype
+    return is_shared(buffer_of(op.dst)) and dtype_of(op.dst) == dtype
 
 
 @lowering(Scan, target=("metal", "cuda"), variant="pieces", priority=10, fits=_fits_in_memory)
@@ -66,7 +67,7 @@ def scan_pieces(op: Scan, context: LoweringContext) -> tirx.Stmt:
 
 
 def _is_same(a: ir.TensorRegion, b: ir.TensorRegion) -> bool:
-    if not a.source.same_as(b.source):
+    if not buffer_of(a).same_as(buffer_of(b)):
         return False
     return all(constant(x.min - y.min) == 0 for x, y in zip(a.region, b.region, strict=True))
 
@@ -136,7 +137,7 @@ class _Pieces(_Scan):
     def _element(self, row: Any, number: Any) -> ir.TensorLoad:
         tile = self._tile
         offsets = matching_offsets(self._op.src, tile, self._offsets(row, number))
-        return tirx.BufferLoad(tile.source, element(tile, offsets))
+        return tirx.BufferLoad(buffer_of(tile), element(tile, offsets))
 
     def _over_rows(self, body: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
         """Each thread takes every n-th row."""
@@ -162,7 +163,7 @@ class _Pieces(_Scan):
     def _step(self, total: ir.Var, row: ir.Expr, number: ir.Expr) -> tirx.Stmt:
         """Put an element and the total together, and leave the total in the element's place."""
         place = self._element(row, number)
-        store = tirx.BufferStore(place.source, _value(total), place.indices)
+        store = tirx.BufferStore(buffer_of(place), _value(total), place.indices)
         return seq([self._combined(total, place), store])
 
     def _row_by_group(self, row: ir.Expr) -> tirx.Stmt:
@@ -205,7 +206,7 @@ def _group_of(threads: int, rows: int, length: int) -> int:
 
 
 def _fits_threads(op: Scan, context: LoweringContext) -> None:
-    if any(is_fragment(operand.source) for operand in (op.src, op.dst)):
+    if any(is_fragment(buffer_of(operand)) for operand in (op.src, op.dst)):
         raise Decline("an operand is a fragment")
     if not is_power_of_two(context.threads):
         raise Decline(f"{context.threads} threads are not a power of two")
@@ -239,10 +240,10 @@ class _Strips(_Scan):
         number = strip * self._threads + self._thread
         at = [*offsets]
         at[op.dim] = self._position(number)
-        load = converted(tirx.BufferLoad(op.src.source, element(op.src, at)), self._dtype)
+        load = converted(tirx.BufferLoad(buffer_of(op.src), element(op.src, at)), self._dtype)
         result = combine(_value(own), combine(_value(before), _value(carry)))
         place = element(op.dst, matching_offsets(op.src, op.dst, at))
-        store = tirx.BufferStore(op.dst.source, converted(result, dtype_of(op.dst)), place)
+        store = tirx.BufferStore(buffer_of(op.dst), converted(result, dtype_of(op.dst)), place)
         prefix = Prefix(self._combiner, self._dtype, self._thread, self._threads, self._threads)
         body = seq(
             [

@@ -7,10 +7,11 @@ from typing import Any
 
 from tvm import ir, tirx
 
+from tvmtile._tvm import buffer_of
 from tvmtile.errors import InvalidOperand, warn_ignored
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
-from tvmtile.ir.operands import buffer_of, describe, dtype_of, matched_regions, region, static_shape
+from tvmtile.ir.operands import describe, dtype_of, matched_regions, region, static_shape
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import retyped, seq
 from tvmtile.ir.scopes import is_shared
@@ -199,9 +200,9 @@ def _fits(op: TmaCopy, context: LoweringContext) -> None:
 def _in_panels(op: TmaCopy, context: LoweringContext) -> TmaCopy:
     """The copy with its tile as it will lie: in panels, of which each is a few boxes."""
     tile, _ = sides(op)
-    layout = swizzled(static_shape(tile.source), dtype_of(tile))
+    layout = swizzled(static_shape(buffer_of(tile)), dtype_of(tile))
     panels = [] if layout is None else [panel_of(layout, dtype_of(tile))]
-    reason = context.why_plain(tile.source, panels)
+    reason = context.why_plain(buffer_of(tile), panels)
     if reason is not None:
         raise Decline(f"its rows are longer than a box, and {reason}")
     if layout is None:
@@ -209,14 +210,14 @@ def _in_panels(op: TmaCopy, context: LoweringContext) -> TmaCopy:
             f"the rows of {describe(tile)} are longer than a box, and are no whole panels"
         )
     starts, extents = zip(*((r.min, r.extent) for r in tile.region), strict=True)
-    laid = region(retyped(tile.source, layout=layout), starts, extents)
+    laid = region(retyped(buffer_of(tile), layout=layout), starts, extents)
     return replace(op, dst=laid) if is_shared(buffer_of(op.dst)) else replace(op, src=laid)
 
 
 def _wanted(op: TmaCopy, context: LoweringContext) -> dict[ir.Var, SharedTile]:
     del context
     tile, _ = sides(op)
-    return {tile.source: _PANELS} if needs_panels(tile) else {}
+    return {buffer_of(tile): _PANELS} if needs_panels(tile) else {}
 
 
 _PANELS = SharedTile(max(SWIZZLES.values()), required=True)
@@ -233,4 +234,4 @@ def _(op: TmaCopy, context: LoweringContext) -> tirx.Stmt:
         statements = load(op, op.barrier[0], context)
     else:
         statements = store(op, context)
-    return seq([*fence(tile.source, context), by_leader(statements, context, op.leaders)])
+    return seq([*fence(buffer_of(tile), context), by_leader(statements, context, op.leaders)])

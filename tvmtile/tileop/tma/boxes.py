@@ -18,6 +18,7 @@ from typing import Any
 from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 
+from tvmtile._tvm import buffer_of
 from tvmtile.ir.operands import bits_of, constant, describe, static_shape
 from tvmtile.ir.rewriting import substitute, variables_of
 from tvmtile.ir.types import Index
@@ -164,7 +165,7 @@ def boxes_of(tile: ir.TensorRegion, tensor: ir.TensorRegion, analyzer: Analyzer)
         If it does not consist of boxes.
     """
     item = bits_of(tile) // 8
-    panel, swizzle = _panel_of(tile.source)
+    panel, swizzle = _panel_of(buffer_of(tile))
     in_tile = _dense(tile, panel)
     pairs = dict(zip(moving_axes(tile), moving_axes(tensor), strict=True))
     in_tensor = [1] * len(tensor.region)
@@ -181,7 +182,7 @@ def boxes_of(tile: ir.TensorRegion, tensor: ir.TensorRegion, analyzer: Analyzer)
         raise Decline(f"{describe(tile)} would be {math.prod(map(len, steps))} boxes")
     boxes = [_box(tile, tensor, pairs, offsets) for offsets in itertools.product(*steps)]
     for box in boxes:
-        place = _place(tile.source, box.tile, panel) * item
+        place = _place(buffer_of(tile), box.tile, panel) * item
         if not analyzer.can_prove_equal(
             tirx.floormod(place, max(_LINE, swizzle * _SWIZZLED_LINES)), 0
         ):
@@ -199,7 +200,7 @@ def needs_panels(tile: ir.TensorRegion) -> bool:
     Decline
         If the tile has extents that are not constant.
     """
-    if not has_plain_rows(tile.source):
+    if not has_plain_rows(buffer_of(tile)):
         return False
     return math.prod(map(len, _steps(tile, _dense(tile, None)))) > _MOST_BOXES
 
@@ -225,7 +226,7 @@ def _panel_of(tile: ir.Var) -> tuple[int | None, int]:
 
 def _dense(tile: ir.TensorRegion, panel: int | None) -> list[int]:
     """The extents of the largest box, along the axes of a tile, that is one run of memory."""
-    shape = [constant(extent) for extent in tile.source.ty.shape]
+    shape = [constant(extent) for extent in buffer_of(tile).ty.shape]
     extents = [constant(r.extent) for r in tile.region]
     if None in extents or None in shape:
         raise Decline(f"{describe(tile)} has extents that are not constant")

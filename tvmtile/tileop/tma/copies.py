@@ -8,12 +8,12 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import nodes_in
-from tvmtile.analysis.accesses import values_of_names
+from tvmtile._tvm import buffer_of, nodes_in
+from tvmtile.analysis.accesses import let_values
 from tvmtile.ir.annotations import APART, ARRIVE_COUNT
 from tvmtile.ir.asynchronous import BULK_STORE, signal
 from tvmtile.ir.barriers import sync
-from tvmtile.ir.operands import buffer_of, describe, dtype_of
+from tvmtile.ir.operands import describe, dtype_of
 from tvmtile.ir.operators import TileOp, operators_in
 from tvmtile.ir.rewriting import defined_in, seq
 from tvmtile.ir.scopes import is_shared
@@ -32,11 +32,11 @@ def check_fits(op: Any, context: LoweringContext) -> Boxes:
     tile, tensor = sides(op)
     if dtype_of(tile) != dtype_of(tensor):
         raise Decline(f"elements of {describe(op.src)} are converted")
-    check_tensor(tensor.source, context.analyzer)
-    if tensor.source in defined_in(context.launch.body):
-        raise Decline(f"the address of {describe(tensor.source)} is computed by the kernel")
+    check_tensor(buffer_of(tensor), context.analyzer)
+    if buffer_of(tensor) in defined_in(context.launch.body):
+        raise Decline(f"the address of {describe(buffer_of(tensor))} is computed by the kernel")
     boxes = boxes_of(tile, tensor, context.analyzer)
-    check_columns(boxes, tensor, values_of_names(context.launch.body), context.analyzer)
+    check_columns(boxes, tensor, let_values(context.launch.body), context.analyzer)
     return boxes
 
 
@@ -44,7 +44,7 @@ def check_stores(op: Any, context: LoweringContext) -> None:
     """The same of a copy to global memory that nobody has asked to go by tensor maps."""
     boxes = check_fits(op, context)
     _, tensor = sides(op)
-    check_starts(boxes, tensor, values_of_names(context.launch.body), context.analyzer)
+    check_starts(boxes, tensor, let_values(context.launch.body), context.analyzer)
 
 
 def sides(op: Any) -> tuple[ir.TensorRegion, ir.TensorRegion]:
@@ -118,12 +118,12 @@ def _copies(op: Any, context: LoweringContext, copy: Callable[..., TileOp]) -> l
     """One copy for each box that the tile consists of."""
     tile, tensor = sides(op)
     boxes = boxes_of(tile, tensor, context.analyzer)
-    context.align(tile.source, boxes.alignment)
-    address = map_of(tensor.source, boxes)
+    context.align(buffer_of(tile), boxes.alignment)
+    address = map_of(buffer_of(tensor), boxes)
     copies = [
         copy(
             address,
-            tirx.BufferLoad(tile.source, box.tile),
+            tirx.BufferLoad(buffer_of(tile), box.tile),
             coordinates=tuple(box.tensor),
             box=list(boxes.in_tile),
             eviction=op.eviction,

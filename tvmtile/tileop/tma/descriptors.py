@@ -13,12 +13,12 @@ from typing import Any
 
 from tvm import DataType, ir, tirx
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile._tvm import buffer_of, is_buffer_var
 from tvmtile.errors import InvalidOperand, ShapeMismatch
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.math import as_expr
 from tvmtile.ir.calls import takes_address
-from tvmtile.ir.operands import bits_of, buffer_of, constant, describe, dtype_of, region
+from tvmtile.ir.operands import bits_of, constant, describe, dtype_of, region
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import retyped, seq, variables_of
 from tvmtile.ir.scopes import is_global, is_shared
@@ -248,15 +248,15 @@ def _tile_of(address: Any, descriptor: TmaDescriptor) -> ir.TensorRegion:
     """The region of a tile that a box fills."""
     element = address.args[0] if takes_address(address) else address
     if isinstance(element, ir.TensorRegion):
-        element = tirx.BufferLoad(element.source, [r.min for r in element.region])
+        element = tirx.BufferLoad(buffer_of(element), [r.min for r in element.region])
     if is_buffer_var(element):
         element = tirx.BufferLoad(element, [0] * len(element.ty.shape))
-    if not isinstance(element, ir.TensorLoad) or not is_shared(element.source):
+    if not isinstance(element, ir.TensorLoad) or not is_shared(buffer_of(element)):
         raise InvalidOperand(
             f"T.tma_load: {address!r} is no address in shared memory",
             help='give `T.access_ptr(tile[i, j], "w")` of a tile of T.alloc_shared',
         )
-    tile, axes = element.source, len(element.indices)
+    tile, axes = buffer_of(element), len(element.indices)
     outer = list(reversed(descriptor.box))
     extents = [1] * (axes - len(outer)) + outer[-axes:]
     whole = [constant(extent) for extent in tile.ty.shape]
@@ -344,7 +344,7 @@ def _wanted(op: TmaLoad, context: LoweringContext) -> dict[ir.Var, SharedTile]:
 @lowering(TmaLoad, target="cuda", variant="tma", fits=_fits, shared=_wanted)
 def _(op: TmaLoad, context: LoweringContext) -> tirx.Stmt:
     """One instruction."""
-    tile, boxes = op.dst.source, _run_of(op, context)
+    tile, boxes = buffer_of(op.dst), _run_of(op, context)
     context.align(tile, boxes.alignment)
     (box,) = boxes.boxes
     begun = BulkLoad(

@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import is_buffer_var, mapped
+from tvmtile._tvm import buffer_of, is_buffer_var, mapped
 from tvmtile.errors import InvalidOperand
 from tvmtile.ir.kernels import Launch
 from tvmtile.ir.rewriting import for_loop, seq, substitute, variables_of
@@ -153,10 +153,10 @@ class _Emitter:
             return offset + index
 
         def load(node: ir.TensorLoad) -> ir.Expr:
-            if node.source not in self._stacked:
+            if buffer_of(node) not in self._stacked:
                 return node
-            indices = [place(node.source, node.indices[0]), *node.indices[1:]]
-            return tirx.BufferLoad(self._stacked[node.source], indices)
+            indices = [place(buffer_of(node), node.indices[0]), *node.indices[1:]]
+            return tirx.BufferLoad(self._stacked[buffer_of(node)], indices)
 
         def store(node: tirx.BufferStore) -> tirx.Stmt:
             if node.buffer not in self._stacked:
@@ -165,11 +165,11 @@ class _Emitter:
             return tirx.BufferStore(self._stacked[node.buffer], node.value, indices, node.span)
 
         def region(node: ir.TensorRegion) -> Any:
-            if node.source not in self._stacked:
+            if buffer_of(node) not in self._stacked:
                 return node
             first = node.region[0]
-            moved = ir.Range.from_min_extent(place(node.source, first.min), first.extent)
-            return tirx.BufferRegion(self._stacked[node.source], [moved, *node.region[1:]])
+            moved = ir.Range.from_min_extent(place(buffer_of(node), first.min), first.extent)
+            return tirx.BufferRegion(self._stacked[buffer_of(node)], [moved, *node.region[1:]])
 
         result = mapped(
             stmt, (ir.TensorLoad, load), (tirx.BufferStore, store), (ir.TensorRegion, region)

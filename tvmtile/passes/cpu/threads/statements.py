@@ -10,7 +10,7 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 from tvm_ffi import structural_equal
 
-from tvmtile._tvm import nodes_in
+from tvmtile._tvm import buffer_of, nodes_in
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.uniformity import ThreadVariance, VarianceOfGroups, check_alone
 from tvmtile.errors import NestingError
@@ -78,10 +78,10 @@ class Statements:
         NestingError
             If that depends on more than the index of the thread.
         """
-        comers = self._comers(guards)
-        if comers is None:
+        active = self._comers(guards)
+        if active is None:
             raise divergent(stmt)
-        return comers > 0
+        return active > 0
 
     def waits_for_comers(self, barrier: tirx.Evaluate, guards: Guards) -> bool:
         """Tell whether a barrier under guards is one for the threads that pass them."""
@@ -237,7 +237,7 @@ class Statements:
             [stmt.value, *stmt.indices],
             ir.TensorLoad,
             lambda load: (
-                load.source.same_as(stmt.buffer)
+                buffer_of(load).same_as(stmt.buffer)
                 and not structural_equal(load.indices, stmt.indices)
             ),
         )

@@ -23,33 +23,33 @@ from tvmtile.analysis.effects import Access, Loop
 from tvmtile.passes.gpu.barriers.clusters import Cluster, Done
 from tvmtile.passes.gpu.barriers.handovers import Handovers, orders_groups
 from tvmtile.passes.gpu.barriers.items import (
+    BarrierPoint,
     Barriers,
     Branch,
     Exit,
-    Handover,
     Item,
     Iteration,
     Leaf,
+    MbarrierStep,
     Sequence,
     Signal,
-    Slot,
     TokenWait,
-    Wait,
+    UserBarrier,
     accesses_of,
 )
 from tvmtile.passes.gpu.barriers.races import Race, may_race, rivals
 from tvmtile.passes.gpu.barriers.removal import bits_of
 from tvmtile.passes.gpu.barriers.state import (
     Distances,
-    Open,
-    Signals,
+    PendingAccess,
+    SignalCounts,
     State,
     after_barrier,
     following,
 )
 
 
-def _has_waited(opened: Open, state: State) -> bool:
+def _has_waited(opened: PendingAccess, state: State) -> bool:
     """Tell whether an access that no barrier has ordered is behind one of warps in a state."""
     is_new = opened.ordered == ConflictScope.NONE
     return is_new and opened._replace(ordered=ConflictScope.WARP) in state
@@ -66,7 +66,7 @@ class _OtherOrder(NamedTuple):
     """Those around the parts."""
     conflicts: set[_Sides]
 
-    def excuses(self, earlier: Open, done: Done) -> bool:
+    def excuses(self, earlier: PendingAccess, done: Done) -> bool:
         """Tell whether an access comes after another one only where the text says so.
 
         Of two that loops repeat, one comes before the other and after it: both must be ordered.
@@ -76,7 +76,7 @@ class _OtherOrder(NamedTuple):
             return False
         return self.sides(earlier, done) not in self.conflicts
 
-    def sides(self, earlier: Open, done: Done) -> _Sides:
+    def sides(self, earlier: PendingAccess, done: Done) -> _Sides:
         both = frozenset([(earlier.access, earlier.block), (done.access, done.block)])
         return both, frozenset(each for each in earlier.distances if each[0] in self.loops)
 
@@ -101,7 +101,7 @@ class Checker:
         self._footprints = footprints
         self._cluster = cluster
         self._barriers: Barriers = {}
-        self._bits: Mapping[Slot, int] = {}
+        self._bits: Mapping[BarrierPoint, int] = {}
         self._barriers_wait = False
         self._clauses: dict[int, None] = {}
         self._clauses_with: dict[int, list[int]] = {}
@@ -180,7 +180,7 @@ class Checker:
         self,
         part: Item | Sequence,
         loops: tuple[Loop, ...],
-        bits: Mapping[Slot, int],
+        bits: Mapping[BarrierPoint, int],
         barriers: Barriers,
         *,
         barriers_wait: bool,
@@ -251,13 +251,13 @@ class Checker:
                 self._other_orders.pop()
         return self._at(sequence.slots[-1], state)
 
-    def _at_once(self, sequence: Sequence) -> Iterator[list[tuple[Slot | None, Item]]]:
+    def _at_once(self, sequence: Sequence) -> Iterator[list[tuple[BarrierPoint | None, Item]]]:
         """The items of a sequence: one by one, and together those that different threads do.
 
         Threads that hand elements over at mbarriers in branches of their own go through these at the
         same time. Which of them comes first in the text is nothing: mbarriers order what they do.
         """
-        steps: list[tuple[Slot | None, Item]] = []
+        steps: list[tuple[BarrierPoint | None, Item]] = []
         threads = 0
         for slot, item in zip(sequence.slots, sequence.items, strict=False):
             own = self._threads_in(item)
@@ -293,7 +293,7 @@ class Checker:
         self._noted = outer
         return noted
 
-    def _at(self, slot: Slot | None, state: State) -> State:
+    def _at(self, slot: BarrierPoint | None, state: State) -> State:
         if slot is None:
             return state
         if slot in self._barriers:
@@ -311,9 +311,9 @@ class Checker:
     def _item(self, item: Item, state: State, loops: tuple[Loop, ...]) -> State:
         if isinstance(item, Leaf):
             return self._accesses(item.accesses, state, loops)
-        if isinstance(item, Wait):
+        if isinstance(item, UserBarrier):
             return after_barrier(state, item.barrier)
-        if isinstance(item, Handover):
+        if isinstance(item, MbarrierStep):
             return self._handed_over(self._accesses(item.accesses, state, loops), item)
         if isinstance(item, Signal):
             return state.moved(
@@ -334,41 +334,41 @@ class Checker:
             return joined
         return self._iteration(item, state, loops)
 
-    def _handed_over(self, state: State, item: Handover) -> State:
+    def _handed_over(self, state: State, item: MbarrierStep) -> State:
         if item.waits:
             if self._noted is not None and not item.is_of_first_phase:
                 return state  # it may be over before the part that comes later begins
             everyone = self._cluster.all_threads
 
-            def told(opened: Open) -> Open | None:
+            def told(opened: PendingAccess) -> PendingAccess | None:
                 opened = opened.known_to(item, self._cluster)
                 return None if opened.known == everyone else opened
 
             return state.moved(told)
         return state.moved(self._released_by(item))
 
-    def _released_by(self, item: Handover) -> Callable[[Open], Open]:
+    def _released_by(self, item: MbarrierStep) -> Callable[[PendingAccess], PendingAccess]:
         """Of an access whose threads arrive at an mbarrier, or one that knows of it."""
-        comers = item.comers
-        nearby = [self._footprints.warps_of(threads) for threads in comers.threads]
+        active = item.active
+        nearby = [self._footprints.warps_of(threads) for threads in active.threads]
 
-        def arrives(opened: Open, block: int) -> bool:
-            if self._cluster.in_block(block, opened.known) & comers.threads[block]:
+        def arrives(opened: PendingAccess, block: int) -> bool:
+            if self._cluster.in_block(block, opened.known) & active.threads[block]:
                 return True
             is_close = opened.ordered != ConflictScope.NONE
-            arrived = nearby[block] if is_close else comers.threads[block]
+            arrived = nearby[block] if is_close else active.threads[block]
             return (
                 block == opened.block and not self._footprints.threads_of(opened.access) & ~arrived
             )
 
-        def released(opened: Open) -> Open:
+        def released(opened: PendingAccess) -> PendingAccess:
             if opened.is_on_its_way:
                 return opened
             if opened.signals is not None and not (item.with_copies and opened.is_cp_async):
                 return opened  # it has not arrived yet
             at = {
                 (item.mbarrier, there)
-                for block, reached in enumerate(comers.reached)
+                for block, reached in enumerate(active.reached)
                 if arrives(opened, block)
                 for there in reached
             }
@@ -379,7 +379,7 @@ class Checker:
         return released
 
     def _after_wait(self, state: State, wait: TokenWait) -> State:
-        def after(opened: Open) -> Open | None:
+        def after(opened: PendingAccess) -> PendingAccess | None:
             arrived = opened.arrived(wait.awaited) if opened.is_of(wait) else opened
             return arrived if self._is_looking or arrived == opened else None
 
@@ -429,7 +429,7 @@ class Checker:
             )
         return self._counted[loop]
 
-    def _in_next_iteration(self, opened: Open, loop: Loop) -> Open | None:
+    def _in_next_iteration(self, opened: PendingAccess, loop: Loop) -> PendingAccess | None:
         key = opened.distances, loop, opened.signals is not None
         if key not in self._following:
             self._following[key] = following(*key)
@@ -454,10 +454,12 @@ class Checker:
             if own.token is None and not self._is_looking:
                 continue  # what is not a copy does not arrive
             distances = self._distances_of(own, loops)
-            signals = None if own.token is None else Signals()
+            signals = None if own.token is None else SignalCounts()
             on = () if own.mbarrier is None else ((own.mbarrier, place) for place in places)
             state.open(
-                Open(own, distances, ConflictScope.NONE, signals, block, places, frozenset(on))
+                PendingAccess(
+                    own, distances, ConflictScope.NONE, signals, block, places, frozenset(on)
+                )
             )
         return state
 
@@ -502,7 +504,7 @@ class Checker:
             demanded += paths
         return demanded
 
-    def _conflict(self, earlier: Open, later: Access) -> tuple[ConflictScope, Collision]:
+    def _conflict(self, earlier: PendingAccess, later: Access) -> tuple[ConflictScope, Collision]:
         """The scope of a conflict, and whether it is with a copy in flight."""
         distances = dict(earlier.distances)
         if earlier.signals is None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import is_buffer_var, mapped, nodes_in
+from tvmtile._tvm import buffer_of, is_buffer_var, mapped, nodes_in
 from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.analysis.effects import Access, Effects, Loop
 from tvmtile.ir.annotations import CLUSTER_ANNOTATION
@@ -46,7 +46,7 @@ def is_published(kernel: tirx.For, function: tirx.Stmt, effects: Effects) -> boo
     if effects.device_memory or any(map(_stores_there, operators)):
         return True
     written = {hash(effects.root(each)) for each in effects.written if not is_shared(each)}
-    read = {hash(effects.root(load.source)) for load in nodes_in(kernel, ir.TensorLoad)}
+    read = {hash(effects.root(buffer_of(load))) for load in nodes_in(kernel, ir.TensorLoad)}
     tensors = _described(function)
     for op in operators:
         named = {

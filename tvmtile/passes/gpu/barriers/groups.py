@@ -66,21 +66,21 @@ def hands_over(body: tirx.Stmt, group: Group) -> bool:
     Of a barrier with a number that is known, those come in whose regions it stands.
     """
     regions = Regions()
-    comers: dict[object, set[Group]] = {}
+    active: dict[object, set[Group]] = {}
     awaited: list[tuple[object, int | None]] = []
 
     def note(node: tirx.Evaluate, mutator: Mutator) -> tirx.Stmt:
         if is_barrier(node):
             given = attributes_of(node).get(BARRIER_ID)
             number = None if given is None else constant(given)
-            comers.setdefault(number, set()).add(regions.group or group)
+            active.setdefault(number, set()).add(regions.group or group)
             awaited.append((number, arrivals(node)))
         return mutator.default_mutate(node)
 
     mutated(body, (tirx.AttrStmt, regions.visit), (tirx.Evaluate, note))
 
     def count(number: object) -> int:
-        inside = comers[number]
+        inside = active[number]
         return sum(
             each.count for each in inside if not any(each != o and each in o for o in inside)
         )

@@ -26,7 +26,7 @@ from tvmtile.passes.gpu.barriers.items import (
     Signal,
     TokenWait,
 )
-from tvmtile.passes.gpu.barriers.state import Open, Signals
+from tvmtile.passes.gpu.barriers.state import PendingAccess, SignalCounts
 
 _MOST_STEPS = 400_000
 
@@ -47,7 +47,7 @@ class Event:
     """What is over before it."""
     after: list[tuple[Component, int]] = field(default_factory=list)
     """Each: whoever knows this group, or mbarrier, up to there, knows that the access is over."""
-    opened: Open | None = None
+    opened: PendingAccess | None = None
     """Of what goes on until a wait."""
     phase: int | None = None
     """Of what completes on an mbarrier: the phase in which its bytes are expected."""
@@ -226,12 +226,14 @@ class Run:
                 on = self._phases_of(access.mbarrier.root, number.at(values))
             if access.mbarrier is not None and not access.root.same_as(access.mbarrier.root):
                 event.phase = None if on is None else self._expected.get((n, on.key))
-                event.opened = Open(access, frozenset(), ConflictScope.NONE)
+                event.opened = PendingAccess(access, frozenset(), ConflictScope.NONE)
                 if on is not None and event.phase is not None:
                     is_over = self._clocks[n].get(on.key, 0) > event.phase
                     event.after += [] if is_over else [(on.key, event.phase + 1)]
             elif access.token is not None:
-                event.opened = Open(access, frozenset(), ConflictScope.NONE, Signals())
+                event.opened = PendingAccess(
+                    access, frozenset(), ConflictScope.NONE, SignalCounts()
+                )
                 self._in_flight[n].append(event)
             else:
                 if on is not None:

@@ -12,7 +12,7 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import PURE, is_buffer_var, mapped, nodes_in
+from tvmtile._tvm import PURE, buffer_of, is_buffer_var, mapped, nodes_in
 from tvmtile.analysis.conflicts.dependence import ConflictScope
 from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
@@ -28,14 +28,14 @@ from tvmtile.passes.gpu.barriers.items import (
     Barriers,
     Branch,
     Exit,
-    Handover,
     Item,
     Iteration,
     Leaf,
+    MbarrierStep,
     Sequence,
     Signal,
     TokenWait,
-    Wait,
+    UserBarrier,
     accesses_of,
 )
 
@@ -83,7 +83,7 @@ class Do:
 class Meet:
     """An arrival or a wait at an mbarrier: its number, and the parity that is waited for."""
 
-    item: Handover
+    item: MbarrierStep
     number: Number
     parity: Number | None
 
@@ -190,11 +190,11 @@ class Reader:
         if isinstance(item, Leaf):
             self._note(item.statement)
             yield self._do(item.accesses)
-        elif isinstance(item, Handover):
+        elif isinstance(item, MbarrierStep):
             yield self._do(item.accesses)
             parity = None if item.parity is None else self._number(item.parity)
             yield Meet(item, self._number(item.index), parity)
-        elif isinstance(item, Wait):
+        elif isinstance(item, UserBarrier):
             if self._group is None and item.barrier.scope == ConflictScope.BLOCK:
                 yield Sync()
         else:
@@ -283,10 +283,10 @@ class Reader:
         return Analyzer().simplify(known)
 
     def _loaded(self, load: ir.TensorLoad) -> ir.Expr:
-        if load.source in self._scalars:
-            return self._scalars[load.source]
+        if buffer_of(load) in self._scalars:
+            return self._scalars[buffer_of(load)]
         written = map(self._effects.root, self._effects.written)
-        if not is_global(load.source) or self._effects.root(load.source) in set(written):
+        if not is_global(buffer_of(load)) or self._effects.root(buffer_of(load)) in set(written):
             return tirx.Var("unknown", load.ty.dtype)
         return self._symbol(load)
 

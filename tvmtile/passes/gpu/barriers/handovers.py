@@ -42,7 +42,7 @@ from tvmtile.passes.gpu.barriers.items import (
     Branch,
     Leaf,
     Sequence,
-    Wait,
+    UserBarrier,
     items_in,
 )
 from tvmtile.passes.gpu.barriers.races import may_race
@@ -197,7 +197,7 @@ def orders_groups(program: Sequence) -> bool:
         is_barrier(child.statement)
         for item in parting
         for child in items_in(item)
-        if isinstance(child, Leaf | Wait)
+        if isinstance(child, Leaf | UserBarrier)
     )
 
 

@@ -16,7 +16,7 @@ from tvmtile.passes.gpu.barriers.clusters import Arrivals
 
 
 @dataclass(eq=False)
-class Slot:
+class BarrierPoint:
     """A place where a barrier may stand."""
 
     weight: float = 1.0
@@ -44,7 +44,7 @@ class Leaf:
 
 
 @dataclass(eq=False)
-class Wait:
+class UserBarrier:
     """A barrier of the user's."""
 
     statement: tirx.Stmt
@@ -52,7 +52,7 @@ class Wait:
 
 
 @dataclass(eq=False)
-class Handover:
+class MbarrierStep:
     """What threads do at an mbarrier: they arrive, or wait for those that do."""
 
     statement: tirx.Stmt
@@ -64,7 +64,7 @@ class Handover:
     """Its number among those of the buffer."""
     parity: ir.Expr | None
     """Of the phase that they wait for."""
-    comers: Arrivals
+    active: Arrivals
     """Who certainly does it, and whose mbarrier that is."""
     waits: bool
     """They wait, and know then what others did that arrived."""
@@ -105,7 +105,7 @@ class Sequence:
     """Statements one after the other; `slots[i]` is before `items[i]`, the last one at the end."""
 
     items: list[Item]
-    slots: list[Slot | None]
+    slots: list[BarrierPoint | None]
 
 
 @dataclass(eq=False)
@@ -126,7 +126,7 @@ class Branch:
     @cached_property
     def hands_over(self) -> bool:
         """Tell whether threads in it come to an mbarrier."""
-        return any(isinstance(item, Handover) for item in items_in(self))
+        return any(isinstance(item, MbarrierStep) for item in items_in(self))
 
     @property
     def paths(self) -> list[Sequence]:
@@ -152,9 +152,9 @@ class Iteration:
     """The loops around it."""
 
 
-Item = Leaf | Wait | Handover | Signal | TokenWait | Exit | Branch | Iteration
+Item = Leaf | UserBarrier | MbarrierStep | Signal | TokenWait | Exit | Branch | Iteration
 
-Barriers = dict[Slot, Barrier]
+Barriers = dict[BarrierPoint, Barrier]
 """Where barriers stand."""
 
 
@@ -175,7 +175,7 @@ def items_in(item: Item | Sequence) -> Iterator[Item]:
 
 def accesses_of(item: Item | Sequence) -> list[Access]:
     """All accesses in an item, or several, in their order."""
-    if isinstance(item, Leaf | Handover):
+    if isinstance(item, Leaf | MbarrierStep):
         return list(item.accesses)
     found = list(item.head) if isinstance(item, Branch | Iteration) else []
     for child in item.items if isinstance(item, Sequence) else _children(item):
@@ -187,7 +187,7 @@ def has_own_flow(item: Item, *, inside_loop: bool) -> bool:
     """Tell whether an item holds a barrier, a wait or a region, or leaves a loop that is not in it."""
     if isinstance(item, Branch) and item.is_region:
         return True
-    if isinstance(item, Wait | Handover | Signal | TokenWait):
+    if isinstance(item, UserBarrier | MbarrierStep | Signal | TokenWait):
         return True
     if isinstance(item, Exit):
         return not inside_loop

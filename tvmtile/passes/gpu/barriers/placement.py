@@ -23,12 +23,12 @@ from tvmtile.analysis.conflicts.dependence import Collision, ConflictScope
 from tvmtile.passes.gpu.barriers.checker import Checker
 from tvmtile.passes.gpu.barriers.items import (
     Barrier,
+    BarrierPoint,
     Barriers,
     Branch,
     Item,
     Iteration,
     Sequence,
-    Slot,
 )
 from tvmtile.passes.gpu.barriers.races import Race
 from tvmtile.passes.gpu.barriers.refusals import settle
@@ -76,7 +76,11 @@ def _placed(program: Sequence, checker: Checker, *, of_device: bool) -> Barriers
 
 
 def _weaken(
-    program: Sequence, checker: Checker, barriers: Barriers, slots: list[Slot], **change: Any
+    program: Sequence,
+    checker: Checker,
+    barriers: Barriers,
+    slots: list[BarrierPoint],
+    **change: Any,
 ) -> None:
     """Weaken the barriers in some slots, one after the other, where that causes no race.
 
@@ -140,7 +144,7 @@ class _Search:
                 settle(race, self._checker)
 
 
-def _slots(body: Sequence) -> Iterator[Slot]:
+def _slots(body: Sequence) -> Iterator[BarrierPoint]:
     """The places for barriers in a body, not those in the loops in it, in their order."""
     for slot, item in itertools.zip_longest(body.slots, body.items):
         if slot is not None:
@@ -150,7 +154,7 @@ def _slots(body: Sequence) -> Iterator[Slot]:
                 yield from _slots(case)
 
 
-def _all_slots(body: Sequence) -> Iterator[Slot]:
+def _all_slots(body: Sequence) -> Iterator[BarrierPoint]:
     yield from _slots(body)
     for loop in _loops_in(body):
         yield from _all_slots(loop.body)

@@ -18,7 +18,7 @@ from tvmtile.analysis.effects import Access, Loop, Mbarrier
 from tvmtile.ir import asynchronous
 from tvmtile.ir.asynchronous import CP_ASYNC, KINDS, kind_of
 from tvmtile.passes.gpu.barriers.clusters import Cluster
-from tvmtile.passes.gpu.barriers.items import Barrier, Handover, Signal, TokenWait
+from tvmtile.passes.gpu.barriers.items import Barrier, MbarrierStep, Signal, TokenWait
 
 _MAX_BEHIND = max(kind.max_behind for kind in KINDS.values())
 _MAX_DISTANCE = _MAX_BEHIND + 1
@@ -26,21 +26,21 @@ _MAX_PATHS = 16  # of one access, none of them part of another
 Distances = frozenset[tuple[Loop, Distance]]
 
 
-class Signals(NamedTuple):
+class SignalCounts(NamedTuple):
     """How often a token has been signalled since work on it was issued, and all tokens of its kind."""
 
     own: int = 0
     of_kind: int = 0
 
 
-class Open(NamedTuple):
+class PendingAccess(NamedTuple):
     """An access that later ones may race with."""
 
     access: Access
     distances: Distances
     ordered: ConflictScope
     """The threads that a barrier has ordered since: none, or those of a warp or a warpgroup."""
-    signals: Signals | None = None
+    signals: SignalCounts | None = None
     """Of what has not arrived yet: what has been signalled since it was issued."""
     block: int = 0
     """The rank, in its cluster, of the block that did it."""
@@ -72,15 +72,15 @@ class Open(NamedTuple):
         groups = item.groups
         return groups is not None and self.access.groups[: len(groups)] == groups
 
-    def signalled(self, token: str) -> Open:
+    def signalled(self, token: str) -> PendingAccess:
         """Behind a signal of a token."""
         own, signals = self.access.token, self.signals
         if own is None or signals is None or kind_of(own) is not kind_of(token):
             return self
         counts = (signals.own + (token == own), signals.of_kind + 1)
-        return self._replace(signals=Signals(*(min(n, _MAX_BEHIND + 1) for n in counts)))
+        return self._replace(signals=SignalCounts(*(min(n, _MAX_BEHIND + 1) for n in counts)))
 
-    def arrived(self, awaited: asynchronous.Wait) -> Open:
+    def arrived(self, awaited: asynchronous.Wait) -> PendingAccess:
         """Behind a wait: what it waited for is written now."""
         own, signals = self.access.token, self.signals
         if own is None or signals is None:
@@ -89,14 +89,14 @@ class Open(NamedTuple):
         since = signals.of_kind if waits_for_kind else signals.own if awaited.token == own else 0
         return self._replace(signals=None) if since > awaited.behind else self
 
-    def known_to(self, wait: Handover, cluster: Cluster) -> Open:
+    def known_to(self, wait: MbarrierStep, cluster: Cluster) -> PendingAccess:
         """Behind a wait for an mbarrier, at which those arrived that know of the access."""
         blocks = {block for mbarrier, block in self.released if wait.mbarrier.may_be(mbarrier)}
-        threads = wait.comers.threads
+        threads = wait.active.threads
         waiting = (cluster.of_block(block, threads[block]) for block in blocks)
         return self._replace(known=functools.reduce(operator.or_, waiting, self.known))
 
-    def entering(self, loop: Loop, counted: Container[ir.Var]) -> Open:
+    def entering(self, loop: Loop, counted: Container[ir.Var]) -> PendingAccess:
         """In a loop: an access before it, or in an earlier run of it, has no iteration here.
 
         How many have passed since matters only for `counted` buffers.
@@ -104,16 +104,16 @@ class Open(NamedTuple):
         is_counted = loop not in self.access.loops and self.access.root in counted
         return self.at(_replaced(self.distances, loop, *([Distance.FIRST] if is_counted else [])))
 
-    def leaving(self, loop: Loop) -> Open:
+    def leaving(self, loop: Loop) -> PendingAccess:
         """Behind a loop, after any of its iterations."""
         return self.at(_replaced(self.distances, loop))
 
-    def after(self, loop: Loop) -> Open:
+    def after(self, loop: Loop) -> PendingAccess:
         """Behind a loop, after its last iteration."""
         is_last = Distance.SAME in _of(self.distances, loop)
         return self.at(_replaced(self.distances, loop, *([Distance.LAST] if is_last else [])))
 
-    def at(self, distances: Distances) -> Open:
+    def at(self, distances: Distances) -> PendingAccess:
         """At other distances."""
         return self if distances == self.distances else self._replace(distances=distances)
 
@@ -145,15 +145,15 @@ class State:
     def __init__(self, *, barriers_wait: bool = False) -> None:
         self._barriers_wait = barriers_wait
         self._passed = 0
-        self._of: dict[Access, dict[Open, _Entry]] = {}
+        self._of: dict[Access, dict[PendingAccess, _Entry]] = {}
 
-    def __contains__(self, opened: Open) -> bool:
+    def __contains__(self, opened: PendingAccess) -> bool:
         return opened in self._of.get(opened.access, ())
 
-    def __iter__(self) -> Iterator[tuple[Open, Paths]]:
+    def __iter__(self) -> Iterator[tuple[PendingAccess, Paths]]:
         return self.of(self._of)
 
-    def of(self, accesses: Collection[Access]) -> Iterator[tuple[Open, Paths]]:
+    def of(self, accesses: Collection[Access]) -> Iterator[tuple[PendingAccess, Paths]]:
         """Some accesses, where they are open, and their paths."""
         few, many = sorted((accesses, self._of), key=len)
         for access in (access for access in few if access in many):
@@ -171,7 +171,7 @@ class State:
         copied._of = {access: dict(entries) for access, entries in self._of.items()}
         return copied
 
-    def open(self, opened: Open) -> None:
+    def open(self, opened: PendingAccess) -> None:
         """Open an access here."""
         self._set(opened, NO_SLOTS)
 
@@ -192,7 +192,7 @@ class State:
             if not entries:
                 del self._of[access]
 
-    def add(self, opened: Open, paths: Paths) -> bool:
+    def add(self, opened: PendingAccess, paths: Paths) -> bool:
         """Add paths to an access; tell whether one of them passes fewer slots than those known."""
         entry = self._of.get(opened.access, {}).get(opened)
         if entry is None:
@@ -216,7 +216,7 @@ class State:
         changes = [self.add(*each) for each in other]
         return any(changes)
 
-    def moved(self, change: Callable[[Open], Open | None]) -> State:
+    def moved(self, change: Callable[[PendingAccess], PendingAccess | None]) -> State:
         """Change accesses, or close them; those that become one have the paths of both."""
         result = self.empty()
         for opened, paths in self:
@@ -229,7 +229,7 @@ class State:
         since = self._passed & ~entry.before
         return tuple(path | since for path in entry.paths) if since else entry.paths
 
-    def _set(self, opened: Open, paths: Paths) -> None:
+    def _set(self, opened: PendingAccess, paths: Paths) -> None:
         is_ordered = opened.signals is None or self._barriers_wait
         before = self._passed if is_ordered and not opened.is_on_its_way else -1
         self._of.setdefault(opened.access, {})[opened] = _Entry(paths, before)
@@ -238,7 +238,7 @@ class State:
 def after_barrier(state: State, barrier: Barrier) -> State:
     """The accesses that a barrier leaves open, or orders for a warp only."""
 
-    def ordered(opened: Open) -> Open | None:
+    def ordered(opened: PendingAccess) -> PendingAccess | None:
         if barrier.waits_for_copies:
             opened = opened._replace(signals=None)
         if opened.signals is not None or opened.is_on_its_way:

@@ -15,7 +15,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import OPAQUE, mapped, nodes_in
+from tvmtile._tvm import OPAQUE, buffer_of, mapped, nodes_in
 from tvmtile.analysis.conflicts.dependence import ConflictScope
 from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.analysis.effects import Access, Effects, Loop
@@ -41,17 +41,17 @@ from tvmtile.passes.gpu.barriers.groups import (
 from tvmtile.passes.gpu.barriers.handovers import Handovers
 from tvmtile.passes.gpu.barriers.items import (
     Barrier,
+    BarrierPoint,
     Branch,
     Exit,
-    Handover,
     Item,
     Iteration,
     Leaf,
+    MbarrierStep,
     Sequence,
     Signal,
-    Slot,
     TokenWait,
-    Wait,
+    UserBarrier,
     accesses_of,
     has_own_flow,
 )
@@ -74,7 +74,7 @@ class _Uniformity(ThreadVariance):
 
     def _may_differ(self, node: Any) -> bool:
         if type(node) is ir.TensorLoad:
-            return node.source in self._written
+            return buffer_of(node) in self._written
         return effect_of(node) == OPAQUE or is_extern_call(node)
 
 
@@ -215,8 +215,8 @@ class Builder:
         """The items of a statement, or of the body of a loop."""
         items = [self._item(child, context) for child in flattened(stmt)]
         weight = context.weight if self._is_own_region else None
-        slots = [Slot(weight) if weight and accesses_of(item) else None for item in items]
-        at_end = Slot(weight) if weight and is_body and any(slots) else None
+        slots = [BarrierPoint(weight) if weight and accesses_of(item) else None for item in items]
+        at_end = BarrierPoint(weight) if weight and is_body and any(slots) else None
         return Sequence(items, [*slots, at_end])
 
     def _item(self, stmt: tirx.Stmt, context: _Context) -> Item:
@@ -237,7 +237,7 @@ class Builder:
         if is_barrier(stmt):
             scope = self._scope_of(stmt)
             comes = context.weight or (self._warps_come and scope == ConflictScope.WARP)
-            return Wait(stmt, Barrier(scope)) if comes and scope else Leaf(stmt, ())
+            return UserBarrier(stmt, Barrier(scope)) if comes and scope else Leaf(stmt, ())
         token, awaited = signalled(stmt), waited(stmt)
         if token is not None:
             return Signal(stmt, token, self._groups)
@@ -248,7 +248,7 @@ class Builder:
             return Exit(stmt, is_break) if context.weight else Leaf(stmt, ())
         return self._handover(stmt, context)
 
-    def _handover(self, stmt: tirx.Evaluate, context: _Context) -> Handover | None:
+    def _handover(self, stmt: tirx.Evaluate, context: _Context) -> MbarrierStep | None:
         """What threads do at an mbarrier; None of another statement."""
         op = operator_of(stmt)
         released, acquired = (None, None) if op is None else (op.releases(), op.acquires())
@@ -259,19 +259,19 @@ class Builder:
         diverging = filter(self._variance.may_diverge, parts)
         resolved = self._effects.resolved
         ranks = op.ranks()
-        comers = self._cluster.arrivals(
+        active = self._cluster.arrivals(
             map(resolved, parts),
             map(resolved, diverging),
             None if ranks is None else [*map(resolved, ranks)],
             context.loops,
         )
-        return Handover(
+        return MbarrierStep(
             stmt,
             self._read([stmt], context),
             self._effects.mbarrier(mbarrier),
             resolved(mbarrier.indices[0]),
             op.phase(),
-            comers,
+            active,
             released is None,
             op.releases_copies(),
             released is None and self._is_of_first_phase(op, context.loops),
@@ -318,12 +318,12 @@ class Builder:
         """The threads that a barrier which is there already separates, of those that are looked at."""
         if scope_of(stmt) == "warp":
             return ConflictScope.WARP
-        comers = self._around[-1] if self._around else None
-        if comers is not None and (self._group is None or self._group not in comers):
+        active = self._around[-1] if self._around else None
+        if active is not None and (self._group is None or self._group not in active):
             return ConflictScope.NONE
         if waits_apart(stmt):
             return ConflictScope.WARPGROUP
-        awaited, least = arrivals(stmt), self._num_threads if comers is None else comers.count
+        awaited, least = arrivals(stmt), self._num_threads if active is None else active.count
         waits_for_all = awaited is not None and (not awaited or awaited >= least)
         return ConflictScope.BLOCK if waits_for_all else ConflictScope.NONE
 

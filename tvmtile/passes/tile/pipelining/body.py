@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import PURE, is_buffer_var
+from tvmtile._tvm import PURE, buffer_of, is_buffer_var
 from tvmtile.analysis.accesses import Access, accesses_of
 from tvmtile.errors import SourceLocation
 from tvmtile.ir.calls import effect_of, takes_address
@@ -33,7 +33,7 @@ class Obstacle(Exception):
 
 
 @dataclass
-class Unit:
+class PipelineStmt:
     """A statement of a pipelined loop, which a plan moves as a whole."""
 
     stmt: tirx.Stmt
@@ -54,7 +54,7 @@ class Unit:
         """What it reads or writes, in order."""
         return {**self.reads, **self.writes}
 
-    def conflicts(self, other: Unit) -> list[ir.Var]:
+    def conflicts(self, other: PipelineStmt) -> list[ir.Var]:
         """What both touch and one of them writes, in order."""
         return [
             var
@@ -102,7 +102,7 @@ class Body:
     """Allocations and views, which hold for all iterations."""
     bindings: dict[ir.Var, tirx.Bind] = field(default_factory=dict)
     """Names with a value that can be computed again anywhere in an iteration, in program order."""
-    units: list[Unit] = field(default_factory=list)
+    units: list[PipelineStmt] = field(default_factory=list)
     """What a plan gives a stage to."""
 
     def bindings_for(self, statements: Sequence[tirx.Stmt]) -> list[tirx.Bind]:
@@ -132,7 +132,7 @@ def body_of(loop: tirx.For, tiles: KernelTiles, *, split: bool = False) -> Body:
         raise Obstacle("an iteration may be left early")
     body = Body()
     scheduled: set[ir.Var] = set()
-    is_known = replayable_in(loop, tiles)
+    is_known = is_rematerializable(loop, tiles)
 
     def is_replayable(value: ir.Expr) -> bool:
         return is_known(value) and not scheduled.intersection(variables_of(value))
@@ -152,7 +152,7 @@ def body_of(loop: tirx.For, tiles: KernelTiles, *, split: bool = False) -> Body:
     return body
 
 
-def replayable_in(loop: tirx.For, tiles: KernelTiles) -> Callable[[ir.Expr], bool]:
+def is_rematerializable(loop: tirx.For, tiles: KernelTiles) -> Callable[[ir.Expr], bool]:
     """Tell of a value whether it can be computed again anywhere in an iteration of a loop."""
     written = {tiles.root(a.buffer) for a in accesses_of(loop.body) if a.writes}
 
@@ -160,7 +160,7 @@ def replayable_in(loop: tirx.For, tiles: KernelTiles) -> Callable[[ir.Expr], boo
         return (
             not has_effects(value)
             and not contains(value, ir.Call, lambda call: operator_of(call) is not None)
-            and not contains(value, ir.TensorLoad, lambda x: tiles.root(x.source) in written)
+            and not contains(value, ir.TensorLoad, lambda x: tiles.root(buffer_of(x)) in written)
         )
 
     return is_replayable
@@ -198,7 +198,7 @@ def _is_guard(stmt: tirx.Stmt, is_replayable: Any) -> TypeGuard[tirx.IfThenElse]
     )
 
 
-def _unit(stmt: tirx.Stmt, tiles: KernelTiles, is_replayable: Any) -> Unit:
+def _unit(stmt: tirx.Stmt, tiles: KernelTiles, is_replayable: Any) -> PipelineStmt:
     accesses = accesses_of(stmt)
     names = [var for var in variables_of(stmt) if not is_buffer_var(var)]
     reads = dict.fromkeys([*(tiles.root(a.buffer) for a in accesses if a.reads), *names])
@@ -210,4 +210,4 @@ def _unit(stmt: tirx.Stmt, tiles: KernelTiles, is_replayable: Any) -> Unit:
     while _is_guard(inner, is_replayable):
         conditions.append(inner.condition)
         inner = inner.then_case
-    return Unit(stmt, conditions, inner, accesses, reads, writes)
+    return PipelineStmt(stmt, conditions, inner, accesses, reads, writes)

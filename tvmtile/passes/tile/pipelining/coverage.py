@@ -8,11 +8,12 @@ import numpy as np
 from tvm import ir, tirx
 from tvm_ffi import structural_equal
 
+from tvmtile._tvm import buffer_of
 from tvmtile.ir.kernels import statements_of
 from tvmtile.ir.operands import constant, extents_of, origin_of
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.rewriting import substitute
-from tvmtile.passes.tile.pipelining.body import Unit
+from tvmtile.passes.tile.pipelining.body import PipelineStmt
 from tvmtile.passes.tile.pipelining.tiles import KernelTiles
 
 _MOST_STEPS = 64  # iterations of a serial loop that are followed one by one
@@ -28,7 +29,7 @@ class Coverage:
         extents = {loop.loop_var: constant(loop.extent) for loop in tiles.bound_loops}
         self._ranges = {var: range(count) for var, count in extents.items() if count is not None}
 
-    def holds_own_values(self, units: Sequence[Unit]) -> bool:
+    def holds_own_values(self, units: Sequence[PipelineStmt]) -> bool:
         """Tell whether an iteration reads only what it has written before."""
         if 0 in self._shape:
             return False
@@ -40,20 +41,20 @@ class Coverage:
                 return False
         return True
 
-    def is_complete(self, units: Sequence[Unit]) -> bool:
+    def is_complete(self, units: Sequence[PipelineStmt]) -> bool:
         """Tell whether every iteration writes the whole tile."""
         return bool(self._written_by([u for u in units if not u.conditions]).all())
 
-    def _read_by(self, unit: Unit) -> tuple[slice, ...]:
+    def _read_by(self, unit: PipelineStmt) -> tuple[slice, ...]:
         everything = tuple(slice(None) for _ in self._shape)
         op = operator_of(unit.inner.value) if isinstance(unit.inner, tirx.Evaluate) else None
         if op is None:
             return everything
-        operands = [o for o in op.reads() if self._tiles.root(o.source).same_as(self._buffer)]
-        boxes = [self._box(o) if o.source.same_as(self._buffer) else None for o in operands]
+        operands = [o for o in op.reads() if self._tiles.root(buffer_of(o)).same_as(self._buffer)]
+        boxes = [self._box(o) if buffer_of(o).same_as(self._buffer) else None for o in operands]
         return boxes[0] if len(boxes) == 1 and boxes[0] is not None else everything
 
-    def _written_by(self, units: Sequence[Unit]) -> np.ndarray:
+    def _written_by(self, units: Sequence[PipelineStmt]) -> np.ndarray:
         mask = np.zeros(self._shape, bool)
         for unit in units:
             if self._buffer in unit.writes:
@@ -92,7 +93,7 @@ class Coverage:
             return mask
         for operand in op.writes():
             box = self._box(operand)
-            if operand.source.same_as(self._buffer) and box is not None:
+            if buffer_of(operand).same_as(self._buffer) and box is not None:
                 mask[box] = True
         return mask
 

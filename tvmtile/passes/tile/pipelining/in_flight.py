@@ -10,12 +10,12 @@ from tvmtile._tvm import is_buffer_var
 from tvmtile.ir.asynchronous import Kind
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.scopes import is_shared
-from tvmtile.passes.tile.pipelining.body import Unit
+from tvmtile.passes.tile.pipelining.body import PipelineStmt
 from tvmtile.passes.tile.pipelining.plan import Plan
 from tvmtile.tileop.registry import implementation_of
 
 
-def with_work_in_flight(plan: Plan, units: Sequence[Unit], kind: str) -> Plan:
+def with_work_in_flight(plan: Plan, units: Sequence[PipelineStmt], kind: str) -> Plan:
     """A plan in which work of the last stage goes on until the next iteration has issued its own.
 
     These are operators whose implementation is waited for by a token, if nothing else in the loop
@@ -32,7 +32,9 @@ def with_work_in_flight(plan: Plan, units: Sequence[Unit], kind: str) -> Plan:
     return Plan(tuple(max(0, stage - 1) for stage in plan.stage), plan.order, in_flight)
 
 
-def _may_go_on(number: int, units: Sequence[Unit], ahead: Collection[int], kind: str) -> bool:
+def _may_go_on(
+    number: int, units: Sequence[PipelineStmt], ahead: Collection[int], kind: str
+) -> bool:
     unit = units[number]
     if number in ahead or unit.conditions or work_of(unit, kind) is None:
         return False
@@ -44,7 +46,7 @@ def _may_go_on(number: int, units: Sequence[Unit], ahead: Collection[int], kind:
     )
 
 
-def _may_use(var: ir.Var, unit: Unit, other: Unit, *, runs_ahead: bool) -> bool:
+def _may_use(var: ir.Var, unit: PipelineStmt, other: PipelineStmt, *, runs_ahead: bool) -> bool:
     """Tell whether another unit may use what one works on."""
     if not is_buffer_var(var):
         return True
@@ -53,7 +55,7 @@ def _may_use(var: ir.Var, unit: Unit, other: Unit, *, runs_ahead: bool) -> bool:
     return runs_ahead or (var not in unit.writes and var not in other.writes)
 
 
-def work_of(unit: Unit, kind: str) -> Kind | None:
+def work_of(unit: PipelineStmt, kind: str) -> Kind | None:
     """The asynchronous work that an operator issues by itself on a kind of target; None of others."""
     op = operator_of(unit.stmt.value) if isinstance(unit.stmt, tirx.Evaluate) else None
     chosen = implementation_of(op, kind) if op is not None and op.is_complete else None

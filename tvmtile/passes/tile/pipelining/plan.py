@@ -17,7 +17,7 @@ from tvmtile.ir.annotations import (
 )
 from tvmtile.ir.operands import bits_of, constant, static_shape
 from tvmtile.ir.rewriting import contains, reads_no_memory
-from tvmtile.passes.tile.pipelining.body import Body, Obstacle, Unit, body_of
+from tvmtile.passes.tile.pipelining.body import Body, Obstacle, PipelineStmt, body_of
 from tvmtile.passes.tile.pipelining.coverage import Coverage
 from tvmtile.passes.tile.pipelining.tiles import KernelTiles
 
@@ -121,7 +121,7 @@ def buffer_copies_of(
     }
 
 
-def _conflicts(units: Sequence[Unit]) -> Iterator[tuple[int, int, list[ir.Var]]]:
+def _conflicts(units: Sequence[PipelineStmt]) -> Iterator[tuple[int, int, list[ir.Var]]]:
     """Pairs of units, in both directions, and what they share that one of them writes."""
     for first, x in enumerate(units):
         for second, y in enumerate(units):

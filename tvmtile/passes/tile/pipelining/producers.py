@@ -9,7 +9,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.ir.scopes import is_shared, is_tensor
-from tvmtile.passes.tile.pipelining.body import Obstacle, Unit
+from tvmtile.passes.tile.pipelining.body import Obstacle, PipelineStmt
 from tvmtile.passes.tile.pipelining.plan import Plan
 from tvmtile.passes.tile.pipelining.tiles import KernelTiles
 
@@ -17,14 +17,14 @@ from tvmtile.passes.tile.pipelining.tiles import KernelTiles
 class Producers:
     """The units that run ahead: copies from global memory into shared tiles, and what they need."""
 
-    def __init__(self, units: Sequence[Unit], tiles: KernelTiles) -> None:
+    def __init__(self, units: Sequence[PipelineStmt], tiles: KernelTiles) -> None:
         self._units = units
         self._tiles = tiles
         self._refused: dict[int, str] = {}
         self._copies = [i for i in range(len(units)) if self._is_copy(i)]
 
     @property
-    def refused(self) -> list[tuple[Unit, str]]:
+    def refused(self) -> list[tuple[PipelineStmt, str]]:
         """The copies that can't run ahead, and why."""
         return [(self._units[i], self._refused[i]) for i in self._copies if i in self._refused]
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from tvm import ir, tirx
 from tvm_ffi import structural_equal
 
-from tvmtile._tvm import Mutator, mutated
-from tvmtile.ir.operands import buffer_of
+from tvmtile._tvm import Mutator, buffer_of, mutated
 from tvmtile.ir.operators import operator_of
 from tvmtile.passes.tile.pipelining.tiles import KernelTiles
 
@@ -82,10 +81,10 @@ class _Expander:
         return self._index.get(self._tiles.root(buffer), tirx.const(0, "int32"))
 
     def _load(self, load: ir.TensorLoad, mutator: Mutator) -> ir.Expr:
-        if load.source not in self._new:
+        if buffer_of(load) not in self._new:
             return mutator.default_mutate(load)
-        indices = [self._at(load.source), *(mutator.mutate(index) for index in load.indices)]
-        return tirx.BufferLoad(self._new[load.source], indices, load.span)
+        indices = [self._at(buffer_of(load)), *(mutator.mutate(index) for index in load.indices)]
+        return tirx.BufferLoad(self._new[buffer_of(load)], indices, load.span)
 
     def _store(self, store: tirx.BufferStore, mutator: Mutator) -> tirx.Stmt:
         if store.buffer not in self._new:
@@ -95,14 +94,14 @@ class _Expander:
         return tirx.BufferStore(self._new[store.buffer], value, indices, span=store.span)
 
     def _region(self, region: ir.TensorRegion, mutator: Mutator) -> ir.Expr:
-        if region.source not in self._new:
+        if buffer_of(region) not in self._new:
             return mutator.default_mutate(region)
-        stage = ir.Range.from_min_extent(self._at(region.source), tirx.const(1, "int32"))
+        stage = ir.Range.from_min_extent(self._at(buffer_of(region)), tirx.const(1, "int32"))
         ranges = [
             ir.Range.from_min_extent(mutator.mutate(r.min), mutator.mutate(r.extent))
             for r in region.region
         ]
-        return tirx.BufferRegion(self._new[region.source], [stage, *ranges])
+        return tirx.BufferRegion(self._new[buffer_of(region)], [stage, *ranges])
 
     def _call(self, call: ir.Call, mutator: Mutator) -> ir.Expr:
         result = mutator.default_mutate(call)

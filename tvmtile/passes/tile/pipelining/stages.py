@@ -20,7 +20,7 @@ from tvmtile.ir.rewriting import (
     substitute,
     with_fresh_variables,
 )
-from tvmtile.passes.tile.pipelining.body import Body, Unit
+from tvmtile.passes.tile.pipelining.body import Body, PipelineStmt
 from tvmtile.passes.tile.pipelining.phases import Phases
 from tvmtile.passes.tile.pipelining.plan import Plan, other_annotations
 
@@ -30,7 +30,7 @@ class _Group:
     """Adjacent units in the order that do the same iteration of the source loop."""
 
     stage: int
-    units: list[Unit]
+    units: list[PipelineStmt]
     are_async: list[bool]
     token: str | None
     """Of its asynchronous copies, if it has any: each iteration signals it once."""

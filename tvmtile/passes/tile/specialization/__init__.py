@@ -13,13 +13,13 @@ from tvmtile.passes.tile.specialization.candidates import (
 from tvmtile.passes.tile.specialization.persistence import persistent
 from tvmtile.passes.tile.specialization.registers import RoleRegisters
 from tvmtile.passes.tile.specialization.ring import Ring
-from tvmtile.passes.tile.specialization.skew import Skew, Unskewed
+from tvmtile.passes.tile.specialization.skew import CrossIterationOverlap, Unskewed
 from tvmtile.passes.tile.specialization.specializer import Specializer
 
 __all__ = [
+    "CrossIterationOverlap",
     "Ring",
     "RoleRegisters",
-    "Skew",
     "Specializer",
     "Unskewed",
     "Unsuitable",

@@ -8,9 +8,9 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.tirx.layout import ComposeLayout, Layout
 
-from tvmtile._tvm import mapped
+from tvmtile._tvm import buffer_of, mapped
 from tvmtile.errors import NoLowering
-from tvmtile.ir.operands import buffer_of, constant, describe
+from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.operators import TileOp, operator_of, operators_in
 from tvmtile.ir.rewriting import retyped, substitute
 from tvmtile.ir.scopes import is_shared
@@ -95,7 +95,7 @@ def _into(tile: ir.Var, call: ir.Call, former: ir.Var) -> ir.Call:
     copy = [ir.Range.from_min_extent(ir.Var("stage", "int32"), tirx.const(1, "int32"))] * added
 
     def region(node: ir.TensorRegion) -> ir.TensorRegion:
-        if not node.source.same_as(former):
+        if not buffer_of(node).same_as(former):
             return node
         return tirx.BufferRegion(tile, [*copy, *node.region])
 

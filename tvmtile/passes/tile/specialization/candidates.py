@@ -10,12 +10,12 @@ from typing import Any, TypeAlias
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import nodes_in
-from tvmtile.analysis.accesses import values_of_names
+from tvmtile._tvm import buffer_of, nodes_in
+from tvmtile.analysis.accesses import let_values
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.ir.annotations import STAGE_ANNOTATION, STAGES_ANNOTATION
 from tvmtile.ir.kernels import Launch
-from tvmtile.ir.operands import buffer_of, describe
+from tvmtile.ir.operands import describe
 from tvmtile.ir.operators import TileOp, operator_of, operators_in
 from tvmtile.ir.rewriting import substitute
 from tvmtile.ir.scopes import is_shared
@@ -24,9 +24,9 @@ from tvmtile.passes.tile.pipelining import (
     Body,
     KernelTiles,
     Obstacle,
+    PipelineStmt,
     Plan,
     Producers,
-    Unit,
     async_units,
     body_of,
     buffer_copies_of,
@@ -39,7 +39,7 @@ from tvmtile.passes.tile.specialization.computed import (
     why_not_from_tiles,
 )
 from tvmtile.passes.tile.specialization.guards import guard_of, without_guard
-from tvmtile.passes.tile.specialization.skew import Skew
+from tvmtile.passes.tile.specialization.skew import CrossIterationOverlap
 
 _BYTES_ON_THE_WAY = 32 << 10
 """What a multiprocessor has to have asked for at any time, to get as much as memory gives."""
@@ -58,7 +58,7 @@ class Candidate:
     """Buffer copies of its tiles that it asks for."""
     producers: tuple[int, ...]
     """The units that copy tiles ahead, of `units`."""
-    units: list[Unit]
+    units: list[PipelineStmt]
     """The statements of its body."""
     in_flight: frozenset[int]
     """The units whose work may go on until the next iteration has issued its own."""
@@ -70,7 +70,7 @@ class Candidate:
     """Why consumers compute operands of products that the producer could compute, if they do."""
     condition: ir.Expr | None = None
     """Whether an iteration is done, in terms of the loop's variable; None where all are."""
-    skew: Skew | None = None
+    skew: CrossIterationOverlap | None = None
     """How an iteration begins in the one before, if it does."""
 
     def with_stages(self, stages: int) -> Candidate:
@@ -236,7 +236,7 @@ class _Finder:
             raise Unsuitable(why)
         return replace(found, not_computed=reason)
 
-    def _copied(self, units: Sequence[Unit]) -> tuple[frozenset[int], str]:
+    def _copied(self, units: Sequence[PipelineStmt]) -> tuple[frozenset[int], str]:
         """What copies from global memory into shared tiles, with what it needs, or why nothing does."""
         try:
             plan = Producers(units, self._tiles).plan(1)
@@ -314,7 +314,7 @@ def _check_tile(tile: ir.Var, found: Candidate, body: Body, tiles: KernelTiles) 
 def _by_values(op: TileOp, stmt: tirx.Stmt) -> TileOp:
     """A copy without the names that its unit binds for itself, which the kernel doesn't know."""
     values: dict[ir.Var, ir.Expr] = {}
-    for name, value in values_of_names(stmt).items():
+    for name, value in let_values(stmt).items():
         values[name] = substitute(value, values)
     if not values:
         return op

@@ -16,10 +16,10 @@ from tvmtile.ir.kernels import is_parallel
 from tvmtile.ir.operators import TileOp, operators_in
 from tvmtile.ir.rewriting import contains
 from tvmtile.ir.scopes import is_fragment, is_global, is_shared, is_tensor
-from tvmtile.passes.tile.pipelining import KernelTiles, Mbarriers, Unit
+from tvmtile.passes.tile.pipelining import KernelTiles, Mbarriers, PipelineStmt
 
 
-def is_computed(unit: Unit) -> bool:
+def is_computed(unit: PipelineStmt) -> bool:
     """Tell whether the elements that a statement writes are more than moved, one by one."""
     operators = [op for op in operators_in(unit.stmt) if op.is_tile]
     if operators:
@@ -27,7 +27,7 @@ def is_computed(unit: Unit) -> bool:
     return contains(unit.stmt, tirx.BufferStore, lambda store: not _is_move(store))
 
 
-def computes_as_it_loads(unit: Unit) -> bool:
+def computes_as_it_loads(unit: PipelineStmt) -> bool:
     """Tell whether a statement is a loop that computes from global memory, and no copy."""
     operators = [op for op in operators_in(unit.stmt) if op.is_tile]
     return not operators and any(map(is_tensor, unit.reads))
@@ -53,7 +53,7 @@ def _is_move(store: tirx.BufferStore) -> bool:
 
 
 def computed_ahead(
-    units: Sequence[Unit], tiles: KernelTiles, ahead: Collection[int]
+    units: Sequence[PipelineStmt], tiles: KernelTiles, ahead: Collection[int]
 ) -> frozenset[int]:
     """The statements that compute operands of products from global memory, by way of fragments.
 
@@ -63,7 +63,7 @@ def computed_ahead(
 
 
 def why_not_from_tiles(
-    units: Sequence[Unit], tiles: KernelTiles, ahead: Collection[int]
+    units: Sequence[PipelineStmt], tiles: KernelTiles, ahead: Collection[int]
 ) -> str | None:
     """Why threads that multiply compute operands of products that lie in shared memory, if they do.
 
@@ -84,7 +84,7 @@ def why_not_from_tiles(
 
 
 def _closed(
-    units: Sequence[Unit], tiles: KernelTiles, ahead: Collection[int], *, from_tiles: bool
+    units: Sequence[PipelineStmt], tiles: KernelTiles, ahead: Collection[int], *, from_tiles: bool
 ) -> frozenset[int]:
     """The statements of which all that they need is theirs; with `from_tiles`, or is copied ahead."""
     found = {i for i in range(len(units)) if i not in ahead and _may_compute(units[i], tiles)}
@@ -104,7 +104,7 @@ def _closed(
     return frozenset(found) if fills_tiles else frozenset()
 
 
-def _may_compute(unit: Unit, tiles: KernelTiles) -> bool:
+def _may_compute(unit: PipelineStmt, tiles: KernelTiles) -> bool:
     """Tell whether a statement stores elements in fragments or shared tiles, and does nothing else."""
     operators = [op for op in operators_in(unit.stmt) if op.is_tile]
     is_elementwise = all(map(_is_elementwise, operators)) if operators else is_parallel(unit.inner)
@@ -130,7 +130,7 @@ class _Chain:
 
     def __init__(
         self,
-        units: Sequence[Unit],
+        units: Sequence[PipelineStmt],
         tiles: KernelTiles,
         operands: Collection[ir.Var],
         *,

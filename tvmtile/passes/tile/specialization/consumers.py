@@ -17,7 +17,7 @@ from tvmtile.passes.tile.specialization.preloads import Preload
 from tvmtile.passes.tile.specialization.ring import Ring
 from tvmtile.passes.tile.specialization.skew import skewed
 from tvmtile.passes.tile.specialization.split import Split, Splits, counters_of, parts_of
-from tvmtile.passes.tile.specialization.trips import Trips
+from tvmtile.passes.tile.specialization.trips import IterationSpace
 
 
 def consumers_of(
@@ -140,7 +140,7 @@ def _awaited(split: Split, tokens: Mapping[int, str]) -> dict[int, list[Ring]]:
 
 
 def _iteration(
-    trips: Trips,
+    trips: IterationSpace,
     split: Split,
     body: Body,
     tokens: Mapping[int, str],
@@ -196,14 +196,14 @@ def _begun(stmt: tirx.Stmt, token: str | None, *, in_flight: bool) -> list[tirx.
     return [*issued, wait(token, 1)] if in_flight else issued
 
 
-def _released(ring: Ring, trips: Trips, thread: ir.Expr) -> list[tirx.Stmt]:
+def _released(ring: Ring, trips: IterationSpace, thread: ir.Expr) -> list[tirx.Stmt]:
     """Behind the last use in an iteration: the copy is free, or that of the iteration before."""
     if not ring.in_flight:
         return ring.release(thread)
     return ring.release(thread, trips.number_before, trips.is_later)
 
 
-def _released_last(split: Split, trips: Trips, thread: ir.Expr) -> list[tirx.Stmt]:
+def _released_last(split: Split, trips: IterationSpace, thread: ir.Expr) -> list[tirx.Stmt]:
     """Behind the loop: the copies of the last iteration."""
     return [
         statement

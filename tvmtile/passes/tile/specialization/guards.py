@@ -9,7 +9,7 @@ from tvm import ir, tirx
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.ir.kernels import flattened
 from tvmtile.ir.rewriting import replace_loop, seq, substitute
-from tvmtile.passes.tile.pipelining import KernelTiles, has_effects, replayable_in
+from tvmtile.passes.tile.pipelining import KernelTiles, has_effects, is_rematerializable
 
 
 def guard_of(
@@ -26,7 +26,7 @@ def guard_of(
     for each in names:
         if isinstance(each, tirx.Bind):
             values[each.var] = substitute(each.value, values)
-    is_replayable = replayable_in(loop, tiles)
+    is_replayable = is_rematerializable(loop, tiles)
     known = [substitute(condition, values) for condition in conditions]
     if not known or not all(map(is_replayable, known)):
         return None

@@ -8,7 +8,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile.analysis.accesses import values_of_names
+from tvmtile.analysis.accesses import let_values
 from tvmtile.ir.annotations import BLOCKS_ANNOTATION, CLUSTER_ANNOTATION, NO_UNROLLING
 from tvmtile.ir.assumptions import is_assumption
 from tvmtile.ir.barriers import is_grid_barrier
@@ -200,7 +200,7 @@ _UNEQUAL = 1.15
 def _trips(loop: tirx.For, blocks: list[tirx.For], body: tirx.Stmt) -> tuple[int, list[int]]:
     """How many iterations a loop has, by the index along an axis of the grid, and this axis."""
     names: dict[ir.Var, ir.Expr] = {}
-    for name, value in values_of_names(body).items():
+    for name, value in let_values(body).items():
         names[name] = substitute(value, names)
     extent = substitute(loop.extent, names)
     known = constant(extent)

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, mutated, nodes_in
+from tvmtile._tvm import Mutator, buffer_of, mutated, nodes_in
 from tvmtile.ir.kernels import flattened, leaves_loop
-from tvmtile.ir.operands import buffer_of
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.rewriting import contains
 from tvmtile.ir.scopes import is_shared

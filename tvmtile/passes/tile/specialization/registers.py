@@ -12,7 +12,7 @@ from tvmtile.ir.operands import bits_of, static_shape
 from tvmtile.ir.operators import operator_for
 from tvmtile.ir.options import options_of
 from tvmtile.ir.threads import REGISTER_FILE, WARPGROUP, registers_of_each, whole_registers
-from tvmtile.passes.tile.pipelining import Unit
+from tvmtile.passes.tile.pipelining import PipelineStmt
 from tvmtile.passes.tile.specialization.candidates import Candidate
 from tvmtile.passes.tile.specialization.skew import registers_held
 
@@ -114,7 +114,7 @@ def registers_loaded(candidate: Candidate) -> int:
     return max(map(_loaded, computed), default=0)
 
 
-def _loaded(unit: Unit) -> int:
+def _loaded(unit: PipelineStmt) -> int:
     bits = [bits_of(var) for var in unit.reads if is_buffer_var(var)]
     elements = max(math.prod(static_shape(var)) for var in unit.writes)
     return -(-elements * max(bits, default=0) // _REGISTER_BITS // WARPGROUP)

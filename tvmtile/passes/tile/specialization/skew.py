@@ -30,9 +30,9 @@ from tvmtile.ir.operands import bits_of, static_shape
 from tvmtile.ir.rewriting import seq, substitute, with_fresh_variables
 from tvmtile.ir.scopes import is_fragment
 from tvmtile.ir.threads import WARPGROUP
-from tvmtile.passes.tile.pipelining import Body, Unit, work_of
+from tvmtile.passes.tile.pipelining import Body, PipelineStmt, work_of
 from tvmtile.passes.tile.specialization.ring import Ring
-from tvmtile.passes.tile.specialization.trips import Trips
+from tvmtile.passes.tile.specialization.trips import IterationSpace
 
 
 class Unskewed(Exception):
@@ -40,7 +40,7 @@ class Unskewed(Exception):
 
 
 @dataclass(frozen=True)
-class Skew:
+class CrossIterationOverlap:
     """The statements of an iteration, in the order in which they are done."""
 
     leading: tuple[int, ...]
@@ -64,8 +64,12 @@ class Skew:
 
 
 def skew_of(
-    units: Sequence[Unit], producers: Collection[int], kind: str, threads: int, registers: int
-) -> Skew | None:
+    units: Sequence[PipelineStmt],
+    producers: Collection[int],
+    kind: str,
+    threads: int,
+    registers: int,
+) -> CrossIterationOverlap | None:
     """How the products of a loop overlap with its next iteration; None where there are not two.
 
     The statements `producers` are another role's; `registers` is what each of the consumers has.
@@ -102,7 +106,7 @@ def skew_of(
             f"the fragments take {held} registers of a thread, of which it has {registers}; "
             f"{_SPARE} are for all else"
         )
-    return Skew(leading, early, late, second)
+    return CrossIterationOverlap(leading, early, late, second)
 
 
 _MOST_THREADS = 2 * WARPGROUP
@@ -116,7 +120,7 @@ _SPARE = 24
 _REGISTER_BITS = 32
 
 
-def _behind(second: int, others: Sequence[int], units: Sequence[Unit]) -> tuple[int, ...]:
+def _behind(second: int, others: Sequence[int], units: Sequence[PipelineStmt]) -> tuple[int, ...]:
     """The statements that depend on the end of a product, directly or through others."""
     late = [second]
     for number in others:
@@ -125,12 +129,12 @@ def _behind(second: int, others: Sequence[int], units: Sequence[Unit]) -> tuple[
     return tuple(late[1:])
 
 
-def registers_held(units: Sequence[Unit], own: Sequence[int], threads: int) -> int:
+def registers_held(units: Sequence[PipelineStmt], own: Sequence[int], threads: int) -> int:
     """What the fragments of some statements take of each thread's registers."""
     return sum(_registers_of(var, threads) for var in _fragments(units, own))
 
 
-def _fragments(units: Sequence[Unit], own: Sequence[int]) -> list[ir.Var]:
+def _fragments(units: Sequence[PipelineStmt], own: Sequence[int]) -> list[ir.Var]:
     touched = (var for number in own for var in units[number].touches)
     return [var for var in dict.fromkeys(touched) if is_buffer_var(var) and is_fragment(var)]
 
@@ -144,8 +148,8 @@ def _registers_of(fragment: ir.Var, threads: int) -> int:
 
 
 def skewed(
-    trips: Trips,
-    skew: Skew,
+    trips: IterationSpace,
+    skew: CrossIterationOverlap,
     rings: Sequence[Ring],
     body: Body,
     thread: ir.Expr,
@@ -163,8 +167,8 @@ def skewed(
 class _Skewed:
     def __init__(
         self,
-        trips: Trips,
-        skew: Skew,
+        trips: IterationSpace,
+        skew: CrossIterationOverlap,
         rings: Sequence[Ring],
         body: Body,
         thread: ir.Expr,

@@ -29,7 +29,7 @@ from tvmtile.passes.tile.specialization.registers import (
     RoleRegisters,
     registers_loaded,
 )
-from tvmtile.passes.tile.specialization.skew import Skew, Unskewed, registers_held
+from tvmtile.passes.tile.specialization.skew import CrossIterationOverlap, Unskewed, registers_held
 from tvmtile.passes.tile.specialization.split import Splits
 from tvmtile.passes.tile.specialization.splitter import Splitter
 from tvmtile.target import GpuCapability
@@ -160,7 +160,7 @@ class Specializer:
         by_registers = self._registers.blocks_at_once(threads + WARPGROUP, held)
         return min(by_registers, self._memory.blocks_at_once())
 
-    def skews(self) -> list[Skew | Unskewed | None]:
+    def skews(self) -> list[CrossIterationOverlap | Unskewed | None]:
         """How the products of each loop overlap, or why they don't; None where there are not two."""
         return self._splitter.skews()
 

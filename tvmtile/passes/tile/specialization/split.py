@@ -12,7 +12,7 @@ from tvmtile.passes.tile.specialization.candidates import Candidate
 from tvmtile.passes.tile.specialization.guards import without_guard
 from tvmtile.passes.tile.specialization.preloads import Preload
 from tvmtile.passes.tile.specialization.ring import Ring
-from tvmtile.passes.tile.specialization.trips import Trips
+from tvmtile.passes.tile.specialization.trips import IterationSpace
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Split:
     """The loop as it was."""
     rings: list[Ring]
     """Of its tiles."""
-    trips: Trips
+    trips: IterationSpace
     """Its iterations."""
 
     @property

@@ -14,9 +14,9 @@ from tvmtile.passes.tile.pipelining import BlockMemory, Mbarriers
 from tvmtile.passes.tile.specialization.candidates import Candidate, Unsuitable
 from tvmtile.passes.tile.specialization.preloads import Preload, Preloaded
 from tvmtile.passes.tile.specialization.ring import Ring
-from tvmtile.passes.tile.specialization.skew import Skew, Unskewed, skew_of
+from tvmtile.passes.tile.specialization.skew import CrossIterationOverlap, Unskewed, skew_of
 from tvmtile.passes.tile.specialization.split import Split
-from tvmtile.passes.tile.specialization.trips import KeptTrips, Trips
+from tvmtile.passes.tile.specialization.trips import FilteredIterationSpace, IterationSpace
 
 
 class Splitter:
@@ -64,10 +64,10 @@ class Splitter:
         loop = candidate.loop
         former = next((s for s in before if candidate.shares_tiles_with(s.candidate)), None)
         counter = self._counter_of(candidate) if former is None else former.trips.counter
-        trips = Trips(loop, counter)
+        trips = IterationSpace(loop, counter)
         if candidate.condition is not None:
             assert counter is not None, "where some are left out, iterations are counted"
-            trips = KeptTrips.named(loop, counter, candidate.condition)
+            trips = FilteredIterationSpace.named(loop, counter, candidate.condition)
         warps = self._launch.num_threads // WARP_SIZE
         rings = [
             Ring(
@@ -108,7 +108,7 @@ class Splitter:
         variable = None if around is None else around.loop_var
         return Preload(tile, candidate.loop.loop_var, ring, variable, count, is_early)
 
-    def skews(self) -> list[Skew | Unskewed | None]:
+    def skews(self) -> list[CrossIterationOverlap | Unskewed | None]:
         """How the products of each loop overlap, or why they don't; None where there are not two."""
         return [
             self._unskewed.get(variable, split.candidate.skew)
@@ -123,7 +123,7 @@ class Splitter:
             self._unskewed[candidate.loop.loop_var] = obstacle
             return candidate
 
-    def _skew_of(self, candidate: Candidate) -> Skew | None:
+    def _skew_of(self, candidate: Candidate) -> CrossIterationOverlap | None:
         threads = self._launch.num_threads
         skew = skew_of(candidate.units, candidate.producers, self._kind, threads, self._registers)
         if skew is not None and candidate.stages == 1:

@@ -19,7 +19,7 @@ from tvmtile.passes.tile.pipelining import other_annotations
 
 
 @dataclass(frozen=True)
-class Trips:
+class IterationSpace:
     """All iterations of a loop."""
 
     loop: tirx.For
@@ -28,7 +28,7 @@ class Trips:
     may be some.
     """
 
-    def of(self, loop: tirx.For) -> Trips:
+    def of(self, loop: tirx.For) -> IterationSpace:
         """Those of the same loop in a kernel that is written anew."""
         return replace(self, loop=loop)
 
@@ -135,7 +135,7 @@ class Trips:
 
 
 @dataclass(frozen=True)
-class KeptTrips(Trips):
+class FilteredIterationSpace(IterationSpace):
     """The iterations for which a condition holds.
 
     Each role looks for the next one at the end of an iteration, so that what is done is in no branch:
@@ -162,7 +162,7 @@ class KeptTrips(Trips):
     """The number of an iteration, in it."""
 
     @classmethod
-    def named(cls, loop: tirx.For, counter: ir.Var, condition: ir.Expr) -> KeptTrips:
+    def named(cls, loop: tirx.For, counter: ir.Var, condition: ir.Expr) -> FilteredIterationSpace:
         """Those, with variables of their own."""
         name, ty = loop.loop_var.name, loop.loop_var.ty
         following = tirx.decl_buffer((1,), str(ty.dtype), name=f"{name}_next", scope="local")

@@ -1,4 +1,4 @@
-"""StoreNames: the values of names that TVM would multiply are kept in memory."""
+"""SpillNestedLets: the values of names that TVM would multiply are kept in memory."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _MOST_COPIES_FOR_LLVM = 1000
 """More takes seconds."""
 
 
-@prim_func_pass("StoreNames")
-def StoreNames(func: tirx.PrimFunc) -> tirx.PrimFunc:
+@prim_func_pass("SpillNestedLets")
+def SpillNestedLets(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Store what names of expressions (`T.Let`) and lines stand for, where too many are in one another.
 
     TVM's generator for LLVM tells its analyzer what each name stands for, which then puts that in every

@@ -1,4 +1,4 @@
-"""HoldIndices: indices of asynchronous copies stay in registers over a loop."""
+"""HoistGatherIndices: indices of asynchronous copies stay in registers over a loop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, mapped, mutated, nodes_in
+from tvmtile._tvm import Mutator, buffer_of, mapped, mutated, nodes_in
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.asynchronous import CP_ASYNC, issued, kind_of
@@ -28,8 +28,8 @@ _Index = tuple[ir.TensorLoad, tuple[tirx.For, ...]]
 """The load of an index, and the unrolled loops around it."""
 
 
-@prim_func_pass("HoldIndices", requires=(Property.NO_PARALLEL,))
-def HoldIndices(func: tirx.PrimFunc) -> tirx.PrimFunc:
+@prim_func_pass("HoistGatherIndices", requires=(Property.NO_PARALLEL,))
+def HoistGatherIndices(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Load the indices by which a loop copies from shared memory once, in front of the loop.
 
     The instructions of asynchronous copies are barriers to the compiler of CUDA: it loads an index from
@@ -119,7 +119,7 @@ def _indices_of(copy: ir.Call) -> list[ir.TensorLoad]:
     return [
         load
         for load in nodes_in(copy, ir.TensorLoad)
-        if is_shared(load.source) and not any(map(load.same_as, addressed))
+        if is_shared(buffer_of(load)) and not any(map(load.same_as, addressed))
     ]
 
 
@@ -131,7 +131,7 @@ def _registers_for(
 ) -> tuple[ir.TensorLoad, list[tirx.Stmt]]:
     """What stands for a load, and the statements that make it so."""
     shape = [each.extent for each in around] or [tirx.const(1, "int32")]
-    name, dtype = f"{load.source.name}_held", str(load.source.ty.dtype)
+    name, dtype = f"{buffer_of(load).name}_held", str(buffer_of(load).ty.dtype)
     registers = tirx.decl_buffer(shape, dtype, name=name, scope="local")
     place: list[ir.Expr] = [each.loop_var - each.min for each in around] or [tirx.const(0, "int32")]
     body: tirx.Stmt = tirx.BufferStore(registers, load, place)

@@ -1,4 +1,4 @@
-"""LowerExits: a thread that returns, or an iteration that ends early, skips what follows."""
+"""StructureExits: a thread that returns, or an iteration that ends early, skips what follows."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from tvmtile.ir.rewriting import contains, replace_loop, seq
 from tvmtile.ir.spans import location_of
 
 
-@prim_func_pass("LowerExits", establishes=(Property.EXITS_ARE_BRANCHES,))
-def LowerExits(func: tirx.PrimFunc) -> tirx.PrimFunc:
+@prim_func_pass("StructureExits", establishes=(Property.EXITS_ARE_BRANCHES,))
+def StructureExits(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Turn `T.thread_return()`, and exits of loops that may be no loops, into branches.
 
     What follows a branch that leaves moves into its other side. An exit further inside, in a loop or

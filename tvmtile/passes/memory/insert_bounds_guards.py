@@ -1,4 +1,4 @@
-"""GuardGlobalAccess: a tile may reach over the edge of a tensor."""
+"""InsertBoundsGuards: a tile may reach over the edge of a tensor."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import is_buffer_var, nodes_in
+from tvmtile._tvm import buffer_of, is_buffer_var, nodes_in
 from tvmtile.ir.calls import takes_address
-from tvmtile.ir.extents import take_for_extents
+from tvmtile.ir.extents import assume_extents_nonnegative
 from tvmtile.ir.kernels import bound_target, is_kernel, is_parallel, with_body
-from tvmtile.ir.operands import buffer_of, origin_of
+from tvmtile.ir.operands import origin_of
 from tvmtile.ir.operators import TileOp, operator_of, operators_in
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, has_effect, seq, with_fresh_variables
@@ -23,9 +23,9 @@ from tvmtile.passes.memory.nest_bounds import Index, NestBounds, within_axis
 
 
 @prim_func_pass(
-    "GuardGlobalAccess", requires=(Property.NO_TILE_OPERATORS,), establishes=(Property.IN_BOUNDS,)
+    "InsertBoundsGuards", requires=(Property.NO_TILE_OPERATORS,), establishes=(Property.IN_BOUNDS,)
 )
-def GuardGlobalAccess(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def InsertBoundsGuards(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Make every access that may lie outside a tensor in global memory safe.
 
     Loads outside read as zero, or what `T.annotate_safe_value` says, lane by lane where they are of
@@ -39,7 +39,7 @@ def GuardGlobalAccess(func: tirx.PrimFunc) -> tirx.PrimFunc:
     target = bound_target(func)
     on_cpu = target is not None and target.kind.name == "llvm"
     guard = _Guard(_tensors_of(func), _safe_values_of(func), on_cpu=on_cpu)
-    take_for_extents(guard.analyzer, func.params)
+    assume_extents_nonnegative(guard.analyzer, func.params)
     return with_body(func, guard.rewrite(func.body))
 
 
@@ -142,9 +142,9 @@ class _Guard(ScopedRewriter):
     def visit_load(self, node: ir.TensorLoad) -> ir.Expr:
         load = self.descend(node)
         bindings, indices = _effects_once(load.indices)
-        if self._condition(load.source, indices) is None:
+        if self._condition(buffer_of(load), indices) is None:
             return load
-        lanes = [self._guarded_load(load.source, lane) for lane in _lanes(indices)]
+        lanes = [self._guarded_load(buffer_of(load), lane) for lane in _lanes(indices)]
         guarded = lanes[0] if len(lanes) == 1 else tirx.Shuffle(lanes, list(range(len(lanes))))
         for var, index in reversed(bindings):
             guarded = tirx.Let(var, index, guarded)
@@ -208,7 +208,7 @@ class _Guard(ScopedRewriter):
         """An address is not an access: its user knows what lies inside."""
         element = node.args[0]
         indices = [self.mutate(index) for index in element.indices]
-        place = tirx.BufferLoad(element.source, indices)
+        place = tirx.BufferLoad(buffer_of(element), indices)
         return ir.Call(node.op, [place], attrs=node.attrs, span=node.span, ret_ty=node.ty)
 
     def _places_inside(self, op: TileOp) -> ir.Expr | None:

@@ -13,14 +13,14 @@ from collections.abc import Callable, Sequence
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import mapped, walk
+from tvmtile._tvm import buffer_of, mapped, walk
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.codegen.device import device_pass
 from tvmtile.ir.kernels import with_body
 
 
-@device_pass("KeepElements")
-def KeepElements(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
+@device_pass("PreventVectorArrays")
+def PreventVectorArrays(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
     """Hide such strides in kernels for Metal."""
     if kind != "metal":
         return func
@@ -29,7 +29,7 @@ def KeepElements(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
     analyzer = Analyzer()
 
     def read(load: ir.TensorLoad) -> ir.Expr:
-        width = lanes.get(root(load.source))
+        width = lanes.get(root(buffer_of(load)))
         last = load.indices[-1]
         if width is None or isinstance(last, tirx.Ramp):
             return load
@@ -37,7 +37,7 @@ def KeepElements(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
         if stride <= width or stride % width:
             return load
         hidden = tirx.bitwise_or(last, tirx.const(0, str(last.ty.dtype)))
-        return tirx.BufferLoad(load.source, [*load.indices[:-1], hidden])
+        return tirx.BufferLoad(buffer_of(load), [*load.indices[:-1], hidden])
 
     return with_body(func, mapped(func.body, (ir.TensorLoad, read)))
 
@@ -54,6 +54,6 @@ def _vector_lanes(body: tirx.Stmt, root: Callable[[ir.Var], ir.Var]) -> dict[ir.
     walk(
         body,
         (tirx.BufferStore, lambda store: note(store.buffer, store.indices)),
-        (ir.TensorLoad, lambda load: note(load.source, load.indices)),
+        (ir.TensorLoad, lambda load: note(buffer_of(load), load.indices)),
     )
     return lanes

@@ -1,4 +1,4 @@
-"""DropIdleTokens: remove signals and waits of tokens without work."""
+"""EliminateEmptyAsyncGroups: remove signals and waits of tokens without work."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 
 
-@prim_func_pass("DropIdleTokens", requires=(Property.NO_PARALLEL,))
-def DropIdleTokens(func: tirx.PrimFunc) -> tirx.PrimFunc:
+@prim_func_pass("EliminateEmptyAsyncGroups", requires=(Property.NO_PARALLEL,))
+def EliminateEmptyAsyncGroups(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Remove the signals of tokens on which nothing is issued, and the waits for them.
 
     InjectPipeline gives a token to all copies that run ahead; whether their elements can be copied

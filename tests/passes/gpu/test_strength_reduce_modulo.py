@@ -1,4 +1,4 @@
-"""CarryRemainders: which remainders are carried; that they are right, the catalogue says."""
+"""StrengthReduceModulo: which remainders are carried; that they are right, the catalogue says."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import tvm
 from tvm.script import from_source
 
-from tvmtile.passes import CarryRemainders
+from tvmtile.passes import StrengthReduceModulo
 
 KERNEL = """
 @T.prim_func
@@ -46,5 +46,5 @@ def main(A: T.Buffer((300,), "int32"), n: T.int32):
 def test_what_counts_by_one_from_registers_is_carried(line, count):
     source = KERNEL.replace("LINE", line.replace("; ", "\n" + " " * 16))
     func = from_source(source, {"T": tvm.script.tirx})
-    text = CarryRemainders(tvm.ir.IRModule({"main": func}))["main"].script()
+    text = StrengthReduceModulo(tvm.ir.IRModule({"main": func}))["main"].script()
     assert len(set(re.findall(r"k_(?:remainder|parity)\w*", text))) == count

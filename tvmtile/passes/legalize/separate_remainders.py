@@ -1,4 +1,4 @@
-"""KeepRemainders: indices keep the remainders and quotients that are written in them."""
+"""SeparateRemainders: indices keep the remainders and quotients that are written in them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvmtile._tvm import Replacement, nodes_in
+from tvmtile._tvm import Replacement, buffer_of, nodes_in
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import prim_func_pass
@@ -20,8 +20,8 @@ _DIVISIONS = (tirx.FloorDiv, tirx.FloorMod)
 _BITWISE = (tirx.BitwiseAnd, tirx.BitwiseOr, tirx.BitwiseXor)
 
 
-@prim_func_pass("KeepRemainders")
-def KeepRemainders(func: tirx.PrimFunc) -> tirx.PrimFunc:
+@prim_func_pass("SeparateRemainders")
+def SeparateRemainders(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Hide indices in which a loop variable is divided with different offsets, or counted down.
 
     TVM's FlattenBuffer pads a loop variable for the offset of one division, and takes the padded one
@@ -67,7 +67,7 @@ class _Keeper(ScopedRewriter):
     def visit_load(self, node: ir.TensorLoad) -> ir.Expr:
         load = self.descend(node)
         kept = self._kept(load.indices)
-        return load if kept is None else tirx.BufferLoad(load.source, kept, load.span)
+        return load if kept is None else tirx.BufferLoad(buffer_of(load), kept, load.span)
 
     def visit_store(self, node: tirx.BufferStore) -> tirx.Stmt:
         store = self.descend(node)
@@ -78,15 +78,15 @@ class _Keeper(ScopedRewriter):
 
     def _kept(self, indices: Sequence[ir.Expr]) -> list[Any] | None:
         """The indices simplified where terms cancel, and one of them hidden; None as they are."""
-        written_out = [substitute(index, self._values) for index in indices]
-        if all(map(_is_plain, written_out)):
+        unrolled_statement_count = [substitute(index, self._values) for index in indices]
+        if all(map(_is_plain, unrolled_statement_count)):
             return None
         kept = None
-        if any(map(_cancels, written_out)):
-            kept = indices = written_out = [
-                self.analyzer.canonical_simplify(index) for index in written_out
+        if any(map(_cancels, unrolled_statement_count)):
+            kept = indices = unrolled_statement_count = [
+                self.analyzer.canonical_simplify(index) for index in unrolled_statement_count
             ]
-        divisions = _divisions(written_out)
+        divisions = _divisions(unrolled_statement_count)
         if not self._differ(divisions) and not (
             any(self._counts_down(division.a) for division in divisions)
             and not self._is_left_alone(indices)
@@ -94,7 +94,7 @@ class _Keeper(ScopedRewriter):
             return kept
         # What no loop changes TVM takes for a constant, hidden or not, and so a name that it
         # does not write out, such as one of a value with a cast.
-        chosen = self._dividing(indices)[:1] or self._dividing(written_out)
+        chosen = self._dividing(indices)[:1] or self._dividing(unrolled_statement_count)
         return [_hidden(index) if n in chosen else index for n, index in enumerate(indices)]
 
     def _dividing(self, indices: Sequence[ir.Expr]) -> list[int]:

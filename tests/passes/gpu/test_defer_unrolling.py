@@ -1,4 +1,4 @@
-"""LeaveUnrolling: the nests of a very long kernel are loops for the compiler of the source."""
+"""DeferUnrolling: the nests of a very long kernel are loops for the compiler of the source."""
 
 from __future__ import annotations
 

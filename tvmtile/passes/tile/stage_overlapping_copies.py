@@ -1,4 +1,4 @@
-"""StageOverlaps: what works within one buffer reads all that it needs before it writes."""
+"""StageOverlappingCopies: what works within one buffer reads all that it needs before it writes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
+from tvmtile._tvm import buffer_of
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.errors import InvalidOperand
 from tvmtile.ir.kernels import with_body
@@ -19,8 +20,8 @@ from tvmtile.ir.scopes import FRAGMENT_SCOPE, SHARED_SCOPE, is_fragment, is_priv
 from tvmtile.ir.spans import location_of
 
 
-@prim_func_pass("StageOverlaps", requires=(Property.REGIONS,))
-def StageOverlaps(func: tirx.PrimFunc) -> tirx.PrimFunc:
+@prim_func_pass("StageOverlappingCopies", requires=(Property.REGIONS,))
+def StageOverlappingCopies(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Copy by way of a tile where source and target may have elements in common.
 
     The threads of a block move elements in no order. The tile is a fragment; between two parts of a
@@ -55,11 +56,11 @@ class _Stage(ScopedRewriter):
 
     def _apart(self, node: tirx.Evaluate, op: TileOp) -> tirx.Stmt:
         """An operator that writes by another name what it reads, with copies of what it reads."""
-        written = [o.source for o in op.writes() if isinstance(o, ir.TensorRegion)]
+        written = [buffer_of(o) for o in op.writes() if isinstance(o, ir.TensorRegion)]
         roots = set(map(self._aliases.root, written))
         before: list[tirx.Stmt] = []
         for operand in op.reads():
-            source = operand.source if isinstance(operand, ir.TensorRegion) else None
+            source = buffer_of(operand) if isinstance(operand, ir.TensorRegion) else None
             if source is None or source in written or self._aliases.root(source) not in roots:
                 continue
             tile = _tile_for(operand, location_of(node.value), SHARED_SCOPE)
@@ -72,9 +73,9 @@ class _Stage(ScopedRewriter):
 
     def _overlap(self, source: ir.TensorRegion, target: ir.TensorRegion) -> bool:
         """Tell whether an element that is read may be another one that is written."""
-        if not self._aliases.root(source.source).same_as(self._aliases.root(target.source)):
+        if not self._aliases.root(buffer_of(source)).same_as(self._aliases.root(buffer_of(target))):
             return False
-        if not source.source.same_as(target.source):
+        if not buffer_of(source).same_as(buffer_of(target)):
             return True
         same = all(
             self.analyzer.can_prove_equal(a.min, b.min)
@@ -89,13 +90,13 @@ class _Stage(ScopedRewriter):
 def _copied(source: ir.TensorRegion, tile: ir.Var) -> tirx.Stmt:
     def element(indices: list[ir.Var]) -> tirx.Stmt:
         place = [r.min + index for r, index in zip(source.region, indices, strict=True)]
-        return tirx.BufferStore(tile, tirx.BufferLoad(source.source, place), indices)
+        return tirx.BufferStore(tile, tirx.BufferLoad(buffer_of(source), place), indices)
 
     return nest(tile.ty.shape, element)
 
 
 def _tile_for(source: ir.TensorRegion, location: Any, scope: str = "") -> ir.Var:
-    buffer = source.source
+    buffer = buffer_of(source)
     extents = [constant(r.extent) for r in source.region]
     if None in extents:
         raise InvalidOperand(

@@ -1,4 +1,4 @@
-"""StoreNames: names in one another are stored, where TVM would multiply their values."""
+"""SpillNestedLets: names in one another are stored, where TVM would multiply their values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import tvmtile.language as T
 from tests.fuzz.run import _processor_time as processor_time
 from tvmtile._tvm import mapped, walk
 from tvmtile.ir.rewriting import contains
-from tvmtile.passes import StoreNames
+from tvmtile.passes import SpillNestedLets
 
 
 @S.prim_func
@@ -43,7 +43,7 @@ def program(value):
 
 
 def stored(value):
-    return StoreNames(program(value))["main"].body
+    return SpillNestedLets(program(value))["main"].body
 
 
 def test_what_is_computed_under_a_condition_stays_there():

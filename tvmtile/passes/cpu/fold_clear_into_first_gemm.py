@@ -1,4 +1,4 @@
-"""ClearByProducts: the first of a loop's products begins the sums that were cleared before."""
+"""FoldClearIntoFirstGemm: the first of a loop's products begins the sums that were cleared before."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import mapped
+from tvmtile._tvm import buffer_of, mapped
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.kernels import leaves_loop, with_kernels
@@ -20,8 +20,8 @@ from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import mentions, replace_loop, seq, substitute
 
 
-@prim_func_pass("ClearByProducts", requires=(Property.IMPLEMENTATIONS,))
-def ClearByProducts(func: tirx.PrimFunc) -> tirx.PrimFunc:
+@prim_func_pass("FoldClearIntoFirstGemm", requires=(Property.IMPLEMENTATIONS,))
+def FoldClearIntoFirstGemm(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Let the first product of a loop set a tile that was cleared for the loop.
 
     The sums of a product begin in registers then: they are neither stored as zeros nor loaded, which
@@ -42,7 +42,7 @@ def _without_clears(node: tirx.SeqStmt, aliased: set[ir.Var]) -> tirx.Stmt:
     statements, left_out = list(node.seq), []
     for position, statement in enumerate(statements):
         cleared = _cleared(statement)
-        if cleared is None or cleared.source in aliased:
+        if cleared is None or buffer_of(cleared) in aliased:
             continue
         for user in range(position + 1, len(statements)):
             if leaves_loop(statements[user]):
@@ -68,7 +68,7 @@ def _cleared(statement: tirx.Stmt) -> ir.TensorRegion | None:
 
 
 def _uses(statement: tirx.Stmt, tile: ir.TensorRegion) -> bool:
-    return any(access.buffer.same_as(tile.source) for access in accesses_of(statement))
+    return any(access.buffer.same_as(buffer_of(tile)) for access in accesses_of(statement))
 
 
 def _begun(loop: tirx.Stmt, tile: ir.TensorRegion) -> tirx.Stmt | None:
@@ -97,7 +97,7 @@ def _at(op: TileOp, variable: ir.Var, value: ir.Expr) -> TileOp:
         if isinstance(operand, ir.TensorRegion):
             origin = [simplify(substitute(r.min, {variable: value})) for r in operand.region]
             extents = [simplify(substitute(r.extent, {variable: value})) for r in operand.region]
-            op = op.with_operand(item.name, region(operand.source, origin, extents))
+            op = op.with_operand(item.name, region(buffer_of(operand), origin, extents))
     return op
 
 
@@ -108,7 +108,7 @@ def _adds_to(op: TileOp, tile: ir.TensorRegion) -> bool:
         return bool(tvm_ffi.structural_equal(operand, tile))
 
     reads = [o for o in op.reads() if getattr(o, "source", None) is not None]
-    mine = [o for o in reads if o.source.same_as(tile.source)]
+    mine = [o for o in reads if buffer_of(o).same_as(buffer_of(tile))]
     writes = op.writes()
     is_sum = op.is_product and len(mine) == 1 and len(writes) == 1
     return is_sum and is_it(mine[0]) and is_it(writes[0])

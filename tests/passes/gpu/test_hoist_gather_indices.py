@@ -8,7 +8,7 @@ import pytest
 import tvm
 from tvm.script import from_source
 
-from tvmtile.passes import HoldIndices
+from tvmtile.passes import HoistGatherIndices
 
 KERNEL = """
 @T.prim_func
@@ -33,7 +33,7 @@ def held(*lines, place="rows[tx]"):
     body = "\n".join(" " * 20 + line.replace("COPY", COPY) for line in lines)
     source = KERNEL.replace("BODY", body).replace("PLACE", place)
     func = from_source(source, {"T": tvm.script.tirx})
-    text = HoldIndices(tvm.ir.IRModule({"main": func}))["main"].script()
+    text = HoistGatherIndices(tvm.ir.IRModule({"main": func}))["main"].script()
     found = re.findall(r"_held\w*(?:: T.int32 =| = T.alloc_\w+\(\((\d+),\))", text)
     return [int(count or 1) for count in found]
 

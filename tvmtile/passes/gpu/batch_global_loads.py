@@ -1,4 +1,4 @@
-"""LoadFirst: what a thread copies by elements it loads before it stores any of it."""
+"""BatchGlobalLoads: what a thread copies by elements it loads before it stores any of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, mutated
+from tvmtile._tvm import Mutator, buffer_of, mutated
 from tvmtile.ir.kernels import flattened, with_kernels
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -27,8 +27,8 @@ _MOST_ELEMENTS = 32
 """That are loaded at once: each is in a register of its own until its word is put together."""
 
 
-@prim_func_pass("LoadFirst", requires=(Property.NO_PARALLEL, Property.NO_FRAGMENTS))
-def LoadFirst(func: tirx.PrimFunc) -> tirx.PrimFunc:
+@prim_func_pass("BatchGlobalLoads", requires=(Property.NO_PARALLEL, Property.NO_FRAGMENTS))
+def BatchGlobalLoads(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Split loops that load the elements of a word and store it, so that all loads come first.
 
     Rows that begin anywhere are loaded by elements, and stored to a tile by words. A store waits for
@@ -92,9 +92,9 @@ def _with_arrays(
         return [first + index]
 
     def load(node: ir.TensorLoad, mutator: Mutator) -> ir.Expr:
-        if node.source not in arrays:
+        if buffer_of(node) not in arrays:
             return mutator.default_mutate(node)
-        return tirx.BufferLoad(arrays[node.source], places(node.source, node.indices))
+        return tirx.BufferLoad(arrays[buffer_of(node)], places(buffer_of(node), node.indices))
 
     def store(node: tirx.BufferStore, mutator: Mutator) -> tirx.Stmt:
         result = mutator.default_mutate(node)
@@ -135,7 +135,7 @@ def _loads(stmt: tirx.Stmt, word: ir.Var) -> bool:
         return False
     value = stmt.body.value
     loads = contains(value, ir.TensorLoad)
-    others = contains(value, ir.TensorLoad, lambda load: not is_global(load.source))
+    others = contains(value, ir.TensorLoad, lambda load: not is_global(buffer_of(load)))
     return stmt.body.buffer.same_as(word) and loads and not others and not has_effect(value)
 
 
@@ -146,7 +146,7 @@ def _stores(stmts: list[tirx.Stmt], word: ir.Var) -> bool:
         return False
     declared = [name for name in names if isinstance(name, tirx.DeclBuffer)]
     views = {word, *(name.buffer for name in declared if _is_view(name, word))}
-    is_word = isinstance(last.value, ir.TensorLoad) and last.value.source in views
+    is_word = isinstance(last.value, ir.TensorLoad) and buffer_of(last.value) in views
     return is_word and len(declared) == len(names)
 
 

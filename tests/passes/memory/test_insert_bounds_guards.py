@@ -1,4 +1,4 @@
-"""GuardGlobalAccess: what no program of the catalogue shows of accesses over the edge of a tensor."""
+"""InsertBoundsGuards: what no program of the catalogue shows of accesses over the edge of a tensor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LeaveUnrolling: the compiler of a kernel's source unrolls what is guarded, or very long."""
+"""DeferUnrolling: the compiler of a kernel's source unrolls what is guarded, or very long."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tvm import ir, tirx
 from tvmtile._tvm import OPAQUE, Mutator, is_buffer_var, mutated, nodes_in
 from tvmtile.ir.annotations import UNROLL_BY_TVM
 from tvmtile.ir.calls import effect_of, is_if_then_else
-from tvmtile.ir.kernels import statements_of, with_kernels, written_out
+from tvmtile.ir.kernels import statements_of, unrolled_statement_count, with_kernels
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, defined_in, replace_loop, variables_of
@@ -21,8 +21,8 @@ _MOST_OPERATIONS = 56 * 1024
 """Of a kernel's nests that are written out here: with as many, each pass of TVM takes a second."""
 
 
-@prim_func_pass("LeaveUnrolling", requires=(Property.NO_PARALLEL, Property.NO_FRAGMENTS))
-def LeaveUnrolling(func: tirx.PrimFunc) -> tirx.PrimFunc:
+@prim_func_pass("DeferUnrolling", requires=(Property.NO_PARALLEL, Property.NO_FRAGMENTS))
+def DeferUnrolling(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Leave nests whose accesses dynamic extents guard to the compiler of the source to unroll.
 
     A guard per element makes a branch of each, and TVM simplifies every one of them several times. As
@@ -50,7 +50,7 @@ def LeaveUnrolling(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def _nests(stmt: tirx.Stmt) -> Iterator[tirx.For]:
     """The outermost unrolled loops that are long, and may be loops in the source."""
     if isinstance(stmt, tirx.For) and stmt.kind == tirx.ForKind.UNROLLED:
-        if written_out(stmt) <= _FEW_STATEMENTS:
+        if unrolled_statement_count(stmt) <= _FEW_STATEMENTS:
             return
         if not _has_operands(stmt):
             yield stmt

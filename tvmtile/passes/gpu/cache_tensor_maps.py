@@ -1,4 +1,4 @@
-"""KeepTensorMaps: the host encodes a tensor map once for a tensor and a shape."""
+"""CacheTensorMaps: the host encodes a tensor map once for a tensor and a shape."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tvmtile.ir.rewriting import seq
 from tvmtile.ir.tensor_maps import is_encoder
 
 
-@prim_func_pass("KeepTensorMaps", requires=(Property.NO_TILE_OPERATORS,))
-def KeepTensorMaps(func: tirx.PrimFunc) -> tirx.PrimFunc:
+@prim_func_pass("CacheTensorMaps", requires=(Property.NO_TILE_OPERATORS,))
+def CacheTensorMaps(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Look for a map that an earlier launch has encoded before it is encoded.
 
     What the map is made of is compared: the tensor's address and all numbers that differ between calls.

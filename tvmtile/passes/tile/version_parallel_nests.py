@@ -1,4 +1,4 @@
-"""UnswitchConditions: conditions that hold for whole elementwise nests are decided once."""
+"""VersionParallelNests: conditions that hold for whole elementwise nests are decided once."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.types import ORDERS, Binary
 
 
-@prim_func_pass("UnswitchConditions", requires=(Property.NO_TILE_OPERATORS,))
-def UnswitchConditions(func: tirx.PrimFunc) -> tirx.PrimFunc:
+@prim_func_pass("VersionParallelNests", requires=(Property.NO_TILE_OPERATORS,))
+def VersionParallelNests(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Decide the conditions in a nest of `T.Parallel` before it, where they hold for all of it.
 
     A user's own bounds check, `if y < M and x < N`, holds for all iterations of all tiles but the last

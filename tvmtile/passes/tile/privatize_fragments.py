@@ -1,4 +1,4 @@
-"""OwnFragments: a fragment that each thread stores to for itself is one of each thread."""
+"""PrivatizeFragments: a fragment that each thread stores to for itself is one of each thread."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tvmtile.ir.rewriting import contains, replace_loop, retyped, substitute
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_fragment, is_in_registers, is_private
 
 
-@prim_func_pass("OwnFragments", requires=(Property.REGIONS, Property.GROUPS))
-def OwnFragments(func: tirx.PrimFunc) -> tirx.PrimFunc:
+@prim_func_pass("PrivatizeFragments", requires=(Property.REGIONS, Property.GROUPS))
+def PrivatizeFragments(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Make a `T.alloc_local` of a fragment in which threads store different values.
 
     The elements of a fragment are those of a block. A statement outside of `T.Parallel` that stores

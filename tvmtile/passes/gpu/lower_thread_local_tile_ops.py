@@ -1,4 +1,4 @@
-"""ExpandPrivateTiles: every thread does the operators on its own tiles by itself."""
+"""LowerThreadLocalTileOps: every thread does the operators on its own tiles by itself."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _MOST_TOGETHER = 64
 """Elements of a row that move as vectors."""
 
 
-@prim_func_pass("ExpandPrivateTiles", requires=(Property.REGIONS,))
-def ExpandPrivateTiles(func: tirx.PrimFunc) -> tirx.PrimFunc:
+@prim_func_pass("LowerThreadLocalTileOps", requires=(Property.REGIONS,))
+def LowerThreadLocalTileOps(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Write operators that each thread does for itself out as loops.
 
     These are the ones on tiles of `T.alloc_local` and `T.alloc_var`, and those whose operands depend on

@@ -1,4 +1,4 @@
-"""DoScalarsOnce: scalar work of kernels that name no thread is done once a block."""
+"""RunScalarEffectsOnce: scalar work of kernels that name no thread is done once a block."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Replacement
+from tvmtile._tvm import Replacement, buffer_of
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.barriers import is_barrier_of_blocks
@@ -18,8 +18,8 @@ from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.scopes import SHARED_SCOPE, is_global, is_private
 
 
-@prim_func_pass("DoScalarsOnce")
-def DoScalarsOnce(func: tirx.PrimFunc) -> tirx.PrimFunc:
+@prim_func_pass("RunScalarEffectsOnce")
+def RunScalarEffectsOnce(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Do atomic operations, and reads of what is written, once a block, where no thread is named.
 
     A kernel that never asks which thread it is says what a block does, so the number of its threads
@@ -106,7 +106,9 @@ class _Once(ScopedRewriter):
         if _is_atomic(value):
             return _taken(value, "former")
         is_scalar = ir.is_prim_expr(value) and int(value.ty.dtype.lanes) == 1
-        if not is_scalar or not contains(value, ir.TensorLoad, lambda n: n.source in self._written):
+        if not is_scalar or not contains(
+            value, ir.TensorLoad, lambda n: buffer_of(n) in self._written
+        ):
             return [], value
         if str(value.ty.dtype) != "bool":
             return _taken(value, "taken")

@@ -1,4 +1,4 @@
-"""Legalize: bring the tile operators of a program into one form."""
+"""NormalizeOperands: bring the tile operators of a program into one form."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tvmtile.ir.scopes import is_fragment
 from tvmtile.transform import NO_TENSOR_MAPS
 
 
-@prim_func_pass("Legalize", establishes=(Property.REGIONS,))
-def Legalize(func: tirx.PrimFunc) -> tirx.PrimFunc:
+@prim_func_pass("NormalizeOperands", establishes=(Property.REGIONS,))
+def NormalizeOperands(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Make every operand of a tile operator an explicit region.
 
     Whole buffers and elements that name a tile's origin are what users write; from here on an operand

@@ -1,4 +1,4 @@
-"""KeepNames: costly values are computed once, where they are named."""
+"""PreventLetInlining: costly values are computed once, where they are named."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tvmtile._tvm import Replacement, mapped
 from tvmtile.codegen.once import once
 from tvmtile.ir.calls import is_if_then_else
 from tvmtile.ir.divisions import is_division, is_integer, rounded_to_zero
-from tvmtile.ir.extents import take_for_extents
+from tvmtile.ir.extents import assume_extents_nonnegative
 from tvmtile.ir.kernels import with_kernels
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import contains, reads_no_memory
@@ -18,8 +18,8 @@ from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.types import Binary
 
 
-@prim_func_pass("KeepNames")
-def KeepNames(func: tirx.PrimFunc) -> tirx.PrimFunc:
+@prim_func_pass("PreventLetInlining")
+def PreventLetInlining(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Keep the names of costly values, which TVM would recompute at every use.
 
     That is a division by what is no constant, a choice between two values, and a value that holds names
@@ -31,7 +31,7 @@ def KeepNames(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     def keep(kernel: tirx.For) -> tirx.For:
         rewriter = _Keep()
-        take_for_extents(rewriter.analyzer, func.params)
+        assume_extents_nonnegative(rewriter.analyzer, func.params)
         return rewriter.rewrite(kernel)
 
     return with_kernels(func, keep)

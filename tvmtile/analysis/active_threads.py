@@ -33,19 +33,19 @@ class Condition:
         The rest is the same for all threads.
     """
 
-    def __init__(self, condition: ir.Expr, comers: Comers) -> None:
+    def __init__(self, condition: ir.Expr, active: ActiveThreads) -> None:
         self.on_threads: list[Any] = []
         self.others: list[Any] = []
-        self.taken: Threads = comers.all
+        self.taken: Threads = active.all
         for part in conjuncts(condition):
-            value = comers.value_of(part)
+            value = active.value_of(part)
             (self.others if value is None else self.on_threads).append(part)
             if value is not None:
                 self.taken = self.taken & value.astype(bool)
-        self.is_uniform_else = not any(map(comers.variance.may_diverge, self.others))
+        self.is_uniform_else = not any(map(active.variance.may_diverge, self.others))
 
 
-class Comers:
+class ActiveThreads:
     """Follows which threads come, for a rewriting that goes through a kernel.
 
     Attributes

@@ -1,4 +1,4 @@
-"""CarryRemainders: loops carry the remainders of numbers that they count on."""
+"""StrengthReduceModulo: loops carry the remainders of numbers that they count on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import Mutator, mapped, mutated, nodes_in
+from tvmtile._tvm import Mutator, buffer_of, mapped, mutated, nodes_in
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.extents import is_power_of_two
@@ -28,8 +28,8 @@ from tvmtile.ir.rewriting import (
 from tvmtile.ir.scopes import is_private
 
 
-@prim_func_pass("CarryRemainders", requires=(Property.NO_PARALLEL, Property.NO_FRAGMENTS))
-def CarryRemainders(func: tirx.PrimFunc) -> tirx.PrimFunc:
+@prim_func_pass("StrengthReduceModulo", requires=(Property.NO_PARALLEL, Property.NO_FRAGMENTS))
+def StrengthReduceModulo(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Keep `(done[0] + k) % 3`, and the parity of its quotient, in registers over a loop over `k`.
 
     Blocks that persist number the iterations of all their tiles, and find the buffer copy of an
@@ -99,7 +99,7 @@ class _Carrier:
         loads = list(nodes_in(number, ir.TensorLoad))
         return (
             bool(loads)
-            and all(is_private(load.source) for load in loads)
+            and all(is_private(buffer_of(load)) for load in loads)
             and _counts(number, self._loop.loop_var)
             and self._changing.isdisjoint(map(self._root, variables_of(number)))
         )
