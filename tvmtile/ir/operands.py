@@ -119,7 +119,7 @@ def static_shape(buffer: ir.Var) -> list[int]:
 def is_whole(operand: ir.TensorRegion) -> bool:
     """Tell whether a region has the extents of its buffer, all of them constants."""
     extents = [constant(r.extent) for r in operand.region]
-    return None not in extents and extents == [constant(e) for e in operand.source.ty.shape]
+    return None not in extents and extents == [constant(e) for e in buffer_of(operand).ty.shape]
 
 
 def same_extents(a: Index, b: Index) -> bool:
