@@ -21,8 +21,9 @@ def double(way="right", again=1):
             if way == "refused":
                 T.copy(A[0:3], B[0:4])
             if way == "endless to compile":
-                for j in T.unroll(1000000):
-                    B[j % 64] = A[(j * j) % 64] + T.exp(A[j % 64])
+                for _ in [None] * 200:
+                    for j in T.unroll(4000):
+                        B[j % 64] = A[(j * j) % 64] + T.exp(A[j % 64])
             for _ in T.serial(again):
                 for i in T.Parallel(64):
                     B[i] = T.cos(A[i])

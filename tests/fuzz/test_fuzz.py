@@ -213,10 +213,10 @@ def test_a_wrong_fill_is_found(monkeypatch, tmp_path):
 
 
 def test_a_guard_that_is_off_by_one_is_found(monkeypatch, tmp_path):
-    from tvmtile.passes.memory import nest_bounds
+    from tvmtile.passes.memory import insert_bounds_guards, nest_bounds
 
     within_axis = nest_bounds.within_axis
-    for module in (guard_global_access, nest_bounds):
+    for module in (insert_bounds_guards, nest_bounds):
         monkeypatch.setattr(
             module, "within_axis", lambda low, high, extent: within_axis(low, high - 1, extent)
         )
@@ -230,8 +230,9 @@ def test_a_clear_that_does_not_see_views_is_found(monkeypatch, tmp_path):
 
     That is what the memory has held before, which differs from processor to processor.
     """
+    from tvmtile.passes.cpu import fold_clear_into_first_gemm
 
-    monkeypatch.setattr(clear_by_products.Aliases, "aliased", frozenset())
+    monkeypatch.setattr(fold_clear_into_first_gemm.Aliases, "aliased", frozenset())
     seeds = (138, 139, 156)
     outcomes = [run(generate_viewed(seed, SIZE), "llvm", tmp_path) for seed in seeds]
     assert "wrong" in {outcome.kind for outcome in outcomes}
@@ -240,8 +241,9 @@ def test_a_clear_that_does_not_see_views_is_found(monkeypatch, tmp_path):
 @pytest.mark.full
 def test_a_sign_taken_out_of_a_division_is_found(monkeypatch, tmp_path):
     """`(c - i) // d`, as TVM's FlattenBuffer has it where nothing hides it."""
+    from tvmtile.passes.legalize import separate_remainders
 
-    monkeypatch.setattr(keep_remainders._Keeper, "_counts_down", lambda *_: False)
+    monkeypatch.setattr(separate_remainders._Keeper, "_counts_down", lambda *_: False)
     outcome = run(generate_indexed(49, SIZE), "llvm", tmp_path)
     assert outcome.kind == "wrong"
 

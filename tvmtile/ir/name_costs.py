@@ -17,11 +17,13 @@ _MOST_DEEP = 400
 class NameCosts:
     """Counts what comes of putting the values of names, each noted once, in their places.
 
-    `most_copies` of the names that have no value are too many.
+    `most_copies` of the names that have no value are too many. What simplifies expressions makes copies
+    for the outcomes of `choices`, too; what only puts values in the places of names does not.
     """
 
-    def __init__(self, most_copies: int = _MOST_COPIES) -> None:
+    def __init__(self, most_copies: int = _MOST_COPIES, choices: bool = True) -> None:
         self._most_copies = most_copies
+        self._counts_choices = choices
         self._copies: dict[ir.Var, int] = {}
         self._depths: dict[ir.Var, int] = {}
 
@@ -31,7 +33,9 @@ class NameCosts:
         The name then counts as one of which nothing is known.
         """
         names, choices = _names_and_choices(value)
-        copies = max(1, sum(self._copies.get(name, 0) for name in names)) << choices
+        copies = max(1, sum(self._copies.get(name, 0) for name in names))
+        if self._counts_choices:
+            copies <<= choices
         depth = max((self._depths.get(name, 0) for name in names), default=0) + max(1, len(names))
         is_kept = copies > self._most_copies or depth > _MOST_DEEP
         self._copies[var], self._depths[var] = (1, 0) if is_kept else (copies, depth)

@@ -22,8 +22,11 @@ from tvmtile.cache import current_store, digest
 PACKAGE = Path(tvmtile.__file__).parent
 _KIND = "sources"
 _ROOTS = ("tvmtile.jit.build", "tvmtile.tileop")
-_INDEXES = ("tvmtile", "tvmtile._plugin", "tvmtile.passes", "tvmtile.tileop.lowerings")
-"""They take part, but not all that they import: of it every target, or who asks for it, has its own."""
+_INDEXES = (
+    *("tvmtile", "tvmtile._plugin", "tvmtile.passes", "tvmtile.tileop.lowerings"),
+    "tvmtile.jit.metal.known_product",
+)
+"""They take part, but not all that they import: every target, or who asks, has its own part of it."""
 _RUNNER = "tvmtile.emulator"
 """It runs what was compiled."""
 

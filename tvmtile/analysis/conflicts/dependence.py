@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import ClassVar
 
+from tvmtile.ir.threads import WARP_SIZE, WARPGROUP
+
 
 class Side(Enum):
     """Which of two accesses a loop is around, the earlier or the later one."""
@@ -49,6 +51,13 @@ class ConflictScope(IntEnum):
     WARPGROUP = 2
     """Threads of one warpgroup only."""
     BLOCK = 3
+
+    @classmethod
+    def of_threads(cls, count: int) -> ConflictScope:
+        """The narrowest that has all threads of a block of so many."""
+        if count <= WARP_SIZE:
+            return cls.WARP
+        return cls.WARPGROUP if count <= WARPGROUP else cls.BLOCK
 
 
 class Collision(IntEnum):

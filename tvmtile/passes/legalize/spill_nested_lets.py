@@ -14,7 +14,7 @@ from tvmtile.ir.name_costs import NameCosts
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import contains, has_effect, seq, substitute
 
-_MOST_COPIES_FOR_LLVM = 1000
+_MOST_COPIES = 1000
 """More takes seconds."""
 
 
@@ -31,7 +31,7 @@ def SpillNestedLets(func: tirx.PrimFunc) -> tirx.PrimFunc:
     on_cpu = func.attrs["target"].kind.name == "llvm"
     scope = "global" if on_cpu else "local"
     uses = Counter(nodes_in(func.body, ir.Var))
-    costs = NameCosts(_MOST_COPIES_FOR_LLVM) if on_cpu else NameCosts()
+    costs = NameCosts(_MOST_COPIES, choices=on_cpu)
     vectorized: list[tuple[tirx.For, list[tirx.Stmt]]] = []  # the loop around, and its allocations
 
     def visit_for(loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
@@ -130,7 +130,7 @@ def _is_scalar(value: ir.Expr) -> bool:
 
 
 def _costs_of_names_in(statement: tirx.Stmt) -> NameCosts:
-    costs = NameCosts(_MOST_COPIES_FOR_LLVM)
+    costs = NameCosts(_MOST_COPIES)
 
     def visit(let: tirx.Let, mutator: Mutator) -> ir.Expr:
         mutator.mutate(let.value)

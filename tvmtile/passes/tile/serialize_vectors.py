@@ -88,7 +88,10 @@ def _lanes_of(vectors: Sequence[ir.Expr], lane: ir.Var) -> list[ir.Expr] | None:
     return known if len(known) == len(elements) else None
 
 
-_ELEMENTWISE = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Max, tirx.Min)
+_ELEMENTWISE = (
+    *(tirx.Add, tirx.Sub, tirx.Mul, tirx.Max, tirx.Min),
+    *(tirx.BitwiseAnd, tirx.BitwiseOr, tirx.BitwiseXor),
+)
 
 
 class _Iterations:

@@ -143,6 +143,7 @@ class Reader:
     ) -> None:
         self._effects, self._footprints, self._group = effects, footprints, group
         self._barriers = barriers
+        self._of_all = ConflictScope.of_threads(launch.num_threads)
         self._threads = {loop.loop_var for loop in launch.threads}
         calls = nodes_in(launch.body, ir.Call)
         self._shared_scalars = {
@@ -165,7 +166,7 @@ class Reader:
         steps: list[Step] = []
         for slot, item in itertools.zip_longest(sequence.slots, sequence.items):
             barrier = None if slot is None else self._barriers.get(slot)
-            if barrier is not None and barrier.scope == ConflictScope.BLOCK:
+            if barrier is not None and barrier.scope >= self._of_all:
                 steps.append(Sync())
             if item is not None:
                 steps += self._of(item)
@@ -195,7 +196,7 @@ class Reader:
             parity = None if item.parity is None else self._number(item.parity)
             yield Meet(item, self._number(item.index), parity)
         elif isinstance(item, UserBarrier):
-            if self._group is None and item.barrier.scope == ConflictScope.BLOCK:
+            if self._group is None and item.barrier.scope >= self._of_all:
                 yield Sync()
         else:
             yield Token(item)
