@@ -83,9 +83,9 @@ def test_a_float_without_infinity(name):
         T.infinity(name)
 
 
-def test_a_magnitude_repeats_its_value_three_times_at_most():
+def test_a_magnitude_does_not_repeat_its_value_three_times():
     value = tirx.Var("value", "int32")
-    assert str(T.abs(T.abs(value))).count("value") == 9
+    assert str(T.abs(T.abs(value))).count("value") == 4
 
 
 FLOATS = (0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 2.5)

@@ -279,14 +279,17 @@ def magnitudes_of_integers(A: dtype[16, 32], C: dtype[16, 32]):
 
 
 @program(
-    parameters={"dtype": ["int8", "int16", "int32", "int64"]}, examples="dtype", fast=["metal"]
+    parameters={"dtype": ["int32", "int8", "int16", "int64"]},
+    examples="dtype",
+    fast=["metal", "sm_80"],
 )
-def magnitudes_of_constants(C: dtype[16, 8]):
+def magnitudes_of_constants(C: dtype[16, 8], D: dtype[16, 8]):
     """Lowering comes to know the numbers, and TVM computes with them."""
     with T.Kernel(1, threads=32):
         for i in T.Parallel(16):
             for k in T.unroll(8):
                 C[i, k] = T.abs(T.cast(k - 4, dtype))
+                D[i, k] = T.abs(T.cast(1, dtype)) - T.cast(k, dtype)
 
 
 @program(

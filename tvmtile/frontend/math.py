@@ -108,13 +108,10 @@ def abs(x: Any) -> Any:
     """The magnitude; of the least integer, whose magnitude its dtype does not have, itself."""
     if not ir.is_prim_expr(x) or not str(x.ty.dtype).startswith("int"):
         return tirx.abs(x)
-    # One less than that where x is negative, which its dtype has; the rest is added without a sign, as
-    # the least integer's negative overflows in C++. TVM fails on `0 - 3` without a sign.
+    # TVM's own names the value three times. To C++ a number without a sign has a negative always.
     dtype = str(x.ty.dtype)
-    unsigned, is_negative = f"u{dtype}", x < 0
-    nearly = tirx.bitwise_xor(x, tirx.shift_right(x, DataType(dtype).bits - 1))
-    magnitude = tirx.Cast(unsigned, nearly) + tirx.Cast(unsigned, is_negative)
-    return tirx.Cast(dtype, magnitude)
+    negative = tirx.const(0, f"u{dtype}") - tirx.Cast(f"u{dtype}", x)
+    return tirx.max(x, tirx.Cast(dtype, negative))
 
 
 def clamp(dst: Value, min_val: Value, max_val: Value) -> Any:

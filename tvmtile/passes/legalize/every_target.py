@@ -87,7 +87,9 @@ def _opaque(value: ir.Expr) -> ir.Expr:
 
 
 def _plain_bits(bits: tirx.BitwiseXor, _: Scope) -> ir.Expr:
-    return bits.a if constant(bits.b) == 0 else bits
+    """What is combined with zero; a constant stays so, from which TVM would compute what is around."""
+    is_plain = constant(bits.b) == 0 and not isinstance(bits.a, tirx.IntImm)
+    return bits.a if is_plain else bits
 
 
 def _opaque_truncation(cast: tirx.Cast, scope: Scope) -> ir.Expr:
