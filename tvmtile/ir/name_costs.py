@@ -17,12 +17,19 @@ _MOST_DEEP = 400
 class NameCosts:
     """Counts what comes of putting the values of names, each noted once, in their places.
 
-    `most_copies` of the names that have no value are too many. What simplifies expressions makes copies
-    for the outcomes of `choices`, too; what only puts values in the places of names does not.
+    More than `most_copies` of the names that have no value are too many, and more than `most_deep` of
+    them in one another. What simplifies expressions makes copies for the outcomes of `choices`, too;
+    what only puts values in the places of names does not.
     """
 
-    def __init__(self, most_copies: int = _MOST_COPIES, choices: bool = True) -> None:
-        self._most_copies = most_copies
+    def __init__(
+        self,
+        most_copies: float = _MOST_COPIES,
+        most_deep: float = _MOST_DEEP,
+        *,
+        choices: bool = True,
+    ) -> None:
+        self._most_copies, self._most_deep = most_copies, most_deep
         self._counts_choices = choices
         self._copies: dict[ir.Var, int] = {}
         self._depths: dict[ir.Var, int] = {}
@@ -37,14 +44,13 @@ class NameCosts:
         if self._counts_choices:
             copies <<= choices
         depth = max((self._depths.get(name, 0) for name in names), default=0) + max(1, len(names))
-        is_kept = copies > self._most_copies or depth > _MOST_DEEP
+        is_kept = copies > self._most_copies or depth > self._most_deep
         self._copies[var], self._depths[var] = (1, 0) if is_kept else (copies, depth)
         return is_kept
 
-    def are_too_many(self, node: ir.Node, times: int = 1) -> bool:
-        """Tell whether a node, so many times, comes to too much."""
-        names = nodes_in(node, ir.Var)
-        return sum(self._copies.get(name, 0) for name in names) * times > self._most_copies
+    def copies_in(self, node: ir.Node) -> int:
+        """How many copies a node comes to."""
+        return sum(self._copies.get(name, 0) for name in nodes_in(node, ir.Var))
 
 
 @once_per_node

@@ -55,6 +55,16 @@ def test_what_is_computed_under_a_condition_stays_there():
     assert len(found(body, tirx.BufferStore)) == 12
 
 
+def test_names_are_stored_whose_values_have_many_outcomes_each():
+    """None counts as one of which nothing is known only because its own value is too much."""
+    names = [tirx.Var(f"x{i}", "int32") for i in range(5)]
+    body = tirx.Cast("float32", names[-1])
+    for name, before in reversed(list(zip(names[1:], names[:-1], strict=True))):
+        body = tirx.Let(name, tirx.floordiv(7, before), body)
+    body = stored(tirx.Let(names[0], tirx.Cast("int32", A[1]), body))
+    assert not contains(body, tirx.Let)
+
+
 def found(node, kind):
     nodes = []
     walk(node, (kind, nodes.append))

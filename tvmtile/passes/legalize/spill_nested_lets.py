@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any
 
@@ -66,7 +67,7 @@ def _stored(statement: tirx.Stmt, uses: Counter[ir.Var], scope: str) -> tirx.Stm
     if not contains(statement, tirx.Let):
         return statement
     times = uses[statement.var] if isinstance(statement, tirx.Bind) else 1
-    if not _costs_of_names_in(statement).are_too_many(statement, times):
+    if _costs_of_names_in(statement).copies_in(statement) * times <= _MOST_COPIES:
         return statement
     return _Storer(scope).stored(statement)
 
@@ -130,7 +131,7 @@ def _is_scalar(value: ir.Expr) -> bool:
 
 
 def _costs_of_names_in(statement: tirx.Stmt) -> NameCosts:
-    costs = NameCosts(_MOST_COPIES)
+    costs = NameCosts(math.inf, math.inf)  # none of them stays where it is
 
     def visit(let: tirx.Let, mutator: Mutator) -> ir.Expr:
         mutator.mutate(let.value)
