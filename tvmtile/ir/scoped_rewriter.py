@@ -177,11 +177,14 @@ class ScopedRewriter:
 
     def descend_bind(self, bind: tirx.Bind) -> tirx.Bind:
         """Rewrite the value of a name; the analyzer knows it from then on."""
-        result = self.descend(bind)
-        is_integer = ir.is_prim_expr(result.value) and "int" in str(result.value.ty.dtype)
-        if is_integer and reads_no_memory(result.value):
-            self.note_value(result)
-        return result
+        return self.known(self.descend(bind))
+
+    def known(self, bind: tirx.Bind) -> tirx.Bind:
+        """A name, of whose value the analyzer is told if that is an integer which does not change."""
+        is_integer = ir.is_prim_expr(bind.value) and "int" in str(bind.value.ty.dtype)
+        if is_integer and reads_no_memory(bind.value):
+            self.note_value(bind)
+        return bind
 
     def note_value(self, bind: tirx.Bind) -> None:
         """Tell the analyzer the value of a name, or only the range of a division, or of too much."""

@@ -63,9 +63,6 @@ class _Encoder(ScopedRewriter):
         maps: dict[Any, ir.Var] = {}
         encoded: list[tirx.Stmt] = []
         inside = defined_in(loop)
-        copied: dict[Any, list[ir.Expr]] = {}
-        for call, holds in _copies(loop, self._given):
-            copied.setdefault(tvm_ffi.StructuralKey(call), []).append(tirx.all(*holds, True))
 
         def address(call: ir.Call) -> ir.Expr:
             made_of = tensor_map_of(call)
@@ -78,7 +75,7 @@ class _Encoder(ScopedRewriter):
                 maps[key], statements = _encoded(made_of, tensor or "tensor", len(maps))
                 encoded.extend(statements)
                 if tensor is not None:
-                    self._check(made_of, tensor, tirx.any(*copied[key]))
+                    self._check(made_of, tensor, call, loop)
             return T.address_of(maps[key])
 
         kernel = mapped(loop, (ir.Call, address))
@@ -89,10 +86,14 @@ class _Encoder(ScopedRewriter):
         used = variables_of(made_of.data)
         return next((self._tensors[var] for var in used if var in self._tensors), None)
 
-    def _check(self, made_of: TensorMap, tensor: str, is_copied: ir.Expr) -> None:
+    def _check(self, made_of: TensorMap, tensor: str, call: ir.Call, kernel: tirx.For) -> None:
         has_elements = _has_elements(made_of)
         if has_elements is None or not self._given.issuperset(variables_of(has_elements)):
             return
+        copies = _copies(kernel, self._given)
+        is_copied = tirx.any(
+            *(tirx.all(*holds, True) for c, holds in copies if tvm_ffi.structural_equal(c, call))
+        )
         message = ir.StringImm(failure_without_elements(tensor))
         is_right = tirx.any(has_elements, tirx.Not(is_copied))
         self.checks.append(tirx.AssertStmt(is_right, ir.StringImm("ValueError"), [message]))

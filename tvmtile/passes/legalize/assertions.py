@@ -8,6 +8,7 @@ from __future__ import annotations
 from tvm import ir, tirx
 
 from tvmtile.codegen.cuda import ASSERT_FAIL, function_call
+from tvmtile.ir.rewriting import contains
 from tvmtile.ir.spans import location_of
 from tvmtile.passes.legalize.rules import Rule, Scope
 
@@ -40,12 +41,18 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
+def _asserts(func: tirx.PrimFunc) -> bool:
+    return contains(func.body, tirx.AssertStmt)
+
+
 LOCATED = Rule(
     "assertions without their line",
     (tirx.AssertStmt,),
     _located,
     "TVM's runtime",
     "its error has the message alone",
+    _asserts,
+    asks=True,
 )
 STOPPED = Rule(
     "assertions in kernels",
@@ -53,4 +60,6 @@ STOPPED = Rule(
     _stopped,
     "TVM's generator for CUDA",
     "it returns an error code, which a kernel can't",
+    _asserts,
+    asks=True,
 )

@@ -98,7 +98,7 @@ def _float_by_bits(cast: tirx.Cast, scope: Scope) -> ir.Expr:
     in these bits: the integer is put there, and what is too much is subtracted. Both are exact.
     """
     dtype = str(cast.ty.dtype)
-    if dtype not in _MANTISSA_BITS or not _is_scalar_integer(cast.value):
+    if not _is_to_narrow_float(cast):
         return cast
     bits = _MANTISSA_BITS[dtype]
     least, greatest = _bounds(cast.value, scope)
@@ -111,6 +111,14 @@ def _float_by_bits(cast: tirx.Cast, scope: Scope) -> ir.Expr:
     one = (_EXPONENT_OF_ONE[dtype] + bits) << bits
     held = tirx.Cast("uint16", offset) | tirx.const(one, "uint16")
     return tirx.reinterpret(dtype, held) - tirx.const(float((1 << bits) - lowest), dtype)
+
+
+def _converts_integers(func: tirx.PrimFunc) -> bool:
+    return contains(func.body, tirx.Cast, _is_to_narrow_float)
+
+
+def _is_to_narrow_float(cast: tirx.Cast) -> bool:
+    return str(cast.ty.dtype) in _MANTISSA_BITS and _is_scalar_integer(cast.value)
 
 
 def _bounds(value: ir.Expr, scope: Scope) -> tuple[int, int]:
@@ -193,6 +201,12 @@ def _arrives_at(stmt: tirx.Stmt) -> ir.Expr | None:
     return address if structural_equal(modifiers, list(some.args[1:])) else None
 
 
+def _arrives(func: tirx.PrimFunc) -> bool:
+    return contains(
+        func.body, tirx.IfThenElse, lambda node: _arrives_at(node.then_case) is not None
+    )
+
+
 _NEGATED = ("int8", "int16", "int32")
 
 
@@ -218,14 +232,10 @@ def _takes_extrema(func: tirx.PrimFunc) -> bool:
 _FORMATS = {"float32": "<f", "float64": "<d"}
 
 
-def _constant(number: tirx.FloatImm, _: Scope) -> ir.Expr:
-    return _printable(number)
-
-
-def _printable(number: tirx.FloatImm) -> ir.Expr:
+def _constant(number: tirx.FloatImm, scope: Scope) -> ir.Expr:
     dtype, value = str(number.ty.dtype), float(number.value)
     if dtype in ("float16", "bfloat16"):
-        return tirx.Cast(dtype, _printable(tirx.FloatImm("float32", value)))
+        return tirx.Cast(dtype, _constant(tirx.FloatImm("float32", value), scope))
     is_lost = {
         "float32": 0 < abs(value) < 2.0**-126,
         "float64": math.isfinite(value) and float(f"{value:.15f}") != value,
@@ -285,6 +295,8 @@ OPERATIONS = (
         "the GPU",
         "it converts at an eighth of the rate of its arithmetic (CUDA C++ Programming Guide, "
         '"Throughput of Native Arithmetic Instructions"): dequantisation would wait for it',
+        _converts_integers,
+        asks=True,
     ),
     Rule(
         "arrivals at mbarriers under a condition on the iteration",
@@ -292,6 +304,8 @@ OPERATIONS = (
         _predicated_arrival,
         "ptxas",
         "the products of wgmma in a small loop wait for each other beside such a branch (C7514)",
+        _arrives,
+        asks=True,
     ),
     Rule(
         "barriers of warps, of some threads, of clusters and of the grid",

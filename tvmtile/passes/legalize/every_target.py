@@ -175,13 +175,13 @@ def _wraps(value: ir.Expr) -> bool:
 def _opaque_end(comparison: Binary, scope: Scope) -> ir.Expr:
     """A comparison with an end of a range that may become a constant, which is opaque."""
     is_less = isinstance(comparison, tirx.LT)
-    value, end = (comparison.a, comparison.b)[:: 1 if is_less else -1]
+    value, end = (comparison.a, comparison.b) if is_less else (comparison.b, comparison.a)
     if not _is_unsigned(value) or not scope.may_be_constant(end):
         return comparison
     dtype = str(DataType(str(value.ty.dtype)).with_lanes(1))
     if not scope.may_be_constant(value) and scope.bounds(value) == integer_range(dtype):
         return comparison
-    a, b = (value, _opaque(end))[:: 1 if is_less else -1]
+    a, b = (value, _opaque(end)) if is_less else (_opaque(end), value)
     return type(comparison)(a, b, comparison.span)
 
 
@@ -269,6 +269,7 @@ EXPRESSIONS = (
         "it takes an int32 that becomes a uint32 not to be negative: `x < 0` is false, and a sum in "
         "64 bits fits 32; and it fails on a constant that does not fit",
         _has_truncations,
+        asks=True,
     ),
     Rule(
         "sums of integers that wrap around",
@@ -278,6 +279,7 @@ EXPRESSIONS = (
         "to them a sum is no less than its terms, and a difference may be less than 0: `(2 - k) // 3` "
         "rounds down; they make `0 - 1` of `x - (x + 1)`, and fail at a constant that is taken from 0",
         _has_sums,
+        asks=True,
     ),
     Rule(
         "ends of ranges of unsigned integers",
@@ -286,6 +288,7 @@ EXPRESSIONS = (
         "TVM's RenormalizeSplitPattern",
         "it divides by them, `x // 9 < 1`, and where that is `0 < 1` fails at the difference",
         _has_unsigned,
+        asks=True,
     ),
 )
 
@@ -331,6 +334,7 @@ INDICES = (
         "it computes in 32 bits what fits in them, and does not look at the amount, which is undefined "
         "there, and an error where it is a constant",
         lambda func: contains(func.body, ir.prim.RShift, _is_wide),
+        asks=True,
     ),
 )
 

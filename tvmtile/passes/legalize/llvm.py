@@ -191,11 +191,11 @@ def _opaque_remainders(indices: Sequence[ir.Expr], scope: Scope) -> list[ir.Expr
             return node
         return tirx.floormod(opaque(node.a), node.b)
 
-    def masked(call: ir.Call) -> Any:
-        mask = constant(call.args[1]) if op_name(call) == "tirx.bitwise_and" else None
+    def masked(node: tirx.BitwiseAnd) -> Any:
+        mask = constant(node.b)
         if mask is None or not is_power_of_two(mask + 1):
-            return call
-        return tirx.bitwise_and(opaque(call.args[0]), call.args[1])
+            return node
+        return tirx.bitwise_and(opaque(node.a), node.b)
 
     def opaque(value: ir.Expr) -> ir.Expr:
         dtype = str(value.ty.dtype)
@@ -204,7 +204,12 @@ def _opaque_remainders(indices: Sequence[ir.Expr], scope: Scope) -> list[ir.Expr
         zero = scope.zeros.of(dtype)
         return value if mentions(value, zero) else value ^ zero
 
-    return [mapped(index, (tirx.FloorMod, remainder), (ir.Call, masked)) for index in indices]
+    visits = (tirx.FloorMod, remainder), (tirx.BitwiseAnd, masked)
+    return [mapped(index, *visits) for index in indices]
+
+
+def _has_remainders(func: tirx.PrimFunc) -> bool:
+    return contains(func.body, (tirx.FloorMod, tirx.BitwiseAnd))
 
 
 EXTREMA = Rule(
@@ -252,6 +257,7 @@ OPERATIONS = (
         "processors",
         "they end the process at a zero, and where the least integer is divided by -1",
         _divides,
+        asks=True,
     ),
 )
 
@@ -264,6 +270,7 @@ MEMORY = (
         "it joins a truncation and a masked store into a store of the wider element, where the mask is "
         "known and leaves one: memory behind it is overwritten",
         _truncates_masked,
+        asks=True,
     ),
     *(
         Rule(
@@ -273,6 +280,8 @@ MEMORY = (
             "LLVM 22, its vectoriser",
             "it sees that `j * 3 % 32` grows by 3 and forgets that it wraps around: it loads a vector "
             "of neighbours, some of which lie behind the row",
+            _has_remainders,
+            asks=True,
         )
         for name, node, rewrite in (
             ("loads", ir.TensorLoad, _opaque_load_index),

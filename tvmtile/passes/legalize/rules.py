@@ -49,6 +49,8 @@ class Rule:
         What it would do.
     needs : callable
         Whether a function has to be looked through at all.
+    asks : bool
+        Whether `rewrite` asks for what is known at the place: bounds, the kernel around, its zeros.
     """
 
     construct: str
@@ -57,6 +59,7 @@ class Rule:
     tool: str
     reason: str
     needs: Callable[[tirx.PrimFunc], bool] = lambda _: True
+    asks: bool = False
 
 
 class Scope(ScopedRewriter):
@@ -82,8 +85,10 @@ class Scope(ScopedRewriter):
         self.zeros = Zeros()
         self._numbers: set[ir.Var] = set()
         self._rules: dict[type, list[Rule]] = {}
-        for rule in rules:
-            for node in rule.nodes if rule.needs(func) else ():
+        needed = [rule for rule in rules if rule.needs(func)]
+        self._asks = any(rule.asks for rule in needed)
+        for rule in needed:
+            for node in rule.nodes:
                 self._rules.setdefault(node, []).append(rule)
         self._renamed: dict[ir.Var, ir.Var] = {}
         self._callbacks: list[Replacement] = [
@@ -94,7 +99,7 @@ class Scope(ScopedRewriter):
         """The function with all rules applied, from the inside out and in their order at each node."""
         if not self._rules:
             return self.func
-        body = self.rewrite(self.func.body)
+        body = self.rewrite(self.func.body) if self._asks else self._mapped(self.func.body)
         return with_body(self.func, importing_llvm(body, self.imports))
 
     def bounds(self, value: ir.Expr) -> tuple[int, int]:
@@ -173,14 +178,11 @@ class Scope(ScopedRewriter):
         return tirx.AttrStmt(node.node, node.attr_key, value, body, node.span)
 
     def descend_bind(self, bind: tirx.Bind) -> tirx.Bind:
-        result = self._mapped(bind)
+        result = self.known(self._mapped(bind))
         if self.may_be_constant(result.value):
             self._numbers.add(result.var)
-        if is_integer(result.value):
-            if reads_no_memory(result.value):
-                self.note_value(result)
-            else:
-                self._untold.append(partial(self._tell_bounds, result))
+        if is_integer(result.value) and not reads_no_memory(result.value):
+            self._untold.append(partial(self._tell_bounds, result))
         return result
 
     def _tell_bounds(self, bind: tirx.Bind) -> None:

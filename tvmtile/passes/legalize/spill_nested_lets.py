@@ -32,6 +32,7 @@ def SpillNestedLets(func: tirx.PrimFunc) -> tirx.PrimFunc:
     on_cpu = func.attrs["target"].kind.name == "llvm"
     scope = "global" if on_cpu else "local"
     uses = Counter(nodes_in(func.body, ir.Var))
+    has_lets = contains(func.body, tirx.Let)
     costs = NameCosts(_MOST_COPIES, choices=on_cpu)
     vectorized: list[tuple[tirx.For, list[tirx.Stmt]]] = []  # the loop around, and its allocations
 
@@ -45,7 +46,7 @@ def SpillNestedLets(func: tirx.PrimFunc) -> tirx.PrimFunc:
     def visit(statement: Any, _: Mutator) -> tirx.Stmt:
         if vectorized and not isinstance(statement, tirx.Bind):
             return statement
-        stored = statement if vectorized else _stored(statement, uses, scope)
+        stored = _stored(statement, uses, scope) if has_lets and not vectorized else statement
         if not isinstance(statement, tirx.Bind) or stored is not statement:
             return stored
         if not (_is_scalar(statement.value) and costs.note(statement.var, statement.value)):

@@ -19,6 +19,7 @@ from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
 from tvmtile.analysis.effects import Access, Effects
 from tvmtile.ir.calls import effect_of, takes_address
 from tvmtile.ir.conditions import conjuncts
+from tvmtile.ir.extents import is_power_of_two
 from tvmtile.ir.kernels import Launch
 from tvmtile.ir.operands import constant, literal
 from tvmtile.ir.rewriting import mentions, variables_of
@@ -309,7 +310,7 @@ class Reader:
 def _remainder(node: Any) -> ir.Expr:
     """`a & 2**n - 1` as a remainder."""
     mask = literal(node.b)
-    if mask is None or mask < 0 or mask & (mask + 1):
+    if mask is None or not is_power_of_two(mask + 1):
         return node
     return tirx.floormod(node.a, mask + 1)
 
