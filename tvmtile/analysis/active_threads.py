@@ -54,14 +54,14 @@ class ActiveThreads:
         What differs between its threads.
     all : ndarray
         All threads of a block.
-    coming : ndarray or None
+    mask : ndarray or None
         Those that come to where the rewriting is; None where nobody knows before the kernel runs.
     """
 
     def __init__(self, launch: Launch) -> None:
         self.variance = ThreadVariance(launch.body, [loop.loop_var for loop in launch.threads])
         self.all: Threads = np.ones(launch.num_threads, bool)
-        self.coming: Threads | None = self.all
+        self.mask: Threads | None = self.all
         self._values: dict[ir.Var, Any] = launch.indices_of(np.arange(launch.num_threads))
 
     def note(self, bind: tirx.Bind) -> None:
@@ -88,20 +88,20 @@ class ActiveThreads:
         return np.broadcast_to(np.asarray(value.numbers), self.all.shape)
 
     @contextmanager
-    def only(self, threads: Threads | None) -> Iterator[None]:
+    def restricted_to(self, threads: Threads | None) -> Iterator[None]:
         """Let fewer threads come."""
-        outer, self.coming = self.coming, threads
+        outer, self.mask = self.mask, threads
         yield
-        self.coming = outer
+        self.mask = outer
 
-    def taking(self, condition: Condition, *, holds: bool) -> AbstractContextManager[None]:
+    def entering(self, condition: Condition, *, holds: bool) -> AbstractContextManager[None]:
         """Let those come that take a case of a branch."""
-        return self.only(self.case(condition, holds=holds))
+        return self.restricted_to(self.case(condition, holds=holds))
 
     def case(self, condition: Condition, *, holds: bool) -> Threads | None:
         """Of those that come to a branch, the threads that take a case of it."""
-        if self.coming is None or not condition.is_uniform_else:
+        if self.mask is None or not condition.is_uniform_else:
             return None
         if holds:
-            return self.coming & condition.taken
-        return None if condition.others else self.coming & ~condition.taken
+            return self.mask & condition.taken
+        return None if condition.others else self.mask & ~condition.taken

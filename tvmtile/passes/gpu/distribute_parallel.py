@@ -63,7 +63,7 @@ class _Vectors(ScopedRewriter):
 class _Distribute(GroupRewriter):
     def __init__(self) -> None:
         super().__init__()
-        self._comers: ActiveThreads | None = None
+        self._active: ActiveThreads | None = None
         self._token: str | None = None
 
     def others(self) -> list[Replacement]:
@@ -80,7 +80,7 @@ class _Distribute(GroupRewriter):
 
     def visit_for(self, loop: tirx.For) -> tirx.Stmt:
         if is_kernel(loop):
-            self._comers = ActiveThreads(Launch(loop))
+            self._active = ActiveThreads(Launch(loop))
         if self.launch is not None and self.group is not None and is_parallel(loop):
             thread = self.group.index_of(self.launch.thread_index)
             count = self.group.count
@@ -96,25 +96,25 @@ class _Distribute(GroupRewriter):
             return self.descend(loop)
 
     def _going_through(self, loop: tirx.For | tirx.While) -> AbstractContextManager[None]:
-        if self._comers is None or not self._comers.variance.is_divergent(loop):
+        if self._active is None or not self._active.variance.is_divergent(loop):
             return nullcontext()
-        return self._comers.only(None)
+        return self._active.restricted_to(None)
 
     def visit_bind(self, bind: tirx.Bind) -> tirx.Stmt:
-        if self._comers is not None:
-            self._comers.note(bind)
+        if self._active is not None:
+            self._active.note(bind)
         return super().visit_bind(bind)
 
     def visit_if(self, branch: tirx.IfThenElse) -> tirx.Stmt:
-        if self._comers is None or not self._comers.variance.may_diverge(branch.condition):
+        if self._active is None or not self._active.variance.may_diverge(branch.condition):
             return super().visit_if(branch)
-        condition = Condition(branch.condition, self._comers)
-        with self.assuming(branch.condition), self._comers.taking(condition, holds=True):
+        condition = Condition(branch.condition, self._active)
+        with self.assuming(branch.condition), self._active.entering(condition, holds=True):
             then_case = self.mutate(branch.then_case)
         else_case = branch.else_case
         if else_case is not None:
             negated = tirx.Not(branch.condition)
-            with self.assuming(negated), self._comers.taking(condition, holds=False):
+            with self.assuming(negated), self._active.entering(condition, holds=False):
                 else_case = self.mutate(else_case)
         return tirx.IfThenElse(branch.condition, then_case, else_case, branch.span)
 
@@ -140,11 +140,11 @@ class _Distribute(GroupRewriter):
 
         Where nobody knows which come before the kernel runs, all that do come do it.
         """
-        if self.launch is None or self._comers is None or self.launch.num_threads == 1:
+        if self.launch is None or self._active is None or self.launch.num_threads == 1:
             return statement
-        if any(map(self._comers.variance.depends, operands or [statement])):
+        if any(map(self._active.variance.depends, operands or [statement])):
             return statement
-        coming = self._comers.coming
-        if coming is None or not coming.any():
+        mask = self._active.mask
+        if mask is None or not mask.any():
             return statement
-        return tirx.IfThenElse(self.launch.thread_index == int(coming.argmax()), statement, None)
+        return tirx.IfThenElse(self.launch.thread_index == int(mask.argmax()), statement, None)

@@ -76,7 +76,7 @@ class _Instructions(ScopedRewriter):
     def __init__(self, kernel: tirx.For, firsts: dict[ir.Var, ir.Var]) -> None:
         super().__init__()
         launch = Launch(kernel)
-        self._comers = ActiveThreads(launch)
+        self._active = ActiveThreads(launch)
         self._left = groups_left(kernel.body)
         self._fenced = fenced_products(launch)
         self._firsts = firsts
@@ -98,7 +98,7 @@ class _Instructions(ScopedRewriter):
         """Tell whether whole warps take a branch, in which there is a product."""
         if not any(mentions(branch.condition, index) for index in self._firsts):
             return False
-        condition = Condition(branch.condition, self._comers)
+        condition = Condition(branch.condition, self._active)
         warps = condition.taken.reshape(-1, WARP_SIZE)
         if condition.others or (warps != warps[:, :1]).any():
             return False

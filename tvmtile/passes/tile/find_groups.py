@@ -73,43 +73,43 @@ class _Finder:
 
     def __init__(self, launch: Launch) -> None:
         self._body = launch.body
-        self._comers = ActiveThreads(launch)
+        self._active = ActiveThreads(launch)
 
     def regions(self) -> tirx.Stmt:
-        return mutated(self._body, (tirx.IfThenElse, self._branch), (tirx.Bind, self._comers.noted))
+        return mutated(self._body, (tirx.IfThenElse, self._branch), (tirx.Bind, self._active.noted))
 
     def _branch(self, branch: tirx.IfThenElse, mutator: Mutator) -> tirx.Stmt:
-        condition, coming = Condition(branch.condition, self._comers), self._comers.coming
-        if not condition.on_threads or coming is None:
+        condition, mask = Condition(branch.condition, self._active), self._active.mask
+        if not condition.on_threads or mask is None:
             return mutator.default_mutate(branch)
-        taken, test = coming & condition.taken, branch.condition
+        taken, test = mask & condition.taken, branch.condition
         then_case, else_case = branch.then_case, branch.else_case
-        if condition.others and else_case is None and _is_part(taken, coming):
+        if condition.others and else_case is None and _is_part(taken, mask):
             test, inner = tirx.all(*condition.on_threads), tirx.all(*condition.others)
             then_case = tirx.IfThenElse(inner, then_case, None, branch.span)
         elif condition.others:
-            with self._comers.only(taken):
+            with self._active.restricted_to(taken):
                 then_case = mutator.mutate(then_case)
             otherwise = None if else_case is None else mutator.mutate(else_case)
             return tirx.IfThenElse(test, then_case, otherwise, branch.span)
         then_case = self._case(then_case, taken, mutator)
         if else_case is not None:
-            else_case = self._case(else_case, coming & ~taken, mutator)
-        if (taken == coming).all():
+            else_case = self._case(else_case, mask & ~taken, mutator)
+        if (taken == mask).all():
             return then_case
         return tirx.IfThenElse(test, then_case, else_case, branch.span)
 
     def _case(self, body: tirx.Stmt, threads: Threads, mutator: Mutator) -> tirx.Stmt:
-        is_part = _is_part(threads, self._comers.coming)
-        with self._comers.only(threads):
+        is_part = _is_part(threads, self._active.mask)
+        with self._active.restricted_to(threads):
             body = mutator.mutate(body)
         group = _group_of(threads)
         return group_region(group, body) if group is not None and is_part else body
 
 
-def _is_part(threads: Threads, coming: Threads | None) -> bool:
+def _is_part(threads: Threads, mask: Threads | None) -> bool:
     """Tell whether threads are a group, and not all that come."""
-    return _group_of(threads) is not None and not (threads == coming).all()
+    return _group_of(threads) is not None and not (threads == mask).all()
 
 
 class _Workers:
@@ -118,8 +118,8 @@ class _Workers:
     def __init__(self, launch: Launch, *, own_barriers: bool) -> None:
         self._body = launch.body
         self._whole = {BARRIER_ID: 0, ARRIVE_COUNT: launch.num_threads} if own_barriers else {}
-        self._comers = ActiveThreads(launch)
-        self._variance = self._comers.variance
+        self._active = ActiveThreads(launch)
+        self._variance = self._active.variance
         self._of_groups = VarianceOfGroups(launch)
 
     def checked(self) -> tirx.Stmt:
@@ -127,26 +127,26 @@ class _Workers:
             self._body,
             (tirx.IfThenElse, self._branch),
             ((tirx.For, tirx.While), self._loop),
-            (tirx.Bind, self._comers.noted),
+            (tirx.Bind, self._active.noted),
             (tirx.Evaluate, self._evaluate),
         )
 
     @property
-    def _between_comers(self) -> ThreadVariance:
+    def _between_active(self) -> ThreadVariance:
         """What diverges between the threads that come, where they are a group."""
-        coming = self._comers.coming
-        group = None if coming is None or coming.all() else _group_of(coming)
+        mask = self._active.mask
+        group = None if mask is None or mask.all() else _group_of(mask)
         return self._variance if group is None else self._of_groups.between(group)
 
     def _branch(self, branch: tirx.IfThenElse, mutator: Mutator) -> tirx.Stmt:
-        if not self._between_comers.may_diverge(branch.condition):
+        if not self._between_active.may_diverge(branch.condition):
             return mutator.default_mutate(branch)
-        condition = Condition(branch.condition, self._comers)
-        with self._comers.taking(condition, holds=True):
+        condition = Condition(branch.condition, self._active)
+        with self._active.entering(condition, holds=True):
             then_case = mutator.mutate(branch.then_case)
         else_case = branch.else_case
         if else_case is not None:
-            with self._comers.taking(condition, holds=False):
+            with self._active.entering(condition, holds=False):
                 else_case = mutator.mutate(else_case)
         return tirx.IfThenElse(branch.condition, then_case, else_case, branch.span)
 
@@ -154,9 +154,9 @@ class _Workers:
         if is_parallel(loop):
             is_shared = not self._variance.depends(loop)
             return self._shared_work(loop, "T.Parallel") if is_shared else loop
-        if not self._between_comers.is_divergent(loop):
+        if not self._between_active.is_divergent(loop):
             return mutator.default_mutate(loop)
-        with self._comers.only(None):
+        with self._active.restricted_to(None):
             return mutator.default_mutate(loop)
 
     def _evaluate(self, node: tirx.Evaluate, _: Mutator) -> tirx.Stmt:
@@ -178,13 +178,13 @@ class _Workers:
 
     def _of_group(self, node: tirx.Evaluate) -> tirx.Evaluate:
         """An operator with what is the same for all threads of a group, as `tx // 32`, as numbers."""
-        group = _group_of(self._comers.coming)
+        group = _group_of(self._active.mask)
         if group is None:
             return node
 
         def known(expression: Any) -> Any:
-            values = self._comers.value_of(expression)
-            if values is None or np.ptp(values[self._comers.coming]) != 0:
+            values = self._active.value_of(expression)
+            if values is None or np.ptp(values[self._active.mask]) != 0:
                 return expression
             return tirx.const(int(values[group.first]), expression.ty.dtype)
 
@@ -195,11 +195,11 @@ class _Workers:
     def _depends_on_thread(self, node: tirx.Evaluate) -> bool:
         if not self._variance.depends(node.value):
             return False
-        group = _group_of(self._comers.coming)
+        group = _group_of(self._active.mask)
         return group is None or self._of_groups.between(group).depends(node.value)
 
     def _need_all(self, node: tirx.Evaluate, name: str) -> None:
-        if self._comers.coming is None or not self._comers.coming.all():
+        if self._active.mask is None or not self._active.mask.all():
             raise NestingError(
                 f"{name} stands where some threads of the block come and others don't",
                 help="all threads of the block have to come: move it out of the branch or loop that "
@@ -209,8 +209,8 @@ class _Workers:
 
     def _barrier(self, node: tirx.Evaluate) -> tirx.Stmt:
         """A barrier for all threads that come, of a group, or of the block: how many these are."""
-        coming = self._comers.coming
-        group = None if coming is None or coming.all() else _group_of(coming)
+        mask = self._active.mask
+        group = None if mask is None or mask.all() else _group_of(mask)
         attrs = attributes_of(node)
         if group is None or ARRIVE_COUNT in attrs or scope_of(node) != "shared":
             return node
@@ -220,8 +220,8 @@ class _Workers:
         return tirx.Evaluate(counted, node.span)
 
     def _shared_work(self, stmt: tirx.Stmt, name: str) -> tirx.Stmt:
-        coming = self._comers.coming
-        if coming is None:
+        mask = self._active.mask
+        if mask is None:
             raise NestingError(
                 f"{name} stands where some threads of the block come and others don't",
                 help="which ones has to be known before the kernel runs, and they have to be whole "
@@ -229,11 +229,11 @@ class _Workers:
                 "loop that depends on a thread's values",
                 location=first_location(stmt),
             )
-        if not coming.any():
+        if not mask.any():
             return seq([])
-        if not coming.all() and _group_of(coming) is None:
+        if not mask.all() and _group_of(mask) is None:
             raise NestingError(
-                f"{name} stands where {_listed(coming)} come, which are no whole warps that "
+                f"{name} stands where {_listed(mask)} come, which are no whole warps that "
                 "follow each other",
                 help=f"the work is shared out over warps of {WARP_SIZE} threads: let in a range of "
                 f"them, such as `if tx < {WARP_SIZE}:`, or move it out of the branch",

@@ -113,7 +113,7 @@ class _Planner:
         elif is_loop_exit(stmt):
             sequence.once(Once(stmt))
         elif is_barrier(stmt):
-            if guards and not self._statements.waits_for_comers(stmt, guards):
+            if guards and not self._statements.waits_for_active(stmt, guards):
                 raise divergent(stmt)
             if is_grid_barrier(stmt):
                 sequence.once(Once(stmt))

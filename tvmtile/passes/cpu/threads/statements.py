@@ -58,8 +58,10 @@ class Statements:
         outer, group = (self.variance, self.first), group_of_region(stmt)
         if group is not None:
             self.variance, self.first = self._of_groups.between(group), group.first
-        yield
-        self.variance, self.first = outer
+        try:
+            yield
+        finally:
+            self.variance, self.first = outer
 
     def add_divergent(self, *variables: ir.Var) -> None:
         """Mark variables as divergent."""
@@ -78,19 +80,19 @@ class Statements:
         NestingError
             If that depends on more than the index of the thread.
         """
-        active = self._comers(guards)
+        active = self._active(guards)
         if active is None:
             raise divergent(stmt)
         return active > 0
 
-    def waits_for_comers(self, barrier: tirx.Evaluate, guards: Guards) -> bool:
+    def waits_for_active(self, barrier: tirx.Evaluate, guards: Guards) -> bool:
         """Tell whether a barrier under guards is one for the threads that pass them."""
         awaited = arrivals(barrier)
         if awaited is None:
             return False
-        return scope_of(barrier) == "warp" or (awaited > 0 and awaited == self._comers(guards))
+        return scope_of(barrier) == "warp" or (awaited > 0 and awaited == self._active(guards))
 
-    def _comers(self, guards: Guards) -> int | None:
+    def _active(self, guards: Guards) -> int | None:
         """How many threads pass the guards; None if that depends on more than a thread's index."""
         if not guards:
             return self._launch.num_threads
@@ -136,7 +138,7 @@ class Statements:
         if isinstance(stmt, tirx.BufferStore) and is_private(stmt.buffer):
             return not self._of_block.depends(stmt.buffer)
         is_kept = isinstance(stmt, tirx.Bind) or self._is_same_element(stmt)
-        return is_kept and (self._comers(guards) or 0) > 0
+        return is_kept and (self._active(guards) or 0) > 0
 
     def _is_same_element(self, stmt: tirx.Stmt) -> bool:
         """Tell whether all threads store the same to an element that is not one of each."""
