@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
-from tvm import DataType, ir, tirx
+from tvm import ir, tirx
 
 from tvmtile._tvm import PURE, Mutator, buffer_of, mutated
 from tvmtile.errors import InvalidOperand
+from tvmtile.frontend.values import dtype_of_variable
 from tvmtile.ir.calls import effect_of, is_if_then_else
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.spans import first_location
@@ -166,18 +167,12 @@ class _Parts:
         parts = 1 + sum(parts for _, parts in sizes)
         same = all(new.same_as(old) for (new, _), old in zip(done, open_parts, strict=True))
         made = node if same else _REBUILD[type(node)](node, [new for new, _ in done])
-        if (depth <= _DEEP and parts <= _MANY) or is_root or not _has_name(made):
+        if (depth <= _DEEP and parts <= _MANY) or is_root or dtype_of_variable(made) is None:
             self._done[hash(node)] = made, (depth, parts)
             return
         name = ir.Var("part", made.ty)
         self._names.append(tirx.Bind(name, made, self._stmt.span))
         self._done[hash(node)] = name, (0, 1)
-
-
-def _has_name(value: ir.Expr) -> bool:
-    """Tell whether a name may stand for a value: a number of one lane."""
-    dtype = DataType(str(value.ty.dtype)) if ir.is_prim_expr(value) else None
-    return dtype is not None and dtype.lanes == 1 and str(dtype) != "handle"
 
 
 def _parts(node: Any) -> tuple[Sequence[ir.Expr], Sequence[ir.Expr]]:

@@ -36,6 +36,11 @@ def bits_of(operand: ir.Expr) -> int:
     return int(DataType(dtype_of(operand)).bits)
 
 
+def is_scalar(value: Any) -> bool:
+    """Tell whether a value is one number, or a truth value: no vector and no address."""
+    return ir.is_prim_expr(value) and int(DataType(str(value.ty.dtype)).lanes) == 1
+
+
 def extents_of(operand: ir.Expr) -> list[ir.Expr] | None:
     """The extents of an operand, or None for an element, which has only an origin."""
     if is_buffer_var(operand):

@@ -38,7 +38,7 @@ from tvmtile.ir.rewriting import contains, mentions, reads_no_memory, seq
 from tvmtile.ir.types import Binary
 from tvmtile.passes.legalize.assertions import STOPPED
 from tvmtile.passes.legalize.narrow_integers import narrow_integers
-from tvmtile.passes.legalize.rules import Rule, Scope
+from tvmtile.passes.legalize.rules import Rule, Scope, is_integer
 from tvmtile.transform import FAST_MATH
 
 
@@ -118,14 +118,14 @@ def _converts_integers(func: tirx.PrimFunc) -> bool:
 
 
 def _is_to_narrow_float(cast: tirx.Cast) -> bool:
-    return str(cast.ty.dtype) in _MANTISSA_BITS and _is_scalar_integer(cast.value)
+    return str(cast.ty.dtype) in _MANTISSA_BITS and is_integer(cast.value)
 
 
 def _bounds(value: ir.Expr, scope: Scope) -> tuple[int, int]:
     """The least and greatest value; to TVM's analyzer no conversion wraps around."""
 
     def wraps(cast: tirx.Cast) -> bool:
-        if not _is_scalar_integer(cast) or not _is_scalar_integer(cast.value):
+        if not is_integer(cast) or not is_integer(cast.value):
             return False
         least, greatest = scope.bounds(cast.value)
         low, high = integer_range(str(cast.ty.dtype))
@@ -134,13 +134,6 @@ def _bounds(value: ir.Expr, scope: Scope) -> tuple[int, int]:
     if contains(value, tirx.Cast, wraps):
         return integer_range(str(value.ty.dtype))
     return scope.bounds(value)
-
-
-def _is_scalar_integer(value: ir.Expr) -> bool:
-    if not ir.is_prim_expr(value):  # an address
-        return False
-    dtype = DataType(str(value.ty.dtype))
-    return str(dtype).startswith(("int", "uint")) and dtype.lanes == 1
 
 
 _BARRIERS = {"warp": T.cuda.warp_sync, "grid": T.cuda.grid_sync}

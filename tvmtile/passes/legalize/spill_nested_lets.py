@@ -6,12 +6,13 @@ import math
 from collections import Counter
 from typing import Any
 
-from tvm import DataType, ir, tirx
+from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, mutated, nodes_in
 from tvmtile.ir.calls import is_if_then_else
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.name_costs import NameCosts
+from tvmtile.ir.operands import is_scalar
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import contains, has_effect, seq, substitute
 
@@ -49,7 +50,7 @@ def SpillNestedLets(func: tirx.PrimFunc) -> tirx.PrimFunc:
         stored = _stored(statement, uses, scope) if has_lets and not vectorized else statement
         if not isinstance(statement, tirx.Bind) or stored is not statement:
             return stored
-        if not (_is_scalar(statement.value) and costs.note(statement.var, statement.value)):
+        if not (is_scalar(statement.value) and costs.note(statement.var, statement.value)):
             return statement
         loop, allocations = vectorized[-1] if vectorized else (None, [])
         kept = _variable(statement.var.name, statement.value, scope, loop)
@@ -92,7 +93,7 @@ class _Storer:
         return seq([*self._before, rewritten])
 
     def _visit_let(self, let: tirx.Let, mutator: Mutator) -> ir.Expr:
-        if not _is_scalar(let.value) or has_effect(let.value):
+        if not is_scalar(let.value) or has_effect(let.value):
             return substitute(let, self._loads)
         value = mutator.mutate(let.value)
         kept = _variable(let.var.name, value, self._scope)
@@ -103,7 +104,7 @@ class _Storer:
     def _visit_call(self, call: ir.Call, mutator: Mutator) -> ir.Expr:
         if not is_if_then_else(call):
             return mutator.default_mutate(call)
-        if not contains(call, tirx.Let) or not _is_scalar(call) or has_effect(call):
+        if not contains(call, tirx.Let) or not is_scalar(call) or has_effect(call):
             return substitute(call, self._loads)
         condition, *cases = call.args
         condition = mutator.mutate(condition)
@@ -125,10 +126,6 @@ def _variable(name: str, value: Any, scope: str, loop: tirx.For | None = None) -
     """A variable for a value, of each iteration of a vectorized loop."""
     shape = (1 if loop is None else loop.extent,)
     return tirx.decl_buffer(shape, str(value.ty.dtype), name=name, scope=scope)
-
-
-def _is_scalar(value: ir.Expr) -> bool:
-    return ir.is_prim_expr(value) and int(DataType(str(value.ty.dtype)).lanes) == 1
 
 
 def _costs_of_names_in(statement: tirx.Stmt) -> NameCosts:

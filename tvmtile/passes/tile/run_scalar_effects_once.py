@@ -11,6 +11,7 @@ from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.barriers import is_barrier_of_blocks
 from tvmtile.ir.kernels import Launch, is_parallel, with_kernels, with_launch_body
+from tvmtile.ir.operands import is_scalar
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import contains, for_loop, replace_loop, seq
@@ -105,8 +106,7 @@ class _Once(ScopedRewriter):
         """The statements that take a value once, and the value, for every thread."""
         if _is_atomic(value):
             return _taken(value, "former")
-        is_scalar = ir.is_prim_expr(value) and int(value.ty.dtype.lanes) == 1
-        if not is_scalar or not contains(
+        if not is_scalar(value) or not contains(
             value, ir.TensorLoad, lambda n: buffer_of(n) in self._written
         ):
             return [], value
