@@ -125,7 +125,7 @@ def transposed_block_by_block(A: float32[64, 256], C: float32[256, 64]):
     targets=["llvm", "metal", "sm_80", "sm_90a", "gpu"],
     fast=["sm_90a"],
 )
-def extremes_of_negated_integers(X: dtype[3, 64], Y: dtype[4, 64], Z: dtype[64]):
+def extremes_of_negated_integers(X: dtype[3, 64], Y: dtype[8, 64], Z: dtype[64]):
     """ptxas before CUDA 13.4 loses the sign of `b` in `min(min(a, -b), c)`, on sm_90 and sm_100."""
     with T.Kernel(1, threads=64):
         tile, least = T.alloc_fragment((3, 64), dtype), T.alloc_fragment((64,), dtype)
@@ -138,6 +138,12 @@ def extremes_of_negated_integers(X: dtype[3, 64], Y: dtype[4, 64], Z: dtype[64])
             Y[1, j] = T.max(T.max(-X[0, j], -X[1, j]), -X[2, j])
             Y[2, j] = T.max(T.max(X[0, j], X[1, j] * -1), X[2, j])
             Y[3, j] = T.max(T.max(X[0, j], -T.abs(X[1, j])), X[2, j])
+            Y[4, j] = T.max(T.abs(X[0, j]), X[1, j])
+            Y[5, j] = T.min(T.min(X[0, j], X[1, j] // -1), X[2, j])
+            chosen = T.if_then_else(X[0, j] > -X[1, j], X[0, j], -X[1, j])
+            Y[6, j] = T.if_then_else(chosen > X[2, j], chosen, X[2, j])
+            larger = T.Select(X[0, j] > -X[1, j], X[0, j], -X[1, j])
+            Y[7, j] = T.Select(larger > X[2, j], larger, X[2, j])
 
 
 @program(

@@ -44,7 +44,7 @@ __device__ __noinline__ void tvmtile_assert_fail(const char* message, const char
 #endif
 }
 """,
-    # See "negations beside minima and maxima" in `passes.legalize.cuda`.
+    # See "negations of integers" in `passes.legalize.cuda`.
     "tvmtile_negate": """\
 __device__ __forceinline__ int tvmtile_negate(int x) {
   int result;

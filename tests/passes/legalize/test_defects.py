@@ -32,7 +32,7 @@ NO_DEFECTS = {
     "kernels that ask for fast arithmetic": "asked for",
     "kernels that ask for blocks on a multiprocessor": "asked for",
     "maxima and minima of bfloat16": "Metal's functions",
-    "negations beside minima and maxima": "ptxas; `extremes_of_negated_integers` shows it on a GPU",
+    "negations of integers": "ptxas; `extremes_of_negated_integers` shows it on a GPU",
     "pointers of tensors that may share memory": "our own mark",
     "remainders in indices of loads": "where LLVM does so changes from loop to loop",
     "remainders in indices of stores": "the same",

@@ -200,26 +200,17 @@ def _arrives(func: tirx.PrimFunc) -> bool:
     )
 
 
-_NEGATED = ("int8", "int16", "int32")
+_NEGATED = ("int8", "int16", "int32", "uint8", "uint16", "uint32")
 
 
-def _negation(node: tirx.Sub | tirx.Mul, _: Scope) -> Any:
-    """`~b + 1` for the negative of b, which is `0 - b` or `b * -1`: ptxas does not recognise it."""
-    is_negation = constant(node.a) == 0 if isinstance(node, tirx.Sub) else constant(node.b) == -1
-    if not is_negation or not _is_negated(node):
+def _negation(node: tirx.Sub | tirx.Mul | tirx.Div, _: Scope) -> Any:
+    """`~b + 1` for the negative of b: `0 - b`, `b * -1` or `b / -1`. ptxas does not recognise it."""
+    a, b = (node.a, node.b) if isinstance(node, tirx.Sub) else (node.b, node.a)
+    dtype = str(node.ty.dtype)
+    if dtype not in _NEGATED or constant(a) != (0 if isinstance(node, tirx.Sub) else -1):
         return node
-    operand = node.b if isinstance(node, tirx.Sub) else node.a
-    dtype = str(operand.ty.dtype)
-    negated = cuda.value("int32", "tvmtile_negate", tirx.Cast("int32", operand))
+    negated = cuda.value("int32", "tvmtile_negate", tirx.Cast("int32", b))
     return negated if dtype == "int32" else tirx.Cast(dtype, negated)
-
-
-def _is_negated(node: ir.Expr) -> bool:
-    return str(node.ty.dtype) in _NEGATED
-
-
-def _takes_extrema(func: tirx.PrimFunc) -> bool:
-    return contains(func.body, (tirx.Min, tirx.Max), _is_negated)
 
 
 _FORMATS = {"float32": "<f", "float64": "<d"}
@@ -313,13 +304,13 @@ OPERATIONS = (
 
 SOURCE = (
     Rule(
-        "negations beside minima and maxima",
-        (tirx.Sub, tirx.Mul),
+        "negations of integers",
+        (tirx.Sub, tirx.Mul, tirx.Div),
         _negation,
         "ptxas of CUDA 12.8 to 13.3, for sm_90 and sm_100",
         "it makes one instruction, VIMNMX3, of `min(min(a, -b), c)`, and leaves the sign of b out; the "
-        "values may come from registers that were written long before",
-        _takes_extrema,
+        "values may come from registers that were written long before, the minima from comparisons, "
+        "and a negative that has no sign may be taken for one that has",
     ),
     Rule(
         "constants of floats in CUDA",
