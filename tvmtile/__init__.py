@@ -76,6 +76,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from tvmtile._loading import spare_the_driver
+from tvmtile.compat import PATHS, install
 
 if TYPE_CHECKING:
     import tvm
@@ -84,7 +85,9 @@ if TYPE_CHECKING:
     from tvmtile._version import __version__
     from tvmtile.autotuner import autotune
     from tvmtile.cache import clear_cache, disable_cache, enable_cache, is_cache_enabled
-    from tvmtile.engine.callback import register_cuda_postproc
+    from tvmtile.compat.engine import register_cuda_postproc
+    from tvmtile.compat.transform import PassConfigKey
+    from tvmtile.compat.utils import set_log_level
     from tvmtile.jit import CompiledArtifact, JITKernel, Kernel, compile, jit, lower, par_compile  # noqa: A004 - TileLang calls it so too
     from tvmtile.jit.torch_op import torch_op
     from tvmtile.layout import Fragment, Layout
@@ -92,8 +95,6 @@ if TYPE_CHECKING:
     from tvmtile.library import load
     from tvmtile.math import cdiv, next_power_of_2
     from tvmtile.profiler import Profiler, TensorSupplyType
-    from tvmtile.transform import PassConfigKey
-    from tvmtile.utils.log import set_log_level
 
 __all__ = [
     "CompiledArtifact",
@@ -129,6 +130,7 @@ STARTED = time.time()
 """When this process read the first of tvmtile's sources."""
 
 spare_the_driver()
+install()
 
 _LAZY = {
     "CompiledArtifact": "jit",
@@ -137,7 +139,7 @@ _LAZY = {
     "JITKernel": "jit",
     "Kernel": "jit",
     "Layout": "layout",
-    "PassConfigKey": "transform",
+    "PassConfigKey": "compat.transform",
     "Profiler": "profiler",
     "TensorSupplyType": "profiler",
     "__version__": "_version",
@@ -153,18 +155,14 @@ _LAZY = {
     "next_power_of_2": "math",
     "par_compile": "jit",
     "plot_layout": "layout.plot",
-    "register_cuda_postproc": "engine.callback",
-    "set_log_level": "utils.log",
+    "register_cuda_postproc": "compat.engine",
+    "set_log_level": "compat.utils",
     "torch_op": "jit.torch_op",
 }
 _SUBMODULES = (
     "autotuner",
     "cache",
     "carver",
-    "contrib",
-    "cuda",
-    "engine",
-    "env",
     "errors",
     "jit",
     "language",
@@ -177,10 +175,8 @@ _SUBMODULES = (
     "target",
     "testing",
     "tileop",
-    "tools",
     "torch",
-    "transform",
-    "utils",
+    *(path for path in PATHS if "." not in path),
 )
 
 
@@ -195,7 +191,7 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(f"tvmtile.{_LAZY[name]}"), name)
     if name in _SUBMODULES:
         return importlib.import_module(f"tvmtile.{name}")
-    from tvmtile.absent import no_attribute
+    from tvmtile.compat.absent import no_attribute
 
     raise no_attribute("tvmtile", sys.modules[__name__], name)
 

@@ -26,8 +26,8 @@ from tvmtile.cache import Store, current_store, digest
 from tvmtile.errors import TileWarning
 from tvmtile.jit import artifacts, toolchain
 from tvmtile.jit.key import key_of
+from tvmtile.locks import Lock
 from tvmtile.target import resolve
-from tvmtile.utils.locks import Lock
 
 EMULATED = {"target": "metal", "execution_backend": "emulator"}
 SM_80 = {"target": {"kind": "cuda", "arch": "sm_80"}}

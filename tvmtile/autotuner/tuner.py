@@ -22,6 +22,7 @@ from tvmtile.autotuner.kept import keep, kept, key_of_tuning
 from tvmtile.autotuner.result import AutotuneResult, Trial
 from tvmtile.autotuner.search import Limits, Search
 from tvmtile.autotuner.settings import CompileArgs, ProfileArgs
+from tvmtile.compat.transform import warn_without_effect
 from tvmtile.errors import (
     InvalidOperand,
     InvalidValue,
@@ -34,7 +35,6 @@ from tvmtile.jit.following import best_target, chosen_target, target_of
 from tvmtile.jit.request import Request
 from tvmtile.profiler import TensorSupplyType
 from tvmtile.target import TargetLike
-from tvmtile.transform import warn_without_effect
 
 
 class AutoTuner:

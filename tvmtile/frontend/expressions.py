@@ -28,7 +28,7 @@ from tvmtile.errors import SyntaxNotSupported
 from tvmtile.frontend.dtypes import DType
 from tvmtile.frontend.large import Sizes
 from tvmtile.frontend.values import ARITHMETIC, BITWISE, FOLDED, operands
-from tvmtile.utils.locks import Lock
+from tvmtile.locks import Lock
 
 _LOCK = Lock()
 # Assigned to: TVM's classes, whose attributes the type checker knows.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tvm import ir
 
 from tvmtile._tvm import is_buffer_var
-from tvmtile.absent import first_match, instead_of
+from tvmtile.compat.absent import first_match, instead_of
 from tvmtile.errors import InvalidOperand, TileError, UndefinedName
 from tvmtile.ir.operands import describe
 

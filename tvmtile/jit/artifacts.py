@@ -11,12 +11,12 @@ from tvm import tirx
 from tvm.target import Target
 
 from tvmtile.cache import Store, current_store
+from tvmtile.compat.transform import with_effect
 from tvmtile.errors import warn, warnings_on_success
 from tvmtile.jit.artifact import Artifact
 from tvmtile.jit.key import Key, key_of
 from tvmtile.jit.sources import is_unchanged
-from tvmtile.transform import with_effect
-from tvmtile.utils.locks import Lock
+from tvmtile.locks import Lock
 
 _KIND = "kernels"
 _made: WeakValueDictionary[str, Artifact] = WeakValueDictionary()

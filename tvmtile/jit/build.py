@@ -17,6 +17,7 @@ from tvmtile._plugin import PIPELINE_NAME, register
 from tvmtile.analysis.accesses import written_parameters
 from tvmtile.codegen.metal_source import complete
 from tvmtile.codegen.metal_versions import lacking_in_tvm
+from tvmtile.compat.transform import EFFECTS, with_effect
 from tvmtile.errors import InvalidOperand, NoLowering, UnknownTarget, warn
 from tvmtile.ir.kernels import is_tile_program
 from tvmtile.jit.artifact import Artifact, name_of
@@ -29,7 +30,6 @@ from tvmtile.passes.checks.host_accesses import refuse_host_accesses
 from tvmtile.passes.checks.verify import Verifier
 from tvmtile.passes.cpu.insert_index_checks import CHECK_INDICES
 from tvmtile.target import gpu, runs_here
-from tvmtile.transform import EFFECTS, with_effect
 
 _VERIFY = "tvmtile.verify"
 

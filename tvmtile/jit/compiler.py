@@ -10,6 +10,7 @@ from typing import Any, Literal, overload
 
 from tvm import tirx
 
+from tvmtile.compat.transform import PassConfigKey, in_force, warn_without_effect
 from tvmtile.errors import (
     InvalidOperand,
     TileError,
@@ -23,7 +24,6 @@ from tvmtile.jit.kernel import Kernel
 from tvmtile.jit.request import Request, result_positions
 from tvmtile.jit.signatures import One, Program
 from tvmtile.target import TargetLike
-from tvmtile.transform import PassConfigKey, in_force, warn_without_effect
 
 
 @overload

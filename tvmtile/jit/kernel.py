@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tvm import ir
 from tvm.target import Target
 
-from tvmtile.absent import no_attribute
+from tvmtile.compat.absent import no_attribute
 from tvmtile.errors import InvalidOperand, hide_internal_frames
 from tvmtile.jit.calls import CompiledProgram
 from tvmtile.jit.ir_data import Node, from_data, to_data

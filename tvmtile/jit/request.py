@@ -10,6 +10,7 @@ from typing import Any
 from tvm import tirx
 from tvm.target import Target
 
+from tvmtile.compat.transform import with_effect
 from tvmtile.errors import InvalidOperand, InvalidValue
 from tvmtile.frontend.entry import OUT_IDX_ATTR
 from tvmtile.jit.artifact import Artifact
@@ -18,7 +19,6 @@ from tvmtile.jit.backends import adapter_for, backend_for
 from tvmtile.jit.kernel import Kernel
 from tvmtile.jit.key import Key, key_of
 from tvmtile.target import TargetLike, resolve
-from tvmtile.transform import with_effect
 
 
 @dataclass(frozen=True, eq=False)

@@ -120,6 +120,6 @@ else:
     def __getattr__(name: str) -> object:
         import sys
 
-        from tvmtile.absent import no_attribute
+        from tvmtile.compat.absent import no_attribute
 
         raise no_attribute("T", sys.modules[__name__], name)

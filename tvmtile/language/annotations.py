@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tvmtile.compat.transform import EFFECTS, PassConfigKey, warn_without_effect, with_effect
 from tvmtile.errors import warn, warn_ignored
 from tvmtile.frontend.tracer import current_tracer
 from tvmtile.ir.annotations import MAY_ALIAS
@@ -18,7 +19,6 @@ from tvmtile.language.kernel_options import (
     use_swizzle,
 )
 from tvmtile.tileop.hints import annotate_layout, pdl_sync, pdl_trigger
-from tvmtile.transform import EFFECTS, PassConfigKey, warn_without_effect, with_effect
 
 __all__ = [
     "annotate_compile_flags",

@@ -32,7 +32,7 @@ from tvmtile.emulator.machine.compiler import (
     run,
 )
 from tvmtile.errors import TileError
-from tvmtile.utils.locks import Lock
+from tvmtile.locks import Lock
 
 _HERE = Path(__file__).resolve().parent
 _INCLUDE = _HERE / "include"

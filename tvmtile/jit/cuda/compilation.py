@@ -13,7 +13,7 @@ import tvm_ffi
 from tvm.target import Target
 
 from tvmtile.jit.cuda.nvrtc import Binary, compile_source
-from tvmtile.utils.locks import Lock
+from tvmtile.locks import Lock
 
 _CALLBACK = "tvm_callback_cuda_compile"
 

@@ -12,7 +12,7 @@ from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.analysis.effects import Effects, ordered_by
 from tvmtile.codegen.metal_barriers import device_barrier
 from tvmtile.errors import SourceLocation
-from tvmtile.ir.annotations import EXCHANGES_TENSORS
+from tvmtile.ir.annotations import EXCHANGES_TENSORS, OWN_BARRIERS
 from tvmtile.ir.asynchronous import issued, kind_of, signal, wait
 from tvmtile.ir.barriers import sync
 from tvmtile.ir.kernels import Launch, bound_target, with_kernels, with_launch_body, with_statements
@@ -35,7 +35,6 @@ from tvmtile.passes.gpu.barriers.items import (
 from tvmtile.passes.gpu.barriers.placement import place
 from tvmtile.passes.gpu.barriers.structure import Builder
 from tvmtile.target import CUDA_NAMED_BARRIERS, gpu
-from tvmtile.transform import OWN_BARRIERS
 
 
 @prim_func_pass(

@@ -20,6 +20,7 @@ from tvmtile.ir.annotations import (
     BARRIER_ID,
     CLUSTER_STEP,
     FAST,
+    FAST_MATH,
     LAUNCH_BOUNDS_BLOCKS,
 )
 from tvmtile.ir.barriers import (
@@ -39,7 +40,6 @@ from tvmtile.ir.types import Binary
 from tvmtile.passes.legalize.assertions import STOPPED
 from tvmtile.passes.legalize.narrow_integers import narrow_integers
 from tvmtile.passes.legalize.rules import Rule, Scope, is_integer
-from tvmtile.transform import FAST_MATH
 
 
 def _is_fast(func: tirx.PrimFunc) -> bool:

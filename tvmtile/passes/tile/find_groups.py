@@ -11,7 +11,7 @@ from tvmtile._tvm import Mutator, mapped, mutated
 from tvmtile.analysis.active_threads import ActiveThreads, Condition, Threads
 from tvmtile.analysis.uniformity import ThreadVariance, VarianceOfGroups, check_alone
 from tvmtile.errors import NestingError
-from tvmtile.ir.annotations import ARRIVE_COUNT, BARRIER_ID
+from tvmtile.ir.annotations import ARRIVE_COUNT, BARRIER_ID, OWN_BARRIERS
 from tvmtile.ir.barriers import (
     attributes_of,
     barrier_name,
@@ -26,7 +26,6 @@ from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, seq
 from tvmtile.ir.spans import first_location
 from tvmtile.ir.threads import WARP_SIZE, Group, group_region
-from tvmtile.transform import OWN_BARRIERS
 
 
 @prim_func_pass(

@@ -9,12 +9,12 @@ from tvm import ir, tirx
 from tvm_ffi import structural_equal
 
 from tvmtile._tvm import mapped, nodes_in
+from tvmtile.ir.annotations import NO_TENSOR_MAPS
 from tvmtile.ir.kernels import bound_target, flattened, with_body
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import mentions, seq, substitute
 from tvmtile.ir.scopes import is_fragment
-from tvmtile.transform import NO_TENSOR_MAPS
 
 
 @prim_func_pass("NormalizeOperands", establishes=(Property.REGIONS,))

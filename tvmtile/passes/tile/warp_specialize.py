@@ -11,7 +11,7 @@ from tvm.target import Target
 from tvmtile._tvm import mapped, nodes_in
 from tvmtile.analysis.accesses import kernels_of
 from tvmtile.errors import warn
-from tvmtile.ir.annotations import STAGES_ANNOTATION
+from tvmtile.ir.annotations import ONE_ROLE, STAGES_ANNOTATION
 from tvmtile.ir.barriers import is_barrier_of_blocks
 from tvmtile.ir.kernels import Launch, target_of, with_kernels
 from tvmtile.ir.options import options_of
@@ -33,7 +33,6 @@ from tvmtile.passes.tile.specialization import (
     pipelined_loops_in,
 )
 from tvmtile.target import GpuCapability, gpu
-from tvmtile.transform import ONE_ROLE
 
 
 @prim_func_pass("WarpSpecialize", requires=(Property.IMPLEMENTATIONS, Property.GROUPS))

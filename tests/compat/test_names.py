@@ -1,4 +1,4 @@
-"""Names of TileLang: each is here, or `tvmtile.absent` says why not and what to write instead."""
+"""Names of TileLang: each is here, or `tvmtile.compat.absent` says what to write instead."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tvm_ffi import structural_equal
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile import absent
+from tvmtile.compat import PATHS, absent
 from tvmtile.env import env
 from tvmtile.errors import InvalidOperand, MissingDependency, TileWarning
 from tvmtile.jit.cuda import disassembly
@@ -114,17 +114,37 @@ def test_an_absent_name_says_what_to_write():
     ("module", "name", "is_same"),
     [
         ("cuda.language", "copy", T.copy),
+        ("engine", "lower", tvmtile.lower),
         ("engine.lower", "lower", tvmtile.lower),
         ("engine.param", "KernelParam", tvmtile.jit.KernelParam),
         ("profiler.bench", "do_bench", tvmtile.profiler.do_bench),
         ("jit", "JITImpl", tvmtile.jit.JitFunction),
         ("contrib.cc", "get_cc", None),
+        ("transform", "PassContext", None),
+        ("utils.tensor", "torch_assert_close", tvmtile.testing.torch_assert_close),
+        ("tools", "plot_layout", tvmtile.plot_layout),
     ],
 )
 def test_modules(module, name, is_same):
     found = getattr(importlib.import_module(f"tvmtile.{module}"), name)
     assert callable(found)
     assert is_same is None or found is is_same
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_module_of_tilelang_is_found_by_each_way_to_import_it(path):
+    parent, _, name = f"tvmtile.{path}".rpartition(".")
+    by_name, by_parent = {}, {}
+    exec(f"from tvmtile.{path} import *", by_name)
+    exec(f"import tvmtile.{path} as module\nfrom {parent} import {name}", by_parent)
+    assert by_parent["module"] is by_parent[name]
+    module = sys.modules[f"tvmtile.{path}"]
+    assert set(getattr(module, "__all__", ())) <= by_name.keys()
+    assert by_name.keys() - {"__builtins__"} <= set(dir(module))
+    with pytest.raises(
+        AttributeError, match=f"^module 'tvmtile.{path}' has no attribute 'never_heard_of'$"
+    ):
+        _ = module.never_heard_of
 
 
 def test_the_dialect_of_cuda_is_the_language():

@@ -1,4 +1,4 @@
-"""Changing the CUDA source of all kernels before it is compiled, by TVM's own callback."""
+"""TileLang's `engine`: lowering a program, and changing its CUDA source before it is compiled."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from typing import Any
 import tvm_ffi
 from tvm.target import Target
 
-__all__ = ["register_cuda_postproc", "register_cuda_postproc_callback"]
+from tvmtile.jit.lowering import CompiledArtifact, lower
+from tvmtile.jit.parameters import KernelParam
+
+__all__ = [
+    "CompiledArtifact",
+    "KernelParam",
+    "lower",
+    "register_cuda_postproc",
+    "register_cuda_postproc_callback",
+]
 
 PostProcess = Callable[[str, Target], str]
 

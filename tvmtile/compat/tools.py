@@ -1,4 +1,4 @@
-"""What a program does, beside what a device can do; TileLang's names."""
+"""TileLang's `tools`: what a program does beside what a device can do, pictures of layouts."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from tvm import ir, tirx
 from tvmtile.carver.arch import TileDevice
 from tvmtile.carver.counts import counts_of
 from tvmtile.errors import InvalidOperand
+from tvmtile.layout.plot import plot_layout
+
+__all__ = ["AnalysisResult", "Analyzer", "plot_layout"]
 
 
 @dataclass(frozen=True)

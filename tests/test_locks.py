@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import tvmtile
-from tvmtile.utils.locks import Lock
+from tvmtile.locks import Lock
 
 
 def test_all_locks_are_free_after_a_fork():
@@ -29,4 +29,4 @@ def test_no_module_has_locks_of_another_kind():
     files = {
         str(path.relative_to(root)) for path in root.rglob("*.py") if other.search(path.read_text())
     }
-    assert files == {"utils/locks.py"}
+    assert files == {"locks.py"}

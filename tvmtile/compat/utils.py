@@ -1,18 +1,60 @@
-"""The GPU of this machine as torch sees it, under the names of TileLang's module."""
+"""TileLang's `utils`: the GPU of this machine as torch sees it, targets, tensors, the log."""
 
 from __future__ import annotations
 
+import logging
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tvmtile.absent import no_attribute
+from tvmtile.compat.absent import no_attribute
 from tvmtile.errors import MissingDependency, import_optional
+from tvmtile.jit.following import best_target, chosen_target
+from tvmtile.jit.parameters import KernelParam
 from tvmtile.jit.threads import usable_cpus
+from tvmtile.profiler import TensorSupplyType, filled
+from tvmtile.target import TargetLike, resolve
+from tvmtile.testing import torch_assert_close
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["device_synchronize", "get_available_cpu_count", "get_current_device"]
+__all__ = [
+    "TensorSupplyType",
+    "determine_target",
+    "device_synchronize",
+    "get_available_cpu_count",
+    "get_current_device",
+    "get_tensor_supply",
+    "set_log_level",
+    "torch_assert_close",
+]
+
+
+def set_log_level(level: int | str) -> None:
+    """Set the level of the log `tvmtile`, in which the autotuner writes.
+
+    Parameters
+    ----------
+    level : int or str
+        As of Python's `logging`: "INFO" has a line for each configuration that is measured.
+    """
+    logging.getLogger("tvmtile").setLevel(level.upper() if isinstance(level, str) else level)
+
+
+def determine_target(target: TargetLike = "auto", return_object: bool = False) -> Any:
+    """A target, where "auto" is what `TVMTILE_TARGET` names or else the best device of this machine.
+
+    Parameters
+    ----------
+    target : str, dict or Target
+        As of `tvmtile.compile`.
+    return_object : bool
+        Return TVM's `Target` in place of what was written.
+    """
+    if target == "auto":
+        target = chosen_target() or best_target()
+    return resolve(target) if return_object else target
 
 
 def _module(device: str | None = None) -> Any:
@@ -72,3 +114,24 @@ def device_synchronize(device: int | str | torch.device | None = None) -> None:
 def get_available_cpu_count() -> int:
     """The processors that this process may use."""
     return len(usable_cpus())
+
+
+_DEVICES = {"llvm": "cpu", "cuda": "cuda", "metal": "mps"}
+
+
+def get_tensor_supply(
+    supply_type: TensorSupplyType = TensorSupplyType.Integer,
+) -> Callable[[KernelParam], torch.Tensor]:
+    """What makes a tensor for a parameter, on this machine's GPU where it has one.
+
+    Parameters
+    ----------
+    supply_type : TensorSupplyType
+        What tensors hold.
+    """
+
+    def supply(param: KernelParam) -> torch.Tensor:
+        shape = [int(extent) for extent in param.shape]
+        return filled(shape, param.torch_dtype(), supply_type).to(_DEVICES[best_target()])
+
+    return supply

@@ -7,10 +7,9 @@ change nothing here, which is said when one is set.
 from __future__ import annotations
 
 import os
-import sys
 
-from tvmtile.absent import no_attribute
 from tvmtile.cache import cache_directory, disable_cache, enable_cache, is_cache_enabled
+from tvmtile.compat.absent import no_attribute
 from tvmtile.errors import warn
 
 __all__ = ["disable_cache", "enable_cache", "env", "is_cache_enabled"]
@@ -53,4 +52,4 @@ env = Environment()
 def __getattr__(name: str) -> object:
     if name in _VARIABLES:
         return getattr(env, name)
-    raise no_attribute("env", sys.modules[__name__], name)
+    raise AttributeError(name)

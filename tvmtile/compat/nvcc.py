@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tvm.target import Target
 
+from tvmtile.compat.utils import determine_target
 from tvmtile.errors import InvalidValue
 from tvmtile.target import TargetLike, compute_capability
-from tvmtile.utils.target import determine_target
 
 
 def get_target_compute_version(target: TargetLike | None = None) -> str:

@@ -9,14 +9,11 @@ from enum import Enum
 from typing import Any
 
 from tvmtile.errors import InvalidValue, warn
+from tvmtile.ir.annotations import FAST_MATH, NO_TENSOR_MAPS, ONE_ROLE, OWN_BARRIERS
 
 __all__ = [
     "ALWAYS_SO",
     "EFFECTS",
-    "FAST_MATH",
-    "NO_TENSOR_MAPS",
-    "ONE_ROLE",
-    "OWN_BARRIERS",
     "PassConfigKey",
     "PassContext",
     "in_force",
@@ -270,21 +267,13 @@ def in_force() -> Mapping[str, Any]:
     return _IN_FORCE.get({})
 
 
-ONE_ROLE = "tvmtile.one_role"
-"""An option, and an attribute of a function: no warps copy tiles for others."""
-NO_TENSOR_MAPS = "tvmtile.no_tensor_maps"
-"""The same: copies between tensors and tiles go by threads."""
-FAST_MATH = "tvmtile.fast_math"
-"""The same: functions of floats are approximations, where the target has them."""
-OWN_BARRIERS = "tvmtile.own_barriers"
-"""The same: the author of a kernel answers for races where no barrier can stand."""
 EFFECTS = {
     FAST_MATH: ("tl.enable_fast_math",),
     ONE_ROLE: ("tl.disable_warp_specialized", "tl.disable_tma_lower"),
     NO_TENSOR_MAPS: ("tl.disable_tma_lower",),
     OWN_BARRIERS: ("tl.disable_thread_storage_sync",),
 }
-"""These attributes of functions, each with the keys that set it."""
+"""Attributes of functions, each with the keys that set it."""
 
 
 def _is_of_tilelang(key: str) -> bool:

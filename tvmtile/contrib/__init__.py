@@ -1,5 +1,0 @@
-"""Names of TileLang's package `contrib` that kernels import."""
-
-from tvmtile.contrib import cc, nvcc
-
-__all__ = ["cc", "nvcc"]

@@ -1,1 +1,0 @@
-"""TileLang's dialect of NVIDIA's GPUs: `tvmtile.cuda.language` is `tvmtile.language`."""

@@ -1,5 +1,0 @@
-"""`lower`, under the name of TileLang's module."""
-
-from tvmtile.jit.lowering import lower
-
-__all__ = ["lower"]
