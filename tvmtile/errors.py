@@ -68,7 +68,6 @@ __all__ = [
     "import_optional",
     "user_location",
     "warn",
-    "warn_ignored",
     "warnings_on_success",
 ]
 
@@ -402,26 +401,6 @@ DIVISION_BY_ZERO = (
     "where a divisor may be 0, choose: T.if_then_else(n != 0, x // n, 0)",
 )
 """What is wrong with it, and what to do."""
-
-OPTIONS_OF_TILELANG = "these are options of TileLang's own lowering"
-"""Why annotations of an operator change nothing."""
-
-
-def warn_ignored(function: str, reason: str, **given: object) -> None:
-    """Warn of arguments that are accepted for TileLang's kernels and change nothing.
-
-    Parameters
-    ----------
-    function : str
-        What got them, as the user calls it.
-    reason : str
-        Why it needs none of them.
-    **given
-        Their values; what is None, empty or false has not been given.
-    """
-    for name, value in given.items():
-        if value is not None and value is not False and value != {}:
-            warn(f"{function}: {name} has no effect: {reason}")
 
 
 @contextmanager

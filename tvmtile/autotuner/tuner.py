@@ -22,13 +22,13 @@ from tvmtile.autotuner.kept import keep, kept, key_of_tuning
 from tvmtile.autotuner.result import AutotuneResult, Trial
 from tvmtile.autotuner.search import Limits, Search
 from tvmtile.autotuner.settings import CompileArgs, ProfileArgs
+from tvmtile.compat.ignored import warn_ignored
 from tvmtile.compat.transform import warn_without_effect
 from tvmtile.errors import (
     InvalidOperand,
     InvalidValue,
     TuningFailed,
     hide_internal_frames,
-    warn_ignored,
 )
 from tvmtile.jit.decorator import JitFunction
 from tvmtile.jit.following import best_target, chosen_target, target_of
@@ -83,9 +83,7 @@ class AutoTuner:
         pass_configs: Mapping[str, object] | None = None,
     ) -> AutoTuner:
         """Say how configurations are compiled; see `CompileArgs`. The tuner itself is returned."""
-        reason = "a line a configuration goes to the log `tvmtile.autotuner`"
-        warn_ignored("set_compile_args", reason, verbose=verbose)
-        warn_ignored("set_compile_args", "the host is that of the target", target_host=target_host)
+        warn_ignored("set_compile_args", verbose=verbose, target_host=target_host)
         self.compile_args = CompileArgs(out_idx, target, execution_backend, pass_configs)
         return self
 
@@ -174,7 +172,7 @@ class AutoTuner:
             )
         del group_compile_size, benchmark_devices
         warn_ignored(
-            "AutoTuner.run", "configurations are compiled and measured singly",
+            "AutoTuner.run",
             enable_grouped_compile=enable_grouped_compile, benchmark_multi_gpu=benchmark_multi_gpu,
         )  # fmt: skip
         warn_without_effect(self.compile_args.pass_configs or {})

@@ -11,7 +11,8 @@ from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import IRBuilder
-from tvmtile.errors import InvalidOperand, InvalidValue, NestingError, warn_ignored
+from tvmtile.compat.ignored import warn_ignored
+from tvmtile.errors import InvalidOperand, InvalidValue, NestingError
 from tvmtile.frontend.indices import Indices
 from tvmtile.frontend.tracer import current_tracer
 from tvmtile.frontend.values import as_count
@@ -102,9 +103,7 @@ class Kernel:
         cluster_dims: int | Sequence[int] | None = None,
     ) -> None:
         del is_cpu
-        warn_ignored(
-            "T.Kernel", "T.CUDASourceCodeKernel takes source text of one's own", prelude=prelude
-        )
+        warn_ignored("T.Kernel", prelude=prelude)
         if len(blocks) > 3:
             raise InvalidOperand(
                 f"T.Kernel takes up to three grid extents, not {len(blocks)}",

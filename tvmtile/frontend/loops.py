@@ -10,7 +10,8 @@ from tvm.tirx.script import builder as T
 from tvm.tirx.script.builder.frame import ForFrame
 
 from tvmtile._tvm import IRBuilder
-from tvmtile.errors import InvalidOperand, NestingError, warn_ignored
+from tvmtile.compat.ignored import warn_ignored
+from tvmtile.errors import InvalidOperand, NestingError
 from tvmtile.frontend.constructs import LoopNest
 from tvmtile.frontend.indices import Indices
 from tvmtile.frontend.kernel import current_kernel, kernel_of
@@ -126,11 +127,8 @@ def Parallel(
     """
     if not extents:
         raise InvalidOperand("T.Parallel needs at least one extent")
-    distributed = (
-        "the compiler shares the iterations out, by the layouts of the fragments in the loop"
-    )
     hints = {"coalesced_width": coalesced_width, "loop_layout": loop_layout}
-    warn_ignored("T.Parallel", distributed, **hints, prefer_async=prefer_async)
+    warn_ignored("T.Parallel", **hints, prefer_async=prefer_async)
     return _ParallelNest([_extent("T.Parallel", e) for e in extents], dict(annotations or {}))
 
 
@@ -163,8 +161,7 @@ def Pipelined(
     annotations : dict, optional
         Further annotations of the loop.
     """
-    dependences = "the compiler finds what depends on what"
-    warn_ignored("T.Pipelined", dependences, sync=sync, group=group)
+    warn_ignored("T.Pipelined", sync=sync, group=group)
     if not isinstance(num_stages, int) or num_stages < 0:
         raise InvalidOperand(
             f"T.Pipelined: num_stages={num_stages!r}", help="num_stages is an integer of 0 or more"

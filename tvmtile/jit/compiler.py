@@ -10,6 +10,7 @@ from typing import Any, Literal, overload
 
 from tvm import tirx
 
+from tvmtile.compat.ignored import warn_ignored
 from tvmtile.compat.transform import PassConfigKey, in_force, warn_without_effect
 from tvmtile.errors import (
     InvalidOperand,
@@ -17,7 +18,6 @@ from tvmtile.errors import (
     hide_internal_frames,
     user_location,
     warn,
-    warn_ignored,
 )
 from tvmtile.jit.following import FollowingKernel, best_target, chosen_target
 from tvmtile.jit.kernel import Kernel
@@ -104,7 +104,7 @@ def compile(
         For what is wrong with the program on this target.
     """
     refuse_unknown("compile", unknown, compile)
-    ignore_options("tvmtile.compile", verbose, target_host)
+    warn_ignored("tvmtile.compile", verbose=verbose, target_host=target_host)
     if compile_flags:
         warn_without_effect({PassConfigKey.TL_DEVICE_COMPILE_FLAGS: compile_flags})
     if not isinstance(func, tirx.PrimFunc):
@@ -121,23 +121,6 @@ def compile(
     kernel = _compiled(func, options)
     kernel.options = options
     return kernel
-
-
-def ignore_options(
-    name: str, verbose: bool | None, target_host: object, debug_root_path: object = None
-) -> None:
-    """Warn of options of TileLang's kernels that change nothing.
-
-    Parameters
-    ----------
-    name : str
-        The function, as the user calls it.
-    verbose, target_host, debug_root_path
-        What it was given.
-    """
-    lowered = "kernel.lowering holds the program after each pass"
-    warn_ignored(name, lowered, verbose=verbose, debug_root_path=debug_root_path)
-    warn_ignored(name, "the host is that of the target", target_host=target_host)
 
 
 def refuse_unknown(name: str, unknown: Iterable[str], *functions: Callable[..., object]) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Literal, overload
 from tvm import tirx
 from typing_extensions import Unpack
 
+from tvmtile.compat.ignored import warn_ignored
 from tvmtile.errors import (
     ArgumentError,
     InvalidValue,
@@ -25,7 +26,7 @@ from tvmtile.errors import (
 from tvmtile.frontend.surroundings import Surroundings
 from tvmtile.frontend.tensor import TensorSpec
 from tvmtile.jit.compiler import compile as compile_program
-from tvmtile.jit.compiler import ignore_options, par_compile, refuse_unknown
+from tvmtile.jit.compiler import par_compile, refuse_unknown
 from tvmtile.jit.dynamo import is_traced, untraced
 from tvmtile.jit.following import chosen_target, target_of
 from tvmtile.jit.kernel import Kernel
@@ -113,7 +114,8 @@ def jit(
         If an option is none of these; the message offers the nearest one.
     """
     refuse_unknown("jit", unknown, jit)
-    ignore_options("tvmtile.jit", verbose, target_host, debug_root_path)
+    given = {"verbose": verbose, "debug_root_path": debug_root_path}
+    warn_ignored("tvmtile.jit", **given, target_host=target_host)
     options = {
         "target": target,
         "execution_backend": execution_backend,

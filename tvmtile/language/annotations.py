@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tvmtile.compat.ignored import warn_ignored
 from tvmtile.compat.transform import EFFECTS, PassConfigKey, warn_without_effect, with_effect
-from tvmtile.errors import warn, warn_ignored
+from tvmtile.errors import warn
 from tvmtile.frontend.tracer import current_tracer
 from tvmtile.ir.annotations import MAY_ALIAS
 from tvmtile.language.kernel_options import (
@@ -47,7 +48,7 @@ def annotate_compile_flags(flags: Any) -> None:
 
 def annotate_consumer_reg_alloc(reg_count: int = 240) -> None:
     """Accepted with a warning: registers of a thread that consumes tiles."""
-    warn_ignored("T.annotate_consumer_reg_alloc", _REGISTERS, reg_count=reg_count)
+    warn_ignored("T.annotate_consumer_reg_alloc", reg_count=reg_count)
 
 
 def annotate_l2_hit_ratio(l2_hit_ratio_map: dict[Any, float]) -> None:
@@ -84,10 +85,7 @@ def annotate_pass_configs(configs: Mapping[Any, Any]) -> None:
 
 def annotate_producer_reg_dealloc(reg_count: int = 24) -> None:
     """Accepted with a warning: registers of a thread that copies tiles."""
-    warn_ignored("T.annotate_producer_reg_dealloc", _REGISTERS, reg_count=reg_count)
-
-
-_REGISTERS = "how many registers a thread of each role has follows from what it holds"
+    warn_ignored("T.annotate_producer_reg_dealloc", reg_count=reg_count)
 
 
 def annotate_restrict_buffers(*buffers: object) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile.errors import InvalidOperand, warn_ignored
+from tvmtile.compat.ignored import warn_ignored
+from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.kernel import thread_index
 from tvmtile.frontend.math import as_expr
 from tvmtile.ir.threads import ALL_LANES, WARP_SIZE, WARPGROUP
@@ -99,7 +100,7 @@ def sync_warp(mask: Index | None = None) -> None:
         Accepted for TileLang's kernels.
     """
     is_full = isinstance(mask, int) and mask & ALL_LANES == ALL_LANES
-    warn_ignored("T.sync_warp", "all threads of a warp wait", mask=None if is_full else mask)
+    warn_ignored("T.sync_warp", mask=None if is_full else mask)
     T.evaluate(located(T.tvm_storage_sync("warp")))
 
 

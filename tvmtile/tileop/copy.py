@@ -11,7 +11,8 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import buffer_of
 from tvmtile.analysis.nests import nests_in
-from tvmtile.errors import warn, warn_ignored
+from tvmtile.compat.ignored import warn_ignored
+from tvmtile.errors import warn
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.operands import SAME_EXTENTS, as_region, dtype_of, matched_regions
@@ -84,9 +85,7 @@ def copy(
     }
     eviction = eviction_of("copy", hints.pop("eviction_policy"))
     given = {name: hints.pop(name) for name in ("direct", "disable_tma") if name in hints}
-    warn_ignored(
-        "T.copy", "the compiler chooses the instructions and shares the elements out", **hints
-    )
+    warn_ignored("T.copy", **hints)
     src, dst = check_operand("copy", "src", src), check_operand("copy", "dst", dst)
     if not _store_element(src, dst):
         emit(Copy(src, dst, **given, eviction=eviction, impl=impl))

@@ -10,7 +10,8 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile._tvm import buffer_of
-from tvmtile.errors import InvalidOperand, warn_ignored
+from tvmtile.compat.ignored import warn_ignored
+from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.math import as_expr
 from tvmtile.frontend.operands import check_operand
@@ -107,7 +108,7 @@ def copy_cluster(
     eviction = eviction_of("copy_cluster", hints["eviction_policy"])
     if cluster_mask is not None:
         del hints["eviction_policy"]
-    warn_ignored("T.copy_cluster", "the compiler chooses the instructions", **hints)
+    warn_ignored("T.copy_cluster", **hints)
     src, dst = (
         check_operand("copy_cluster", "src", src),
         check_operand("copy_cluster", "dst", dst),

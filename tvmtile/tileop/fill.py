@@ -11,7 +11,8 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import buffer_of
 from tvmtile.codegen.metal import ELEMENTS_PER_LANE
-from tvmtile.errors import OPTIONS_OF_TILELANG, InvalidOperand, warn_ignored
+from tvmtile.compat.ignored import warn_ignored
+from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.operands import check_bounds, describe, dtype_of, is_whole
@@ -39,7 +40,7 @@ def fill(buffer: Any, value: Any, annotations: Mapping[str, object] | None = Non
     from tvmtile.frontend.dtypes import cast
     from tvmtile.frontend.math import as_expr
 
-    warn_ignored("T.fill", OPTIONS_OF_TILELANG, annotations=annotations)
+    warn_ignored("T.fill", annotations=annotations)
     buffer = check_operand("fill", "buffer", buffer)
     emit(Fill(buffer, cast(as_expr(value), dtype_of(buffer)) if _is_expr(value) else value))
 

@@ -9,7 +9,8 @@ import numpy as np
 from tvm import ir, tirx
 
 from tvmtile._tvm import buffer_of
-from tvmtile.errors import OPTIONS_OF_TILELANG, InvalidOperand, UnsupportedDtype, warn_ignored
+from tvmtile.compat.ignored import warn_ignored
+from tvmtile.errors import InvalidOperand, UnsupportedDtype
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.operands import check_bounds, describe, dtype_of, extents_of
@@ -60,10 +61,7 @@ def im2col(
     """
     from tvmtile.frontend.math import as_expr
 
-    warn_ignored(
-        "T.im2col", "what a cache keeps is left to the GPU", eviction_policy=eviction_policy
-    )
-    warn_ignored("T.im2col", OPTIONS_OF_TILELANG, annotations=annotations)
+    warn_ignored("T.im2col", eviction_policy=eviction_policy, annotations=annotations)
     emit(
         Im2col(
             check_operand("im2col", "img", img),

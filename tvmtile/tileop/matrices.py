@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from tvm import ir, tirx
 
 from tvmtile._tvm import buffer_of
-from tvmtile.errors import OPTIONS_OF_TILELANG, InvalidOperand, warn_ignored
+from tvmtile.errors import InvalidOperand
 from tvmtile.ir.operands import check_bounds, constant, describe, dtype_of, extents_of
 from tvmtile.ir.operators import TileOp
 from tvmtile.ir.rewriting import for_loop, nest, seq
@@ -91,17 +90,6 @@ class MatrixProduct(TileOp):
 
 
 SUMMED_IN = {"float16": "float32", "bfloat16": "float32"}
-
-
-def ignore_schedule(
-    operator: str, k_pack: int, wg_wait: int, mbar: object, annotations: dict[str, Any] | None
-) -> None:
-    """Warn of options by which TileLang's kernels schedule a product."""
-    complete = "the product is complete when the next statement begins"
-    warn_ignored(operator, complete, wg_wait=wg_wait or None, mbar=mbar)
-    packed = "it is of the matrix units of AMD's GPUs"
-    warn_ignored(operator, packed, k_pack=None if k_pack == 1 else k_pack)
-    warn_ignored(operator, OPTIONS_OF_TILELANG, annotations=annotations)
 
 
 def _check_matrix(operator: str, name: str, operand: ir.Expr) -> None:

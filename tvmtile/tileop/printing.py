@@ -10,7 +10,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import buffer_of, is_buffer_var
 from tvmtile.codegen import cuda, metal
-from tvmtile.errors import warn_ignored
+from tvmtile.compat.ignored import warn_ignored
 from tvmtile.frontend.emit import emit
 from tvmtile.ir.combiners import accumulator_dtype, is_integer
 from tvmtile.ir.operands import check_bounds, constant, describe, dtype_of
@@ -48,8 +48,7 @@ def print(obj: Any = None, msg: str = "", warp_group_id: int = 0, warp_id: int =
     from tvmtile.frontend.kernel import current_kernel
     from tvmtile.frontend.math import as_expr
 
-    once = "a tile and a value of the block are printed once a block, others by each thread"
-    warn_ignored("T.print", once, warp_group_id=warp_group_id or None, warp_id=warp_id or None)
+    warn_ignored("T.print", warp_group_id=warp_group_id or None, warp_id=warp_id or None)
     kernel = current_kernel()
     blocks: list[Any] = list(kernel.blocks) if kernel is not None else []
     x, y, z = [*blocks, *[tirx.const(-1, "int32")] * (3 - len(blocks))]

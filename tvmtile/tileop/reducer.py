@@ -14,12 +14,11 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile._tvm import buffer_of
+from tvmtile.compat.ignored import warn_ignored
 from tvmtile.errors import (
-    OPTIONS_OF_TILELANG,
     InvalidOperand,
     InvalidValue,
     UnsupportedDtype,
-    warn_ignored,
 )
 from tvmtile.frontend.dtypes import DTypeLike, Shape
 from tvmtile.frontend.emit import emit
@@ -79,8 +78,7 @@ def alloc_reducer(
     from tvmtile.frontend.allocate import alloc_fragment
     from tvmtile.frontend.dtypes import as_dtype
 
-    held = "the compiler decides which threads hold totals"
-    warn_ignored("T.alloc_reducer", held, replication=replication)
+    warn_ignored("T.alloc_reducer", replication=replication)
     if op not in _KINDS:
         raise InvalidOperand(
             f"alloc_reducer: there is no way to combine called {op!r}",
@@ -179,9 +177,8 @@ def finalize_reducer(
     """
     _combiner_of("finalize_reducer", reducer)
     _check_batch(batch, reducer)
-    exchanged = "the compiler decides how threads exchange their totals"
-    warn_ignored("T.finalize_reducer", exchanged, batch=None if batch == 1 else batch)
-    warn_ignored("T.finalize_reducer", OPTIONS_OF_TILELANG, annotations=annotations)
+    given = None if batch == 1 else batch
+    warn_ignored("T.finalize_reducer", batch=given, annotations=annotations)
     target = reducer if dst is None else check_operand("finalize_reducer", "dst", dst)
     emit(FinalizeReducer(reducer, target))
 

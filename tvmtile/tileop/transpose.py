@@ -8,7 +8,8 @@ import numpy as np
 from tvm import ir, tirx
 
 from tvmtile._tvm import buffer_of
-from tvmtile.errors import OPTIONS_OF_TILELANG, InvalidOperand, ShapeMismatch, warn_ignored
+from tvmtile.compat.ignored import warn_ignored
+from tvmtile.errors import InvalidOperand, ShapeMismatch
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.operands import check_bounds, constant, describe, dtype_of, extents_of, same_extents
@@ -41,7 +42,7 @@ def transpose(
     ShapeMismatch
         If the extents of `dst` are not those of `src` exchanged.
     """
-    warn_ignored("T.transpose", OPTIONS_OF_TILELANG, annotations=annotations)
+    warn_ignored("T.transpose", annotations=annotations)
     emit(Transpose(check_operand("transpose", "src", src), check_operand("transpose", "dst", dst)))
 
 

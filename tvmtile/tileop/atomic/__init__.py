@@ -11,12 +11,11 @@ from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import buffer_of, is_buffer_var
 from tvmtile.codegen.llvm_atomics import ORDERS, supported_dtypes
+from tvmtile.compat.ignored import warn_ignored
 from tvmtile.errors import (
-    OPTIONS_OF_TILELANG,
     InvalidOperand,
     InvalidValue,
     UnsupportedDtype,
-    warn_ignored,
 )
 from tvmtile.frontend.emit import checked_call, emit
 from tvmtile.frontend.operands import check_operand
@@ -91,9 +90,7 @@ def atomic_add(
     The order in which blocks update an element is not fixed, so sums of floats may differ in their
     last bits from call to call.
     """
-    warn_ignored("T.atomic_add", OPTIONS_OF_TILELANG, annotations=annotations)
-    chosen = "tiles are added so where that is possible; `kernel.choices` says why not"
-    warn_ignored("T.atomic_add", chosen, use_tma=use_tma)
+    warn_ignored("T.atomic_add", annotations=annotations, use_tma=use_tma)
     return _update("add", dst, value, memory_order, return_prev)
 
 
@@ -105,7 +102,7 @@ def atomic_max(
     annotations: Mapping[str, object] | None = None,
 ) -> ir.Expr | None:
     """`dst = max(dst, value)` in one indivisible step; everything else as of `atomic_add`."""
-    warn_ignored("T.atomic_max", OPTIONS_OF_TILELANG, annotations=annotations)
+    warn_ignored("T.atomic_max", annotations=annotations)
     return _update("max", dst, value, memory_order, return_prev)
 
 
@@ -117,7 +114,7 @@ def atomic_min(
     annotations: Mapping[str, object] | None = None,
 ) -> ir.Expr | None:
     """`dst = min(dst, value)` in one indivisible step; everything else as of `atomic_add`."""
-    warn_ignored("T.atomic_min", OPTIONS_OF_TILELANG, annotations=annotations)
+    warn_ignored("T.atomic_min", annotations=annotations)
     return _update("min", dst, value, memory_order, return_prev)
 
 

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 from tvm import ir, tirx
 
+from tvmtile.compat.ignored import warn_ignored
 from tvmtile.errors import InvalidValue, ShapeMismatch, UnsupportedDtype, warn
 from tvmtile.frontend.emit import checked_call, emit
 from tvmtile.frontend.operands import check_operand
@@ -15,7 +16,7 @@ from tvmtile.ir.operands import describe, dtype_of, extents_of, literal, same_ex
 from tvmtile.ir.operators import tile_operator
 from tvmtile.ir.types import TileOperand
 from tvmtile.tileop.fill import clear
-from tvmtile.tileop.matrices import MatrixProduct, element_of, ignore_schedule, oriented
+from tvmtile.tileop.matrices import MatrixProduct, element_of, oriented
 
 
 class GemmWarpPolicy(IntEnum):
@@ -103,7 +104,7 @@ def gemm(
     the CPU, and rounded after each instruction, of 8 or 16 products, by matrix units that keep it so.
     Dot products of a CPU (AVX512-BF16) take subnormal bfloat16 numbers and sums for zero.
     """
-    ignore_schedule("T.gemm", 1, 0, mbar, annotations)
+    warn_ignored("T.gemm", mbar=mbar, annotations=annotations)
     if k_pack < 1:
         raise InvalidValue(f"T.gemm: k_pack={k_pack!r}", help="k_pack is a positive integer")
     if precision not in get_args(Precision):

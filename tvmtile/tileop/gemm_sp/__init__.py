@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from tvm import ir, tirx
 
+from tvmtile.compat.ignored import warn_ignored
 from tvmtile.errors import ShapeMismatch, UnsupportedDtype
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
@@ -19,7 +20,7 @@ from tvmtile.ir.operators import tile_operator
 from tvmtile.ir.types import TileOperand
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.gemm import SHARES, GemmWarpPolicy
-from tvmtile.tileop.matrices import MatrixProduct, element_of, ignore_schedule, oriented
+from tvmtile.tileop.matrices import MatrixProduct, element_of, oriented
 from tvmtile.tileop.registry import as_loops, lowering
 
 _FLOATS = ("float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2")
@@ -88,7 +89,8 @@ def gemm_sp(
     stored elements ascend. Elsewhere it is computed element by element, slower than `T.gemm` of the
     dense tile; a warning says so on GPUs.
     """
-    ignore_schedule("T.gemm_sp", k_pack, wg_wait, None, annotations)
+    given = {"wg_wait": wg_wait or None, "k_pack": None if k_pack == 1 else k_pack}
+    warn_ignored("T.gemm_sp", **given, annotations=annotations)
     named = (("A_sparse", A_sparse), ("E", E), ("B", B), ("C", C))
     a, e, b, c = (check_operand("gemm_sp", name, value) for name, value in named)
     transposed = (bool(transpose_A), bool(transpose_E), bool(transpose_B))

@@ -10,12 +10,11 @@ import numpy as np
 from tvm import ir
 
 from tvmtile._tvm import buffer_of
+from tvmtile.compat.ignored import warn_ignored
 from tvmtile.errors import (
-    OPTIONS_OF_TILELANG,
     InvalidOperand,
     ShapeMismatch,
     UnsupportedDtype,
-    warn_ignored,
 )
 from tvmtile.frontend.emit import checked_call, emit
 from tvmtile.frontend.operands import check_operand
@@ -97,9 +96,7 @@ def reduce(
     name = f"reduce_{reduce_type}"
     if batch < 1:
         raise InvalidOperand(f"{name}: batch={batch!r}", help="batch is a positive integer")
-    exchanged = "the compiler decides how threads exchange their results"
-    warn_ignored(f"T.{name}", exchanged, batch=None if batch == 1 else batch)
-    warn_ignored(f"T.{name}", OPTIONS_OF_TILELANG, annotations=annotations)
+    warn_ignored(f"T.{name}", batch=None if batch == 1 else batch, annotations=annotations)
     src, dst = check_operand(name, "buffer", buffer), check_operand(name, "out", out)
     axis = checked_axis(name, "buffer", src, dim)
     op = Reduce(src, dst, reduce_type, axis, bool(clear), bool(nan_propagate))

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from tvm import ir
 
-from tvmtile.errors import OPTIONS_OF_TILELANG, ShapeMismatch, warn_ignored
+from tvmtile.compat.ignored import warn_ignored
+from tvmtile.errors import ShapeMismatch
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.operands import (
@@ -56,7 +57,7 @@ def cumsum(
     -----
     Floats narrower than 32 bits are summed in float32; each result is rounded once.
     """
-    warn_ignored("T.cumsum", OPTIONS_OF_TILELANG, annotations=annotations)
+    warn_ignored("T.cumsum", annotations=annotations)
     _emit_scan("cumsum", "sum", src, dst, dim, reverse)
 
 
@@ -83,7 +84,7 @@ def cummax(
     InvalidOperand
         If there is no such axis.
     """
-    warn_ignored("T.cummax", OPTIONS_OF_TILELANG, annotations=annotations)
+    warn_ignored("T.cummax", annotations=annotations)
     _emit_scan("cummax", "max", src, dst, dim, reverse)
 
 

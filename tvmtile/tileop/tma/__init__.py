@@ -8,7 +8,8 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile._tvm import buffer_of
-from tvmtile.errors import InvalidOperand, warn_ignored
+from tvmtile.compat.ignored import warn_ignored
+from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.operands import describe, dtype_of, matched_regions, region, static_shape
@@ -93,7 +94,7 @@ def tma_copy(
         hints.pop("leader_scope_threads"),
     )
     eviction = eviction_of("tma_copy", hints.pop("eviction_policy"))
-    warn_ignored("T.tma_copy", "it is none of the hints that there are", **hints)
+    warn_ignored("T.tma_copy", **hints)
     if cluster_mask is not None:
         check_mask("tma_copy", cluster_mask)
     src, dst = check_operand("tma_copy", "src", src), check_operand("tma_copy", "dst", dst)

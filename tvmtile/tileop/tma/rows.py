@@ -12,7 +12,8 @@ from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 
 from tvmtile._tvm import is_buffer_var
-from tvmtile.errors import InvalidOperand, ShapeMismatch, warn_ignored
+from tvmtile.compat.ignored import warn_ignored
+from tvmtile.errors import InvalidOperand, ShapeMismatch
 from tvmtile.frontend.dtypes import DTypeLike, as_dtype
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.math import as_expr
@@ -120,7 +121,7 @@ def _warn(
 ) -> None:
     named = None if swizzle in (None, "none", 0) else swizzle
     hints = {"swizzle": named, "eviction_policy": eviction, **(annotations or {})}
-    warn_ignored(f"T.{name}", "the rows of the tile are plain", **hints)
+    warn_ignored(f"T.{name}", **hints)
 
 
 def _checked(
