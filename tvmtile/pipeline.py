@@ -142,6 +142,7 @@ _DISTRIBUTE = (
     _cuda(P.HoistGatherIndices),  # by which a loop copies, stay in registers
 )
 _MEMORY = (
+    _llvm(P.PlaceMemoryOnCpu),  # tiles become arrays of the host
     _gpu(P.PlaceFragments),  # fragments become arrays of registers
     _gpu(P.LimitUnrolling),  # loops are unrolled where arrays could not be in registers otherwise
     _gpu(P.PlaceMemoryOnGpu),  # shared tiles are placed in the memory of a block
@@ -159,6 +160,7 @@ _SYNCHRONIZE = (
     _gpu(P.SwizzleBlockIdx),  # blocks that run together share operands, where a kernel asks for it
 )
 _LEGALIZE = (
+    # Elements.
     _metal(P.LowerCudaFunctions),  # CUDA's own functions, called by name, work here
     _gpu(P.PreventLetInlining),  # named divisions are computed once, where they are named
     _cuda(P.CallImportedFunctions),  # imported functions come with their source
@@ -166,17 +168,20 @@ _LEGALIZE = (
     P.LegalizeOperations,  # functions, arithmetic, barriers and assertions are the target's
     _cuda(P.LowerNarrowFloatsOnCuda),  # floats of 8 bits become integers that hold their bits
     _metal(P.LowerNarrowFloatsOnMetal),  # floats of 8 bits become integers that hold their bits
+    # Loops, of statements as they are printed.
     _gpu(P.InlineSingleTripLoops),  # loops of one iteration become their body
     _cuda(P.StrengthReduceModulo),  # blocks that persist do not divide in each iteration
     _cuda(P.BatchGlobalLoads),  # copies by elements load all before they store
     _gpu(P.DeferUnrolling),  # the compiler of the source unrolls what is guarded, or very long
+    # Indices and names.
     P.LegalizeIndices,  # elements of large tensors are numbered in 64 bits
     P.SeparateRemainders,  # remainders that TVM would wrongly merge stay two
-    _llvm(P.PlaceMemoryOnCpu),  # tiles become arrays of the host
     _llvm(P.LowerNarrowFloatsOnCpu),  # bfloat16 and float8 become integers that hold their bits
     _llvm(P.LegalizeMemoryOnCpu),  # LLVM vectorises no store and no index wrongly
     P.SpillNestedLets,  # names that are used in one another many times become variables
     _llvm(P.PreventLetInlining),  # named divisions are computed once, where they are named
+)
+_LAUNCH = (
     P.LaunchClusters,  # blocks of a cluster are launched together
     _cuda(P.CacheTensorMaps),  # the host encodes them once for a tensor and a shape
     _llvm(P.LaunchBlocksOnCpu),  # the grid becomes one parallel loop
@@ -190,9 +195,10 @@ PHASES = (
     Phase("layout", "every fragment and shared tile has a layout", _LAYOUT),
     Phase("lower", "tile operators are loop nests and instructions", _LOWER),
     Phase("distribute", "nests are guarded, and are threads or vectors", _DISTRIBUTE),
-    Phase("memory", "tiles are registers and shared memory", _MEMORY),
+    Phase("memory", "tiles are registers, shared memory, or arrays of the host", _MEMORY),
     Phase("synchronize", "threads wait for each other where they must", _SYNCHRONIZE),
-    Phase("legalize", "TVM and the target's compiler get it right", _LEGALIZE),
+    Phase("legalize", "elements, loops and indices suit TVM and the target's compiler", _LEGALIZE),
+    Phase("launch", "the host has what launches the blocks, or runs them", _LAUNCH),
 )
 
 KINDS = ("llvm", "metal", "cuda")

@@ -24,7 +24,7 @@ from tvmtile.ir.rewriting import for_loop, nest, replace_loop, retyped, seq, sub
 from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment
 from tvmtile.layout.drawing import drawn, first_difference
 from tvmtile.layout.fragment import FragmentLayout
-from tvmtile.passes.gpu.layout_inference import Conflict, Inference, Placed
+from tvmtile.passes.gpu.fragment_layouts import Conflict, Inference, Placed
 from tvmtile.passes.tile.lower_tile_op import TileOperators
 from tvmtile.passes.tile.select_implementation import with_implementation
 from tvmtile.tileop.registry import Decline, LoweringContext
@@ -39,7 +39,7 @@ def InferLayout(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Give the type of every fragment's buffer a layout, `tvm.tirx.layout.TileLayout`.
 
     The layout maps the element's indices to the number of the thread (`tx`) and of the register
-    (`m`); `layout_inference` says how it is found. Shapes are padded to what the layout has places for.
+    (`m`); `fragment_layouts` says how it is found. Shapes are padded to what the layout has places for.
     Products whose accumulators a statement needs together are shared out over warps in one way, where
     that helps, whatever their policies say. A fragment that a statement still needs in threads which do
     not hold it is staged, and a warning says so: a statement that only reads what a product sums
