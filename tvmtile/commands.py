@@ -140,7 +140,7 @@ def info(given: Namespace) -> None:
 def _facts() -> Iterator[str]:
     import tvmtile.tileop.lowerings  # noqa: F401 - registers them
     from tvmtile.cache import cache_directory
-    from tvmtile.carver.arch import auto_infer_current_arch
+    from tvmtile.carver.devices import auto_infer_current_arch
     from tvmtile.ir.operators import all_operators
     from tvmtile.target import HOW_WRITTEN, host_target
     from tvmtile.tileop.registry import registered_lowerings

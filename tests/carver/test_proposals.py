@@ -10,7 +10,7 @@ import tvmtile.language as T
 from tests.programs.text import Name
 from tests.running import gemm
 from tvmtile import carver
-from tvmtile.carver.recognition import template_of
+from tvmtile.carver.proposals import template_of
 from tvmtile.errors import InvalidValue
 from tvmtile.ops import programs
 

@@ -7,8 +7,9 @@ hints = carver.MatmulTemplate(M=4096, N=4096, K=4096).with_arch(carver.CUDA()).r
 `@tvmtile.autotune(configs="auto")` asks for them itself.
 """
 
-from tvmtile.carver import arch, roller, template
-from tvmtile.carver.arch import (
+import sys
+
+from tvmtile.carver.devices import (
     CDNA,
     CPU,
     CUDA,
@@ -18,14 +19,18 @@ from tvmtile.carver.arch import (
     get_arch,
 )
 from tvmtile.carver.proposals import proposals, tunable
-from tvmtile.carver.roller import Hint
-from tvmtile.carver.template import (
+from tvmtile.carver.templates import (
     BaseTemplate,
     ElementwiseTemplate,
     FlashAttentionTemplate,
     GEMVTemplate,
     GeneralReductionTemplate,
+    Hint,
     MatmulTemplate,
+)
+
+arch, roller, template = (
+    sys.modules[f"{__name__}.{path}"] for path in ("arch", "roller", "template")
 )
 
 __all__ = [

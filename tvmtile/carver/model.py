@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tvmtile.carver.arch.device import TileDevice
+from tvmtile.carver.devices import TileDevice
 from tvmtile.ir.threads import MOST_REGISTERS
 
 _LATENCY = 700.0

@@ -11,6 +11,12 @@ import sys
 import types
 
 PATHS = {
+    "carver.arch": "tvmtile.carver.devices",
+    "carver.arch.driver": "tvmtile.carver.devices",
+    "carver.roller": "tvmtile.carver.templates",
+    "carver.roller.hint": "tvmtile.carver.templates",
+    "carver.roller.rasterization": "tvmtile.carver.templates",
+    "carver.template": "tvmtile.carver.templates",
     "contrib": None,
     "contrib.cc": "tvm.support.cc",
     "contrib.nvcc": "tvmtile.compat.nvcc",

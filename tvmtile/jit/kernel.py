@@ -24,7 +24,7 @@ from tvmtile.jit.signatures import Results
 if TYPE_CHECKING:
     from torch.library import CustomOpDef
 
-    from tvmtile.carver.arch import TileDevice
+    from tvmtile.carver.devices import TileDevice
     from tvmtile.jit.cuda import CudaAdapter
     from tvmtile.jit.cuda.resources import KernelResources
     from tvmtile.jit.profile import KernelProfile

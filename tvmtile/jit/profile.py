@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tvmtile.carver.arch import TileDevice, get_arch
 from tvmtile.carver.counts import Counts, counts_of
+from tvmtile.carver.devices import TileDevice, get_arch
 from tvmtile.carver.model import resident_blocks
 from tvmtile.errors import InvalidValue
 from tvmtile.jit.results import bound_extents

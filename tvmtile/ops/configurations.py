@@ -14,8 +14,7 @@ from tvm import DataType
 from tvm.target import Target
 
 from tvmtile import carver
-from tvmtile.carver.roller import Hint
-from tvmtile.carver.template import BaseTemplate
+from tvmtile.carver.templates import BaseTemplate, Hint
 from tvmtile.errors import InvalidValue
 from tvmtile.target import TargetLike, compute_capability, gpu, resolve
 

@@ -1,22 +1,43 @@
-"""Devices: how many cores, what one of them holds, and what it does in a cycle."""
+"""Devices as tables: how many cores, what one of them holds, and what it does in a cycle.
+
+A GPU that is in this machine answers for its number of cores and its name; the rest, and a GPU that is
+elsewhere, is of the table of its architecture.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
+import tvm
 from tvm import DataType
 from tvm.target import Target
 
-from tvmtile.carver.arch import driver
 from tvmtile.cuda_runtime import has_gpu
-from tvmtile.errors import UnknownTarget
+from tvmtile.errors import MissingDependency, UnknownTarget
 from tvmtile.ir.threads import REGISTER_FILE, WARP_SIZE, WARPGROUP
 from tvmtile.target import TargetLike, compute_capability, cpu, gpu, resolve
 
-__all__ = ["CDNA", "CPU", "CUDA", "METAL", "TileDevice"]
+__all__ = [
+    "CDNA",
+    "CPU",
+    "CUDA",
+    "METAL",
+    "TileDevice",
+    "auto_infer_current_arch",
+    "get_arch",
+    "get_compute_capability",
+    "get_device_name",
+    "get_max_dynamic_shared_size_bytes",
+    "get_num_sms",
+    "get_shared_memory_per_block",
+    "is_cpu_arch",
+    "is_cuda_arch",
+    "is_metal_arch",
+]
 
 
 @dataclass(frozen=True)
@@ -96,7 +117,6 @@ class _Chip:
     clock: float
     memory: float
     matrix: float
-    shared_kb: int
     l2_mb: int
     threads: int = 2048
     blocks: int = 32
@@ -104,21 +124,21 @@ class _Chip:
 
 # NVIDIA's white papers of each architecture: the chip that is most of them in use.
 _CHIPS = {
-    70: _Chip("V100", 80, 1.53, 900, 1024, 96, 6),
-    75: _Chip("T4", 40, 1.59, 320, 512, 64, 4, 1024, 16),
-    80: _Chip("A100", 108, 1.41, 1555, 2048, 164, 40),
-    86: _Chip("RTX 3090", 82, 1.70, 936, 512, 100, 6, 1536, 16),
-    87: _Chip("Orin", 16, 1.30, 205, 512, 164, 4, 1536, 16),
-    89: _Chip("RTX 4090", 128, 2.52, 1008, 512, 100, 72, 1536, 24),
-    90: _Chip("H200", 132, 1.83, 4800, 4096, 228, 50),
-    100: _Chip("B200", 148, 1.85, 8000, 8192, 228, 126),
-    103: _Chip("B300", 148, 1.85, 8000, 8192, 228, 126),
-    120: _Chip("RTX 5090", 170, 2.41, 1792, 512, 100, 96, 1536, 24),
+    70: _Chip("V100", 80, 1.53, 900, 1024, 6),
+    75: _Chip("T4", 40, 1.59, 320, 512, 4, 1024, 16),
+    80: _Chip("A100", 108, 1.41, 1555, 2048, 40),
+    86: _Chip("RTX 3090", 82, 1.70, 936, 512, 6, 1536, 16),
+    87: _Chip("Orin", 16, 1.30, 205, 512, 4, 1536, 16),
+    89: _Chip("RTX 4090", 128, 2.52, 1008, 512, 72, 1536, 24),
+    90: _Chip("H200", 132, 1.83, 4800, 4096, 50),
+    100: _Chip("B200", 148, 1.85, 8000, 8192, 126),
+    103: _Chip("B300", 148, 1.85, 8000, 8192, 126),
+    120: _Chip("RTX 5090", 170, 2.41, 1792, 512, 96, 1536, 24),
 }
 _HAS_FLOAT8 = 89
 _DOUBLE_BITS = 256
 """As many bits an operand of 64 would have if its products took as long as their bits say."""
-_APPLE = _Chip("M3 Max", 40, 1.4, 400, 256, 32, 48)
+_APPLE = _Chip("M3 Max", 40, 1.4, 400, 256, 48)
 _CPU_CLOCK, _CPU_MEMORY = 2.5, 20.0
 """GHz, and GB/s of a core: a guess for servers, the same for all configurations."""
 
@@ -129,11 +149,13 @@ def CUDA(target: TargetLike = "cuda") -> TileDevice:
     limits = gpu(resolved)
     assert limits is not None
     chip = _CHIPS[compute_capability(resolved)]
-    if has_gpu() and driver.get_compute_capability() == compute_capability(resolved):
-        chip = replace(chip, name=driver.get_device_name(), cores=driver.get_num_sms())
+    if has_gpu() and get_compute_capability() == compute_capability(resolved):
+        chip = replace(chip, name=get_device_name(), cores=get_num_sms())
+    shared = limits.shared_memory
+    reserved = 1024 if limits.has_async_copies else 0  # of each block, from that architecture on
     return TileDevice(
         resolved, chip.name, "CUDA", chip.cores, chip.clock, chip.memory, chip.matrix,
-        limits.group_size, REGISTER_FILE, limits.shared_memory, chip.shared_kb << 10, chip.l2_mb << 20,
+        limits.group_size, REGISTER_FILE, shared, shared + reserved, chip.l2_mb << 20,
         WARPGROUP if limits.has_warpgroup_products else limits.group_size, chip.threads, chip.blocks,
     )  # fmt: skip
 
@@ -195,3 +217,81 @@ def _processors() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on a Mac
         return os.cpu_count() or 1
+
+
+# From a target to its device ----------------------------------------------------------------------
+
+_DEVICES = {"cuda": CUDA, "metal": METAL, "llvm": CPU}
+
+
+def get_arch(target: TargetLike = "cuda") -> TileDevice:
+    """The device of a target."""
+    resolved = resolve(target)
+    return _DEVICES[resolved.kind.name](resolved)
+
+
+def auto_infer_current_arch() -> TileDevice:
+    """The GPU of this machine, or its CPU where it has none."""
+    if has_gpu():
+        return CUDA("cuda")
+    return METAL() if sys.platform == "darwin" else CPU()
+
+
+def is_cuda_arch(arch: TileDevice) -> bool:
+    """Tell whether a device is an NVIDIA GPU."""
+    return arch.platform == "CUDA"
+
+
+def is_metal_arch(arch: TileDevice) -> bool:
+    """Tell whether a device is an Apple GPU."""
+    return arch.platform == "METAL"
+
+
+def is_cpu_arch(arch: TileDevice) -> bool:
+    """Tell whether a device is a CPU."""
+    return arch.platform == "CPU"
+
+
+# What the driver of an NVIDIA GPU says of it ------------------------------------------------------
+
+
+def _device(device_id: int) -> Any:
+    if not has_gpu():
+        raise MissingDependency(
+            "there is no NVIDIA GPU here to ask", help="carver.arch.CUDA(target) has tables of them"
+        )
+    return tvm.cuda(device_id)
+
+
+def get_num_sms(device_id: int = 0) -> int:
+    """How many multiprocessors a GPU has.
+
+    Raises
+    ------
+    MissingDependency
+        If there is no GPU.
+    """
+    return int(_device(device_id).multi_processor_count)
+
+
+def get_device_name(device_id: int = 0) -> str:
+    """The name of a GPU."""
+    return str(_device(device_id).device_name)
+
+
+def get_compute_capability(device_id: int = 0) -> int:
+    """The number of a GPU's architecture: 90 for 9.0."""
+    return int(str(_device(device_id).compute_version).replace(".", ""))
+
+
+def get_shared_memory_per_block(device_id: int = 0) -> int:
+    """Bytes of shared memory that a block has without asking for more."""
+    return int(_device(device_id).max_shared_memory_per_block)
+
+
+def get_max_dynamic_shared_size_bytes(device_id: int = 0) -> int:
+    """Bytes of shared memory that a block may ask for."""
+    _device(device_id)
+    limits = gpu(resolve("cuda"))
+    assert limits is not None
+    return limits.shared_memory
