@@ -144,6 +144,16 @@ def attention(
     return main
 
 
+def attention_backward(
+    batch: int, heads: int, length: int, dim: int, causal: bool, **blocks: int
+) -> Any:
+    """The gradients of attention, by the program of tvmtile's operator."""
+    programs = importlib.import_module("tvmtile.ops.programs")
+    shape = batch, heads, length, dim
+    options = {"target": "sm_90a", "causal": causal, "configuration": blocks}
+    return programs.attention_backward(*shape, "bfloat16", **options)
+
+
 def softmax(M: int, N: int, block_M: int, threads: int) -> Any:
     """Softmax of whole rows, held in registers."""
     log2e = math.log2(math.e)
@@ -440,7 +450,7 @@ PROGRAMS = {
     "fp8_gemm": example("gemm_fp8", "gemm_fp8"),
     "fp8_gemm_blocks": example("gemm_fp8", "gemm_fp8_blocks"),
     "grouped_gemm_fp8": example("grouped_gemm_fp8", "grouped_gemm_fp8"),
-    "attention_backward": example("flash_attention_backward", "flash_attention_backward"),
+    "attention_backward": attention_backward,
     "decode_attention": example("decode_attention", "decode_attention"),
     "mxfp4_gemm": mxfp4_gemm,
     "moe_gemm": example("moe_gemm", "moe_gemm"),

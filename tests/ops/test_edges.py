@@ -291,16 +291,13 @@ def test_scores_at_the_edges_in_examples(dim, causal, load):  # noqa: F811
         metal=(40, 80, False, "float16"), sm_90a=(40, 96, True, "bfloat16"),
     ),
 )  # fmt: skip
-def test_gradients_at_the_edges_in_examples(target, length, dim, causal, dtype, load):  # noqa: F811
+def test_gradients_at_the_edges(target, length, dim, causal, dtype):
     shape, device = (1, 2, length, dim), DEVICES.get(target)
-    backward = load("flash_attention_backward").flash_attention_backward(
-        *shape, causal, block_M=32, block_N=16, stages=1, dtype=dtype
-    )
+    options = {"target": resolve(TARGETS[target]), "causal": causal}
+    blocks = {"block_M": 32, "block_N": 16, "stages": 1, "threads": 128}
+    backward = programs.attention_backward(*shape, dtype, configuration=blocks, **options)
     backward = _compiled(backward, target, [8, 9, 10])
-    forward = programs.attention(
-        *shape, dtype, target=resolve(TARGETS[target]), causal=causal, lse=True
-    )
-    forward = _compiled(forward, target, [3, 4])
+    forward = _compiled(programs.attention(*shape, dtype, lse=True, **options), target, [3, 4])
     given = placed(shape).to(device, DTYPES[dtype])
     scratch = torch.empty(shape[:3], device=device), torch.empty(shape, device=device)
     for name, tensors in _all_given(length, length, dim, dtype, device):
