@@ -330,6 +330,8 @@ def called(function: str, values: list[Value]) -> Value:
         return functools.reduce(functools.partial(binary, function), values)
     if function == "clamp":
         return binary("min", binary("max", first, values[1]), values[2])
+    if function in ("truncdiv", "truncmod"):
+        return binary(function, *values)
     if function == "ceildiv":
         return _ceildiv(first, values[1])
     if function == "align_up":

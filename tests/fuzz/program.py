@@ -55,16 +55,25 @@ class Program:
         """Those of CUDA that it can be compiled for where a target names none; empty: all."""
         return self._constant("ARCHITECTURES", [])
 
-    @cached_property
+    @property
     def inputs(self) -> dict[str, Any]:
         """The elements of tensors, one number for all of them, or functions of (rng, shape)."""
+        return {} if self.is_extreme else self._inputs
+
+    @property
+    def is_extreme(self) -> bool:
+        """Its numbers are what other programs stay away from, and none has an error."""
+        return self._inputs == "extreme"
+
+    @cached_property
+    def _inputs(self) -> Any:
         functions = [
             n for n in self._body if isinstance(n, ast.FunctionDef) and not n.decorator_list
         ]
         assigned = [n for n in self._body if _is_assignment(n, "INPUTS")]
         scope: dict[str, Any] = {"INPUTS": {}, "np": np, "math": math}
         exec(compile(ast.Module([*functions, *assigned], []), "inputs", "exec"), scope)
-        return {} if self.is_extreme else scope["INPUTS"]
+        return scope["INPUTS"]
 
     @cached_property
     def _body(self) -> list[ast.stmt]:
@@ -89,11 +98,6 @@ class Program:
             a.arg: _argument(a.annotation, sizes, rng, given.get(a.arg, make))
             for a in self.parameters
         }
-
-    @property
-    def is_extreme(self) -> bool:
-        """Its numbers are what other programs stay away from, and none has an error."""
-        return 'INPUTS = "extreme"' in self.source
 
     def strides(self, call: int) -> dict[str, tuple[int, ...]]:
         """Those of each `T.StridedTensor` in a call, in elements."""

@@ -48,7 +48,7 @@ def _has_meaning(program: Program) -> bool:
     try:
         for call in (0, 1):
             program.meaning(call)
-    except (Invalid, KeyError, ValueError, StopIteration):
+    except (Invalid, AssertionError, LookupError, TypeError, ValueError, StopIteration):
         return False
     return True
 
@@ -119,14 +119,16 @@ def _operands(node: ast.AST) -> Iterator[ast.expr]:
             yield from (left, right)
         case ast.BoolOp(values=values):
             yield from values
-        case ast.Call(func=ast.Attribute(attr="if_then_else"), args=[_, then, otherwise]):
+        case ast.Call(
+            func=ast.Attribute(attr="if_then_else" | "Select"), args=[_, then, otherwise]
+        ):
             yield from (then, otherwise)
         case ast.Call(func=ast.Attribute(attr=name), args=args) if name in _FUNCTIONS:
             yield from args
 
 
 _FUNCTIONS = ("max", "min", "abs", "exp", "sqrt", "tanh", "sigmoid", "floor", "ceil", "trunc")
-_FUNCTIONS += ("round", "clamp")
+_FUNCTIONS += ("round", "clamp", "truncdiv", "truncmod")
 
 
 class _Replacement(ast.NodeTransformer):

@@ -323,6 +323,12 @@ def main(A: T.Tensor((8,), "float32"), B: T.Tensor((8,), "float32"), C: T.Tensor
     assert "B:" not in smaller.source
 
 
+def test_a_smaller_program_of_extreme_numbers_has_such_numbers():
+    smaller = shrink(generate_extreme(113), lambda candidate: "T.truncmod" in candidate.source)
+    assert "s4[i, j] = T.truncmod(T.cast(A3[bx, j], 'int64'), T.int64(8))" in smaller.source
+    assert {0, 65535} <= set(smaller.arguments(0)["A3"].flat)
+
+
 def test_what_has_no_meaning_is_not_a_smaller_program():
     program = Program(
         """

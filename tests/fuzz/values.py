@@ -197,6 +197,8 @@ _EXTREMES = {"max": np.fmax, "min": np.fmin}  # of NaN and a number the number
 _OF_INTEGERS = {
     "//": lambda a, b: a // b,
     "%": lambda a, b: a % b,
+    "truncdiv": lambda a, b: (a - np.fmod(a, b)) // b,
+    "truncmod": np.fmod,
     "&": lambda a, b: a & b,
     "|": lambda a, b: a | b,
     "^": lambda a, b: a ^ b,
@@ -216,7 +218,8 @@ def binary(operator: str, a: Value, b: Value) -> Value:
         return _extreme(_EXTREMES[operator], a, b, dtype)
     if operator == "/":
         return _divided(a, b, dtype)
-    if is_float(dtype) or (operator in ("//", "%") and np.any(b.data == 0)):
+    divides = operator in ("//", "%", "truncdiv", "truncmod")
+    if is_float(dtype) or (divides and np.any(b.data == 0)):
         raise Invalid(f"{operator} of floats, or of an integer by zero")
     unsure = (a.error > 0) | (b.error > 0)
     reach = 2 * (np.abs(a.data) + a.error + np.abs(b.data) + b.error) + 1

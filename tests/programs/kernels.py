@@ -147,6 +147,26 @@ def extremes_of_negated_integers(X: dtype[3, 64], Y: dtype[8, 64], Z: dtype[64])
 
 
 @program(
+    parameters={"dtype": ["int32", "int64", "int8"]},
+    inputs={
+        "X": lambda rng, shape: np.where(
+            rng.integers(0, 2, shape), np.iinfo(dtype).min, np.iinfo(dtype).max - 1
+        ),
+        "Y": lambda rng, shape: rng.choice([-1, 1, -3, np.iinfo(dtype).max], shape),
+    },
+    fast=["metal"],
+)
+def remainders_of_the_ends(X: dtype[64], Y: dtype[64], C: dtype[64], D: dtype[64], E: dtype[64]):
+    """By -1 it is 0, though the quotient of the least integer has no value. Neither has what rounding
+    down would take from it, or add to a remainder, where there is nothing to round."""
+    with T.Kernel(1, threads=64):
+        for i in T.Parallel(64):
+            C[i] = X[i] % Y[i]
+            D[i] = T.truncmod(X[i], Y[i])
+            E[i] = X[i] // (Y[i] & 1)
+
+
+@program(
     parameters={"order": ["row", "column"], "grid": [(7, 5), (8, 8), (1, 3)]},
     targets=["llvm", "metal", "sm_80", "gpu"],
     fast=["sm_80"],

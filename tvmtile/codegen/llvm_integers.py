@@ -14,12 +14,10 @@ from tvm import DataType
 
 from tvmtile.ir.operands import integer_range
 
-WRAPPING = ("uint32", "uint64")
-"""The dtypes whose arithmetic TVM takes for free of overflow."""
 _FUNCTION = """\
-define i{bits} @{name}(i{bits} %a, i{bits} %b) alwaysinline {{
-  %result = {operation} i{bits} %a, %b
-  ret i{bits} %result
+define {type} @{name}({type} %a, {type} %b) alwaysinline {{
+  %result = {operation} {type} %a, %b
+  ret {type} %result
 }}
 """
 _DIVISOR = """\
@@ -43,10 +41,9 @@ define i{bits} @{name}() alwaysinline {{
 
 @cache
 def wrapping_function(operation: str, dtype: str) -> tuple[str, str]:
-    """The name and the text of a function that does an operation modulo 2^32 or 2^64."""
+    """The name and the text of a function that does an operation modulo 2^32 or 2^64, in each lane."""
     name = f"tvmtile_{operation}_{dtype}"
-    bits = dtype.removeprefix("uint")
-    return name, _FUNCTION.format(bits=bits, name=name, operation=operation)
+    return name, _FUNCTION.format(name=name, operation=operation, type=_in_llvm(dtype))
 
 
 @cache
@@ -59,11 +56,16 @@ def divisor_function(dtype: str) -> tuple[str, str]:
     least, _ = integer_range(str(DataType(dtype).with_lanes(1)))
     numbers = {"zero": "0", "one": "1", "minus_one": "-1", "least": str(least)}
     name = f"tvmtile_divisor_{dtype}"
-    types = {"type": f"i{bits}", "truth": "i1"}
+    types = {"type": _in_llvm(dtype), "truth": _in_llvm(f"int1x{lanes}")}
     if lanes > 1:
-        types = {role: f"<{lanes} x {scalar}>" for role, scalar in types.items()}
         numbers = {role: f"splat (i{bits} {number})" for role, number in numbers.items()}
     return name, _DIVISOR.format(name=name, **types, **numbers)
+
+
+def _in_llvm(dtype: str) -> str:
+    """The name of a type of integers, or of a vector of them."""
+    scalar, lanes = f"i{DataType(dtype).bits}", DataType(dtype).lanes
+    return scalar if lanes == 1 else f"<{lanes} x {scalar}>"
 
 
 @cache

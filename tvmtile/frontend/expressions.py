@@ -27,7 +27,7 @@ from tvmtile._tvm import EqualOp, ExprOperand, ExprWithOp, NotEqualOp, is_buffer
 from tvmtile.errors import SyntaxNotSupported
 from tvmtile.frontend.dtypes import DType
 from tvmtile.frontend.large import Sizes
-from tvmtile.frontend.values import ARITHMETIC, BITWISE, FOLDED, operands
+from tvmtile.frontend.values import ARITHMETIC, BITWISE, FOLDED, lane_dtype, operands
 from tvmtile.locks import Lock
 
 _LOCK = Lock()
@@ -105,7 +105,10 @@ def _method(op: str, tvms: Callable[[Any, Any], Any], is_reflected: bool) -> Any
 
 def _negation(tvms: Callable[[Any], Any]) -> Any:
     def method(self: Any) -> Any:
-        return tvms(operands("sub", self, False)[0] if _THREAD.traces else self)
+        if not _THREAD.traces:
+            return tvms(self)
+        is_unsigned = (lane_dtype(self) or "").startswith("uint")  # TVM multiplies by -1
+        return 0 - self if is_unsigned else tvms(operands("sub", self, False)[0])
 
     return method
 

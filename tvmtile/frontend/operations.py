@@ -15,7 +15,6 @@ from tvmtile.frontend.values import (
     as_condition,
     binary,
     described,
-    dtype_of_variable,
     is_number,
     store_element,
 )
@@ -152,10 +151,6 @@ class Expressions:
 
     def positive(self, operand: Any) -> Any:
         return operand if _is_run_time(operand) else +operand
-
-    def negative(self, operand: Any) -> Any:
-        dtype = dtype_of_variable(operand) or ""
-        return binary("sub", 0, operand) if dtype.startswith("uint") else -operand
 
     def identical(self, left: object, right: object) -> bool:
         """`a is True`, of what may be a value of the running kernel."""

@@ -478,8 +478,6 @@ class _Rewriter(ast.NodeTransformer):
             return ast.copy_location(call_of_tracer("logical_not", operand), node)
         if isinstance(node.op, ast.UAdd):
             return ast.copy_location(call_of_tracer("positive", operand), node)
-        if isinstance(node.op, ast.USub) and not isinstance(operand, ast.Constant):
-            return ast.copy_location(call_of_tracer("negative", operand), node)
         node.operand = operand
         return node
 

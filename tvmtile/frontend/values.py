@@ -51,8 +51,8 @@ def _hidden_where_folded(op: str, left: Any, right: Any) -> tuple[Any, Any]:
     zeros = _sign_of_zero(left), _sign_of_zero(right)
     if zeros == (None, None):
         return left, right
-    dtypes = [found for value in (left, right) if (found := _scalar_dtype(value)) is not None]
-    unsigned = _scalar_dtype(right) or _scalar_dtype(left) or ""
+    dtypes = [found for value in (left, right) if (found := lane_dtype(value)) is not None]
+    unsigned = lane_dtype(right) or lane_dtype(left) or ""
     is_number = type(right) is int or isinstance(right, tirx.IntImm)
     if op == "sub" and is_number and zeros[0] is not None and unsigned.startswith("uint"):
         return left, tirx.bitwise_xor(converted(right, unsigned), tirx.const(0, unsigned))
@@ -83,7 +83,7 @@ def _sign_of_zero(value: Any) -> int | None:
     return int(math.copysign(1, value))
 
 
-def _scalar_dtype(value: Any) -> str | None:
+def lane_dtype(value: Any) -> str | None:
     """The dtype of a lane of a value of the kernel; None of a value of Python."""
     if isinstance(value, Reference):
         value = value.load()
@@ -103,7 +103,7 @@ def _hidden_zero(sign: int | None, dtype: str) -> ir.Expr:
 
 def with_sign(value: Any) -> Any:
     """A value of which TVM does not know that it is zero, and takes -0 for 0."""
-    sign, dtype = _sign_of_zero(value), _scalar_dtype(value)
+    sign, dtype = _sign_of_zero(value), lane_dtype(value)
     if sign is None or dtype is None or "float" not in dtype:
         return value
     return _hidden_zero(sign, dtype)

@@ -34,6 +34,7 @@ NO_DEFECTS = {
     "maxima and minima of bfloat16": "Metal's functions",
     "negations of integers": "ptxas; `extremes_of_negated_integers` shows it on a GPU",
     "pointers of tensors that may share memory": "our own mark",
+    "remainders by a divisor that may be -1": "the languages of GPUs",
     "remainders in indices of loads": "where LLVM does so changes from loop to loop",
     "remainders in indices of stores": "the same",
     "selections of bfloat16": "Metal's functions",
@@ -168,6 +169,15 @@ DEFECTS: dict[str, Callable[[], bool]] = {
         "1.234568e-01f"
         in source_without(
             "constants of floats in Metal", "metal", lambda a, b: a + b * 0.123456789, "float32"
+        )
+    ),
+    "quotients and remainders that are rounded down": lambda: (
+        "select((rdiv - 1)"
+        in source_without(
+            "quotients and remainders that are rounded down",
+            "metal",
+            lambda a, b: a // b,
+            "int32",
         )
     ),
     "the least int32": lambda: (

@@ -29,8 +29,8 @@ EXPRESSIONS: dict[str, tuple[Rule, ...]] = {
 }
 OPERATIONS: dict[str, tuple[Rule, ...]] = {
     "llvm": (*every_target.OPERATIONS, *llvm.OPERATIONS),
-    "cuda": (*every_target.OPERATIONS, *cuda.OPERATIONS),
-    "metal": every_target.OPERATIONS,
+    "cuda": (*every_target.OPERATIONS_ON_GPUS, *cuda.OPERATIONS),
+    "metal": every_target.OPERATIONS_ON_GPUS,
 }
 INDICES: dict[str, tuple[Rule, ...]] = dict.fromkeys(EXPRESSIONS, every_target.INDICES)
 MEMORY: dict[str, tuple[Rule, ...]] = {"llvm": llvm.MEMORY}

@@ -1,4 +1,4 @@
-"""What TVM's passes get wrong on every target."""
+"""What TVM's passes get wrong on every target, and what the languages of all GPUs leave open."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import buffer_of, is_buffer_var, nodes_in
 from tvmtile.analysis.aliases import MAY_SHARE
+from tvmtile.codegen.once import once
 from tvmtile.ir.annotations import MAY_ALIAS
 from tvmtile.ir.calls import op_name
+from tvmtile.ir.divisions import divides_integers
 from tvmtile.ir.index_width import is_large, widened
 from tvmtile.ir.operands import constant, integer_range
 from tvmtile.ir.rewriting import contains
@@ -245,6 +247,21 @@ def _is_wide(shift: ir.prim.RShift) -> bool:
     return str(shift.ty.dtype).startswith("int64")
 
 
+def _guarded_remainder(remainder: Binary, scope: Scope) -> ir.Expr:
+    """A remainder by 1 where the divisor is -1, which may divide the least integer."""
+    dtype = DataType(str(remainder.ty.dtype))
+    if not divides_integers(remainder) or str(dtype).startswith("uint") or dtype.bits < 32:
+        return remainder
+    low, _ = integer_range(str(dtype.with_lanes(1)))
+    if scope.bounds(remainder.b)[0] >= 0 or scope.bounds(remainder.a)[0] > low:
+        return remainder
+    divisor, guarded = (ir.Var(name, remainder.b.ty) for name in ("divisor", "guarded"))
+    one, minus_one = (tirx.const(number, str(dtype)) for number in (1, -1))
+    chosen = tirx.Select(tirx.EQ(divisor, minus_one), one, divisor)
+    result = type(remainder)(remainder.a, guarded, remainder.span)
+    return tirx.Let(divisor, once(remainder.b), tirx.Let(guarded, once(chosen), result))
+
+
 EXPRESSIONS = (
     Rule(
         "comparisons of floats",
@@ -300,6 +317,19 @@ OPERATIONS = (
         "TVM's generators",
         "they know no mark that is for the analysis of aliases only",
         lambda func: func.attrs is not None and MAY_ALIAS in func.attrs,
+    ),
+)
+
+OPERATIONS_ON_GPUS = (
+    *OPERATIONS,
+    Rule(
+        "remainders by a divisor that may be -1",
+        (tirx.FloorMod, tirx.Mod),
+        _guarded_remainder,
+        "CUDA and Metal",
+        "of the least integer, that remainder is undefined as the quotient is; it is 0",
+        lambda func: contains(func.body, (tirx.FloorMod, tirx.Mod), divides_integers),
+        asks=True,
     ),
 )
 

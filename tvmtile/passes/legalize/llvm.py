@@ -12,7 +12,7 @@ from tvm.tirx.script import builder as T
 from tvmtile._tvm import buffer_of, mapped
 from tvmtile.codegen.cpu_math import exp2_float32, exp_float32, tanh_float32
 from tvmtile.codegen.float_functions import NAMES
-from tvmtile.codegen.llvm_integers import WRAPPING, divisor_function, wrapping_function
+from tvmtile.codegen.llvm_integers import divisor_function, wrapping_function
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.divisions import DIVISIONS, divides_integers
 from tvmtile.ir.extents import is_power_of_two
@@ -63,7 +63,7 @@ def _of_bytes(node: Binary, _: Scope) -> ir.Expr:
 
 def _modular(node: Any, scope: Scope) -> ir.Expr:
     dtype = str(node.ty.dtype)
-    if dtype not in WRAPPING:
+    if not dtype.startswith(("uint32", "uint64")):
         return node
     name, text = wrapping_function(_WRAPPING[type(node)], dtype)
     scope.imports.append(text)

@@ -7,7 +7,9 @@ import struct
 from typing import Any
 
 from tvm import ir, tirx
+from tvm_ffi import structural_equal
 
+from tvmtile.ir.divisions import is_integer
 from tvmtile.ir.types import Binary
 from tvmtile.passes.legalize.narrow_integers import narrow_integers
 from tvmtile.passes.legalize.rules import Rule, Scope
@@ -54,6 +56,17 @@ def _wide_select(node: tirx.Select, _: Scope) -> ir.Expr:
     return tirx.Cast("bfloat16", wide)
 
 
+def _rounded_down(node: tirx.Select, _: Scope) -> ir.Expr:
+    """`x if c else x + y` as `x + (0 if c else y)`; of a difference, the same."""
+    x, changed = node.true_value, node.false_value
+    if not (is_integer(node) and isinstance(changed, tirx.Add | tirx.Sub)):
+        return node
+    if not structural_equal(changed.a, x):
+        return node
+    y = tirx.Select(node.condition, tirx.const(0, str(x.ty.dtype)), changed.b)
+    return type(changed)(x, y, node.span)
+
+
 def _wide(value: ir.Expr) -> Any:
     return tirx.Cast("float32", value)
 
@@ -87,6 +100,14 @@ SOURCE = (
         _wide_select,
         "Metal",
         "its `select` takes no bfloat",
+    ),
+    Rule(
+        "quotients and remainders that are rounded down",
+        (tirx.Select,),
+        _rounded_down,
+        "TVM's LowerIntrin, and its generator for Metal",
+        "one computes `quotient - 1` and `remainder + divisor` behind a condition, the other prints "
+        "both sides: without the condition, some have no value in their dtype",
     ),
     *narrow_integers(
         {"int8": "(char)", "uint8": "(uchar)", "int16": "(short)", "uint16": "(ushort)"}
