@@ -15,7 +15,7 @@ import torch
 import tvmtile
 import tvmtile.language as T
 from tvmtile.codegen.rounded_floats import FORMATS
-from tvmtile.tileop.rounded import OPERANDS, ROUNDINGS
+from tvmtile.codegen.rounding import OPERANDS, ROUNDINGS
 
 TARGETS = {
     "llvm": {"target": "llvm"},

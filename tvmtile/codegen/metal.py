@@ -16,9 +16,9 @@ from tvmtile.codegen import (
     metal_barriers,
     metal_floats,
     metal_math,
-    metal_rounding,
     metal_shuffles,
     rounded_floats,
+    rounding,
 )
 
 ELEMENTS_PER_LANE = 2
@@ -119,9 +119,9 @@ _HOMES = (
     metal_atomics,
     metal_barriers,
     metal_floats,
-    metal_rounding,
     metal_shuffles,
     rounded_floats,
+    rounding,
 )
 
 

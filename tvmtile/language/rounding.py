@@ -11,13 +11,14 @@ from tvm import ir, tirx
 
 from tvmtile.codegen.rounded_floats import FORMATS
 from tvmtile.codegen.rounded_floats import ROUNDINGS as CAST_ROUNDINGS
+from tvmtile.codegen.rounding import ROUNDINGS
 from tvmtile.errors import InvalidValue, UnsupportedDtype
 from tvmtile.frontend import dtypes
 from tvmtile.frontend.dtypes import DTypeLike, as_dtype
 from tvmtile.frontend.math import as_expr
 from tvmtile.ir.spans import current_span
 from tvmtile.ir.types import Value
-from tvmtile.tileop.rounded import APPROXIMATE, ROUNDINGS, Rounded, RoundedCast
+from tvmtile.tileop.rounded import APPROXIMATE, Rounded, RoundedCast
 
 __all__ = [
     "cast",
@@ -107,7 +108,7 @@ def rounded(operation: str, name: str, rounding: str, *values: Value) -> ir.Expr
     Parameters
     ----------
     operation : str
-        A key of `tvmtile.tileop.rounded.OPERANDS`.
+        A key of `tvmtile.codegen.rounding.OPERANDS`.
     name : str
         What the user wrote.
     rounding : str

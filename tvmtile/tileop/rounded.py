@@ -8,21 +8,16 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from tvmtile.codegen import cuda, metal_rounding, rounded_floats
-from tvmtile.codegen.llvm_rounding import rounding_function
+from tvmtile.codegen import cuda, rounded_floats
+from tvmtile.codegen.rounding import ROUNDINGS, llvm_function, metal_name
 from tvmtile.errors import UnsupportedDtype
 from tvmtile.ir.operators import ValueOp, tile_operator
 from tvmtile.ir.spans import current_span
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
-OPERANDS = {"add": 2, "sub": 2, "mul": 2, "div": 2, "fma": 3, "sqrt": 1, "rcp": 1, "rsqrt": 1}
-"""The operations and how many operands they take."""
-ROUNDINGS = ("rn", "rz", "ru", "rd")
-"""To nearest, ties to even; to zero; up; down."""
 APPROXIMATE = "approximate"
 """A rounding that may be less exact where the target has a faster instruction."""
-_NUMBERS = {"rz": 0, "rn": 1, "ru": 2, "rd": 3}
 
 
 class _Pure(ValueOp):
@@ -85,7 +80,7 @@ def rounded_by_mode(op: Rounded, context: LoweringContext) -> ir.Expr:
         return tirx.const(1, op.dtype) / op.operands[0]
 
     def call(operation: str, dtype: str, *operands: object) -> ir.Expr:
-        name, text = rounding_function(operation, dtype, op.rounding)
+        name, text = llvm_function(operation, dtype, op.rounding)
         context.imports.append(text)
         return tirx.call_pure_extern(dtype, name, *operands)
 
@@ -121,16 +116,15 @@ def _is_float32(op: Rounded, _: LoweringContext) -> None:
 
 @lowering(Rounded, target="metal", variant="integers", fits=_is_float32)
 def rounded_by_integers(op: Rounded, _: LoweringContext) -> ir.Expr:
-    """See `tvmtile.codegen.metal_rounding`."""
+    """See `tvmtile.codegen.rounding`."""
     one = tirx.const(1, op.dtype)
     if op.rounding == APPROXIMATE:
         return one / op.operands[0]
     operation, operands = op.operation, list(op.operands)
     if operation == "rcp":
         operation, operands = "div", [one, *operands]
-    number = tirx.const(_NUMBERS[op.rounding], "int32")
-    name = metal_rounding.name_of(operation)
-    return tirx.call_pure_extern(op.dtype, name, *operands, number)
+    number = tirx.const(ROUNDINGS[op.rounding], "int32")
+    return tirx.call_pure_extern(op.dtype, metal_name(operation), *operands, number)
 
 
 @lowering(RoundedCast, target="llvm", variant="bits")

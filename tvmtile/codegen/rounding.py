@@ -1,18 +1,81 @@
-"""Arithmetic of float32 with a chosen rounding on Metal, which rounds to nearest only.
+"""Arithmetic with a chosen rounding where no instruction has it, as functions.
 
-The functions compute with integers: the exact result, or its first bits and whether any follow, and
-then one rounding. Nothing depends on what a compiler may do with floats, or on whether the GPU keeps
-subnormal numbers.
+On a CPU a directed rounding is a mode of the processor: a function in LLVM's language sets it,
+computes, and sets it back to nearest. It is neither inlined nor computed at compile time, since LLVM
+takes the mode for constant in code that is not marked `strictfp`. To nearest, it is the plain
+instruction, in a function so that TVM's simplifier, for which floats are real numbers, leaves it alone.
+
+Metal rounds to nearest only. Its functions, of float32, compute with integers: the exact result, or its
+first bits and whether any follow, and then one rounding. Nothing depends on what a compiler may do with
+floats, or on whether the GPU keeps subnormal numbers.
 """
 
 from __future__ import annotations
 
 import re
+from functools import cache
+
+OPERANDS = {"add": 2, "sub": 2, "mul": 2, "div": 2, "fma": 3, "sqrt": 1, "rcp": 1, "rsqrt": 1}
+"""The operations and how many operands they take."""
+ROUNDINGS = {"rn": 1, "rz": 0, "ru": 2, "rd": 3}
+"""To nearest, ties to even; to zero; up; down; with the numbers that C and LLVM have for them."""
+
+# LLVM ---------------------------------------------------------------------------------------------
+
+_TYPES = {"float32": ("float", "f32"), "float64": ("double", "f64")}
+_LLVM = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "fma": "fma", "sqrt": "sqrt"}
+_CALL = "call {type} @llvm.{operation}.{suffix}({parameters})"
+_FUNCTION = """\
+declare void @llvm.set.rounding(i32)
+declare {type} @llvm.experimental.constrained.{operation}.{suffix}({types}, metadata, metadata)
+
+define {type} @{name}({parameters}) noinline strictfp {{
+  call void @llvm.set.rounding(i32 {mode}) strictfp
+  %result = call {type} @llvm.experimental.constrained.{operation}.{suffix}({parameters}, \
+metadata !"round.dynamic", metadata !"fpexcept.ignore") strictfp
+  call void @llvm.set.rounding(i32 1) strictfp
+  ret {type} %result
+}}
+"""
+
+
+_FUNCTION_TO_NEAREST = """\
+declare {type} @llvm.fma.{suffix}({type}, {type}, {type})
+declare {type} @llvm.sqrt.{suffix}({type})
+
+define {type} @{name}({parameters}) {{
+  %result = {instruction}
+  ret {type} %result
+}}
+"""
+
+
+@cache
+def llvm_function(operation: str, dtype: str, rounding: str) -> tuple[str, str]:
+    """The name and the text of an operation on float32 or float64 with a rounding, as a function."""
+    name = f"tvmtile_{operation}_{dtype}_{rounding}"
+    kind, suffix = _TYPES[dtype]
+    count, llvm = OPERANDS[operation], _LLVM[operation]
+    words = {
+        "name": name,
+        "type": kind,
+        "suffix": suffix,
+        "operation": llvm,
+        "types": ", ".join([kind] * count),
+        "parameters": ", ".join(f"{kind} %x{i}" for i in range(count)),
+    }
+    if rounding == "rn":
+        plain = "{operation} {type} %x0, %x1" if count == 2 else _CALL
+        return name, _FUNCTION_TO_NEAREST.format(instruction=plain.format(**words), **words)
+    return name, _FUNCTION.format(mode=ROUNDINGS[rounding], **words)
+
+
+# Metal --------------------------------------------------------------------------------------------
 
 _NAME = re.compile(r"tvmtile_ieee_(add|sub|mul|div|fma|sqrt|rsqrt)")
 
 
-def name_of(operation: str) -> str:
+def metal_name(operation: str) -> str:
     """The name of the function of an operation; its last argument is the number of the rounding."""
     return f"tvmtile_ieee_{operation}"
 
