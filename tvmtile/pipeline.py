@@ -17,7 +17,6 @@ from tvm.target import Target
 
 from tvmtile import passes as P
 from tvmtile.codegen.once import AllowLetInlining
-from tvmtile.codegen.unrolled_loops import MarkUnrolled
 from tvmtile.errors import hide_internal_frames
 from tvmtile.ir.passes import check_order
 from tvmtile.passes.legalize import LegalizeSource
@@ -169,7 +168,6 @@ _LEGALIZE = (
     _cuda(P.LowerNarrowFloatsOnCuda),  # floats of 8 bits become integers that hold their bits
     _metal(P.LowerNarrowFloatsOnMetal),  # floats of 8 bits become integers that hold their bits
     # Loops, of statements as they are printed.
-    _gpu(P.InlineSingleTripLoops),  # loops of one iteration become their body
     _cuda(P.StrengthReduceModulo),  # blocks that persist do not divide in each iteration
     _cuda(P.BatchGlobalLoads),  # copies by elements load all before they store
     _gpu(P.DeferUnrolling),  # the compiler of the source unrolls what is guarded, or very long
@@ -213,7 +211,6 @@ SOURCE: tuple[Any, ...] = (
     LegalizeSource,  # constants, comparisons and narrow dtypes are printed right
     DeclareAsAccessed,  # memory that moves as words is declared in words
     PreventVectorArrays,  # arrays that are read by elements are declared as such
-    MarkUnrolled,  # loops that are left for Metal's compiler to unroll say so
 )
 """The passes over a GPU's kernels when nothing simplifies any more: their source is printed next."""
 

@@ -13,7 +13,6 @@ from tvm.target import Target
 
 from tvmtile._tvm import codegen_build
 from tvmtile.codegen.metal import with_functions
-from tvmtile.codegen.unrolled_loops import UNROLL_NEXT
 from tvmtile.ir.kernels import launched_with
 
 _CALLBACK = "tvm_callback_metal_compile"  # TVM calls it with the source of each kernel
@@ -34,6 +33,8 @@ _ARRAY = re.compile(
 _MOST_THREADS = "max_total_threads_per_threadgroup"
 _KERNEL = re.compile(r"\bkernel void (\w+)\(")
 _LONG_LONG = re.compile(r"\b(\d+)(U?)LL\b")
+UNROLL_NEXT = "tvmtile_unroll_next"
+"""A call of this name becomes a pragma for the loop behind it."""
 
 
 def complete(source: str, threads: int | None = None) -> str:

@@ -252,15 +252,6 @@ def statements_of(stmt: tirx.Stmt) -> list[tirx.Stmt]:
     return [] if children is None else children(stmt)
 
 
-def unrolled_statement_count(stmt: tirx.Stmt) -> int:
-    """How many statements a statement is, with its unrolled loops written out."""
-    inside = sum(map(unrolled_statement_count, statements_of(stmt)))
-    if isinstance(stmt, tirx.For) and stmt.kind == tirx.ForKind.UNROLLED:
-        extent = stmt.extent
-        return (int(extent) if isinstance(extent, tirx.IntImm) else 1) * inside
-    return max(1, inside)
-
-
 def flattened(stmt: tirx.Stmt) -> Iterator[tirx.Stmt]:
     """The statements of a sequence, those of the sequences in it included."""
     if type(stmt) is not tirx.SeqStmt:

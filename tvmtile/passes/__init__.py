@@ -1,4 +1,4 @@
-"""The passes that lower tile programs; each is a `tvm.transform` pass in a module of its own.
+"""The passes that lower tile programs; each is a `tvm.transform` pass.
 
 `LowerTilePrograms(target)` is all of them as one pass; their order is in `tvmtile.pipeline`.
 """
@@ -27,7 +27,6 @@ from tvmtile.passes.cpu.lower_parallel import LowerParallelOnCpu
 from tvmtile.passes.cpu.serialize_threads import SerializeThreads
 from tvmtile.passes.gpu.batch_global_loads import BatchGlobalLoads
 from tvmtile.passes.gpu.cache_tensor_maps import CacheTensorMaps
-from tvmtile.passes.gpu.defer_unrolling import DeferUnrolling
 from tvmtile.passes.gpu.distribute_parallel import DistributeParallel
 from tvmtile.passes.gpu.eliminate_empty_async_groups import EliminateEmptyAsyncGroups
 from tvmtile.passes.gpu.encode_tensor_maps import EncodeTensorMaps
@@ -37,7 +36,6 @@ from tvmtile.passes.gpu.hoist_gather_indices import HoistGatherIndices
 from tvmtile.passes.gpu.infer_layout import InferLayout
 from tvmtile.passes.gpu.insert_barriers import InsertBarriers
 from tvmtile.passes.gpu.launch_clusters import LaunchClusters
-from tvmtile.passes.gpu.limit_unrolling import LimitUnrolling
 from tvmtile.passes.gpu.lower_async_work import LowerAsyncWork
 from tvmtile.passes.gpu.lower_thread_local_tile_ops import LowerThreadLocalTileOps
 from tvmtile.passes.gpu.place_fragments import PlaceFragments
@@ -64,7 +62,6 @@ from tvmtile.passes.memory.plan_shared_memory import PlanSharedMemory
 from tvmtile.passes.memory.sink_shared_allocations import SinkSharedAllocations
 from tvmtile.passes.memory.swizzle_shared import SwizzleShared
 from tvmtile.passes.target.call_imported_functions import CallImportedFunctions
-from tvmtile.passes.target.inline_single_trip_loops import InlineSingleTripLoops
 from tvmtile.passes.target.lower_cuda_functions import LowerCudaFunctions
 from tvmtile.passes.target.lower_element_op import LowerElementOp
 from tvmtile.passes.target.lower_narrow_floats import (
@@ -86,7 +83,6 @@ from tvmtile.passes.tile.normalize_operands import NormalizeOperands
 from tvmtile.passes.tile.order_iterations import OrderIterations
 from tvmtile.passes.tile.pack_floats import PackFloats
 from tvmtile.passes.tile.plan_pipeline import PlanPipeline
-from tvmtile.passes.tile.plan_unrolling import PlanUnrolling
 from tvmtile.passes.tile.privatize_fragments import PrivatizeFragments
 from tvmtile.passes.tile.reduce_accumulations import ReduceAccumulations
 from tvmtile.passes.tile.run_scalar_effects_once import RunScalarEffectsOnce
@@ -98,6 +94,7 @@ from tvmtile.passes.tile.structure_exits import StructureExits
 from tvmtile.passes.tile.sum_before_scaling import SumBeforeScaling
 from tvmtile.passes.tile.version_parallel_nests import VersionParallelNests
 from tvmtile.passes.tile.warp_specialize import WarpSpecialize
+from tvmtile.passes.unrolling import DeferUnrolling, LimitUnrolling, PlanUnrolling
 
 __all__ = [
     "AccumulateInPlace",
@@ -131,7 +128,6 @@ __all__ = [
     "HoistGatherIndices",
     "InferLayout",
     "InjectPipeline",
-    "InlineSingleTripLoops",
     "InsertBarriers",
     "InsertBoundsGuards",
     "InsertIndexChecks",
@@ -204,6 +200,7 @@ _MOVED = {
     "HideRemaindersOnCpu": "LegalizeMemoryOnCpu",
     "HideTruncationsOnCpu": "LegalizeMemoryOnCpu",
     "HoldIndices": "HoistGatherIndices",
+    "InlineSingleTripLoops": "LegalizeOperations",
     "KeepComparisons": "LegalizeExpressions",
     "KeepNames": "PreventLetInlining",
     "KeepRemainders": "SeparateRemainders",

@@ -91,6 +91,28 @@ def shifts_are_narrowed() -> bool:
     return fails(tirx.transform.NarrowDataType(32), tirx.transform.FlattenBuffer()(module))
 
 
+def loops_of_one_iteration_have_two_ranges() -> bool:
+    outer, inner = tirx.Var("b", "int32"), tirx.Var("k", "int32")
+    tensor = tirx.decl_buffer((8,), "float32")
+    stored = tirx.BufferStore(tensor, tirx.const(1, "float32"), [inner])
+    once = tirx.For(inner, outer, 1, tirx.ForKind.SERIAL, stored)
+    loop = tirx.For(outer, 0, 8, tirx.ForKind.SERIAL, once)
+    module = ir.IRModule({"main": tirx.PrimFunc([tensor], loop)})
+    unrolled = tirx.transform.UnrollLoop()(module)
+    return fails(s_tir.transform.RenormalizeSplitPattern(), unrolled)
+
+
+n = T.dynamic("n")
+
+
+@T.prim_func
+def guarded(A: T.Tensor((n,), "float32"), B: T.Tensor((n,), "float32")):
+    with T.Kernel(1, threads=32):
+        own = T.alloc_fragment((1024,), "float32")
+        T.copy(A[0], own)
+        T.copy(own, B[0])
+
+
 def source_without(construct: str, kind: str, value: Any, dtype: str) -> str:
     """The source of a kernel that stores a value of two elements, compiled without a rule."""
 
@@ -100,6 +122,10 @@ def source_without(construct: str, kind: str, value: Any, dtype: str) -> str:
             for k in T.Parallel(32):
                 A[k] = value(A[k], B[k])
 
+    return compiled_without(construct, kind, main)
+
+
+def compiled_without(construct: str, kind: str, main: tirx.PrimFunc) -> str:
     target = "metal" if kind == "metal" else {"kind": "cuda", "arch": "sm_90a"}
     rules = legalize.SOURCE[kind]
     with pytest.MonkeyPatch.context() as patch:
@@ -128,6 +154,7 @@ DEFECTS: dict[str, Callable[[], bool]] = {
     "loads from large tensors": indices_are_numbered_in_32_bits,
     "stores into large tensors": indices_are_numbered_in_32_bits,
     "shifts of 64 bits by more than 31": shifts_are_narrowed,
+    "loops of one iteration, or of none": loops_of_one_iteration_have_two_ranges,
     "maxima and minima of floats": lambda: (
         "maxnum" not in llvm(lambda k, A, B: tirx.max(A[k], B[k]), "float32 float32")
     ),
@@ -179,6 +206,10 @@ DEFECTS: dict[str, Callable[[], bool]] = {
             lambda a, b: a // b,
             "int32",
         )
+    ),
+    "loops that the compiler of the source unrolls": lambda: (
+        "unroll"
+        not in compiled_without("loops that the compiler of the source unrolls", "metal", guarded)
     ),
     "the least int32": lambda: (
         "-2147483648"

@@ -13,7 +13,7 @@ from tvm.sym import Analyzer
 from tvmtile._tvm import Mutator, buffer_of, mutated, nodes_in
 from tvmtile.analysis.nests import Nest
 from tvmtile.errors import VerifyError
-from tvmtile.ir.kernels import flattened, unrolled_statement_count
+from tvmtile.ir.kernels import flattened
 from tvmtile.ir.operands import bits_of, constant
 from tvmtile.ir.rewriting import (
     contains,
@@ -32,13 +32,7 @@ from tvmtile.layout.fragment import Digit, layout_of, spread, widest_vector
 from tvmtile.layout.loops import LoopAxis, LoopLayout, is_free, loop_layout
 from tvmtile.passes.gpu.issue_async_copies import as_async_copies
 from tvmtile.passes.gpu.vectorize_accesses import vectorized, without_invariant
-
-_MOST_UNROLLED = 64
-"""Iterations of a loop over memory alone that are written out one by one."""
-_MOST_WITH_LOOPS = 8
-"""Those of a loop with loops inside, whose text is long and where there is little to gain."""
-_MOST_STATEMENTS = 256
-"""The statements that the iterations of such a loop are written out as."""
+from tvmtile.passes.unrolling import most_iterations
 
 
 class Iterations:
@@ -152,7 +146,7 @@ class Iterations:
             body = self._moved(tirx.Var("lane", "int32"), 1, body)
         body = _guarded(self._analyzer, conditions, body)
         count = math.prod(digit.extent for _, digit in loops)
-        unrolled = self._has_fragments or count <= _most_unrolled(body)
+        unrolled = self._has_fragments or count <= most_iterations(body)
         kind = tirx.ForKind.UNROLLED if unrolled else tirx.ForKind.SERIAL
         for variable, digit in reversed(loops):
             body = _repeated(variable, digit.extent, body, kind, self._analyzer)
@@ -181,13 +175,6 @@ class Iterations:
             rest = tirx.floordiv(rest, loop.extent)
         body = tirx.IfThenElse(flat < total, substitute(self._nest.body, values), None)
         return for_loop(step, tirx.ceildiv(total, self._threads), body)
-
-
-def _most_unrolled(body: tirx.Stmt) -> int:
-    """How many iterations of a loop over memory alone are written out one by one."""
-    if contains(body, tirx.For, lambda loop: bool(loop.kind == tirx.ForKind.SERIAL)):
-        return _MOST_WITH_LOOPS
-    return min(_MOST_UNROLLED, _MOST_STATEMENTS // unrolled_statement_count(body))
 
 
 def _mentioned(conditions: list[ir.Expr], variable: ir.Var) -> bool:

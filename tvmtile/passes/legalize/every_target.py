@@ -14,8 +14,9 @@ from tvmtile.ir.annotations import MAY_ALIAS
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.divisions import divides_integers
 from tvmtile.ir.index_width import is_large, widened
+from tvmtile.ir.kernels import leaves_loop
 from tvmtile.ir.operands import constant, integer_range
-from tvmtile.ir.rewriting import contains
+from tvmtile.ir.rewriting import contains, seq, substitute
 from tvmtile.ir.scopes import is_global
 from tvmtile.ir.types import COMPARISONS, Binary
 from tvmtile.passes.legalize.rules import INFINITE, Rule, Scope, may_wrap
@@ -262,6 +263,20 @@ def _guarded_remainder(remainder: Binary, scope: Scope) -> ir.Expr:
     return tirx.Let(divisor, once(remainder.b), tirx.Let(guarded, once(chosen), result))
 
 
+def _without_loop(loop: tirx.For, scope: Scope) -> tirx.Stmt:
+    trips = constant(scope.analyzer.simplify(loop.extent)) if _may_be_short(loop) else None
+    if trips is not None and trips <= 0:
+        return seq([])
+    if trips != 1 or leaves_loop(loop.body):
+        return loop
+    return substitute(loop.body, {loop.loop_var: loop.min})
+
+
+def _may_be_short(loop: tirx.For) -> bool:
+    is_plain = loop.kind in (tirx.ForKind.SERIAL, tirx.ForKind.UNROLLED)
+    return is_plain and (not isinstance(loop.extent, tirx.IntImm) or int(loop.extent) <= 1)
+
+
 EXPRESSIONS = (
     Rule(
         "comparisons of floats",
@@ -329,6 +344,17 @@ OPERATIONS_ON_GPUS = (
         "CUDA and Metal",
         "of the least integer, that remainder is undefined as the quotient is; it is 0",
         lambda func: contains(func.body, (tirx.FloorMod, tirx.Mod), divides_integers),
+        asks=True,
+    ),
+    Rule(
+        "loops of one iteration, or of none",
+        (tirx.For,),
+        _without_loop,
+        "TVM's RenormalizeSplitPattern",
+        "it learns another range of the variable, if the start of the loop is not constant, takes that "
+        "for a contradiction and fails; and where there are no values, it divides by zero as it looks "
+        "for what they have in common",
+        lambda func: contains(func.body, tirx.For, _may_be_short),
         asks=True,
     ),
 )

@@ -9,7 +9,9 @@ from typing import Any
 from tvm import ir, tirx
 from tvm_ffi import structural_equal
 
+from tvmtile.codegen.metal_source import UNROLL_NEXT
 from tvmtile.ir.divisions import is_integer
+from tvmtile.ir.rewriting import seq
 from tvmtile.ir.types import Binary
 from tvmtile.passes.legalize.narrow_integers import narrow_integers
 from tvmtile.passes.legalize.rules import Rule, Scope
@@ -71,6 +73,12 @@ def _wide(value: ir.Expr) -> Any:
     return tirx.Cast("float32", value)
 
 
+def _unrolled(loop: tirx.For, _: Scope) -> tirx.Stmt:
+    if loop.kind != tirx.ForKind.UNROLLED:
+        return loop
+    return seq([tirx.Evaluate(tirx.call_extern("void", UNROLL_NEXT)), loop])
+
+
 SOURCE = (
     Rule(
         "constants of floats in Metal",
@@ -108,6 +116,13 @@ SOURCE = (
         "TVM's LowerIntrin, and its generator for Metal",
         "one computes `quotient - 1` and `remainder + divisor` behind a condition, the other prints "
         "both sides: without the condition, some have no value in their dtype",
+    ),
+    Rule(
+        "loops that the compiler of the source unrolls",
+        (tirx.For,),
+        _unrolled,
+        "TVM's generator for Metal",
+        "it prints them like any other",
     ),
     *narrow_integers(
         {"int8": "(char)", "uint8": "(uchar)", "int16": "(short)", "uint16": "(ushort)"}

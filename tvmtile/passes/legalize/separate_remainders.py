@@ -78,15 +78,15 @@ class _Keeper(ScopedRewriter):
 
     def _kept(self, indices: Sequence[ir.Expr]) -> list[Any] | None:
         """The indices simplified where terms cancel, and one of them hidden; None as they are."""
-        unrolled_statement_count = [substitute(index, self._values) for index in indices]
-        if all(map(_is_plain, unrolled_statement_count)):
+        inlined = [substitute(index, self._values) for index in indices]
+        if all(map(_is_plain, inlined)):
             return None
         kept = None
-        if any(map(_cancels, unrolled_statement_count)):
-            kept = indices = unrolled_statement_count = [
-                self.analyzer.canonical_simplify(index) for index in unrolled_statement_count
+        if any(map(_cancels, inlined)):
+            kept = indices = inlined = [
+                self.analyzer.canonical_simplify(index) for index in inlined
             ]
-        divisions = _divisions(unrolled_statement_count)
+        divisions = _divisions(inlined)
         if not self._differ(divisions) and not (
             any(self._counts_down(division.a) for division in divisions)
             and not self._is_left_alone(indices)
@@ -94,7 +94,7 @@ class _Keeper(ScopedRewriter):
             return kept
         # What no loop changes TVM takes for a constant, hidden or not, and so a name that it
         # does not write out, such as one of a value with a cast.
-        chosen = self._dividing(indices)[:1] or self._dividing(unrolled_statement_count)
+        chosen = self._dividing(indices)[:1] or self._dividing(inlined)
         return [_hidden(index) if n in chosen else index for n, index in enumerate(indices)]
 
     def _dividing(self, indices: Sequence[ir.Expr]) -> list[int]:

@@ -94,8 +94,8 @@ for turn in range(4):
         for slice in T.unroll({width}):
             S[(copy * 64 + tx) // 64 % 2, slice, (copy * 64 + tx) % 64] = A[turn, tx]
         C[turn, tx] = S[copy % 2, 0, 63 - tx]""")
-    unrolled_statement_count = tvm.tirx.transform.UnrollLoop()(tvm.IRModule({"main": func}))["main"]
-    assert len(barriers_in(with_pass(unrolled_statement_count))) == copies
+    unrolled = tvm.tirx.transform.UnrollLoop()(tvm.IRModule({"main": func}))["main"]
+    assert len(barriers_in(with_pass(unrolled))) == copies
     assert set(compared.values()) == {1}
     stores, reads = 2 * width, 2
     assert len(compared) <= stores * (stores + 1) // 2 + stores * reads

@@ -6,8 +6,7 @@ import pytest
 import tvm
 
 import tvmtile.language as T
-from tvmtile.ir.kernels import unrolled_statement_count
-from tvmtile.passes import LimitUnrolling
+from tvmtile.passes.unrolling import LimitUnrolling, written_out
 from tvmtile.pipeline import lowering_passes
 from tvmtile.target import parse
 
@@ -64,7 +63,7 @@ def moving(threads):
     ],
 )
 def test_a_long_source_has_loops(program, least, most):
-    before, after = (unrolled_statement_count(mod["main"].body) for mod in limited(program))
+    before, after = (written_out(mod["main"].body) for mod in limited(program))
     assert before > least
     assert after <= most
 
