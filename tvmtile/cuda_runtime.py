@@ -1,11 +1,14 @@
-"""TVM's CUDA runtime and CUDA's libraries: whether they are there, how they load without a toolkit."""
+"""TVM's CUDA runtime, CUDA's libraries and headers: where they are, how they load without a toolkit."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib.util
 import os
+import shutil
 import sys
+from collections.abc import Iterator
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -14,7 +17,9 @@ import tvm
 import tvm_ffi
 from tvm_ffi.libinfo import load_lib_ctypes
 
-__all__ = ["has_gpu", "load_beside_others"]
+from tvmtile.errors import MissingDependency, packages_of
+
+__all__ = ["has_gpu", "include_directories", "load_beside_others"]
 
 _WHEELS = {"libcudart.so.13": "nvidia-cuda-runtime", "libnvrtc.so.13": "nvidia-cuda-nvrtc"}
 """Where each library is: the wheel that the extra `cuda` brings."""
@@ -71,3 +76,37 @@ def load_beside_others(library: str) -> None:
         files = metadata.files(_WHEELS[library]) or ()
         for path in (file.locate() for file in files if file.name == library):
             ctypes.CDLL(str(path))
+
+
+@lru_cache(maxsize=1)
+def include_directories() -> tuple[Path, ...]:
+    """The directories with CUDA's headers: those of the extra `cuda`, or of a toolkit.
+
+    `cuda_fp16.h` and `nv/target` are found in them; they may come from different wheels.
+
+    Raises
+    ------
+    MissingDependency
+        If no place has both.
+    """
+    for root in _roots():
+        found = tuple(d for d in (root, root / "cccl") if d.is_dir())
+        if all(any((d / name).is_file() for d in found) for name in ("cuda_fp16.h", "nv/target")):
+            return found
+    raise MissingDependency(
+        "compiling for CUDA needs CUDA's headers, which are not installed",
+        help=f"pip install {packages_of('cuda')}, or set CUDA_PATH to a CUDA toolkit",
+    )
+
+
+def _roots() -> Iterator[Path]:
+    """Where headers may be, most specific first."""
+    named = (os.environ.get(name) for name in ("CUDA_PATH", "CUDA_HOME"))
+    yield from (Path(path) / "include" for path in named if path)
+    wheels = importlib.util.find_spec("nvidia")
+    for path in (wheels.submodule_search_locations or ()) if wheels is not None else ():
+        yield from sorted(Path(path).glob("cu*/include"), reverse=True)
+    nvcc = shutil.which("nvcc")
+    toolkits = [Path(nvcc).resolve().parent.parent] if nvcc else []
+    for toolkit in (*toolkits, Path("/usr/local/cuda")):
+        yield from (toolkit / "include", *sorted(toolkit.glob("targets/*/include")))

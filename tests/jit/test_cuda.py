@@ -12,10 +12,10 @@ import torch
 import tvmtile
 import tvmtile.language as T
 from tests.running import gemm
-from tvmtile.cuda_runtime import has_gpu
+from tvmtile import cuda_runtime
+from tvmtile.cuda_runtime import has_gpu, include_directories
 from tvmtile.errors import CudaCompileError, MissingDependency
-from tvmtile.jit.cuda import headers
-from tvmtile.jit.cuda.headers import headers_in_memory, include_directories
+from tvmtile.jit.cuda.headers import headers_in_memory
 from tvmtile.jit.cuda.nvrtc import compile_source
 from tvmtile.jit.cuda.resources import KernelResources, resources_of_log
 
@@ -46,7 +46,7 @@ def no_toolkit(monkeypatch):
     """Neither variables nor an nvcc lead to a toolkit, as where only wheels are installed."""
     monkeypatch.delenv("CUDA_PATH", raising=False)
     monkeypatch.delenv("CUDA_HOME", raising=False)
-    monkeypatch.setattr(headers.shutil, "which", lambda name: None)
+    monkeypatch.setattr(cuda_runtime.shutil, "which", lambda name: None)
     include_directories.cache_clear()
     yield
     include_directories.cache_clear()
@@ -69,7 +69,7 @@ def test_a_toolkit_that_is_named_is_taken(no_toolkit, monkeypatch, tmp_path):
 
 
 def test_no_headers_at_all(no_toolkit, monkeypatch):
-    monkeypatch.setattr(headers, "_roots", lambda: iter(()))
+    monkeypatch.setattr(cuda_runtime, "_roots", lambda: iter(()))
     with pytest.raises(MissingDependency, match="headers, which are not installed") as caught:
         include_directories()
     assert 'pip install "cuda-bindings<14,>=13" "nvidia-cuda-cccl<14,>=13" ' in caught.value.help

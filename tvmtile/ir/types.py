@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from tvm import ir, tirx
 
@@ -27,3 +27,6 @@ Value: TypeAlias = ir.Expr | float
 
 TileOperand: TypeAlias = ir.Var | ir.TensorRegion | ir.TensorLoad
 """An operand as it is written: a buffer, a region, or the element where a tile begins."""
+
+Precision: TypeAlias = Literal["tf32", "ieee"]
+"""How products of float32 are computed: of factors with 11 bits, or of all their bits."""

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from tvmtile.carver.devices import TileDevice
     from tvmtile.jit.cuda import CudaAdapter
     from tvmtile.jit.cuda.resources import KernelResources
-    from tvmtile.jit.profile import KernelProfile
     from tvmtile.passes.tile.select_implementation import Choices
     from tvmtile.profiler import Profiler, TensorSupplyType
+    from tvmtile.profiler.kernel_profile import KernelProfile
 
 Made = TypeVar("Made")
 
@@ -216,7 +216,7 @@ class Kernel(CompiledProgram[Results]):
         KernelProfile
             Printed, a table.
         """
-        from tvmtile.jit.profile import profile
+        from tvmtile.profiler.kernel_profile import profile
 
         return profile(self, tensors, warmup, rep, device)
 

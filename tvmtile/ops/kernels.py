@@ -7,11 +7,11 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from tvmtile.errors import ArgumentError
+from tvmtile.ir.types import Precision
 from tvmtile.jit import Kernel
 from tvmtile.jit import compile as compile_program
 from tvmtile.jit.following import chosen_target, target_on
 from tvmtile.target import CUDA_MOST_BLOCKS, TargetLike
-from tvmtile.tileop.gemm import Precision
 
 _LARGEST = 1 << 14
 _MOST_PLANS = 4096

@@ -12,6 +12,7 @@ from torch import Tensor
 
 import tvmtile.language as T
 from tvmtile.errors import ArgumentError, hide_internal_frames
+from tvmtile.ir.types import Precision
 from tvmtile.jit import Kernel
 from tvmtile.ops import programs
 from tvmtile.ops.checks import check_attention, check_same_kind, check_tensor, described
@@ -30,7 +31,6 @@ from tvmtile.ops.kernels import (
 )
 from tvmtile.ops.torch_matmul import matmul_operator
 from tvmtile.ops.torch_rows import softmax_operator
-from tvmtile.tileop.gemm import Precision
 
 _ALIGNED = 128
 _FOLDED = 64

@@ -12,6 +12,7 @@ from torch import Tensor
 
 import tvmtile.language as T
 from tvmtile.errors import ArgumentError, hide_internal_frames
+from tvmtile.ir.types import Precision
 from tvmtile.jit import Kernel
 from tvmtile.ops import programs
 from tvmtile.ops.checks import check_same_kind, check_tensor, described
@@ -29,7 +30,6 @@ from tvmtile.ops.kernels import (
 )
 from tvmtile.ops.programs.gemm import check_activation
 from tvmtile.target import CUDA_MOST_BLOCKS
-from tvmtile.tileop.gemm import Precision
 
 _FROM_RESULT = (None, "relu")
 """Activations whose gradient follows from their result."""

@@ -65,7 +65,7 @@ _TENSOR_PRODUCT = 11
 
 @functools.cache
 def _front_end() -> toolchain.FrontEnd:
-    from tvmtile.jit.cuda.headers import include_directories
+    from tvmtile.cuda_runtime import include_directories
 
     return toolchain.FrontEnd(
         "CUDA",

@@ -1,16 +1,10 @@
-"""Where NVRTC finds CUDA's headers, and those that it gets from memory."""
+"""Headers that NVRTC gets from memory, and what else a source may include."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import re
-import shutil
-from collections.abc import Iterator
-from functools import lru_cache
-from pathlib import Path
 
-from tvmtile.errors import MissingDependency, packages_of
+from tvmtile.cuda_runtime import include_directories
 
 PREAMBLE = """\
 #ifndef INFINITY
@@ -107,37 +101,3 @@ def _is_of_cuda(name: str) -> bool:
     if header in _LIGHT or header in _FOR_OTHER_COMPILERS:
         return True
     return any((directory / header).is_file() for directory in include_directories())
-
-
-@lru_cache(maxsize=1)
-def include_directories() -> tuple[Path, ...]:
-    """The directories with CUDA's headers: those of the extra `cuda`, or of a toolkit.
-
-    `cuda_fp16.h` and `nv/target` are found in them; they may come from different wheels.
-
-    Raises
-    ------
-    MissingDependency
-        If no place has both.
-    """
-    for root in _roots():
-        found = tuple(d for d in (root, root / "cccl") if d.is_dir())
-        if all(any((d / name).is_file() for d in found) for name in ("cuda_fp16.h", "nv/target")):
-            return found
-    raise MissingDependency(
-        "compiling for CUDA needs CUDA's headers, which are not installed",
-        help=f"pip install {packages_of('cuda')}, or set CUDA_PATH to a CUDA toolkit",
-    )
-
-
-def _roots() -> Iterator[Path]:
-    """Where headers may be, most specific first."""
-    named = (os.environ.get(name) for name in ("CUDA_PATH", "CUDA_HOME"))
-    yield from (Path(path) / "include" for path in named if path)
-    wheels = importlib.util.find_spec("nvidia")
-    for path in (wheels.submodule_search_locations or ()) if wheels is not None else ():
-        yield from sorted(Path(path).glob("cu*/include"), reverse=True)
-    nvcc = shutil.which("nvcc")
-    toolkits = [Path(nvcc).resolve().parent.parent] if nvcc else []
-    for toolkit in (*toolkits, Path("/usr/local/cuda")):
-        yield from (toolkit / "include", *sorted(toolkit.glob("targets/*/include")))

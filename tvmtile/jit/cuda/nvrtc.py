@@ -14,13 +14,12 @@ from typing import Any
 
 from tvmtile.cache import current_store, digest
 from tvmtile.codegen.cuda import FAST_MATH
-from tvmtile.cuda_runtime import load_beside_others
+from tvmtile.cuda_runtime import include_directories, load_beside_others
 from tvmtile.errors import CudaCompileError, import_optional, packages_of
 from tvmtile.jit.cuda.headers import (
     PREAMBLE,
     has_foreign_headers,
     headers_in_memory,
-    include_directories,
 )
 from tvmtile.jit.toolchain import contents_of
 

@@ -13,6 +13,7 @@ import tvmtile.language as T
 from tvmtile.errors import InvalidValue
 from tvmtile.frontend.dtypes import DType, DTypeLike, Extent, as_dtype
 from tvmtile.ir.combiners import accumulator_dtype
+from tvmtile.ir.types import Precision
 from tvmtile.ops.checks import check_attention
 from tvmtile.ops.configurations import (
     attention_backward_configuration,
@@ -20,7 +21,6 @@ from tvmtile.ops.configurations import (
 )
 from tvmtile.ops.programs.online_softmax import OnlineSoftmax, normalized_weight
 from tvmtile.target import TargetLike, gpu, resolve
-from tvmtile.tileop.gemm import Precision
 
 __all__ = ["attention", "attention_backward"]
 

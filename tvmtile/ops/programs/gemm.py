@@ -13,9 +13,9 @@ from tvm import tirx
 import tvmtile.language as T
 from tvmtile.errors import InvalidValue
 from tvmtile.frontend.dtypes import DTypeLike, Extent, as_dtype
+from tvmtile.ir.types import Precision
 from tvmtile.ops.configurations import matmul_configuration
 from tvmtile.target import TargetLike
-from tvmtile.tileop.gemm import Precision
 
 __all__ = ["ACTIVATIONS", "matmul"]
 

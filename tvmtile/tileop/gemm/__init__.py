@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Literal, TypeAlias, get_args
+from typing import get_args
 
 import numpy as np
 from tvm import ir, tirx
@@ -14,7 +14,7 @@ from tvmtile.frontend.emit import checked_call, emit
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.operands import describe, dtype_of, extents_of, literal, same_extents
 from tvmtile.ir.operators import tile_operator
-from tvmtile.ir.types import TileOperand
+from tvmtile.ir.types import Precision, TileOperand
 from tvmtile.tileop.fill import clear
 from tvmtile.tileop.matrices import MatrixProduct, element_of, oriented
 
@@ -30,8 +30,6 @@ class GemmWarpPolicy(IntEnum):
     """All warps along the columns."""
 
 
-Precision: TypeAlias = Literal["tf32", "ieee"]
-"""Of products of float32."""
 SHARES = ({"policy": int(GemmWarpPolicy.FullRow)}, {"policy": int(GemmWarpPolicy.FullCol)})
 
 
