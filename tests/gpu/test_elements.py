@@ -68,7 +68,9 @@ def test_floats_of_16_bits_go_by_float32(pair):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["extremes_of_negated_integers", "operators_of_integers"])
+@pytest.mark.parametrize(
+    "name", ["extremes_of_negated_integers", "operators_of_integers", "widened_negatives"]
+)
 @pytest.mark.parametrize("dtype", ["int32", "int16", "int8"])
 def test_negated_integers_are_hidden_from_ptxas(name, dtype, tmp_path):
     """ptxas, whose error no emulator has, finds nothing that it could take for a negative."""

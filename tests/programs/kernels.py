@@ -167,6 +167,24 @@ def remainders_of_the_ends(X: dtype[64], Y: dtype[64], C: dtype[64], D: dtype[64
 
 
 @program(
+    parameters={"dtype": ["int16", "int8"]},
+    examples="dtype",
+    inputs="extreme",
+    targets=["llvm", "metal", "sm_80", "gpu"],
+)
+def widened_negatives(X: dtype[16, 32], Y: int32[6, 16, 32]):
+    """ptxas before CUDA 13.4 has 32768 for the negative of the least int16, which is that itself."""
+    with T.Kernel(1, threads=32):
+        for i, j in T.Parallel(16, 32):
+            Y[0, i, j] = T.cast(-X[i, j], "int32")
+            Y[1, i, j] = T.cast(T.abs(X[i, j]), "int32")
+            Y[2, i, j] = T.cast(X[i, j] * T.cast(-1, dtype), "int32")
+            Y[3, i, j] = T.cast(T.abs(X[i, j]) % T.cast(3, dtype), "int32")
+            Y[4, i, j] = T.cast((-X[i, j]) >> 3, "int32")
+            Y[5, i, j] = T.if_then_else(-X[i, j] < 3, 1, 0)
+
+
+@program(
     parameters={"order": ["row", "column"], "grid": [(7, 5), (8, 8), (1, 3)]},
     targets=["llvm", "metal", "sm_80", "gpu"],
     fast=["sm_80"],

@@ -307,10 +307,11 @@ SOURCE = (
         "negations of integers",
         (tirx.Sub, tirx.Mul, tirx.Div),
         _negation,
-        "ptxas of CUDA 12.8 to 13.3, for sm_90 and sm_100",
-        "it makes one instruction, VIMNMX3, of `min(min(a, -b), c)`, and leaves the sign of b out; the "
-        "values may come from registers that were written long before, the minima from comparisons, "
-        "and a negative that has no sign may be taken for one that has",
+        "ptxas of CUDA 12.8 to 13.3",
+        "for sm_90 and sm_100 it makes one instruction, VIMNMX3, of `min(min(a, -b), c)`, and leaves "
+        "the sign of b out; the values may come from registers that were written long before, the "
+        "minima from comparisons, and a negative that has no sign may be taken for one that has. And "
+        "what it widens of 16 bits it negates in 32: the least int16, its own negative, becomes 32768",
     ),
     Rule(
         "constants of floats in CUDA",
