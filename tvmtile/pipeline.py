@@ -80,9 +80,7 @@ CHECKS: tuple[Any, ...] = (
 """What is wrong with a tile program that can be said before it is lowered, for every target."""
 
 _NORMALIZE = (
-    P.AddAxes,  # tensors and tiles without axes get one
-    P.BindExtents,  # dynamic extents that stand in expressions only are bound
-    P.DeclareViewsInKernel,  # views stand where whoever looks into a kernel finds them
+    P.NormalizeSignature,  # tensors have axes, extents are bound, views are declared in kernels
     P.LegalizeExpressions,  # nothing that simplifies changes what expressions mean
     P.NameDivisions,  # divisions by run-time values are named
     P.LimitNames,  # names do not grow beyond measure where their values stand for them
@@ -120,8 +118,7 @@ _SCHEDULE = (
 _LAYOUT = (
     _gpu(P.SinkSharedAllocations),  # tiles local to an iteration may share memory with others
     _gpu(P.InferLayout),  # every element of a fragment gets its thread and register
-    _metal(P.PadSharedRows),  # what threads take at once lies in different banks
-    _cuda(P.SwizzleShared),  # what threads take at once lies in different banks
+    _gpu(P.LayOutSharedTiles),  # what threads take at once lies in different banks
     _gpu(P.ReduceBehindLoops),  # sums of a loop are exchanged between threads behind it
     _gpu(P.SelectImplementation),  # now also where the choice depends on fragment layouts
 )
@@ -142,10 +139,9 @@ _DISTRIBUTE = (
 )
 _MEMORY = (
     _llvm(P.PlaceMemoryOnCpu),  # tiles become arrays of the host
-    _gpu(P.PlaceFragments),  # fragments become arrays of registers
+    _gpu(P.PlaceMemoryOnGpu),  # fragments become registers, shared tiles memory of a block
     _gpu(P.LimitUnrolling),  # loops are unrolled where arrays could not be in registers otherwise
-    _gpu(P.PlaceMemoryOnGpu),  # shared tiles are placed in the memory of a block
-    _gpu(P.PlanSharedMemory),  # and share it, where they would not fit otherwise
+    _gpu(P.PlanSharedMemory),  # shared tiles share memory, where they would not fit otherwise
     _gpu(P.DeclareInKernel),  # a tensor that has views is one argument of a kernel
 )
 _SYNCHRONIZE = (

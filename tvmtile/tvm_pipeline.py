@@ -19,8 +19,7 @@ from tvmtile.passes.checks.check_buffers import CheckBuffers
 from tvmtile.passes.checks.check_extents import CheckExtents
 from tvmtile.passes.cpu.outline_blocks import OutlineBlocks
 from tvmtile.passes.gpu.check_alignment import CheckAlignment
-from tvmtile.passes.gpu.guard_launches import GuardLaunches
-from tvmtile.passes.gpu.kernel_attributes import SetKernelAttributes
+from tvmtile.passes.gpu.launches import GuardLaunches, SetKernelAttributes
 from tvmtile.passes.lower_tile_programs import LowerTilePrograms
 from tvmtile.pipeline import SOURCE
 from tvmtile.target import gpu

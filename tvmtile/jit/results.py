@@ -128,7 +128,7 @@ def bound_extents(params: Any, args: list[Any]) -> dict[ir.Var, int]:
 
 
 def _solve(extent: Any, size: int, bound: dict[ir.Var, int]) -> bool:
-    """Find the only variable of an extent that is not known yet, as BindExtents does."""
+    """Find the only variable of an extent that is not known yet, as NormalizeSignature does."""
     unknown = [var for var in variables_of(extent) if var not in bound]
     solution = linear_in(extent, unknown[0]) if len(unknown) == 1 else None
     if solution is None:

@@ -35,14 +35,12 @@ from tvmtile.passes.gpu.fragment_to_simdgroup import FragmentToSimdgroup
 from tvmtile.passes.gpu.hoist_gather_indices import HoistGatherIndices
 from tvmtile.passes.gpu.infer_layout import InferLayout
 from tvmtile.passes.gpu.insert_barriers import InsertBarriers
-from tvmtile.passes.gpu.launch_clusters import LaunchClusters
+from tvmtile.passes.gpu.launches import LaunchClusters, SwizzleBlockIdx
 from tvmtile.passes.gpu.lower_async_work import LowerAsyncWork
 from tvmtile.passes.gpu.lower_thread_local_tile_ops import LowerThreadLocalTileOps
-from tvmtile.passes.gpu.place_fragments import PlaceFragments
 from tvmtile.passes.gpu.reduce_behind_loops import ReduceBehindLoops
 from tvmtile.passes.gpu.share_fragments import ShareFragments
 from tvmtile.passes.gpu.strength_reduce_modulo import StrengthReduceModulo
-from tvmtile.passes.gpu.swizzle_block_idx import SwizzleBlockIdx
 from tvmtile.passes.legalize import (
     LegalizeExpressions,
     LegalizeIndices,
@@ -53,14 +51,16 @@ from tvmtile.passes.legalize.prevent_let_inlining import PreventLetInlining
 from tvmtile.passes.legalize.separate_remainders import SeparateRemainders
 from tvmtile.passes.legalize.spill_nested_lets import SpillNestedLets
 from tvmtile.passes.lower_tile_programs import LowerTilePrograms
-from tvmtile.passes.memory.declare_in_kernel import DeclareInKernel
 from tvmtile.passes.memory.flatten_shared import FlattenShared
 from tvmtile.passes.memory.insert_bounds_guards import InsertBoundsGuards
-from tvmtile.passes.memory.pad_shared_rows import PadSharedRows
-from tvmtile.passes.memory.place_memory import PlaceMemoryOnCpu, PlaceMemoryOnCuda, PlaceMemoryOnGpu
-from tvmtile.passes.memory.plan_shared_memory import PlanSharedMemory
+from tvmtile.passes.memory.placement import (
+    PlaceMemoryOnCpu,
+    PlaceMemoryOnCuda,
+    PlaceMemoryOnGpu,
+    PlanSharedMemory,
+)
+from tvmtile.passes.memory.shared_layouts import LayOutSharedTiles
 from tvmtile.passes.memory.sink_shared_allocations import SinkSharedAllocations
-from tvmtile.passes.memory.swizzle_shared import SwizzleShared
 from tvmtile.passes.target.call_imported_functions import CallImportedFunctions
 from tvmtile.passes.target.lower_cuda_functions import LowerCudaFunctions
 from tvmtile.passes.target.lower_element_op import LowerElementOp
@@ -70,9 +70,6 @@ from tvmtile.passes.target.lower_narrow_floats import (
     LowerNarrowFloatsOnMetal,
 )
 from tvmtile.passes.target.name_divisions import NameDivisions
-from tvmtile.passes.tile.add_axes import AddAxes
-from tvmtile.passes.tile.bind_extents import BindExtents
-from tvmtile.passes.tile.declare_views_in_kernel import DeclareViewsInKernel
 from tvmtile.passes.tile.elide_shared_staging import ElideSharedStaging
 from tvmtile.passes.tile.find_groups import FindGroups
 from tvmtile.passes.tile.hoist_assumptions import HoistAssumptions
@@ -88,6 +85,7 @@ from tvmtile.passes.tile.reduce_accumulations import ReduceAccumulations
 from tvmtile.passes.tile.run_scalar_effects_once import RunScalarEffectsOnce
 from tvmtile.passes.tile.select_implementation import SelectImplementation
 from tvmtile.passes.tile.serialize_vectors import SerializeVectors
+from tvmtile.passes.tile.signature import DeclareInKernel, NormalizeSignature
 from tvmtile.passes.tile.split_reducers import SplitReducers
 from tvmtile.passes.tile.stage_overlapping_copies import StageOverlappingCopies
 from tvmtile.passes.tile.structure_exits import StructureExits
@@ -98,9 +96,7 @@ from tvmtile.passes.unrolling import DeferUnrolling, LimitUnrolling, PlanUnrolli
 
 __all__ = [
     "AccumulateInPlace",
-    "AddAxes",
     "BatchGlobalLoads",
-    "BindExtents",
     "CacheTensorMaps",
     "CallImportedFunctions",
     "CheckAccumulators",
@@ -113,7 +109,6 @@ __all__ = [
     "CheckParallel",
     "CheckReducers",
     "DeclareInKernel",
-    "DeclareViewsInKernel",
     "DeferUnrolling",
     "DistributeParallel",
     "ElideSharedStaging",
@@ -134,6 +129,7 @@ __all__ = [
     "InterchangeLoopsOnCpu",
     "LaunchBlocksOnCpu",
     "LaunchClusters",
+    "LayOutSharedTiles",
     "LegalizeExpressions",
     "LegalizeIndices",
     "LegalizeMemoryOnCpu",
@@ -152,10 +148,9 @@ __all__ = [
     "LowerTilePrograms",
     "NameDivisions",
     "NormalizeOperands",
+    "NormalizeSignature",
     "OrderIterations",
     "PackFloats",
-    "PadSharedRows",
-    "PlaceFragments",
     "PlaceMemoryOnCpu",
     "PlaceMemoryOnCuda",
     "PlaceMemoryOnGpu",
@@ -180,7 +175,6 @@ __all__ = [
     "StructureExits",
     "SumBeforeScaling",
     "SwizzleBlockIdx",
-    "SwizzleShared",
     "Verifier",
     "Verify",
     "VersionParallelNests",
@@ -188,9 +182,12 @@ __all__ = [
 ]
 
 _MOVED = {
+    "AddAxes": "NormalizeSignature",
     "ApproximateFunctionsOnCuda": "LegalizeOperations",
+    "BindExtents": "NormalizeSignature",
     "CarryRemainders": "StrengthReduceModulo",
     "ClearByProducts": "FoldClearIntoFirstGemm",
+    "DeclareViewsInKernel": "NormalizeSignature",
     "DoScalarsOnce": "RunScalarEffectsOnce",
     "DropIdleTokens": "EliminateEmptyAsyncGroups",
     "ExpandPrivateTiles": "LowerThreadLocalTileOps",
@@ -218,11 +215,14 @@ _MOVED = {
     "LowerMathOnCpu": "LegalizeOperations",
     "LowerWaitsOnCuda": "LegalizeOperations",
     "OwnFragments": "PrivatizeFragments",
+    "PadSharedRows": "LayOutSharedTiles",
+    "PlaceFragments": "PlaceMemoryOnGpu",
     "PredicateArrivals": "LegalizeOperations",
     "ShortCircuitOnCpu": "LegalizeOperations",
     "StageOverlaps": "StageOverlappingCopies",
     "StoreNames": "SpillNestedLets",
     "StoreNamesOnCpu": "SpillNestedLets",
+    "SwizzleShared": "LayOutSharedTiles",
     "UnswitchConditions": "VersionParallelNests",
     "WidenIndices": "LegalizeIndices",
     "WidenTruthValuesOnCpu": "LegalizeOperations",

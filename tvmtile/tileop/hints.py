@@ -154,7 +154,7 @@ def _of_fragment(op: AnnotateLayout, context: LoweringContext) -> dict[ir.Var, F
 
 
 # Tiles in the memory of a CPU, and of a block on Metal, are row-major arrays. InferLayout has
-# given fragments on GPUs their layouts, and SwizzleShared shared tiles on CUDA.
+# given fragments on GPUs their layouts, and LayOutSharedTiles shared tiles on CUDA.
 lowering(AnnotateLayout, target=("llvm", "metal", "cuda"), variant="none", fragments=_of_fragment)(
     no_code
 )

@@ -24,7 +24,7 @@ from tvmtile.instructions.mma import lane_map
 from tvmtile.instructions.wgmma import FAMILIES, ROWS, WARPGROUP, sum_map
 from tvmtile.ir.scopes import is_shared
 from tvmtile.layout.shared import panel_of
-from tvmtile.passes import InjectPipeline, PlanPipeline, SwizzleShared
+from tvmtile.passes import InjectPipeline, PlanPipeline, LayOutSharedTiles
 
 HOPPER = {"kind": "cuda", "arch": "sm_90a"}
 
@@ -176,7 +176,7 @@ def test_tiles_have_the_widest_panels_in_which_instructions_can_start(
 ):
     program = product(shape=shape, transpose_b=transpose_b, threads=threads)
     found = []
-    found_in(program, SwizzleShared, tirx.AllocBuffer, lambda node: found.append(node.buffer))
+    found_in(program, LayOutSharedTiles, tirx.AllocBuffer, lambda node: found.append(node.buffer))
     tiles = sorted((each for each in found if is_shared(each)), key=lambda tile: tile.name)
     assert tuple(panel_of(tile.ty.layout, "float16") for tile in tiles) == panels
     assert [int(tile.ty.data_alignment) for tile in tiles] == [8 * panel for panel in panels]

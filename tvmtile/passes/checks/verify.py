@@ -34,7 +34,7 @@ _LOWERING = "tvmtile.LowerTilePrograms"
 
 
 def violations(func: tirx.PrimFunc, passes: Sequence[str]) -> list[str]:
-    """The violated properties of a function that went through passes, such as "tvmtile.AddAxes"."""
+    """The violated properties of a function that went through passes, such as "tvmtile.InferLayout"."""
     return _broken(func, [p for name in passes for p in contract_of(name).establishes])
 
 

@@ -1,6 +1,8 @@
-"""Where tiles lie: layouts of shared tiles, allocations, guards, flat indices.
+"""Where tiles lie: layouts of shared tiles, placement, guards, flat indices.
 
 In: tiles with scopes and layouts. Out: arrays of registers, of a block's shared memory and of the
-host; tiles whose lifetimes do not overlap share memory where it would not suffice. Accesses that may
-lie outside of a tensor are guarded here, too (`nest_bounds`).
+host (`placement`); tiles whose lifetimes do not overlap share memory where it would not suffice
+(`shared_memory`). Before that `shared_layouts` says where the elements of shared tiles lie, by what
+implementations and users want of them. Accesses that may lie outside of a tensor are guarded here, too
+(`nest_bounds`).
 """

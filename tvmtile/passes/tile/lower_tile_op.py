@@ -23,7 +23,7 @@ from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import retyped, seq, substitute
 from tvmtile.ir.spans import location_of
 from tvmtile.ir.threads import GroupRewriter
-from tvmtile.passes.memory.shared_tiles import SharedTiles
+from tvmtile.passes.memory.shared_layouts import SharedTiles
 from tvmtile.tileop.registry import LoweringContext, implementation_of
 from tvmtile.tileop.selection import emit
 

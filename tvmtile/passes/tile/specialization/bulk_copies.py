@@ -15,7 +15,7 @@ from tvmtile.ir.operators import TileOp, operator_of, operators_in
 from tvmtile.ir.rewriting import retyped, substitute
 from tvmtile.ir.scopes import is_shared
 from tvmtile.layout.shared import SWIZZLES, period_of, swizzled
-from tvmtile.passes.memory.user_layouts import layout_of_map
+from tvmtile.passes.memory.shared_layouts import layout_of_map
 from tvmtile.passes.tile.specialization.computed import ANY_MBARRIER
 from tvmtile.tileop.registry import LoweringContext
 from tvmtile.tileop.selection import declined_before, select
@@ -55,7 +55,7 @@ class BulkCopies:
 
 
 def _layouts_of(tile: ir.Var, stages: int, fixed: Mapping[ir.Var, TileOp]) -> Iterator[ir.Var]:
-    """A tile, with its buffer copies, in each of the layouts that SwizzleShared may give it."""
+    """A tile, with its buffer copies, in each of the layouts that LayOutSharedTiles may give it."""
     copies = [stages] if stages > 1 else []
     staged = retyped(tile, shape=[*copies, *tile.ty.shape]) if copies else tile
     layout = _fixed_layout(tile, staged, fixed[tile]) if tile in fixed else None

@@ -1,4 +1,4 @@
-"""SwizzleShared and FlattenShared: layouts of shared tiles, by choice and by hand."""
+"""LayOutSharedTiles and FlattenShared: layouts of shared tiles, by choice and by hand."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from tvmtile import layout as layouts
 from tvmtile import pipeline
 from tvmtile.ir.scopes import is_shared
 from tvmtile.layout.shared import has_plain_rows
-from tvmtile.passes import SwizzleShared
+from tvmtile.passes import LayOutSharedTiles
 
 CUDA = {"kind": "cuda", "arch": "sm_90a"}
 
@@ -23,7 +23,7 @@ def tiles(program):
     """The shared tiles by name, after the pass."""
     mod = ir.IRModule({"main": program.with_attr("global_symbol", "main")})
     steps = pipeline.lowering_passes(Target(CUDA))
-    for step in steps[: [step.info.name for step in steps].index(SwizzleShared.info.name) + 1]:
+    for step in steps[: [step.info.name for step in steps].index(LayOutSharedTiles.info.name) + 1]:
         mod = step(mod)
     found = {}
 
