@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from tvmtile.autotuner import child, children, measuring
+from tvmtile.autotuner import child, measuring
 from tvmtile.cache import cache_directory
 
 
@@ -44,6 +44,6 @@ class _ThisProcess:
 def in_this_process(monkeypatch):
     """Another process takes seconds to start: it is for tests of what may happen to it."""
     monkeypatch.setattr("tvmtile.cache.settings._switched", None)  # a task sets it
-    for module in (children, measuring):
+    for module in (child, measuring):
         monkeypatch.setattr(module, "borrow", _ThisProcess)
         monkeypatch.setattr(module, "give_back", lambda child: None)

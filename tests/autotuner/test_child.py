@@ -13,9 +13,7 @@ import time
 
 import pytest
 
-from tvmtile.autotuner import children
-from tvmtile.autotuner.child import Child
-from tvmtile.autotuner.children import close_children, in_child
+from tvmtile.autotuner.child import Child, _idle, close_children, in_child
 
 pytestmark = pytest.mark.full  # other processes compile
 
@@ -71,7 +69,7 @@ def test_an_idle_child_is_used_again():
     first = in_child(os.getpid, timeout=60)
     assert in_child(os.getpid, timeout=60).value == first.value != os.getpid()
     close_children()
-    assert not children._idle
+    assert not _idle
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Windows has no such signal")
@@ -103,7 +101,7 @@ def test_a_child_with_another_environment_is_not_used(monkeypatch):
 def printed(source, at=None):
     """What a program prints that uses children; it runs from a file, or from its text."""
     source = (
-        "import os\nfrom tvmtile.autotuner.children import in_child\n"
+        "import os\nfrom tvmtile.autotuner.child import in_child\n"
         "def in_one(function):\n    return in_child(function, timeout=60).value\n"
     ) + textwrap.dedent(source)
     command = ["-c", source] if at is None else [at]

@@ -14,7 +14,7 @@ import torch
 from tvm import tirx
 
 import tvmtile.language as T
-from tvmtile.autotuner.identity import Unknown, identity
+from tvmtile.autotuner.kept import Unknown, identity
 
 
 class Policy(Enum):

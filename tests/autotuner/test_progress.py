@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from tvmtile.autotuner.progress import logger, watched
+from tvmtile.autotuner.search import logger, watched
 
 
 class Terminal(io.StringIO):

@@ -11,8 +11,7 @@ from typing import Any
 
 import tvm
 
-from tvmtile.autotuner.child import Outcome
-from tvmtile.autotuner.children import in_child
+from tvmtile.autotuner.child import Outcome, in_child
 from tvmtile.cache import disable_cache, enable_cache, is_cache_enabled
 from tvmtile.cuda_runtime import has_gpu
 from tvmtile.jit.artifacts import adopt, name_in_cache

@@ -12,6 +12,7 @@ from tvmtile.jit.backends import EMULATOR
 from tvmtile.jit.parameters import KernelParam
 from tvmtile.jit.request import Request
 from tvmtile.profiler import as_list, compare, do_bench, make_inputs
+from tvmtile.target import TORCH_DEVICES
 
 
 def copied(value: object) -> Any:
@@ -111,12 +112,9 @@ class InputsOf:
             ) from None
 
 
-_DEVICES = {"llvm": "cpu", "cuda": "cuda", "metal": "mps"}
-
-
 def device_of(request: Request) -> str:
     """Where the tensors of a kernel are, as torch names it."""
-    return "cpu" if request.backend == EMULATOR else _DEVICES[request.target.kind.name]
+    return "cpu" if request.backend == EMULATOR else TORCH_DEVICES[request.target.kind.name]
 
 
 def _portable(value: Any) -> Any:

@@ -6,8 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from tvmtile.autotuner.child import Child, Outcome
-from tvmtile.autotuner.children import borrow, give_back
+from tvmtile.autotuner.child import Child, Outcome, borrow, give_back
 from tvmtile.autotuner.compilation import Compiled
 from tvmtile.autotuner.inputs import Inputs, copied
 from tvmtile.jit.artifact import Artifact

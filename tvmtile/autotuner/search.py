@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import logging
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from tvmtile.autotuner.child import Outcome
 from tvmtile.autotuner.compilation import (
@@ -18,11 +21,15 @@ from tvmtile.autotuner.compilation import (
 from tvmtile.autotuner.configurations import Configuration
 from tvmtile.autotuner.inputs import InputsOf
 from tvmtile.autotuner.measuring import Measurement, Measurer, Plan
-from tvmtile.autotuner.progress import report, watched
 from tvmtile.autotuner.result import Trial
 from tvmtile.errors import reason_of
 from tvmtile.jit.request import Request
 from tvmtile.jit.threads import usable_cpus
+
+_Item = TypeVar("_Item")
+
+logger = logging.getLogger("tvmtile.autotuner")
+"""A configuration's time is information, one that is left out a warning."""
 
 
 @dataclass(frozen=True)
@@ -180,3 +187,28 @@ def _compiled_here(request: Request) -> Outcome:
         return Outcome("ok", compile_here(request))
     except Exception as error:  # noqa: BLE001 - as in a child
         return Outcome("failed", reason=f"{type(error).__name__}: {error}")
+
+
+# What a user sees -----------------------------------------------------------------------------------
+
+
+def report(trial: Trial, count: int) -> None:
+    """Write the line of a configuration."""
+    measured = trial.latency is not None
+    logger.log(
+        logging.INFO if measured else logging.WARNING, "%d/%d %s", trial.index + 1, count, trial
+    )
+
+
+@contextmanager
+def watched(items: Iterable[_Item], total: int, what: str) -> Iterator[Iterable[_Item]]:
+    """The items, with a bar that counts them where a terminal looks on."""
+    if not sys.stderr.isatty():
+        yield items
+        return
+    from tqdm import tqdm
+    from tqdm.contrib.logging import logging_redirect_tqdm
+
+    with logging_redirect_tqdm(), tqdm(items, what, total, leave=False) as bar:
+        seen: Any = bar
+        yield seen

@@ -13,7 +13,7 @@ from tvmtile.jit.following import best_target, chosen_target
 from tvmtile.jit.parameters import KernelParam
 from tvmtile.jit.threads import usable_cpus
 from tvmtile.profiler import TensorSupplyType, filled
-from tvmtile.target import TargetLike, resolve
+from tvmtile.target import TORCH_DEVICES, TargetLike, resolve
 from tvmtile.testing import torch_assert_close
 
 if TYPE_CHECKING:
@@ -116,9 +116,6 @@ def get_available_cpu_count() -> int:
     return len(usable_cpus())
 
 
-_DEVICES = {"llvm": "cpu", "cuda": "cuda", "metal": "mps"}
-
-
 def get_tensor_supply(
     supply_type: TensorSupplyType = TensorSupplyType.Integer,
 ) -> Callable[[KernelParam], torch.Tensor]:
@@ -132,6 +129,6 @@ def get_tensor_supply(
 
     def supply(param: KernelParam) -> torch.Tensor:
         shape = [int(extent) for extent in param.shape]
-        return filled(shape, param.torch_dtype(), supply_type).to(_DEVICES[best_target()])
+        return filled(shape, param.torch_dtype(), supply_type).to(TORCH_DEVICES[best_target()])
 
     return supply

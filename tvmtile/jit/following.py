@@ -16,8 +16,10 @@ from tvmtile.jit.arguments import in_order
 from tvmtile.jit.artifact import name_of
 from tvmtile.jit.backends import mps_is_available
 from tvmtile.jit.kernel import Kernel
+from tvmtile.target import TORCH_DEVICES
 
-_TARGETS = {"cpu": "llvm", "cuda": "cuda", "mps": "metal", "metal": "metal"}
+_TARGETS = {**{device: kind for kind, device in TORCH_DEVICES.items()}, "metal": "metal"}
+"""Of devices of torch, and of TVM's, whose name for Apple's GPU is the last."""
 _SEEN: dict[object, str] = {}
 """The targets of devices that tensors were on. A cache of functools would make torch.compile warn."""
 

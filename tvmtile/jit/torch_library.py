@@ -23,11 +23,10 @@ from tvmtile.errors import ArgumentError, InvalidValue, SourceLocation
 from tvmtile.frontend.dtypes import DType
 from tvmtile.jit.arguments import is_pointer
 from tvmtile.jit.artifact import name_of
+from tvmtile.target import TORCH_DEVICES
 
 if TYPE_CHECKING:
     from tvmtile.jit.kernel import Kernel
-
-_DEVICES = ("cpu", "cuda", "mps")
 
 _OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
     tirx.Add: lambda a, b: a + b,
@@ -119,7 +118,7 @@ def registered(
         schema=schema,
     )
     # Registered for a device too, it is called without what `custom_op` puts around it.
-    torch.library.impl(name, _DEVICES, run, lib=operator._lib)
+    torch.library.impl(name, tuple(TORCH_DEVICES.values()), run, lib=operator._lib)
     operator.register_fake(lambda *args: _returned(fake(*args)))
     operator.register_vmap(
         lambda info, dims, *args: _run_each(operator, written, info.batch_size, dims, args)

@@ -33,6 +33,7 @@ __all__ = [
     "CUDA_MOST_BLOCKS",
     "CUDA_NAMED_BARRIERS",
     "HOW_WRITTEN",
+    "TORCH_DEVICES",
     "CpuCapability",
     "GpuCapability",
     "TargetLike",
@@ -50,7 +51,8 @@ __all__ = [
 TargetLike: TypeAlias = str | Mapping[str, Any] | Target
 """A target as one may write it."""
 
-_SUPPORTED = ("llvm", "metal", "cuda")
+TORCH_DEVICES = {"llvm": "cpu", "metal": "mps", "cuda": "cuda"}
+"""The kinds of targets, and where torch has the tensors of their kernels."""
 # TVM's own numbers for `metal`, 16 and 256, are those of GPUs before Apple's.
 _APPLE = {
     "kind": "metal",
@@ -75,7 +77,7 @@ HOW_WRITTEN = (
 
 def target_kinds() -> tuple[str, ...]:
     """The kinds of target that tile programs can be lowered for."""
-    return _SUPPORTED
+    return tuple(TORCH_DEVICES)
 
 
 @lru_cache(maxsize=1)
@@ -135,7 +137,7 @@ def require_lowering(target: Target) -> None:
     UnknownTarget
         For its kind, or since the addresses of its CPU have 32 bits.
     """
-    if target.kind.name not in _SUPPORTED:
+    if target.kind.name not in TORCH_DEVICES:
         raise UnknownTarget(
             f"tile programs can't be lowered for {target.kind.name!r}",
             help=f"the targets of tile programs are {HOW_WRITTEN}",
@@ -199,7 +201,7 @@ def _nearest(target: TargetLike) -> str:
     kind, arch = str(mapping.get("kind", "")), str(mapping.get("arch", ""))
     # An option of the command lines that TVM had is the last word: `cuda -arch=sm_90a`.
     word = arch if kind == "cuda" else kind or str(target).split("=")[-1]
-    known = ARCHITECTURES if kind == "cuda" else (*_ALIASES, *_SUPPORTED)
+    known = ARCHITECTURES if kind == "cuda" else (*_ALIASES, *TORCH_DEVICES)
     near = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.7)
     return repr(near[0]) if near else ""
 
