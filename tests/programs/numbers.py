@@ -650,6 +650,25 @@ def elements_of_a_part_of_a_vector(A: int64[5, 9], C: dtype[5, 9]):
             C[i, j] = x
 
 
+@program(
+    parameters={"dtype": ["int32", "int8", "int64", "int16"]},
+    examples="dtype",
+    targets=["llvm", "metal", "sm_80", "gpu"],
+    fast=["llvm"],
+)
+def quotients_of_remainders(A: dtype[64], C: dtype[28, 64]):
+    """TVM makes another expression of most of them, and of some a wrong one."""
+    with T.Kernel(1, threads=32):
+        for i in T.Parallel(64):
+            row = 0
+            for first, second in ((6, 3), (6, -3), (-6, 3), (-6, -3), (3, -3), (-1, 2), (2, -1)):
+                C[row, i] = (A[i] % first) // second
+                C[row + 1, i] = (A[i] // first) % second
+                C[row + 2, i] = (A[i] % first) % second
+                C[row + 3, i] = T.truncdiv(A[i] % first, second) + T.truncmod(A[i] // first, second)
+                row = row + 4
+
+
 INTEGERS = SIGNED + UNSIGNED
 
 

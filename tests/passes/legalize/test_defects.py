@@ -151,6 +151,14 @@ DEFECTS: dict[str, Callable[[], bool]] = {
             function_of(lambda k, A: tirx.Cast("uint32", k) < tirx.const(9, "uint32"), "bool")
         ),
     ),
+    "quotients of remainders by negative numbers": lambda: (
+        "k // -3 % -1"
+        in str(
+            s_tir.transform.RenormalizeSplitPattern()(
+                function_of(lambda k, A: k % 3 // tirx.const(-3, "int32"), "int32")
+            )
+        )
+    ),
     "loads from large tensors": indices_are_numbered_in_32_bits,
     "stores into large tensors": indices_are_numbered_in_32_bits,
     "shifts of 64 bits by more than 31": shifts_are_narrowed,

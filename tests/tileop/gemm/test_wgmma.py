@@ -24,7 +24,7 @@ from tvmtile.instructions.mma import lane_map
 from tvmtile.instructions.wgmma import FAMILIES, ROWS, WARPGROUP, sum_map
 from tvmtile.ir.scopes import is_shared
 from tvmtile.layout.shared import panel_of
-from tvmtile.passes import InjectPipeline, PlanPipeline, LayOutSharedTiles
+from tvmtile.passes import InjectPipeline, LayOutSharedTiles, PlanPipeline
 
 HOPPER = {"kind": "cuda", "arch": "sm_90a"}
 

@@ -277,6 +277,17 @@ def _may_be_short(loop: tirx.For) -> bool:
     return is_plain and (not isinstance(loop.extent, tirx.IntImm) or int(loop.extent) <= 1)
 
 
+def _opaque_remainder(quotient: tirx.FloorDiv, _: Scope) -> ir.Expr:
+    """A quotient of a remainder, one of whose divisors is negative."""
+    remainder = quotient.a
+    if not isinstance(remainder, tirx.FloorMod):
+        return quotient
+    divisors = constant(remainder.b), constant(quotient.b)
+    if None in divisors or min(divisors) > 0:
+        return quotient
+    return tirx.FloorDiv(_opaque(remainder), quotient.b, quotient.span)
+
+
 EXPRESSIONS = (
     Rule(
         "comparisons of floats",
@@ -312,6 +323,13 @@ EXPRESSIONS = (
         "rounds down; they make `0 - 1` of `x - (x + 1)`, and fail at a constant that is taken from 0",
         _has_sums,
         asks=True,
+    ),
+    Rule(
+        "quotients of remainders by negative numbers",
+        (tirx.FloorDiv,),
+        _opaque_remainder,
+        "TVM's RenormalizeSplitPattern",
+        "it makes `(x // -3) % -1`, which is 0, of `(x % 3) // -3`",
     ),
     Rule(
         "ends of ranges of unsigned integers",
