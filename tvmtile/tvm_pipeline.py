@@ -19,7 +19,7 @@ from tvmtile.passes.checks.check_buffers import CheckBuffers
 from tvmtile.passes.checks.check_extents import CheckExtents
 from tvmtile.passes.cpu.outline_blocks import OutlineBlocks
 from tvmtile.passes.gpu.check_alignment import CheckAlignment
-from tvmtile.passes.gpu.launches import GuardLaunches, SetKernelAttributes
+from tvmtile.passes.gpu.launches import GuardLaunches, SetKernelAttributes, WidenScalars
 from tvmtile.passes.lower_tile_programs import LowerTilePrograms
 from tvmtile.pipeline import SOURCE
 from tvmtile.target import gpu
@@ -47,6 +47,7 @@ _GPU_REST = ir.transform.Sequential(
         CheckAlignment,  # tensors begin where vectors of them may
         GuardLaunches,  # a grid without blocks is not launched
         tirx.transform.SplitHostDevice(),
+        WidenScalars,  # kernels get numbers in dtypes that TVM's runtime passes
         tirx.transform.MakePackedAPI(),
         CheckExtents,  # numbers of a call fit the dtypes of the program
         SetKernelAttributes,  # blocks that wait for each other run at once, and tensors may alias

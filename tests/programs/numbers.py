@@ -710,6 +710,46 @@ def operators_of_integers(A: dtype[64, 8], B: dtype[64, 8], C: dtype[21, 64, 8])
             C[20, i, j] = T.popcount(a & b) + b
 
 
+@program(
+    inputs={"h": 2**40 + 3, "k": 2**41 + 5, "c": 200, "e": 60_000, "b": -128, "d": 5},
+    targets=["llvm", "metal", "sm_80", "gpu"],
+    fast=["metal", "sm_80"],
+)
+def numbers_of_a_call(
+    a: T.bool,
+    b: T.int8,
+    c: T.uint8,
+    d: T.int16,
+    e: T.uint16,
+    f: T.int32,
+    g: T.uint32,
+    h: T.int64,
+    k: T.uint64,
+    x: T.float16,
+    y: T.float32,
+    C: int64[10, 32],
+    D: float32[2, 32],
+):
+    """TVM's runtime hands a kernel numbers of 32 and 64 bits; the grid and a loop depend on some."""
+    with T.Kernel(c // T.uint8(100), threads=32):
+        for i in T.Parallel(32):
+            C[0, i] = T.cast(a, "int64")
+            C[1, i] = T.cast(b, "int64")
+            C[2, i] = T.cast(c, "int64")
+            C[3, i] = T.cast(d, "int64")
+            C[4, i] = T.cast(e, "int64")
+            C[5, i] = T.cast(f, "int64")
+            C[6, i] = T.cast(g, "int64")
+            C[7, i] = h
+            C[8, i] = T.cast(k, "int64")
+            total = T.alloc_var("int64", init=0)
+            for r in range(d):
+                total += r
+            C[9, i] = total
+            D[0, i] = T.cast(x, "float32")
+            D[1, i] = y
+
+
 TO_AND_FROM = [*INTEGERS, *FLOATS, "bool"]
 
 

@@ -24,6 +24,7 @@ from tvmtile.errors import (
     SyntaxNotSupported,
     TileError,
     UndefinedName,
+    UnsupportedDtype,
     hide_internal_frames,
 )
 from tvmtile.frontend.bindings import with_launch
@@ -146,7 +147,7 @@ def trace_body(func: Callable[..., object], tracer: Tracer, arguments: dict[str,
 def _declared(func: Callable[..., object], parameters: Parameters, name: str, note: object) -> Any:
     try:
         return parameters.declare(name, note)
-    except SyntaxNotSupported as error:
+    except (SyntaxNotSupported, UnsupportedDtype) as error:
         error.location = parameter_location(func.__code__, name)
         raise
 

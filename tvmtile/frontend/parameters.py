@@ -9,12 +9,15 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile.errors import SyntaxNotSupported
+from tvmtile.errors import SyntaxNotSupported, UnsupportedDtype
 from tvmtile.frontend.dtypes import DType
 from tvmtile.frontend.pointers import ptr
 from tvmtile.frontend.source import parameter_location
 from tvmtile.frontend.tensor import TensorSpec
 from tvmtile.frontend.unusable import Unusable
+
+_FLOATS = ("float16", "float32", "float64")
+"""The dtypes of floats that TVM's `MakePackedAPI` reads from a call."""
 
 
 class Parameters:
@@ -90,6 +93,11 @@ def as_parameter(name: str, annotation: object) -> ir.Var:
     if isinstance(annotation, TensorSpec):
         return annotation()
     if isinstance(annotation, DType):
+        if "float" in str(annotation) and str(annotation) not in _FLOATS:
+            raise UnsupportedDtype(
+                f"{name}: a number of {annotation} can't be passed to a kernel",
+                help="pass a wider one and convert it with T.cast, or a tensor with one element",
+            )
         return tirx.Var(name, str(annotation))
     if isinstance(annotation, ir.Var):
         return annotation

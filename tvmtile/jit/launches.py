@@ -36,6 +36,8 @@ _FIRST_MAP = 1 << 17  # and tensor maps behind those
 _ACTIVE = threading.local()
 _SHARED_BYTES = "tirx.use_dyn_shared_memory"
 _CLUSTER = ("clusterCtaIdx.x", "clusterCtaIdx.y", "clusterCtaIdx.z")
+_PASSED = ("handle", "int32", "uint32", "int64", "float32", "float64")
+"""The dtypes of a kernel's parameters with which TVM's `GetArgConvertCode` does not fail."""
 _TAGS = ("blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z")
 
 
@@ -94,12 +96,13 @@ class KernelInterface:
     @classmethod
     def of(cls, kernel: tirx.PrimFunc) -> KernelInterface:
         """Read it from a kernel that TVM's SplitHostDevice made."""
-        dtypes = (
+        dtypes = tuple(
             str(param.ty.dtype) if ir.is_prim_expr(param) else "handle" for param in kernel.params
         )
+        assert set(dtypes) <= set(_PASSED), f"TVM's runtime does not launch kernels of {dtypes}"
         tags = kernel.attrs["tirx.kernel_launch_params"]
         values = (str(tag) for tag in tags if str(tag) not in LAUNCH_TAGS_WITHOUT_VALUE)
-        return cls(tuple(dtypes), tuple(values))
+        return cls(dtypes, tuple(values))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from tvm.target import Target
 from tvmtile._tvm import codegen_build, split_host_device_mods
 from tvmtile.codegen.metal_source import kernel_source
 from tvmtile.jit.launches import KernelInterface, record_launches
-from tvmtile.jit.metal.scalars import check_scalars
 from tvmtile.tvm_pipeline import tvm_pipeline
 
 
@@ -35,6 +34,4 @@ def build_program(
             symbol = str(kernel.attrs.get("global_symbol", name.name_hint))
             kernels[symbol] = KernelInterface.of(kernel)
             sources[symbol] = source_of(symbol, kernel, target)
-    if target.kind.name == "metal":
-        check_scalars(kernels)
     return host_module, kernels, sources

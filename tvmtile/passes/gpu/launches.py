@@ -1,7 +1,8 @@
-"""How the kernels of a GPU are launched: order of blocks, clusters, guards, attributes.
+"""How the kernels of a GPU are launched: order of blocks, clusters, guards, attributes, numbers.
 
-SwizzleBlockIdx and LaunchClusters rewrite tile programs. GuardLaunches and SetKernelAttributes come
-before and after TVM's SplitHostDevice: a kernel has no loops over its blocks then.
+SwizzleBlockIdx and LaunchClusters rewrite tile programs. GuardLaunches comes before TVM's
+SplitHostDevice, SetKernelAttributes and WidenScalars after it: a kernel has no loops over its blocks
+then.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import tvm
 from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
-from tvmtile._tvm import Mutator, mutated, nodes_in
+from tvmtile._tvm import Mutator, mapped, mutated, nodes_in
 from tvmtile.errors import warn
 from tvmtile.ir.annotations import (
     CLUSTER_ANNOTATION,
@@ -228,3 +229,59 @@ def _is_barrier(call: ir.Call) -> bool:
 
 def _is_wait_for_launch(call: ir.Call) -> bool:
     return op_name(call) == "tirx.ptx.griddepcontrol" and str(call.args[0].value) == "wait"
+
+
+_WIDE = {
+    "bool": "int32",
+    "int4": "int32",
+    "int8": "int32",
+    "int16": "int32",
+    "uint4": "uint32",
+    "uint8": "uint32",
+    "uint16": "uint32",
+    "uint64": "int64",
+    "float16": "float32",
+}
+"""The dtype that holds all values of one which the runtime refuses, or their bits."""
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvmtile.WidenScalars")
+def WidenScalars(mod: ir.IRModule, _: PassContext) -> ir.IRModule:
+    """Convert numbers to a wider dtype where the host launches a kernel, and back in the kernel.
+
+    TVM's runtime fails at the first launch of a kernel with a parameter of another dtype: its
+    `GetArgConvertCode` knows integers of 32 and 64 bits, uint32, float32 and float64.
+    """
+    result = mod.clone()
+    for name, func in mod.functions.items():
+        if isinstance(func, tirx.PrimFunc):
+            launched = with_body(func, mapped(func.body, (ir.Call, _with_wide_numbers)))
+            is_kernel = _LAUNCH in (func.attrs or {})
+            result.update_func(name, _taking_wide_numbers(func) if is_kernel else launched)
+    return result
+
+
+def _with_wide_numbers(call: ir.Call) -> ir.Call:
+    if op_name(call) != "tirx.call_ffi_kernel":
+        return call
+    args = [
+        tirx.Cast(_WIDE[dtype], a) if (dtype := _dtype_of(a)) in _WIDE else a for a in call.args
+    ]
+    return ir.Call(call.op, args, attrs=call.attrs, span=call.span, ret_ty=call.ty)
+
+
+def _taking_wide_numbers(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    wide = {
+        param: tirx.Var(f"{param.name}_wide", _WIDE[_dtype_of(param)])
+        for param in func.params
+        if _dtype_of(param) in _WIDE
+    }
+    if not wide:
+        return func
+    params = [wide.get(param, param) for param in func.params]
+    narrowed = [tirx.Bind(param, tirx.Cast(_dtype_of(param), w)) for param, w in wide.items()]
+    return tirx.PrimFunc(params, seq([*narrowed, func.body]), func.ret_type, func.attrs, func.span)
+
+
+def _dtype_of(value: ir.Expr) -> str:
+    return str(value.ty.dtype) if ir.is_prim_expr(value) else ""
