@@ -67,15 +67,9 @@ class Phase:
 
 
 CHECKS: tuple[Any, ...] = (
-    P.CheckAssertions,  # a kernel stops with an error only where the target can stop it
-    P.CheckLaunch,  # threads and shared memory are what a block of the target has
-    P.CheckLoopExits,  # a loop is left where its iterations have an order
-    P.CheckParallel,  # unordered iterations do not exchange elements
-    P.CheckLocals,  # thread-private arrays are not distributed over the threads
-    P.CheckFragments,  # no serial loop visits a fragment that the threads share
-    P.CheckBounds,  # no loop runs over the end of a tile
-    P.CheckReducers,  # totals are begun, contributed to, ended, and read
-    P.CheckAccumulators,  # nothing accumulates into a tile without a value
+    P.CheckLaunch,  # a kernel asks for no more than the target has
+    P.CheckLoops,  # loops are left where they can be, and T.Parallel exchanges no elements
+    P.CheckTiles,  # threads have the elements that they use, and tiles have values
 )
 """What is wrong with a tile program that can be said before it is lowered, for every target."""
 

@@ -15,10 +15,8 @@ from tvmtile.codegen.intrinsics import LowerIntrinsics
 from tvmtile.codegen.metal_source import complete_what_tvm_builds
 from tvmtile.codegen.names import in_c, without_keywords
 from tvmtile.ir.kernels import is_tile_program
-from tvmtile.passes.checks.check_buffers import CheckBuffers
-from tvmtile.passes.checks.check_extents import CheckExtents
+from tvmtile.passes.checks.calls import CheckAlignment, CheckBuffers, CheckExtents
 from tvmtile.passes.cpu.outline_blocks import OutlineBlocks
-from tvmtile.passes.gpu.check_alignment import CheckAlignment
 from tvmtile.passes.gpu.launches import GuardLaunches, SetKernelAttributes, WidenScalars
 from tvmtile.passes.lower_tile_programs import LowerTilePrograms
 from tvmtile.pipeline import SOURCE

@@ -75,7 +75,7 @@ def test_the_code_stays_where_a_module_changes_that_takes_no_part(package):
 
 CHANGED = {
     PASS: KINDS,
-    "passes/checks/check_bounds.py": KINDS,
+    "passes/checks/tiles.py": KINDS,
     "passes/cpu/lower_parallel.py": ("llvm",),
     "passes/gpu/insert_barriers.py": ("metal", "cuda"),
     "passes/gpu/fragment_to_simdgroup.py": ("metal",),

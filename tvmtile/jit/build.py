@@ -26,7 +26,7 @@ from tvmtile.jit.cuda.compilation import compiling
 from tvmtile.jit.cuda.emulator import kernel_source as cuda_kernel_source
 from tvmtile.jit.failures import known_options, translate_failures
 from tvmtile.jit.metal.program import build_program
-from tvmtile.passes.checks.host_accesses import refuse_host_accesses
+from tvmtile.passes.checks.launch import refuse_host_accesses
 from tvmtile.passes.checks.verify import Verifier
 from tvmtile.passes.cpu.insert_index_checks import CHECK_INDICES
 from tvmtile.target import gpu, runs_here

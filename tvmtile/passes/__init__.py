@@ -8,15 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from tvmtile.errors import warn
-from tvmtile.passes.checks.check_accumulators import CheckAccumulators
-from tvmtile.passes.checks.check_assertions import CheckAssertions
-from tvmtile.passes.checks.check_bounds import CheckBounds
-from tvmtile.passes.checks.check_fragments import CheckFragments
-from tvmtile.passes.checks.check_launch import CheckLaunch
-from tvmtile.passes.checks.check_locals import CheckLocals
-from tvmtile.passes.checks.check_loop_exits import CheckLoopExits
-from tvmtile.passes.checks.check_parallel import CheckParallel
-from tvmtile.passes.checks.check_reducers import CheckReducers
+from tvmtile.passes.checks.launch import CheckLaunch
+from tvmtile.passes.checks.loops import CheckLoops
+from tvmtile.passes.checks.tiles import CheckTiles
 from tvmtile.passes.checks.verify import Verifier, Verify
 from tvmtile.passes.cpu.accumulate_in_place import AccumulateInPlace
 from tvmtile.passes.cpu.fold_clear_into_first_gemm import FoldClearIntoFirstGemm
@@ -99,15 +93,9 @@ __all__ = [
     "BatchGlobalLoads",
     "CacheTensorMaps",
     "CallImportedFunctions",
-    "CheckAccumulators",
-    "CheckAssertions",
-    "CheckBounds",
-    "CheckFragments",
     "CheckLaunch",
-    "CheckLocals",
-    "CheckLoopExits",
-    "CheckParallel",
-    "CheckReducers",
+    "CheckLoops",
+    "CheckTiles",
     "DeclareInKernel",
     "DeferUnrolling",
     "DistributeParallel",
@@ -186,6 +174,14 @@ _MOVED = {
     "ApproximateFunctionsOnCuda": "LegalizeOperations",
     "BindExtents": "NormalizeSignature",
     "CarryRemainders": "StrengthReduceModulo",
+    "CheckAccumulators": "CheckTiles",
+    "CheckAssertions": "CheckLaunch",
+    "CheckBounds": "CheckTiles",
+    "CheckFragments": "CheckTiles",
+    "CheckLocals": "CheckTiles",
+    "CheckLoopExits": "CheckLoops",
+    "CheckParallel": "CheckLoops",
+    "CheckReducers": "CheckTiles",
     "ClearByProducts": "FoldClearIntoFirstGemm",
     "DeclareViewsInKernel": "NormalizeSignature",
     "DoScalarsOnce": "RunScalarEffectsOnce",

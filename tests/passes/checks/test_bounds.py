@@ -11,7 +11,7 @@ from tvmtile._tvm import mutated, walk
 from tvmtile.passes import Verifier
 from tvmtile.passes.checks import bounds, verify
 from tvmtile.passes.checks.bounds import Bounds
-from tvmtile.passes.checks.invariants import tensors_within_bounds, tiles_within_bounds
+from tvmtile.passes.checks.verify import tensors_within_bounds, tiles_within_bounds
 
 
 @pytest.fixture(autouse=True)

@@ -169,12 +169,12 @@ class Bounds(ScopedRewriter):
             self.visit_load(operand)
 
     def visit_load(self, node: ir.TensorLoad) -> ir.Expr:
-        self._note(buffer_of(node), map(_ends, node.indices), lambda: node)
+        self._note(buffer_of(node), map(ends_of, node.indices), lambda: node)
         return self.descend(node)
 
     def _look_at_store(self, node: tirx.BufferStore) -> None:
         buffer, indices = node.buffer, node.indices
-        self._note(buffer, map(_ends, indices), lambda: tirx.BufferLoad(buffer, indices))
+        self._note(buffer, map(ends_of, indices), lambda: tirx.BufferLoad(buffer, indices))
         self.descend(node)
 
     def _note(
@@ -229,7 +229,8 @@ class Bounds(ScopedRewriter):
         return may_be and self.analyzer.can_prove(excess >= 0)
 
 
-def _ends(index: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
+def ends_of(index: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
+    """The first and the last index of the lanes of an access."""
     if type(index) is tirx.Ramp:
         return index.base, index.base + (index.lanes - 1) * index.stride
     return index, index

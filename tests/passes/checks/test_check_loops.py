@@ -8,7 +8,7 @@ from tvm import ir
 from tvm.script import tirx as T
 
 from tvmtile.errors import NestingError
-from tvmtile.passes import CheckLoopExits
+from tvmtile.passes import CheckLoops
 
 
 @pytest.mark.parametrize("keyword", ["break", "continue"])
@@ -24,4 +24,4 @@ def main(A: T.Buffer((40,), "float32")):
         extra_vars={"T": T},
     )
     with pytest.raises(NestingError, match=f"`{keyword}` stands outside of a loop"):
-        CheckLoopExits(ir.IRModule({"main": func}))
+        CheckLoops(ir.IRModule({"main": func}))

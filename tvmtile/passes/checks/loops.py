@@ -1,4 +1,4 @@
-"""CheckParallel: the iterations of `T.Parallel` do not depend on each other."""
+"""CheckLoops: loops are left where they can be, and `T.Parallel` has iterations without an order."""
 
 from __future__ import annotations
 
@@ -9,25 +9,28 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import buffer_of, nodes_in
+from tvmtile._tvm import Mutator, buffer_of, mutated, nodes_in
 from tvmtile.analysis.accesses import Access, elements_in, let_values
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.nest_accesses import Elements, elements_of, sample
 from tvmtile.analysis.nests import Nest
 from tvmtile.analysis.uniformity import ThreadVariance
-from tvmtile.errors import DataRace
-from tvmtile.ir.kernels import Launch, is_kernel, is_loop_exit, is_parallel
+from tvmtile.errors import DataRace, NestingError
+from tvmtile.ir.kernels import Launch, is_continue, is_kernel, is_loop_exit, is_parallel
 from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.operators import operators_in
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import contains, defined_in, substitute
 from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.scopes import is_private
+from tvmtile.ir.spans import location_of
 
 
-@prim_func_pass("CheckParallel")
-def CheckParallel(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Refuse iterations of `T.Parallel` that exchange elements.
+@prim_func_pass("CheckLoops")
+def CheckLoops(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Refuse exits of loops that can't be left, and iterations of `T.Parallel` that exchange elements.
+
+    No iteration of `T.Parallel` comes after the one that breaks; `continue` ends its iteration.
 
     The iterations are shared out to the threads and have no order. So it is a race where one of them
     reads an element of a shared tile or of a tensor that another one writes, or where two of them
@@ -42,15 +45,57 @@ def CheckParallel(func: tirx.PrimFunc) -> tirx.PrimFunc:
     ```
     for i in T.Parallel(64):
         s[i] = s[63 - i]           # refused: iteration 0 reads what iteration 63 writes
+        if s[i] > 0:
+            break                  # refused: other threads are at other iterations
     ```
 
     Raises
     ------
+    NestingError
+        For `break` in `T.Parallel`, and for `break` or `continue` outside of a loop.
     DataRace
         For such iterations.
     """
+    _check_exits(func.body)
     _Nests().rewrite(func.body)
     return func
+
+
+# Exits -------------------------------------------------------------------------------------------
+
+
+def _check_exits(body: tirx.Stmt) -> None:
+    loops: list[Any] = [None]
+
+    def visit(loop: tirx.Stmt, mutator: Mutator) -> tirx.Stmt:
+        is_bound = isinstance(loop, tirx.For) and loop.thread_binding is not None
+        loops.append(None if is_bound else loop)
+        mutator.default_mutate(loop)
+        loops.pop()
+        return loop
+
+    def check(node: tirx.Evaluate, _: Mutator) -> tirx.Stmt:
+        if not is_loop_exit(node):
+            return node
+        keyword = "continue" if is_continue(node) else "break"
+        if loops[-1] is None:
+            raise NestingError(
+                f"`{keyword}` stands outside of a loop",
+                help="T.thread_return() ends the thread",
+                location=location_of(node.value),
+            )
+        if is_parallel(loops[-1]) and keyword == "break":
+            raise NestingError(
+                "`break` stands in T.Parallel, whose iterations have no order",
+                help="write `continue`, which ends the iteration, or a loop with T.serial",
+                location=location_of(node.value),
+            )
+        return node
+
+    mutated(body, ((tirx.For, tirx.While), visit), (tirx.Evaluate, check))
+
+
+# Nests -------------------------------------------------------------------------------------------
 
 
 class _Nests(ScopedRewriter):

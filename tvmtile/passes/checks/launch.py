@@ -1,16 +1,20 @@
-"""CheckLaunch: a kernel asks for no more than a block of the target has."""
+"""CheckLaunch: a kernel asks for no more than the target has."""
 
 from __future__ import annotations
 
-from typing import NoReturn
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 from tvm import ir, tirx
+from tvm.target import Target
 
-from tvmtile._tvm import nodes_in
+from tvmtile._tvm import Mutator, buffer_of, mutated, nodes_in
 from tvmtile.analysis.accesses import accesses_of, kernels_of
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.errors import (
     InvalidOperand,
+    NestingError,
     NoLowering,
     OutOfSharedMemory,
     UnsupportedDtype,
@@ -20,6 +24,7 @@ from tvmtile.ir.calls import op_name
 from tvmtile.ir.kernels import (
     MORE_BLOCKS_IN_X,
     Launch,
+    is_kernel,
     statements_of,
     target_of,
     too_many_blocks,
@@ -28,7 +33,6 @@ from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.scopes import is_cluster_mbarrier, is_mbarrier, is_shared
 from tvmtile.ir.spans import location_of
-from tvmtile.passes.checks.host_accesses import refuse_host_accesses
 from tvmtile.passes.memory.shared_memory import lifetimes_in, most_at_once
 from tvmtile.target import GpuCapability, gpu
 
@@ -59,29 +63,128 @@ def CheckLaunch(func: tirx.PrimFunc) -> tirx.PrimFunc:
     NestingError
         If tensors are read or written outside of the kernels.
     NoLowering
-        If the blocks wait for each other where the target does not run them at once, or threads
-        at mbarriers, which the target does not have.
+        If the target does not have what the kernel waits at, or can't stop a kernel with an error.
     UnsupportedDtype
         If the target can't compute with the dtype of a tile or of a value.
     """
     target = target_of(func)
     capability = gpu(target)
-    name = "a CPU" if capability is None else capability.name
-    if capability is None or not capability.has_bulk_copies:
-        _refuse_mbarriers(func, name)
-    if capability is None or not capability.has_clusters:
-        _refuse_cluster_barriers(func, name)
+    for construct in _CONSTRUCTS:
+        if not construct.is_had(target, capability):
+            construct.refuse(func, "a CPU" if capability is None else capability.name)
     if capability is None:
         return func
     refuse_host_accesses(func, capability)
     for kernel in kernels_of(func):
         _check_blocks(kernel, capability)
         _check_threads(kernel, capability)
-        _check_grid_barriers(kernel, capability)
         _check_dtypes(kernel, capability)
         _check_extents(kernel, capability)
         _check_shared_memory(kernel, capability)
     return func
+
+
+@dataclass(frozen=True)
+class _Construct:
+    """What some targets do not have."""
+
+    node: type
+    named: Callable[[Any], str | None]
+    """How a program asks for it; None of another node of the type."""
+    is_had: Callable[[Target, GpuCapability | None], bool]
+    problem: str
+    help: str
+
+    def refuse(self, func: tirx.PrimFunc, target: str) -> None:
+        nodes: list[Any] = nodes_in(func.body, self.node)
+        for node in nodes:
+            name = self.named(node)
+            if name is not None:
+                place = node.value if isinstance(node, tirx.Evaluate) else node
+                raise NoLowering(
+                    f"T.{name}: {self.problem.format(target=target)}",
+                    help=self.help,
+                    location=location_of(place) or location_of(func.body),
+                )
+
+
+def _mbarrier(node: tirx.AllocBuffer) -> str | None:
+    if not is_mbarrier(node.buffer):
+        return None
+    return "alloc_cluster_barrier" if is_cluster_mbarrier(node.buffer) else "alloc_barrier"
+
+
+_CONSTRUCTS = (
+    _Construct(
+        tirx.AssertStmt,
+        lambda _: "device_assert",
+        lambda target, _: target.kind.name != "metal",
+        "a kernel on Metal can't stop with an error",
+        "show what is wrong by T.print, or check it before the launch",
+    ),
+    _Construct(
+        tirx.AllocBuffer,
+        _mbarrier,
+        lambda _, gpu: gpu is not None and gpu.has_bulk_copies,
+        "{target} has no mbarriers that count bytes of copies",
+        'compile for {"kind": "cuda", "arch": "sm_90a"} or a later GPU; T.copy and T.Pipelined run '
+        "everywhere and need no barriers",
+    ),
+    _Construct(
+        tirx.Evaluate,
+        lambda stmt: barrier_name(stmt) if is_cluster_barrier(stmt) else None,
+        lambda _, gpu: gpu is not None and gpu.has_clusters,
+        "{target} has no clusters, whose blocks wait for each other",
+        'compile for {"kind": "cuda", "arch": "sm_90a"} or a later GPU',
+    ),
+    _Construct(
+        tirx.Evaluate,
+        lambda stmt: barrier_name(stmt) if is_grid_barrier(stmt) else None,
+        lambda _, gpu: gpu is None or gpu.runs_blocks_at_once,
+        "{target} does not promise that all blocks of a grid run at once, so they can't wait for each "
+        "other",
+        "end the kernel there and do the rest in a second one: a launch waits for the one before; a "
+        "function may hold several T.Kernel",
+    ),
+)
+
+
+def refuse_host_accesses(func: tirx.PrimFunc, capability: GpuCapability) -> None:
+    """Refuse accesses of the host to the memory of a GPU, in the extents of a grid too.
+
+    Raises
+    ------
+    NestingError
+        For one outside of the kernels of a function.
+    """
+
+    def loop(node: tirx.For, mutator: Mutator) -> tirx.Stmt:
+        if is_kernel(node):
+            launch = Launch(node)
+            for axis in (*launch.blocks, *launch.threads):
+                mutator.mutate(axis.extent)
+            return node
+        return node if node.thread_binding is not None else mutator.default_mutate(node)
+
+    def attribute(node: tirx.AttrStmt, mutator: Mutator) -> tirx.Stmt:
+        return node if node.attr_key == "thread_extent" else mutator.default_mutate(node)
+
+    def refuse(buffer: ir.Var, way: str, node: ir.Node) -> NoReturn:
+        raise NestingError(
+            f"{describe(buffer)} is {way} outside T.Kernel, by the host, which does not reach the "
+            f"memory of {capability.name}",
+            help="move the statement into `with T.Kernel(...)`; a number that the grid depends on is a "
+            "parameter, `n: T.int32`",
+            location=location_of(node) or location_of(func.body),
+        )
+
+    mutated(
+        func.body,
+        (tirx.For, loop),
+        (tirx.AttrStmt, attribute),
+        (tirx.BufferStore, lambda store, _: refuse(store.buffer, "written", store)),
+        (ir.TensorLoad, lambda load, _: refuse(buffer_of(load), "read", load)),
+    )
 
 
 def _check_blocks(kernel: tirx.For, capability: GpuCapability) -> None:
@@ -158,40 +261,6 @@ def _refuse_lanes(
         "`other = T.shfl_xor(value, 1)`, then use `other` in the branch",
         location=location_of(call) or location_of(kernel),
     )
-
-
-def _check_grid_barriers(kernel: tirx.For, capability: GpuCapability) -> None:
-    if capability.runs_blocks_at_once:
-        return
-    for stmt in filter(is_grid_barrier, nodes_in(kernel, tirx.Evaluate)):
-        raise NoLowering(
-            f"T.sync_grid: {capability.name} does not promise that all blocks of a grid run at "
-            "once, so they can't wait for each other",
-            help="end the kernel there and do the rest in a second one: a launch waits for the one "
-            "before; a function may hold several T.Kernel",
-            location=location_of(stmt.value) or location_of(kernel),
-        )
-
-
-def _refuse_cluster_barriers(func: tirx.PrimFunc, name: str) -> None:
-    for stmt in filter(is_cluster_barrier, nodes_in(func.body, tirx.Evaluate)):
-        raise NoLowering(
-            f"T.{barrier_name(stmt)}: {name} has no clusters, whose blocks wait for each other",
-            help='compile for {"kind": "cuda", "arch": "sm_90a"} or a later GPU',
-            location=location_of(stmt.value) or location_of(func.body),
-        )
-
-
-def _refuse_mbarriers(func: tirx.PrimFunc, name: str) -> None:
-    for node in nodes_in(func.body, tirx.AllocBuffer):
-        if is_mbarrier(node.buffer):
-            cluster = "cluster_" if is_cluster_mbarrier(node.buffer) else ""
-            raise NoLowering(
-                f"T.alloc_{cluster}barrier: {name} has no mbarriers that count bytes of copies",
-                help='compile for {"kind": "cuda", "arch": "sm_90a"} or a later GPU; T.copy and '
-                "T.Pipelined run everywhere and need no barriers",
-                location=location_of(node) or location_of(func.body),
-            )
 
 
 def _check_dtypes(kernel: tirx.For, capability: GpuCapability) -> None:

@@ -1,0 +1,380 @@
+"""CheckTiles: what a kernel does to its own tiles means the same in every thread."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import DataType, ir, tirx
+
+from tvmtile._tvm import Mutator, buffer_of, mutated, nodes_in
+from tvmtile.analysis.accesses import Access, accesses_of, kernels_of, let_values, uses
+from tvmtile.errors import InvalidOperand, NestingError, OutOfBounds, SourceLocation, warn
+from tvmtile.ir.calls import is_if_then_else, takes_address
+from tvmtile.ir.kernels import is_loop_exit, is_parallel
+from tvmtile.ir.operands import constant, describe
+from tvmtile.ir.operators import operators_in
+from tvmtile.ir.passes import prim_func_pass
+from tvmtile.ir.rewriting import contains, has_effect, substitute
+from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_global
+from tvmtile.ir.spans import location_of
+from tvmtile.passes.checks.bounds import ends_of
+
+_MOST_HELD_WHOLE = 64
+"""Elements of a fragment that a thread may well hold all of, in registers."""
+
+
+@prim_func_pass("CheckTiles")
+def CheckTiles(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Refuse elements that a thread does not have, or no tile has, and totals out of their order.
+
+    The program is not changed. What is refused, and warned of, in this order:
+
+    - An element of `T.alloc_local` that a variable of T.Parallel indexes. Every thread has an array of
+      its own, and does a few of the iterations: each array would hold a few of the elements.
+    - A serial loop over the elements of a fragment that is spread over the threads: every thread would
+      come to every element, of which it holds a few. A fragment is spread where a tile operator
+      accumulates into it (a matrix instruction fixes which thread holds which element), or where
+      T.Parallel visits it, unless it is small. A small fragment, or one that is only copied into, or
+      visited by serial loops alone, can be held whole by every thread, and so can one whose layout the
+      user fixes.
+    - An element of a tile that the first or the last iteration of its loops puts outside it. Tensors
+      are guarded; tiles are not, so that such a store would overwrite what lies beside the tile. What
+      stands under a condition, or in a loop that may not run, is taken to be right.
+    - A reducer that is used out of order. On a GPU each thread has totals of its own from the beginning
+      to the end, so that what is read before, or ended twice, is not what the program says. Operators
+      name what they do to a reducer themselves (`TileOp.role`), and contribute in iterations that the
+      threads share. A tile that is cleared and stored to instead of begun, as in older programs, must
+      only be ended, in the loops in which it was cleared.
+    - A warning: a tile operator adds to a tile that nothing has written before, or a tile is read that
+      nothing writes in the whole kernel. An operator accumulates where it both reads and writes a tile.
+      Anything written to the tile earlier in the program, in a branch or a loop too, is taken for its
+      initial value, so a program that gives one is never warned about.
+
+    ```
+    T.gemm(A_shared, B_shared, C_local)   # warns: gemm updates C_local[64, 64] float32, ...
+    for i in T.serial(64):
+        C_local[i, 0] = 0                 # refused: every row of C_local is held by other threads
+    row_max = T.alloc_fragment((32,), "float32")
+    for i in T.Parallel(64):
+        row_max[i] = 0                    # refused: i reaches 63
+    ```
+
+    Raises
+    ------
+    InvalidOperand
+        For an element of a thread's own array, and for a reducer.
+    NestingError
+        For a serial loop over a fragment.
+    OutOfBounds
+        For an element outside of its tile.
+    """
+    kernels = list(kernels_of(func))
+    names = [let_values(kernel) for kernel in kernels]
+    for kernel, values in zip(kernels, names, strict=True):
+        _check_locals(kernel, values)
+    for kernel, values in zip(kernels, names, strict=True):
+        _check_fragments(kernel, values)
+    _Bounds().check(func.body)
+    for kernel in kernels:
+        _check_reducers(kernel)
+    for kernel in kernels:
+        _check_values(kernel)
+    return func
+
+
+# Which threads have an element -------------------------------------------------------------------
+
+
+def _check_locals(kernel: tirx.For, names: dict[ir.Var, ir.Expr]) -> None:
+    for access in accesses_of(kernel):
+        if access.buffer.ty.storage_scope != "local":
+            continue
+        for loop in access.loops:
+            if is_parallel(loop) and uses(access.indices, loop.loop_var, names):
+                raise InvalidOperand(
+                    f"{loop.loop_var.name!r} of T.Parallel indexes {describe(access.buffer)}, of "
+                    "which every thread has one for itself",
+                    help="use T.alloc_fragment for a tile that the threads share",
+                    location=access.location,
+                )
+
+
+def _check_fragments(kernel: tirx.For, names: dict[ir.Var, ir.Expr]) -> None:
+    accesses = accesses_of(kernel)
+    spread = {access.buffer for access in accesses if _spreads(access, names)}
+    spread -= {buffer for op in operators_in(kernel) for buffer in op.fixed_layouts()}
+    for access in accesses:
+        loop = _serial_index(access, names) if access.buffer in spread else None
+        if loop is not None:
+            raise NestingError(
+                f"the serial loop over {loop.loop_var.name!r} visits elements of the fragment "
+                f"{describe(access.buffer)}, which are spread over the threads of the block",
+                help="visit them in T.Parallel, or T.copy the fragment to a shared tile and index that",
+                location=access.location,
+            )
+
+
+def _spreads(access: Access, names: dict[ir.Var, ir.Expr]) -> bool:
+    if access.buffer.ty.storage_scope != FRAGMENT_SCOPE:
+        return False
+    op = access.operator
+    if op is not None and op.is_tile:
+        return access.writes and (access.reads or op.is_product)
+    extents = [constant(extent) or math.inf for extent in access.buffer.ty.shape]
+    return math.prod(extents) > _MOST_HELD_WHOLE and any(
+        is_parallel(loop) and uses(access.indices, loop.loop_var, names) for loop in access.loops
+    )
+
+
+def _serial_index(access: Access, names: dict[ir.Var, ir.Expr]) -> tirx.For | None:
+    """The serial loop whose variable is in the indices of an element; None in T.Parallel."""
+    if any(is_parallel(loop) for loop in access.loops):
+        return None
+    used = [loop for loop in access.loops if uses(access.indices, loop.loop_var, names)]
+    if any(_binds_thread(loop) for loop in used):
+        return None  # written by thread index: the user decides who holds what
+    return next((loop for loop in used if loop.thread_binding is None), None)
+
+
+def _binds_thread(loop: tirx.For) -> bool:
+    binding = loop.thread_binding
+    return binding is not None and str(binding.thread_tag).startswith("threadIdx")
+
+
+# Bounds ------------------------------------------------------------------------------------------
+
+
+class _Bounds:
+    """The elements of tiles in the first and in the last iteration of the loops around them."""
+
+    def __init__(self) -> None:
+        self._tiles: set[ir.Var] = set()
+        self._first: dict[ir.Var, ir.Expr] = {}
+        self._last: dict[ir.Var, ir.Expr] = {}
+        self._is_certain = True
+        self._location: SourceLocation | None = None
+
+    def check(self, body: tirx.Stmt) -> None:
+        mutated(
+            body,
+            (tirx.AllocBuffer, self._alloc),
+            (tirx.Bind, self._bind),
+            (tirx.For, self._loop),
+            ((tirx.IfThenElse, tirx.While, tirx.Select), self._uncertain),
+            (ir.Call, self._call),
+            (tirx.BufferStore, self._store),
+            (ir.TensorLoad, self._load),
+        )
+
+    def _alloc(self, node: tirx.AllocBuffer, mutator: Mutator) -> tirx.Stmt:
+        if not is_global(node.buffer):
+            self._tiles.add(node.buffer)
+        return mutator.default_mutate(node)
+
+    def _bind(self, node: tirx.Bind, mutator: Mutator) -> tirx.Stmt:
+        if ir.is_prim_expr(node.value) and not contains(node.value, ir.TensorLoad):
+            self._first[node.var] = substitute(node.value, self._first)
+            self._last[node.var] = substitute(node.value, self._last)
+        return mutator.default_mutate(node)
+
+    def _loop(self, loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
+        low, extent = constant(loop.min), constant(loop.extent)
+        runs = extent is not None and extent > 0
+        if low is not None and extent is not None and runs:
+            dtype = str(loop.loop_var.ty.dtype)
+            self._first[loop.loop_var] = tirx.const(low, dtype)
+            self._last[loop.loop_var] = tirx.const(low + extent - 1, dtype)
+        runs = runs or loop.thread_binding is not None
+        if runs and not contains(loop.body, tirx.Evaluate, is_loop_exit):
+            return mutator.default_mutate(loop)
+        return self._uncertain(loop, mutator)
+
+    def _uncertain(self, node: ir.Call | tirx.Stmt, mutator: Mutator) -> Any:
+        """Visit what may not be reached."""
+        outer, self._is_certain = self._is_certain, False
+        mutator.default_mutate(node)
+        self._is_certain = outer
+        return node
+
+    def _call(self, call: ir.Call, mutator: Mutator) -> ir.Expr:
+        if is_if_then_else(call) or takes_address(call):
+            return self._uncertain(call, mutator)
+        outer, self._location = self._location, location_of(call) or self._location
+        mutator.default_mutate(call)
+        self._location = outer
+        return call
+
+    def _store(self, store: tirx.BufferStore, mutator: Mutator) -> tirx.Stmt:
+        self._location = location_of(store)
+        self._check(store.buffer, store.indices)
+        mutator.default_mutate(store)
+        self._location = None
+        return store
+
+    def _load(self, load: ir.TensorLoad, mutator: Mutator) -> ir.Expr:
+        self._check(buffer_of(load), load.indices)
+        return mutator.default_mutate(load)
+
+    def _check(self, buffer: ir.Var, indices: Sequence[ir.Expr]) -> None:
+        if not self._is_certain or buffer not in self._tiles:
+            return
+        for axis, (index, size) in enumerate(zip(indices, buffer.ty.shape, strict=True)):
+            limit = constant(size)
+            if limit is None or contains(index, tirx.Cast, _narrows):
+                continue  # its largest value is not that of the last iteration
+            for place in dict.fromkeys(ends_of(index)):
+                for values in (self._first, self._last):
+                    reached = constant(substitute(place, values))
+                    if reached is None or 0 <= reached < limit:
+                        continue
+                    raise OutOfBounds(
+                        f"{describe(buffer)} has {limit} elements along axis {axis}, and the index "
+                        f"`{index}` reaches {reached}",
+                        help="allocate the tile as large as the loops over it",
+                        location=self._location,
+                    )
+
+
+def _narrows(cast: tirx.Cast) -> bool:
+    source, target = (DataType(str(each.ty.dtype)) for each in (cast.value, cast))
+    return int(target.bits) < int(source.bits)
+
+
+# Reducers ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Total:
+    """What is known of a reducer so far."""
+
+    is_open: bool = False
+    """It is begun and not ended."""
+    is_strict: bool = False
+    """It was begun by its operator, so that only operators may touch it until it is ended."""
+    has_ended: bool = False
+    """It was ended before, and may be an ordinary tile since."""
+    loops: tuple[tirx.For, ...] = ()
+    """The loops in which it was begun."""
+    location: SourceLocation | None = None
+    """Where."""
+
+
+def _check_reducers(kernel: tirx.For) -> None:
+    totals: dict[ir.Var, _Total] = {}
+    reducers: dict[ir.Var, None] = {}
+    before: Any = None
+    for access in accesses_of(kernel):
+        total = totals.setdefault(access.buffer, _Total())
+        if not _is_of_reducer(access):
+            _ordinary(access, total)
+        elif access.operator is not before:  # one that ends in place has it as both operands
+            reducers[access.buffer] = None
+            _phase(access, total)
+        before = access.operator
+    for buffer in reducers:
+        if totals[buffer].is_open and not totals[buffer].has_ended:
+            raise InvalidOperand(
+                f"{describe(buffer)} is never finalized",
+                help="call T.finalize_reducer after the contributions",
+                location=totals[buffer].location,
+            )
+
+
+def _is_of_reducer(access: Access) -> bool:
+    """Tell whether an operator uses the buffer as a reducer; the target of a finalize is none."""
+    role = "" if access.operator is None else access.operator.role
+    return access.reads if role == "end" else role in ("begin", "contribute")
+
+
+def _phase(access: Access, total: _Total) -> None:
+    assert access.operator is not None
+    name, role = access.operator.name, access.operator.role
+    if role == "begin":
+        if total.is_open and total.is_strict:
+            raise _misuse(access, f"double T.{name} of", "finalize it before it begins again")
+        total.is_open = total.is_strict = True
+        total.has_ended = False
+        total.loops, total.location = access.loops, access.location
+        return
+    if not (total.is_open and (total.is_strict or role == "end")):
+        raise _misuse(access, f"{name} before T.reducer_init of", "begin the totals before")
+    if role == "end":
+        if not _same(access.loops, total.loops):
+            raise _misuse(
+                access,
+                f"{name} is not in the scope of its T.reducer_init, of",
+                "begin and finalize the totals in the same loops",
+            )
+        total.is_open, total.has_ended = False, True
+    elif not any(map(is_parallel, access.loops)):
+        raise _misuse(
+            access, f"{name} outside any T.Parallel, of", "contribute in a loop over T.Parallel(1)"
+        )
+
+
+def _ordinary(access: Access, total: _Total) -> None:
+    if total.is_open and total.is_strict:
+        what = "store to" if access.writes else "read of"
+        raise _misuse(
+            access,
+            f"illegal {what} reducer",
+            "contribute by T.reducer_update, and read what T.finalize_reducer gives",
+        )
+    if access.writes and not total.is_open:
+        total.is_open, total.is_strict = True, False
+        total.loops, total.location = access.loops, access.location
+
+
+def _same(a: tuple[tirx.For, ...], b: tuple[tirx.For, ...]) -> bool:
+    return len(a) == len(b) and all(
+        x.loop_var.same_as(y.loop_var) for x, y in zip(a, b, strict=True)
+    )
+
+
+def _misuse(access: Access, problem: str, remedy: str) -> InvalidOperand:
+    return InvalidOperand(
+        f"{problem} {describe(access.buffer)}", help=remedy, location=access.location
+    )
+
+
+# Values ------------------------------------------------------------------------------------------
+
+
+def _check_values(kernel: tirx.For) -> None:
+    """Warn of tiles that are accumulated into, or read, and have no value."""
+    allocated = {each.buffer for each in nodes_in(kernel, tirx.AllocBuffer)}
+    accesses = [each for each in accesses_of(kernel) if each.buffer in allocated]
+    written: set[ir.Var] = set()
+    for access in accesses:
+        if access.buffer not in written and access.reads and access.writes:
+            _warn_of_accumulation(access)
+        if access.writes:
+            written.add(access.buffer)
+    # A call may write the elements that it gets, as reductions over threads do.
+    calls = filter(has_effect, nodes_in(kernel, ir.Call))
+    given = (each for call in calls for each in call.args if isinstance(each, ir.TensorLoad))
+    written |= {buffer_of(load) for load in given}
+    for access in accesses:
+        if access.buffer not in written:
+            written.add(access.buffer)  # one warning is enough
+            warn(
+                f"{describe(access.buffer)} is read, and nothing writes it: copy to it, or write "
+                f"T.clear({access.buffer.name}) before",
+                access.location,
+            )
+
+
+def _warn_of_accumulation(access: Access) -> None:
+    op = access.operator
+    if op is None or not op.is_tile:
+        return
+    remedy = f"T.clear({access.buffer.name}) before it"
+    if op.clearing:
+        remedy += f", or {op.clearing}=True"
+    warn(
+        f"{op.name} updates {describe(access.buffer)}, which holds no value yet: write {remedy}",
+        access.location,
+    )
