@@ -53,7 +53,7 @@ TARGETS = {
     "metal": "metal",
     "sm_80": {"kind": "cuda", "arch": "sm_80"},
     "sm_90a": {"kind": "cuda", "arch": "sm_90a"},
-    "gpu": None,  # what is here, on tensors of its own
+    "gpu": "cuda",  # what is here, on tensors of its own
 }
 MARKS = {
     "llvm": [],
@@ -169,25 +169,30 @@ def test_rows_at_the_edges(target, operator, dtype):
     if "norm" in operator:  # what is left of squares that overflow is anybody's choice
         rows = {name: row for name, row in rows.items() if not _overflows(row)}
     x = torch.stack(list(rows.values())).to(DEVICES.get(target)).requires_grad_()
-    wide = x.detach().double().requires_grad_()
+    wide = x.detach().cpu().double().requires_grad_()
     expected = theirs(wide)
     with torch.no_grad():
-        result = ours(x)
+        result = ours(x).cpu()
     given = placed(expected.shape).to(x)
     (of_x,) = torch.autograd.grad(ours(x), x, given)
-    (of_wide,) = torch.autograd.grad(expected, wide, given.to(expected.dtype))
+    (of_wide,) = torch.autograd.grad(expected, wide, given.to(wide))
     is_ours = operator not in ("silu", "gelu", "gelu_tanh")  # whose gradients are torch's own
     for i, name in enumerate(rows):
         assert_same(result[i], expected[i], name)
         if is_ours and expected[i].isfinite().all() and of_wide[i].isfinite().all():
-            assert_same(of_x[i], of_wide[i], f"gradient of {name}")
+            # torch's gradient of softmax rounds the products on a GPU, whose mean it takes away.
+            rounded = (given[i].cpu() * result[i]).abs().max().item()
+            scale = rounded if (target, operator) == ("gpu", "softmax") else None
+            assert_same(of_x[i].cpu(), of_wide[i], f"gradient of {name}", scale)
 
 
 def _given(name, queries, keys, dim, dtype, device=None):
     """Q, K and V; None if the dtype does not hold them."""
     torch.manual_seed(0)
     tensors = SCORES[name](queries, keys, dim)
-    rounded = [x.to(device, dtype).requires_grad_() for x in tensors]
+    if dtype == "tf32":  # its products are exact of numbers that have 8 bits
+        tensors = [x.bfloat16().float() for x in tensors]
+    rounded = [x.to(device, DTYPES[dtype]).requires_grad_() for x in tensors]
     holds = all(
         torch.equal(x.isinf(), y.isinf().cpu()) for x, y in zip(tensors, rounded, strict=True)
     )
@@ -198,7 +203,7 @@ def _all_given(queries, keys, dim, dtype, device=None):
     """Names, and all Q, K and V that have so many queries, keys and elements."""
     shapes = [(queries, dim), (keys, dim), (keys, dim)]
     for name in SCORES:
-        tensors = _given(name, queries, keys, dim, DTYPES[dtype], device)
+        tensors = _given(name, queries, keys, dim, dtype, device)
         if tensors is not None and [x.shape[2:] for x in tensors] == shapes:
             yield name, [x.detach() for x in tensors]
 
@@ -210,7 +215,7 @@ def _all_given(queries, keys, dim, dtype, device=None):
 )
 def test_attention_at_the_edges(target, name, dtype, dim, causal):
     lengths = (9, 11) if target == "llvm" else (40, 70)
-    tensors = _given(name, *lengths, dim, DTYPES[dtype], DEVICES.get(target))
+    tensors = _given(name, *lengths, dim, dtype, DEVICES.get(target))
     if tensors is None:
         pytest.skip("the dtype does not hold them")
     wide = [x.detach().double().requires_grad_() for x in tensors]
