@@ -518,7 +518,9 @@ class Interpreter(Expressions):
         if name == "ptx_cp_async":
             self._copy_elements(call)
             return
-        options = {str(k.arg): _constant(k.value) for k in call.keywords if k.arg not in _IGNORED}
+        options = {
+            str(k.arg): self._option(k.value) for k in call.keywords if k.arg not in _IGNORED
+        }
         if self._threads and self._is_of_threads(call):
             for lane in np.flatnonzero(self.lanes.runs):
                 with self._as_thread(lane):
@@ -577,6 +579,11 @@ class Interpreter(Expressions):
             reduce(access, regions[0], regions[1], meaning, **options)
         else:
             scan(access, regions[0], regions[1] if regions[1:] else None, meaning, **options)
+
+    def _option(self, node: ast.expr) -> Any:
+        """An option; of `clear_accum=k == 0`, what it is now."""
+        is_asked = isinstance(node, ast.Compare)
+        return bool(self.condition(node).data.all()) if is_asked else _constant(node)
 
     def _copy_elements(self, call: ast.Call) -> None:
         """Elements from one address on to those from another, zeros where a predicate is false."""

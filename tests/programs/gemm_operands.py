@@ -213,19 +213,17 @@ def gemm_of_regions(
         sums = T.alloc_fragment((64, 64), "float32")
         T.copy(A, a)
         T.copy(B, b)
-        T.clear(sums)
         for step in T.serial(4 if along == "k" else 2):
             m = step * 64 if along == "m" else 0
             n = step * 64 if along == "n" else 0
             k = step * 32 if along == "k" else 0
-            if along != "k":
-                T.clear(sums)
             T.gemm(
                 a[k : k + depth, m : m + 64] if transpose_A else a[m : m + 64, k : k + depth],
                 b[n : n + 64, k : k + depth] if transpose_B else b[k : k + depth, n : n + 64],
                 sums,
                 transpose_A,
                 transpose_B,
+                clear_accum=step == 0 if along == "k" else True,
             )
             if along != "k":
                 T.copy(sums, C[m : m + 64, n : n + 64])

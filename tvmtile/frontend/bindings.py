@@ -137,7 +137,7 @@ def launch_thread(thread: Any, extent: Any) -> Any:
     extent : int or Expr
         Blocks or threads along it.
     """
-    if current_tracer() is None or thread not in _TAGS:
+    if current_tracer() is None or not isinstance(thread, str) or thread not in _TAGS:
         return T.launch_thread(thread, extent)
     return _bound("T.launch_thread", thread, extent)
 

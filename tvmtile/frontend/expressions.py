@@ -9,14 +9,14 @@ calls, so that threads that trace nothing get TVM's answers.
 
 TVM takes the truth of `a == b`, and a key of a dictionary, for the question whether two nodes are one.
 A user's line means the values, so that there the answer is an error, wherever Python asks it:
-`x in table`, `[a] == [b]`, `table[x]`. TVM's own lines and ours keep TVM's answer.
+`x in table`, `[a] == [b]`, `table[x]`. TVM's own lines keep TVM's answer, as do keys of ours.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from typing import Any
 
@@ -113,19 +113,19 @@ def _negation(tvms: Callable[[Any], Any]) -> Any:
     return method
 
 
-_OWN_PACKAGES = {"tvm", "tvm_ffi", "tvmtile"}
+_TVM = {"tvm", "tvm_ffi"}
 _FOR_ANOTHER = {"tvmtile.frontend.operations"}
 """Modules of ours that do what a line of the user's says."""
 
 
-def _is_asked_by_user() -> bool:
-    """Tell whether the innermost code that is no library of Python's is neither TVM's nor ours."""
+def _is_asked_by_user(libraries: Set[str]) -> bool:
+    """Tell whether the innermost code that is no library of Python's is none of some others'."""
     frame = sys._getframe(2)
     while frame.f_back is not None:
         module = str(frame.f_globals.get("__name__"))
         package = module.partition(".")[0]
         if module not in _FOR_ANOTHER and package not in sys.stdlib_module_names:
-            return package not in _OWN_PACKAGES
+            return package not in libraries
         frame = frame.f_back
     return True
 
@@ -134,7 +134,8 @@ def _truth(tvms: Callable[[Any], bool]) -> Any:
     """Of `a == b` and `a != b`."""
 
     def method(self: Any) -> bool:
-        if not _THREAD.traces or not _is_asked_by_user():
+        # What our functions ask is an argument of the user's: `clear=k == 0`.
+        if not _THREAD.traces or not _is_asked_by_user(_TVM):
             return tvms(self)
         if self.a.same_as(self.b) and "int" in str(self.a.ty.dtype):
             return tvms(self)
@@ -147,7 +148,7 @@ def _truth(tvms: Callable[[Any], bool]) -> Any:
 def _hash(tvms: Callable[[Any], int]) -> Any:
     def method(self: Any) -> int:
         is_value = _THREAD.traces and ir.is_prim_expr(self) and not is_buffer_var(self)
-        if is_value and _is_asked_by_user():
+        if is_value and _is_asked_by_user(_TVM | {"tvmtile"}):
             raise SyntaxNotSupported(
                 "a value that only the running kernel has is a key of a dictionary, an element of a "
                 "set or an argument of a function that caches",

@@ -35,7 +35,7 @@ from tvmtile.ir.operators import tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.types import TileOperand, Value
 from tvmtile.target import gpu
-from tvmtile.tileop.matrices import MatrixProduct, oriented
+from tvmtile.tileop.matrices import MatrixProduct, begins_from_zero, oriented
 from tvmtile.tileop.scaled_products import ScaledProduct, cleared, is_tile, matrix_shape, moving
 
 _OPERANDS = (
@@ -56,7 +56,7 @@ def fp8_scaled_matmul(
     transpose_B: bool = False,
     block_scale_layout: BlockScaledLayout | None = None,
     accum_dtype: DTypeLike = "float32",
-    clear_accum: bool = False,
+    clear_accum: Value = False,
 ) -> None:
     """`C += (A * A_scale) @ (B * B_scale)` on tiles of floats of 8 or 4 bits.
 
@@ -82,7 +82,7 @@ def fp8_scaled_matmul(
     accum_dtype : dtype
         Of the partial sums; float32.
     clear_accum : bool
-        Begin from zero.
+        Begin from zero. A condition of the running kernel may say so: `k == 0`.
 
     Raises
     ------
@@ -109,7 +109,8 @@ def fp8_scaled_matmul(
     blocks = {} if layout is None else _options_of(layout)
     scales = (_scale_operand(name, scale) for name, scale in (("A", A_scale), ("B", B_scale)))
     a_scale, b_scale = scales
-    emit(Fp8ScaledMatmul(a, a_scale, b, b_scale, c, bool(transpose_B), bool(clear_accum), **blocks))
+    flags = bool(transpose_B), begins_from_zero(clear_accum, c)
+    emit(Fp8ScaledMatmul(a, a_scale, b, b_scale, c, *flags, **blocks))
 
 
 def _options_of(layout: BlockScaledLayout) -> dict[str, Any]:

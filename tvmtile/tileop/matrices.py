@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tvm import ir, tirx
+from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import buffer_of
 from tvmtile.errors import InvalidOperand
+from tvmtile.frontend.values import as_condition
 from tvmtile.ir.operands import check_bounds, constant, describe, dtype_of, extents_of
 from tvmtile.ir.operators import TileOp
 from tvmtile.ir.rewriting import for_loop, nest, seq
+from tvmtile.ir.types import Value
 from tvmtile.tileop.elementwise import converted
+from tvmtile.tileop.fill import clear
 from tvmtile.tileop.registry import SharedTile
 
 PADDED = SharedTile(padding=16)
@@ -111,6 +115,16 @@ def _check_matrix(operator: str, name: str, operand: ir.Expr) -> None:
             f"{operator}: {name} is {describe(operand)}, which is not a matrix",
             help="the last two axes are the matrix; others must have extent 1: slice a region of them",
         )
+
+
+def begins_from_zero(clear_accum: Value, accumulator: ir.TensorRegion) -> bool:
+    """Tell whether a product clears its accumulator; where only the kernel knows, a branch does."""
+    condition = as_condition(clear_accum)
+    if isinstance(condition, bool):
+        return condition
+    with T.If(condition), T.Then():
+        clear(accumulator)
+    return False
 
 
 def oriented(operand: ir.Expr, transposed: bool = False) -> tuple[ir.Expr, ir.Expr]:

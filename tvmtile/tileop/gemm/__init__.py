@@ -14,9 +14,9 @@ from tvmtile.frontend.emit import checked_call, emit
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.operands import describe, dtype_of, extents_of, literal, same_extents
 from tvmtile.ir.operators import tile_operator
-from tvmtile.ir.types import Precision, TileOperand
+from tvmtile.ir.types import Precision, TileOperand, Value
 from tvmtile.tileop.fill import clear
-from tvmtile.tileop.matrices import MatrixProduct, element_of, oriented
+from tvmtile.tileop.matrices import MatrixProduct, begins_from_zero, element_of, oriented
 
 
 class GemmWarpPolicy(IntEnum):
@@ -40,7 +40,7 @@ def gemm(
     transpose_A: bool = False,
     transpose_B: bool = False,
     policy: GemmWarpPolicy = GemmWarpPolicy.Square,
-    clear_accum: bool = False,
+    clear_accum: Value = False,
     k_pack: int = 1,
     wg_wait: int = 0,
     mbar: object = None,
@@ -65,7 +65,7 @@ def gemm(
     policy : GemmWarpPolicy
         How warps share the tile; on a CPU it has no effect.
     clear_accum : bool
-        Begin from zero: `C = A @ B`.
+        Begin from zero: `C = A @ B`. A condition of the running kernel may say so: `k == 0`.
     precision : "tf32" or "ieee"
         How products of float32 may be computed. "tf32": as the target does it fastest, on NVIDIA's
         tensor cores as TF32, which takes 10 bits behind the point of each operand. "ieee": of all
@@ -110,11 +110,12 @@ def gemm(
             f"T.gemm: precision={precision!r}", help="products of float32 are 'tf32' or 'ieee'"
         )
     a, b, c = (check_operand("gemm", n, v) for n, v in (("A", A), ("B", B), ("C", C)))
-    flags = bool(transpose_A), bool(transpose_B), int(policy), bool(clear_accum)
+    clears = begins_from_zero(clear_accum, c)
+    flags = bool(transpose_A), bool(transpose_B), int(policy), clears
     op = Gemm(a, b, c, *flags, max(-1, int(wg_wait)), k_pack, precision, impl=impl)
     if 0 in map(literal, extents_of(a) or ()):  # there are no products
         checked_call(op)
-        if clear_accum:
+        if clears:
             clear(c)
         return
     emit(op)

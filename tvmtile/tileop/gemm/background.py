@@ -9,7 +9,7 @@ from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.asynchronous import WGMMA, signal, wait
 from tvmtile.ir.operators import ValueOp, tile_operator
-from tvmtile.ir.types import Index, TileOperand
+from tvmtile.ir.types import Index, TileOperand, Value
 from tvmtile.tileop.gemm import GemmWarpPolicy, gemm
 from tvmtile.tileop.registry import LoweringContext, lowering
 
@@ -21,7 +21,7 @@ def wgmma_gemm(
     transpose_A: bool = False,
     transpose_B: bool = False,
     policy: GemmWarpPolicy = GemmWarpPolicy.Square,
-    clear_accum: bool = False,
+    clear_accum: Value = False,
 ) -> None:
     """`C += A @ B`, which may go on until `T.wait_wgmma`.
 

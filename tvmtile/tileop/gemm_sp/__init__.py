@@ -17,10 +17,10 @@ from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.operands import bits_of, describe, dtype_of, same_extents
 from tvmtile.ir.operators import tile_operator
-from tvmtile.ir.types import TileOperand
+from tvmtile.ir.types import TileOperand, Value
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.gemm import SHARES, GemmWarpPolicy
-from tvmtile.tileop.matrices import MatrixProduct, element_of, oriented
+from tvmtile.tileop.matrices import MatrixProduct, begins_from_zero, element_of, oriented
 from tvmtile.tileop.registry import as_loops, lowering
 
 _FLOATS = ("float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2")
@@ -42,7 +42,7 @@ def gemm_sp(
     transpose_E: bool = False,
     transpose_B: bool = False,
     policy: GemmWarpPolicy = GemmWarpPolicy.Square,
-    clear_accum: bool = False,
+    clear_accum: Value = False,
     k_pack: int = 1,
     wg_wait: int = 0,
     annotations: dict[str, object] | None = None,
@@ -71,7 +71,7 @@ def gemm_sp(
     k_pack, wg_wait, annotations
         Accepted with a warning.
     clear_accum : bool
-        Begin from zero: `C = A @ B`.
+        Begin from zero: `C = A @ B`. A condition of the running kernel may say so: `k == 0`.
     impl : str, optional
         How it is done: `mma` or `elements`; the best that fits where absent.
 
@@ -94,7 +94,7 @@ def gemm_sp(
     named = (("A_sparse", A_sparse), ("E", E), ("B", B), ("C", C))
     a, e, b, c = (check_operand("gemm_sp", name, value) for name, value in named)
     transposed = (bool(transpose_A), bool(transpose_E), bool(transpose_B))
-    emit(GemmSp(a, e, b, c, *transposed, int(policy), bool(clear_accum), impl=impl))
+    emit(GemmSp(a, e, b, c, *transposed, int(policy), begins_from_zero(clear_accum, c), impl=impl))
 
 
 @tile_operator
