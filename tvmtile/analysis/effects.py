@@ -52,7 +52,7 @@ class Loop:
         return self.node.loop_var if isinstance(self.node, tirx.For) else None
 
     @property
-    def trips(self) -> int | None:
+    def trip_count(self) -> int | None:
         """How often its body is run, where that is known."""
         return None if self.extent is None else literal(self.extent)
 

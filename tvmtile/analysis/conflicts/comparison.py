@@ -37,7 +37,7 @@ class Comparison:
         self._iterations = iterations
         self._domain = domain
         self._by_axis = _see_alike(earlier, later) and all(
-            domain.once((is_by_axis, access), partial(is_by_axis, access))
+            domain.cached((is_by_axis, access), partial(is_by_axis, access))
             for access in self._accesses
         )
         sizes = [bits(access.buffer) for access in self._accesses]
@@ -132,7 +132,7 @@ class Comparison:
             return Enumeration(access, values, free, parts, self._domain, by_axis=self._by_axis)
 
         key = (self._iterations.key(number, cases), parts, self._by_axis)
-        return self._domain.once(key, enumeration)
+        return self._domain.cached(key, enumeration)
 
     def _are_in_different_rows(self, earlier: Enumeration, later: Enumeration) -> bool:
         """Tell whether indices that are uniform, such as those of buffer copies, differ.

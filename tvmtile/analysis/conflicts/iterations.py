@@ -94,7 +94,7 @@ class Iterations:
         if loop in cases:
             return cases[loop]
         key = ("case", loop, self._distances[loop])
-        return self._domain.once(key, lambda: self._any_case(loop))
+        return self._domain.cached(key, lambda: self._any_case(loop))
 
     def values(self, side: int, cases: Mapping[Loop, Case]) -> tuple[dict[ir.Var, Any], list[Free]]:
         """The values of the loops' variables in one of the accesses, and what to enumerate."""
@@ -132,12 +132,12 @@ class Iterations:
         """
         if loop.var is None:
             return []
-        distance, once = self._distances[loop], self._domain.once
+        distance, cached = self._distances[loop], self._domain.cached
         number = math.lcm(*(self._period(access, loop) for access in self._accesses))
         bounds = self._bounds(loop, chosen or {})
         ways = [
-            once((loop, distance, number), lambda: self._remainders(loop, distance, number)),
-            once((loop, distance, bounds), lambda: self._each(loop, distance, bounds)),
+            cached((loop, distance, number), lambda: self._remainders(loop, distance, number)),
+            cached((loop, distance, bounds), lambda: self._each(loop, distance, bounds)),
         ]
         return sorted(filter(None, ways), key=len)
 
@@ -155,7 +155,7 @@ class Iterations:
         var = loop.var
         if var is None or loop not in access.decisive_loops:
             return 1
-        return self._domain.once((access, loop), lambda: period(access.indices or (), var))
+        return self._domain.cached((access, loop), lambda: period(access.indices or (), var))
 
     def _each(self, loop: Loop, distance: Distance, bounds: tuple[int, int] | None) -> list[Case]:
         """A case for each iteration, or pair of them."""

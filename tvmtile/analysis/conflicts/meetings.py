@@ -54,7 +54,7 @@ def meetings(
     """
     footprints: list[_Footprint] = []
     for access in accesses:
-        footprint = domain.once(("footprint", access), partial(_footprint, access, domain))
+        footprint = domain.cached(("footprint", access), partial(_footprint, access, domain))
         if footprint is None or footprint.kind != (footprints or [footprint])[0].kind:
             return None
         footprints.append(footprint)

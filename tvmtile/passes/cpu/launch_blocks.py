@@ -8,7 +8,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import nodes_in
 from tvmtile.analysis.uniformity import ThreadVariance
-from tvmtile.codegen.once import once
+from tvmtile.codegen.opaque import opaque
 from tvmtile.errors import NestingError, SourceLocation
 from tvmtile.ir.barriers import is_grid_barrier
 from tvmtile.ir.divisions import is_division, rounded_to_zero
@@ -87,14 +87,14 @@ def _without_pool_for_one(loop: tirx.For) -> tirx.Stmt:
         return loop
     alone = for_loop(loop.loop_var, loop.extent, loop.body, tirx.ForKind.SERIAL)
     # What TVM concluded of the grid's extents, it would divide by.
-    return tirx.IfThenElse(once(loop.extent) <= 1, with_fresh_variables(alone), loop)
+    return tirx.IfThenElse(opaque(loop.extent) <= 1, with_fresh_variables(alone), loop)
 
 
 def _kept(index: ir.Expr) -> ir.Expr:
     """A division that is computed once, where it is one by a dynamic extent."""
     if not is_division(index):
         return index
-    return tirx.max(once(rounded_to_zero(index)), tirx.const(0, index.ty.dtype))
+    return tirx.max(opaque(rounded_to_zero(index)), tirx.const(0, index.ty.dtype))
 
 
 def _bounded(index: ir.Expr, extent: int | None) -> ir.Expr:

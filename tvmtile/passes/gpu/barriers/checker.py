@@ -423,7 +423,7 @@ class Checker:
             self._counted[loop] = frozenset(
                 access.root
                 for access in accesses_of(item)
-                if loop.trips == 1
+                if loop.trip_count == 1
                 or loop in access.decisive_loops
                 or loop in (access.ordering or ())
             )

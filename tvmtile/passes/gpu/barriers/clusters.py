@@ -181,8 +181,10 @@ class Cluster:
 
 def _iterations(loops: Sequence[Loop]) -> Iterator[dict[ir.Var, ir.Expr]]:
     """The values of the variables of some loops, as far as they are known and few."""
-    known = [loop for loop in loops if loop.trips is not None and loop.trips <= _MOST_BLOCKS]
-    ranges = [range(loop.trips or 0) for loop in known]
+    known = [
+        loop for loop in loops if loop.trip_count is not None and loop.trip_count <= _MOST_BLOCKS
+    ]
+    ranges = [range(loop.trip_count or 0) for loop in known]
     for numbers in itertools.product(*ranges):
         yield {
             loop.var: loop.low + tirx.const(number, str(loop.var.ty.dtype))

@@ -259,7 +259,7 @@ def following(distances: Distances, loop: Loop, is_in_flight: bool) -> Distances
     if exact is None:
         return _replaced(distances, loop, *own & {Distance.LATER})
     later = replace(exact, iterations=exact.iterations + 1)
-    if later.iterations == loop.trips:
+    if later.iterations == loop.trip_count:
         return None
     # What has not arrived yet stays open for several iterations, in which others may be accessed.
     most = _MAX_DISTANCE if is_in_flight else 1

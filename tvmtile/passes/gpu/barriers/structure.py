@@ -25,7 +25,7 @@ from tvmtile.ir.barriers import arrivals, is_barrier, scope_of
 from tvmtile.ir.calls import effect_of, is_extern_call, op_name
 from tvmtile.ir.conditions import conjuncts
 from tvmtile.ir.kernels import Launch, flattened, is_loop_exit, statements_of
-from tvmtile.ir.nodes import once_per_node
+from tvmtile.ir.nodes import cached_per_node
 from tvmtile.ir.operands import constant, literal
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.rewriting import substitute, variables_of
@@ -113,7 +113,7 @@ def _has_warp_barrier(stmt: tirx.Stmt) -> bool:
     return any(is_barrier(s) and scope_of(s) == "warp" for s in nodes_in(stmt, tirx.Evaluate))
 
 
-@once_per_node  # each group asks
+@cached_per_node  # each group asks
 def _loads_and_calls(expression: ir.Expr) -> list[ir.Expr]:
     return nodes_in(expression, (ir.TensorLoad, ir.Call))
 

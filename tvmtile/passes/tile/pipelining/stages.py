@@ -93,10 +93,10 @@ class Stages:
             )
         ]
         self._setup: list[tirx.Stmt] = list(body.declarations)
-        self._first = self._once("start", loop.min)
-        self._count = self._once("count", loop.extent)
+        self._first = self._named("start", loop.min)
+        self._count = self._named("count", loop.extent)
 
-    def _once(self, name: str, value: ir.Expr) -> ir.Expr:
+    def _named(self, name: str, value: ir.Expr) -> ir.Expr:
         """A bound of the loop, which is computed once."""
         if reads_no_memory(value):
             return value
