@@ -113,10 +113,10 @@ _ROW = 16  # bytes
 @cached_per_node  # of most statements several passes ask
 def uses_in(node: ir.Node) -> list[Use]:
     """The uses of buffers of any scope in an expression or a statement, in their order."""
-    return _Uses().of(node)
+    return _UseCollector().of(node)
 
 
-class _Uses(Collector):
+class _UseCollector(Collector):
     def __init__(self) -> None:
         super().__init__()
         self._role = _UNKNOWN[0]

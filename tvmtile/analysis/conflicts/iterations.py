@@ -15,7 +15,7 @@ from tvmtile.analysis.conflicts.domain import UNBOUNDED, Domain
 from tvmtile.analysis.conflicts.expressions import period, repetition
 from tvmtile.analysis.conflicts.points import Free
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
-from tvmtile.analysis.effects import Access, Loop
+from tvmtile.analysis.effects import Effect, Loop
 from tvmtile.ir.conditions import conjuncts
 from tvmtile.ir.operands import constant, literal
 from tvmtile.ir.rewriting import substitute, variables_of
@@ -37,8 +37,8 @@ class Iterations:
 
     def __init__(
         self,
-        earlier: Access,
-        later: Access,
+        earlier: Effect,
+        later: Effect,
         distances: Mapping[Loop, Distance],
         domain: Domain,
         *,
@@ -151,7 +151,7 @@ class Iterations:
         same = found[:2] == found[2:]
         return (low, extent) if same and low is not None and extent is not None else None
 
-    def _period(self, access: Access, loop: Loop) -> int:
+    def _period(self, access: Effect, loop: Loop) -> int:
         var = loop.var
         if var is None or loop not in access.decisive_loops:
             return 1
@@ -212,7 +212,7 @@ class Iterations:
         free.append(Free(iteration, numbers, iteration < extent))
         return low + iteration * loop.step
 
-    def _distinct(self, loop: Loop, access: Access, numbers: np.ndarray) -> np.ndarray:
+    def _distinct(self, loop: Loop, access: Effect, numbers: np.ndarray) -> np.ndarray:
         """Iterations of a loop that stand for all others.
 
         What an access touches repeats with the remainders that its indices take of the variable. Of

@@ -25,7 +25,7 @@ from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, for_loop, reads_no_memory, seq, with_fresh_variables
 from tvmtile.ir.spans import location_of
 from tvmtile.passes.cpu.insert_index_checks import CHECK_INDICES
-from tvmtile.passes.cpu.threads.plan import Item, Nested, Once, Plan, Private, Run
+from tvmtile.passes.cpu.threads.plan import CutBody, Item, Nested, Once, Private, Run
 from tvmtile.passes.cpu.threads.runs import emit_runs
 
 
@@ -128,11 +128,11 @@ def _phases(grid: _Grid, kind: tirx.ForKind) -> tirx.Stmt:
     """A loop over all blocks for each phase between two barriers."""
     variance = ThreadVariance(grid.body, [axis.loop_var for axis in grid.blocks])
     own = {node.buffer for node in nodes_in(grid.body, tirx.AllocBuffer)}
-    plan = Plan(_Phases(variance, own).cut(grid.body), variance)
+    plan = CutBody(_PhaseCutter(variance, own).cut(grid.body), variance)
     return emit_runs(plan, grid, scope="global", kind=kind)
 
 
-class _Phases:
+class _PhaseCutter:
     """Cuts a block's body at its barriers for the grid.
 
     `own` is the memory of a block; the variance is between blocks, memory apart.

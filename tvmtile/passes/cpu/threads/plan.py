@@ -64,7 +64,7 @@ Item: TypeAlias = "Run | Once | Private | Nested"
 
 
 @dataclass(frozen=True)
-class Plan:
+class CutBody:
     """A block's body, cut."""
 
     items: list[Item]
@@ -73,7 +73,7 @@ class Plan:
     """Which values diverge between its threads."""
 
 
-def plan_threads(launch: Launch) -> Plan:
+def plan_threads(launch: Launch) -> CutBody:
     """Cut the body of a kernel where its threads wait for each other.
 
     Raises
@@ -85,11 +85,11 @@ def plan_threads(launch: Launch) -> Plan:
     threads = [loop.loop_var for loop in launch.threads]
     variance = ThreadVariance(exchanged.body, threads)
     launch.body = exchanged.body
-    planner = _Planner(variance, Statements(launch, variance, exchanged.buffers))
-    return Plan(planner.cut(exchanged.body, ()), variance)
+    planner = _Cutter(variance, Statements(launch, variance, exchanged.buffers))
+    return CutBody(planner.cut(exchanged.body, ()), variance)
 
 
-class _Planner:
+class _Cutter:
     def __init__(self, variance: ThreadVariance, statements: Statements) -> None:
         self._variance = variance
         self._statements = statements

@@ -18,7 +18,7 @@ from tvm.sym import Analyzer
 from tvmtile._tvm import OPAQUE, buffer_of, mapped, nodes_in
 from tvmtile.analysis.conflicts.dependence import ConflictScope
 from tvmtile.analysis.conflicts.footprint import Footprints
-from tvmtile.analysis.effects import Access, Effects, Loop
+from tvmtile.analysis.effects import Effect, Effects, Loop
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.ir.asynchronous import signalled, waited
 from tvmtile.ir.barriers import arrivals, is_barrier, scope_of
@@ -395,11 +395,11 @@ class Builder:
         ]
         return self._closed(Branch(stmt, (), cases, diverges=True), context)
 
-    def _read(self, expressions: Statements[Any], context: _Context) -> tuple[Access, ...]:
+    def _read(self, expressions: Statements[Any], context: _Context) -> tuple[Effect, ...]:
         groups = self._groups
         if groups is None:
             return ()
-        found: list[Access] = []
+        found: list[Effect] = []
         for expression in expressions:
             found += self._effects.of(
                 expression,

@@ -22,7 +22,7 @@ from tvmtile.ir.rewriting import (
 )
 from tvmtile.passes.tile.pipelining.body import Body, PipelineStmt
 from tvmtile.passes.tile.pipelining.phases import Phases
-from tvmtile.passes.tile.pipelining.plan import Plan, other_annotations
+from tvmtile.passes.tile.pipelining.plan import PipelinePlan, other_annotations
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Stages:
     def __init__(
         self,
         loop: tirx.For,
-        plan: Plan,
+        plan: PipelinePlan,
         body: Body,
         are_async: Sequence[bool],
         on_mbarriers: Sequence[bool],
