@@ -6,7 +6,7 @@ outside a tensor reads as zero and is not written; outside another tile there is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,8 @@ class Region:
     buffer: Buffer
     origin: tuple[int, ...]
     extents: tuple[int, ...] | None
+    limits: tuple[int, ...] | None = None
+    """Extents behind which the tile has nothing of the buffer."""
 
     @staticmethod
     def whole(buffer: Buffer) -> Region:
@@ -54,6 +56,14 @@ class Region:
         shape = (1,) * len(self.origin) + (other.extents or (1,))
         return Region(self.buffer, self.origin, shape[len(shape) - len(self.origin) :])
 
+    def within(self, other: Region) -> Region:
+        """The region with the other's extents, if it has none, or if the other is a tile of its own."""
+        is_of_tensor = self.buffer.scope == "global" != other.buffer.scope
+        if self.extents is None or not is_of_tensor or self.shape == other.shape:
+            return self.like(other)
+        whole = Region(self.buffer, self.origin, None).like(other)
+        return replace(whole, limits=self.extents)
+
     def offsets(self) -> tuple[np.ndarray, np.ndarray]:
         """Flat offsets of the tile's elements, and which of them lie in the buffer."""
         axes = [
@@ -62,8 +72,11 @@ class Region:
         grid = np.meshgrid(*axes, indexing="ij")
         inside = np.ones(self.extents or (), bool)
         offsets = np.zeros(self.extents or (), np.int64)
-        for index, size in zip(grid, self.buffer.shape, strict=True):
-            inside &= (index >= 0) & (index < size)
+        ends = [
+            low + n for low, n in zip(self.origin, self.limits or self.extents or (), strict=True)
+        ]
+        for index, size, end in zip(grid, self.buffer.shape, ends, strict=True):
+            inside &= (index >= 0) & (index < size) & (index < end)
             offsets = offsets * size + index
         if self.buffer.scope != "global" and not inside.all():
             raise Invalid(f"a region lies outside of {self.buffer.name}")
@@ -137,8 +150,11 @@ def neutral(kind: str, dtype: str) -> Value:
 
 
 def copy(access: Access, src: Region, dst: Region) -> None:
-    """The source is read before the target is written."""
-    src, dst = src.like(dst), dst.like(src)
+    """The source is read before the target is written.
+
+    A region of a tensor, whose extents the program may not know, is a part of a tile like the other's.
+    """
+    src, dst = src.within(dst), dst.within(src)
     if src.shape != dst.shape:
         raise Invalid("a copy between tiles of different shapes")
     access.write(dst, access.read(src))

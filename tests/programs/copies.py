@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 import tvmtile.language as T
 from tests.programs import program
+from tests.programs.text import Name
 
 CONVERSIONS = [
     *(("float32", "float16"), ("float16", "float32"), ("bfloat16", "float32")),
@@ -185,6 +186,27 @@ def fill(C: T.Tensor(shape, value[0])):
         tile = getattr(T, "alloc_" + scope)(shape, value[0])
         T.fill(tile, value[1])
         T.copy(tile, C)
+
+
+@program(
+    parameters={"N": [Name("N")], "scope": ["shared", "fragment"]},
+    sizes=[{"N": 1}, {"N": 7}, {"N": 40}],
+    targets=["llvm", "metal", "sm_90a", "gpu"],
+    fast=["metal"],
+)
+def copy_of_as_many_rows_as_the_kernel_knows(
+    A: float16[N, 24], C: float32[3, 16, 16], D: float16[N, 24]
+):
+    """Behind the end of the region a tile gets zeros, and the tensor keeps what it holds."""
+    with T.Kernel(1, threads=64):
+        tile = getattr(T, "alloc_" + scope)((16, 16), "float32")
+        T.copy(A[: N - 1, 3:19], tile)
+        T.copy(tile, C[0, 0:16, 0:16])
+        T.copy(tile, D[1 : N - 1, 8:24])
+        T.copy(A[1:N, 0:16], tile)
+        T.copy(tile, C[1, 0:16, 0:16])
+        T.copy(A[0:16, 2 : N - 3], tile)
+        T.copy(tile, C[2, 0:16, 0:16])
 
 
 @program(parameters={"dtype": ["float16", "float32", "bfloat16"]}, fast=["metal"])

@@ -4,25 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from tvm import ir, tirx
+from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import buffer_of
 from tvmtile.analysis.nests import nests_in
 from tvmtile.compat.ignored import warn_ignored
 from tvmtile.errors import warn
-from tvmtile.frontend.emit import emit
+from tvmtile.frontend.emit import checked_call, emit
 from tvmtile.frontend.operands import check_operand
-from tvmtile.ir.operands import SAME_EXTENTS, as_region, dtype_of, matched_regions
+from tvmtile.ir.operands import (
+    SAME_EXTENTS,
+    as_region,
+    constant,
+    dtype_of,
+    extents_of,
+    matched_regions,
+    origin_of,
+    region,
+    same_extents,
+)
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import seq
-from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment
-from tvmtile.ir.types import TileOperand
+from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment, is_global
+from tvmtile.ir.spans import current_span
+from tvmtile.ir.types import Index, TileOperand
 from tvmtile.layout.fragment import layout_of
 from tvmtile.layout.loops import loop_layout
-from tvmtile.tileop.elementwise import moved
+from tvmtile.tileop.elementwise import converted, element, matching_offsets, moved, over_region
 from tvmtile.tileop.eviction import eviction_of
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
@@ -45,9 +57,10 @@ def copy(
     ----------
     src, dst : buffer, region or element
         A whole buffer, a region `A[i0:i1, j0:j1]`, or an element `A[i, j]` at which the tile
-        begins; its extents are then those of the other side. Axes of extent 1 may be left out.
-        The dtype of `dst` may differ: each element is converted. Two elements are one of each, also
-        inside `T.Parallel`.
+        begins; its extents are then those of the other side. Axes of extent 1 may be left out. Of a
+        region whose extents only the kernel knows, `A[: n - 1]`, the other side says how much is
+        copied. The dtype of `dst` may differ: each element is converted. Two elements are one of
+        each, also inside `T.Parallel`.
     disable_tma : bool
         Do not use the tensor memory accelerator: neither for the copy, nor for it in a loop with two
         roles, which the kernel then does not get.
@@ -73,7 +86,8 @@ def copy(
     Notes
     -----
     Where a tile reaches over the edge of a tensor in global memory, elements outside read as zero
-    and are not written. So ragged shapes need no code in a kernel.
+    and are not written. So ragged shapes need no code in a kernel. It is the same behind the end of a
+    region whose extents only the kernel knows.
     """
     hints = {
         "disable_tma": disable_tma or None,
@@ -87,8 +101,65 @@ def copy(
     given = {name: hints.pop(name) for name in ("direct", "disable_tma") if name in hints}
     warn_ignored("T.copy", **hints)
     src, dst = check_operand("copy", "src", src), check_operand("copy", "dst", dst)
-    if not _store_element(src, dst):
-        emit(Copy(src, dst, **given, eviction=eviction, impl=impl))
+    if _store_element(src, dst):
+        return
+    src, dst, limits = _with_the_tiles_extents(src, dst)
+    op = Copy(src, dst, **given, eviction=eviction, impl=impl)
+    if any(limits):
+        checked_call(op)
+        T.add_to_parent(_moved_within(op.normalized(), *limits))
+    else:
+        emit(op)
+
+
+_Limits: TypeAlias = dict[int, ir.Expr]
+"""By axis of a region, its extent, where a tile may be longer."""
+
+
+def _with_the_tiles_extents(src: Any, dst: Any) -> tuple[Any, Any, tuple[_Limits, _Limits]]:
+    """Both sides, where only the kernel knows extents of one of them, `A[: n - 1]`, with the other's.
+
+    A side that ends where its tensor does needs no limit: what is outside is never touched.
+    """
+    sides: list[Any] = [src, dst]
+    limits: tuple[_Limits, _Limits] = {}, {}
+    extents: list[list[Any]] = [extents_of(side) or [] for side in sides]
+    axes = [[a for a, e in enumerate(own) if constant(e) != 1] for own in extents]
+    pairs = zip(*axes, strict=True) if len(axes[0]) == len(axes[1]) else ()
+    for pair in pairs:
+        own = [extents[side][axis] for side, axis in enumerate(pair)]
+        is_known = [constant(extent) is not None for extent in own]
+        side = is_known.index(False) if is_known[0] != is_known[1] else None
+        if side is None or not isinstance(sides[side], ir.TensorRegion):
+            continue  # where they are not the same, that is an error
+        axis, buffer, origin = pair[side], buffer_of(sides[side]), origin_of(sides[side])
+        extents[side][axis] = own[1 - side]
+        end, size = origin[axis] + own[side], buffer.ty.shape[axis]
+        if not is_global(buffer) or not same_extents(end, size):
+            limits[side][axis] = own[side]
+        sides[side] = region(buffer, origin, extents[side])
+    return sides[0], sides[1], limits
+
+
+def _moved_within(op: Copy, within_src: _Limits, within_dst: _Limits) -> tirx.Stmt:
+    """A copy that reads zero behind limits of its source and writes nothing behind its target's."""
+    src, dst = op.src, op.dst
+
+    def is_inside(offsets: Sequence[Index], limits: _Limits) -> Any:
+        return tirx.all(*(offsets[axis] < limit for axis, limit in limits.items()))
+
+    def body(offsets: list[Index]) -> tirx.Stmt:
+        at_src = matching_offsets(dst, src, offsets)
+        value: Any = converted(tirx.BufferLoad(buffer_of(src), element(src, at_src)), dtype_of(dst))
+        if within_src:
+            inside = is_inside(at_src, within_src)
+            value = tirx.if_then_else(inside, value, tirx.const(0, dtype_of(dst)))
+        store = tirx.BufferStore(buffer_of(dst), value, element(dst, offsets), span=current_span())
+        if not within_dst:
+            return store
+        return tirx.IfThenElse(is_inside(offsets, within_dst), store, None)
+
+    return over_region(dst, body)
 
 
 def _store_element(src: Any, dst: Any) -> bool:

@@ -30,7 +30,7 @@ _WORD_BITS = 32
 _ROW_BITS = 128
 
 
-class MmaOperand:
+class Operand:
     """The registers of A or B that one step along K needs.
 
     It is in shared memory or a fragment. The axes say where the elements of one instruction lie: the
@@ -148,7 +148,7 @@ class MmaOperand:
         return indices_of(self._operand, *place)
 
 
-class Runs(MmaOperand):
+class Runs(Operand):
     """The registers that several steps along K need: a lane's elements are neighbours along K."""
 
     def __init__(
