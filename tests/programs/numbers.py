@@ -477,6 +477,40 @@ def floats_that_are_rounded_once(
             D[9, i, j] = a
 
 
+@program(inputs="extreme", targets=["llvm", "metal", "sm_80", "gpu"], fast=["metal", "sm_80"])
+def reinterpreted_constants(
+    A: int32[1, 32],
+    C: float32[6, 1, 32],
+    D: float16[2, 1, 32],
+    E: int32[4, 1, 32],
+    F: uint8[2, 1, 32],
+    G: int64[4, 1, 32],
+):
+    """Numbers that have no address in C; and values that have one."""
+    with T.Kernel(1, threads=32):
+        for i, j in T.Parallel(1, 32):
+            C[0, i, j] = T.reinterpret(T.int32(-2147483648), "float32")
+            C[1, i, j] = T.reinterpret(T.int32(-5), "float32")
+            C[2, i, j] = T.reinterpret(T.uint32(3000000000), "float32")
+            C[3, i, j] = T.reinterpret(A[i, j], "float32")
+            C[4, i, j] = T.max(
+                T.cast(A[i, j], "float32"), T.reinterpret(T.int32(-2147483648), "float32")
+            )
+            C[5, i, j] = T.reinterpret(T.if_then_else(A[i, j] > 3, A[i, j], 0), "float32")
+            D[0, i, j] = T.reinterpret(T.int16(-5), "float16")
+            D[1, i, j] = T.reinterpret(T.cast(A[i, j], "int16"), "float16")
+            E[0, i, j] = T.reinterpret(T.float32(-1.5), "int32")
+            E[1, i, j] = T.reinterpret(T.float32(float("inf")), "int32")
+            E[2, i, j] = T.reinterpret(T.float32(1e-40), "int32")
+            E[3, i, j] = T.reinterpret(T.uint32(3000000000), "int32")
+            F[0, i, j] = T.reinterpret(T.int8(-5), "uint8")
+            F[1, i, j] = T.reinterpret(T.cast(T.float32(1.5), E4M3), "uint8")
+            G[0, i, j] = T.cast(T.reinterpret(T.float16(1.5), "int16"), "int64")
+            G[1, i, j] = T.cast(T.reinterpret(T.bfloat16(-1.5), "int16"), "int64")
+            G[2, i, j] = T.cast(T.reinterpret(T.uint64(9223372036854775813), "int64"), "int64")
+            G[3, i, j] = T.cast(T.reinterpret(T.int32(-5), "uint32"), "int64")
+
+
 @program(
     parameters={"dtype": [BRAIN, E4M3, E5M2]}, examples="dtype", inputs="extreme", targets=["llvm"]
 )

@@ -200,6 +200,15 @@ DEFECTS: dict[str, Callable[[], bool]] = {
         "= max("
         in source_without("maxima and minima of floats of 16 bits", "cuda", T.max, "float16")
     ),
+    "reinterpretations of constants": lambda: (
+        "&(5)"
+        in source_without(
+            "reinterpretations of constants",
+            "cuda",
+            lambda a, b: a + b + T.reinterpret(T.int32(5), "float32"),
+            "float32",
+        )
+    ),
     "constants of floats in Metal": lambda: (
         "1.234568e-01f"
         in source_without(

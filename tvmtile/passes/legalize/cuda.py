@@ -226,8 +226,26 @@ def _constant(number: tirx.FloatImm, scope: Scope) -> ir.Expr:
     }
     if not is_lost.get(dtype, False):
         return number
-    bits = int.from_bytes(struct.pack(_FORMATS[dtype], value), "little")
-    return tirx.reinterpret(dtype, tirx.const(bits, dtype.replace("float", "uint")))
+    return tirx.reinterpret(dtype, _bits(number))
+
+
+def _bits(number: tirx.FloatImm | tirx.IntImm) -> tirx.IntImm:
+    """A constant's bits, without a sign."""
+    dtype = DataType(str(number.ty.dtype))
+    if isinstance(number, tirx.FloatImm):
+        bits = int.from_bytes(struct.pack(_FORMATS[str(dtype)], float(number.value)), "little")
+    else:
+        bits = int(number.value) % (1 << dtype.bits)
+    return tirx.const(bits, f"uint{dtype.bits}")
+
+
+def _reinterpretation(call: ir.Call, _: Scope) -> ir.Expr:
+    if op_name(call) != "tirx.reinterpret" or not isinstance(
+        call.args[0], tirx.FloatImm | tirx.IntImm
+    ):
+        return call
+    bits = _bits(call.args[0])
+    return bits if bits.ty == call.ty else ir.Call(call.op, [bits], span=call.span, ret_ty=call.ty)
 
 
 _EXTREMES = {tirx.Max: "__hmax", tirx.Min: "__hmin"}
@@ -321,6 +339,13 @@ SOURCE = (
         "it prints an infinity of 16 bits as `inff`, other constants by functions whose header it "
         "includes only where it prints the type, and 15 decimals of a float64, of 1e-16 none; NVRTC "
         "refuses literals of float32 below the least normal number",
+    ),
+    Rule(
+        "reinterpretations of constants",
+        (ir.Call,),
+        _reinterpretation,
+        "TVM's generator for CUDA",
+        "it takes the address of its operand, `*(float *)(&(5))`; a number without a cast has none",
     ),
     Rule(
         "maxima and minima of floats of 16 bits",
