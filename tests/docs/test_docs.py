@@ -13,6 +13,7 @@ from tvm.target import codegen
 
 import tvmtile.language as T
 from tvmtile import transform
+from tvmtile.compat.ignored import IGNORED
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -110,6 +111,13 @@ ACT = [
     "tl.enable_fast_math",
     "tl.disable_thread_storage_sync",
 ]
+
+
+def test_each_option_that_changes_nothing_has_a_row():
+    page = (DOCS / "from_tilelang.md").read_text()
+    section = page.partition("## Options that change nothing")[2].partition("## ")[0]
+    rows = re.findall(r"^\| .* \| (.*) \|$", section, re.MULTILINE)
+    assert sorted(rows[2:]) == sorted({reason for *_, reason in IGNORED})
 
 
 def test_each_option_of_tilelang_has_a_row():
