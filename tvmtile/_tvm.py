@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, Protocol, TypeVar, overload
 
 import tvm_ffi
@@ -45,6 +46,7 @@ __all__ = [
     "call_packed_returning",
     "codegen_build",
     "dtype_constructed",
+    "indices_of",
     "is_buffer_var",
     "load_device_module",
     "load_host_module",
@@ -54,6 +56,7 @@ __all__ = [
     "packed_imports",
     "parser_method",
     "parser_method_of",
+    "ranges_of",
     "register_op",
     "register_op_attr",
     "register_script_namespace",
@@ -71,14 +74,27 @@ def is_buffer_var(value: Any) -> bool:
     return type(value) is ir.Var and type(value.ty) is BufferType
 
 
-def buffer_of(operand: Any) -> ir.Var:
-    """The buffer that an operand lies in, or that a statement stores to; a buffer itself.
+_BUFFER = {
+    ir.TensorLoad: attrgetter("source"),
+    ir.TensorRegion: attrgetter("source"),
+    tirx.BufferStore: attrgetter("buffer"),
+    tirx.AllocBuffer: attrgetter("buffer"),
+    tirx.DeclBuffer: attrgetter("buffer"),
+}
 
-    The attribute has another name in other releases of TVM.
+
+def buffer_of(node: Any) -> ir.Var:
+    """The buffer of an operand, or of a statement that stores to it or declares it; a buffer itself.
+
+    The fields that this and the two below read have other names in other releases of TVM.
     """
-    if isinstance(operand, tirx.BufferStore):
-        return operand.buffer
-    return operand if is_buffer_var(operand) else operand.source
+    return node if is_buffer_var(node) else _BUFFER[type(node)](node)
+
+
+indices_of: Callable[[ir.TensorLoad | tirx.BufferStore], Sequence[ir.Expr]] = attrgetter("indices")
+"""The indices of an element that is read or stored, one for each axis."""
+ranges_of: Callable[[ir.TensorRegion], Sequence[ir.Range]] = attrgetter("region")
+"""The ranges of a region, one for each axis."""
 
 
 def buffer_var(name: str, ty: Any) -> ir.Var:

@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, buffer_of, is_buffer_var, nodes_in
+from tvmtile._tvm import Mutator, buffer_of, indices_of, is_buffer_var, nodes_in
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.collector import Collector
 from tvmtile.errors import SourceLocation
 from tvmtile.ir.calls import takes_address
 from tvmtile.ir.kernels import is_kernel, leaves_loop
-from tvmtile.ir.nodes import cached_per_node
+from tvmtile.ir.nodes import once_per_node
 from tvmtile.ir.operands import origin_of
 from tvmtile.ir.operators import TileOp
 from tvmtile.ir.rewriting import substitute, variables_of
@@ -64,7 +64,7 @@ def accesses_of(stmt: tirx.Stmt) -> list[Access]:
     return list(_accesses_of(stmt))
 
 
-@cached_per_node
+@once_per_node
 def _accesses_of(stmt: tirx.Stmt) -> tuple[Access, ...]:
     return tuple(_Accesses().of(stmt))
 
@@ -169,11 +169,11 @@ class _Accesses(Collector):
             return super()._store(store, mutator)
 
     def on_store(self, store: tirx.BufferStore) -> None:
-        self._note(store.buffer, writes=True, indices=store.indices[:], value=store.value)
+        self._note(buffer_of(store), writes=True, indices=indices_of(store)[:], value=store.value)
 
     def on_load(self, load: ir.TensorLoad) -> None:
         with self._at(load):
-            self._note(buffer_of(load), reads=True, indices=load.indices[:])
+            self._note(buffer_of(load), reads=True, indices=indices_of(load)[:])
 
     def on_operator(self, op: TileOp, call: ir.Call, mutator: Mutator) -> None:
         outer, self._is_certain = self._is_certain, False  # it decides what it reads
@@ -197,7 +197,9 @@ class _Accesses(Collector):
             if is_buffer_var(argument):
                 self._note(argument, reads=True, writes=True)
             elif takes_address(call) and isinstance(argument, ir.TensorLoad):
-                self._note(buffer_of(argument), reads=True, writes=True, indices=argument.indices)
+                self._note(
+                    buffer_of(argument), reads=True, writes=True, indices=indices_of(argument)
+                )
         mutator.default_mutate(call)
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import is_buffer_var, nodes_in, walk
+from tvmtile._tvm import buffer_of, is_buffer_var, nodes_in, walk
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.operands import literal
 
@@ -53,11 +53,11 @@ class Aliases:
 
     def add(self, view: tirx.DeclBuffer) -> None:
         """Take in the declaration of a view."""
-        self.views[view.buffer] = view
+        self.views[buffer_of(view)] = view
         source = _source_of(view.data)
         if source is not None:
-            self._sources[view.buffer] = source
-            self._roots[hash(view.buffer)] = self.root(source)
+            self._sources[buffer_of(view)] = source
+            self._roots[hash(buffer_of(view))] = self.root(source)
 
     def root(self, buffer: ir.Var) -> ir.Var:
         """The buffer whose memory a buffer names: itself, unless it is a view."""

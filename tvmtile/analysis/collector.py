@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, Rewriting, is_buffer_var, mutated
+from tvmtile._tvm import Mutator, Rewriting, indices_of, is_buffer_var, mutated, ranges_of
 from tvmtile.ir.calls import is_if_then_else
 from tvmtile.ir.operators import TileOp, operator_of
 
@@ -57,11 +57,11 @@ class Collector:
             if not any(argument.same_as(operand) for operand in operands):
                 mutator.mutate(argument)
             elif isinstance(argument, ir.TensorRegion):
-                for r in argument.region[:]:
+                for r in ranges_of(argument)[:]:
                     mutator.mutate(r.min)
                     mutator.mutate(r.extent)
             else:
-                for index in argument.indices[:]:
+                for index in indices_of(argument)[:]:
                     mutator.mutate(index)
 
     def on_call(self, call: ir.Call, mutator: Mutator) -> None:
@@ -82,7 +82,7 @@ class Collector:
 
     def _store(self, store: tirx.BufferStore, mutator: Mutator) -> tirx.Stmt:
         mutator.mutate(store.value)
-        for index in store.indices[:]:
+        for index in indices_of(store)[:]:
             mutator.mutate(index)
         self.on_store(store)
         return store

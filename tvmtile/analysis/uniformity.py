@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, TypeGuard
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, buffer_of, is_buffer_var, mutated, nodes_in
+from tvmtile._tvm import Mutator, buffer_of, indices_of, is_buffer_var, mutated, nodes_in
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.errors import NestingError
 from tvmtile.ir.kernels import Launch, is_parallel, leaves_loop, statements_of
-from tvmtile.ir.nodes import cached_per_node
+from tvmtile.ir.nodes import once_per_node
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.rewriting import contains, has_effect, variables_of
 from tvmtile.ir.scopes import is_private
@@ -133,9 +133,11 @@ class ThreadVariance:
             self._flow(sources(stmt.value), hash(stmt.var))
         elif kind is tirx.BufferStore:
             is_followed = is_private if in_parallel else self._is_followed
-            if is_followed(stmt.buffer):
-                values = sources(stmt.value, *stmt.indices[:])
-                self._flow_into(stmt.buffer, [*self._guards_of(stmt.buffer, around), *values])
+            if is_followed(buffer_of(stmt)):
+                values = sources(stmt.value, *indices_of(stmt)[:])
+                self._flow_into(
+                    buffer_of(stmt), [*self._guards_of(buffer_of(stmt), around), *values]
+                )
         elif kind is tirx.Evaluate:
             self._visit_call(stmt.value, around, in_parallel=in_parallel)
         elif kind is tirx.IfThenElse:
@@ -237,7 +239,7 @@ def check_alone(op: TileOp, stmt: tirx.Stmt) -> None:
         )
 
 
-@cached_per_node
+@once_per_node
 def _variables_of(node: ir.Node) -> tuple[ir.Var, ...]:
     """Those in a part of a kernel, of which several passes ask, each for several groups."""
     return tuple(variables_of(node))
@@ -276,7 +278,7 @@ def _owners(
     def store(node: tirx.BufferStore, mutator: Mutator) -> tirx.Stmt:
         if regions.group is not None:
             return mutator.default_mutate(node)
-        for expression in (node.value, *node.indices):
+        for expression in (node.value, *indices_of(node)):
             mutator.mutate(expression)
         return node
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, buffer_of, is_buffer_var, nodes_in
+from tvmtile._tvm import Mutator, buffer_of, indices_of, is_buffer_var, nodes_in
 from tvmtile.analysis.collector import Collector, mbarriers_of
 from tvmtile.analysis.conflicts.expressions import bits, strides
 from tvmtile.ir.asynchronous import Issue, Product, issued, product_of
 from tvmtile.ir.calls import op_name, takes_address
-from tvmtile.ir.nodes import cached_per_node
+from tvmtile.ir.nodes import once_per_node
 from tvmtile.ir.operands import origin_of
 from tvmtile.ir.operators import TileOp
 
@@ -110,13 +110,13 @@ _MATRIX_EXTENT = 8
 _ROW = 16  # bytes
 
 
-@cached_per_node  # of most statements several passes ask
+@once_per_node  # of most statements several passes ask
 def uses_in(node: ir.Node) -> list[Use]:
     """The uses of buffers of any scope in an expression or a statement, in their order."""
-    return _UseCollector().of(node)
+    return _Uses().of(node)
 
 
-class _UseCollector(Collector):
+class _Uses(Collector):
     def __init__(self) -> None:
         super().__init__()
         self._role = _UNKNOWN[0]
@@ -164,10 +164,10 @@ class _UseCollector(Collector):
         )
 
     def on_store(self, store: tirx.BufferStore) -> None:
-        self._note(store.buffer, store.indices[:], writes=True)
+        self._note(buffer_of(store), indices_of(store)[:], writes=True)
 
     def on_load(self, load: ir.TensorLoad) -> None:
-        self._note(buffer_of(load), load.indices[:], writes=False)
+        self._note(buffer_of(load), indices_of(load)[:], writes=False)
 
     def on_call(self, call: ir.Call, mutator: Mutator) -> None:
         name, copy, product = op_name(call), issued(call), product_of(call)
@@ -187,7 +187,7 @@ class _UseCollector(Collector):
     def on_operator(self, op: TileOp, call: ir.Call, mutator: Mutator) -> None:
         super().on_operator(op, call, mutator)
         for mbarrier in mbarriers_of(op):
-            self._note(buffer_of(mbarrier), mbarrier.indices, writes=False, is_atomic=True)
+            self._note(buffer_of(mbarrier), indices_of(mbarrier), writes=False, is_atomic=True)
         for operands, writes in ((op.reads(), False), (op.writes(), True)):
             for operand in operands:
                 whole = op.is_tile or not isinstance(operand, ir.TensorLoad)
@@ -207,7 +207,7 @@ class _UseCollector(Collector):
         self._token = outer
 
     def _product(self, product: Product, mutator: Mutator) -> None:
-        self._note(buffer_of(product.sums), product.sums.indices, writes=True)
+        self._note(buffer_of(product.sums), indices_of(product.sums), writes=True)
         mutator.mutate(product.sums)
         if not takes_address(product.a):
             mutator.mutate(product.a)
@@ -249,9 +249,9 @@ class _UseCollector(Collector):
         if not isinstance(load, ir.TensorLoad):
             mutator.mutate(load)
             return
-        for index in load.indices:
+        for index in indices_of(load):
             mutator.mutate(index)
-        self._passed(buffer_of(load), load.indices if self._role.names_elements else None)
+        self._passed(buffer_of(load), indices_of(load) if self._role.names_elements else None)
 
     def _pointer(self, call: ir.Call) -> None:
         offset = (call.args[2],) if self._role.names_elements else None

@@ -16,7 +16,7 @@ from tvm.sym import Analyzer
 from tvm.tirx.layout import ComposeLayout
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import buffer_of
+from tvmtile._tvm import buffer_of, indices_of
 from tvmtile.errors import VerifyError
 from tvmtile.instructions.ptx import ptx
 from tvmtile.instructions.wgmma import FAMILIES, ROWS, WARPGROUP, Wgmma
@@ -40,10 +40,10 @@ def instructions_of(product: Product, analyzer: Analyzer, *, fenced: bool) -> ti
     The product's fragments are registers already, and its tiles have their layouts. `fenced`: threads
     wrote an operand, which the matrix unit reads by another way than they do.
     """
-    return seq(list(_ProductEmitter(product, analyzer).statements(fenced=fenced)))
+    return seq(list(_Emitter(product, analyzer).statements(fenced=fenced)))
 
 
-class _ProductEmitter:
+class _Emitter:
     def __init__(self, product: Product, analyzer: Analyzer) -> None:
         self._product = product
         family = FAMILIES[_dtype_of(product.a), _dtype_of(product.b)]
@@ -111,7 +111,7 @@ class _Registers:
     def __init__(self, first: ir.TensorLoad, name: str, count: int, *, as_words: bool) -> None:
         self._array = buffer_of(first)
         self._count = count
-        start = constant(first.indices[0])
+        start = constant(indices_of(first)[0])
         if start is None:
             raise VerifyError(
                 f"the registers of {describe(buffer_of(first))} depend on the thread",
@@ -148,7 +148,7 @@ class _Tile:
 
     def __init__(self, address: ir.Call, name: str, analyzer: Analyzer, *, along_k: bool) -> None:
         (load,) = address.args
-        self._buffer, self._origin = buffer_of(load), list(load.indices)
+        self._buffer, self._origin = buffer_of(load), list(indices_of(load))
         self._dtype = str(self._buffer.ty.dtype)
         self._item = int(DataType(self._dtype).bits) // 8
         self._analyzer = analyzer

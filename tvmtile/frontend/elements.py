@@ -8,7 +8,7 @@ from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import buffer_of
+from tvmtile._tvm import buffer_of, ranges_of
 from tvmtile.errors import InvalidOperand, OutOfBounds, ShapeMismatch
 from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.spans import current_span
@@ -75,7 +75,7 @@ def _lanes(index: Any) -> int:
 
 def vector_of(region: ir.TensorRegion) -> ir.Expr | None:
     """The elements of a region as one vector; None where they do not lie along the last axis."""
-    *outer, last = region.region
+    *outer, last = ranges_of(region)
     lanes = constant(last.extent)
     if lanes is None or any(constant(r.extent) != 1 for r in outer):
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import ir
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import IRBuilder
+from tvmtile._tvm import IRBuilder, ranges_of
 from tvmtile.errors import NestingError
 from tvmtile.frontend.kernel import kernel_of
 from tvmtile.ir.operands import literal
@@ -41,7 +41,7 @@ def _is_of_nothing(op: TileOp) -> bool:
     """Tell whether an operator, which signals nobody, writes tiles and none of them has an element."""
     written = op.normalized().writes() if op.is_tile and op.releases() is None else []
     return bool(written) and all(
-        any(literal(r.extent) == 0 for r in operand.region) for operand in written
+        any(literal(r.extent) == 0 for r in ranges_of(operand)) for operand in written
     )
 
 

@@ -14,7 +14,7 @@ from tvm import ir, tirx
 from tvm.tirx.analysis import undefined_vars
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import IRBuilder, is_buffer_var, mapped, walk
+from tvmtile._tvm import IRBuilder, buffer_of, is_buffer_var, mapped, walk
 from tvmtile.errors import (
     ArgumentError,
     InvalidOperand,
@@ -204,8 +204,8 @@ def _with_locations(func: tirx.PrimFunc, tracer: Tracer) -> tirx.PrimFunc:
         return located if bound is None else with_launch(located, bound)
 
     def locate_allocation(node: tirx.AllocBuffer) -> tirx.AllocBuffer:
-        span = tracer.name_spans.get(node.buffer)
-        return node if span is None else tirx.AllocBuffer(node.buffer, node.annotations, span)
+        span = tracer.name_spans.get(buffer_of(node))
+        return node if span is None else tirx.AllocBuffer(buffer_of(node), node.annotations, span)
 
     def locate_bind(node: tirx.Bind) -> tirx.Bind:
         span = tracer.name_spans.get(node.var)

@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import PURE, Mutator, buffer_of, mutated
+from tvmtile._tvm import PURE, Mutator, buffer_of, indices_of, mutated
 from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.values import dtype_of_variable
 from tvmtile.ir.calls import effect_of, is_if_then_else
@@ -90,23 +90,23 @@ def with_named_parts(func: tirx.PrimFunc, sizes: Sizes) -> tirx.PrimFunc:
         return func
 
     def leaf(stmt: Any, _: Mutator) -> tirx.Stmt:
-        parts = _NamedParts(sizes, stmt)
+        parts = _Parts(sizes, stmt)
         if isinstance(stmt, tirx.BufferStore):
-            value, *indices = map(parts.named, (stmt.value, *stmt.indices))
-            return parts.before(tirx.BufferStore(stmt.buffer, value, indices, span=stmt.span))
+            value, *indices = map(parts.named, (stmt.value, *indices_of(stmt)))
+            return parts.before(tirx.BufferStore(buffer_of(stmt), value, indices, span=stmt.span))
         value = parts.named(stmt.value)
         if isinstance(stmt, tirx.Bind):
             return parts.before(tirx.Bind(stmt.var, value, stmt.span))
         return parts.before(tirx.Evaluate(value, stmt.span))
 
     def branch(stmt: tirx.IfThenElse, mutator: Mutator) -> tirx.Stmt:
-        parts = _NamedParts(sizes, stmt)
+        parts = _Parts(sizes, stmt)
         condition, then_case = parts.named(stmt.condition), mutator.mutate(stmt.then_case)
         else_case = None if stmt.else_case is None else mutator.mutate(stmt.else_case)
         return parts.before(tirx.IfThenElse(condition, then_case, else_case, stmt.span))
 
     def loop(stmt: tirx.While, mutator: Mutator) -> tirx.Stmt:
-        _NamedParts(sizes, stmt).check(stmt.condition)
+        _Parts(sizes, stmt).check(stmt.condition)
         return tirx.While(stmt.condition, mutator.mutate(stmt.body), stmt.span)
 
     leaves = (tirx.BufferStore, tirx.Bind, tirx.Evaluate)
@@ -114,7 +114,7 @@ def with_named_parts(func: tirx.PrimFunc, sizes: Sizes) -> tirx.PrimFunc:
     return func.with_body(body)
 
 
-class _NamedParts:
+class _Parts:
     """Names parts of the expressions of one statement."""
 
     def __init__(self, sizes: Sizes, stmt: tirx.Stmt) -> None:
@@ -189,7 +189,7 @@ def _parts(node: Any) -> tuple[Sequence[ir.Expr], Sequence[ir.Expr]]:
     if kind is tirx.Select:
         return (node.condition,), (node.true_value, node.false_value)
     if kind is ir.TensorLoad:
-        return node.indices[:], ()
+        return indices_of(node)[:], ()
     if kind is not ir.Call:
         return (), ()
     pairs = list(zip(node.args, _open_arguments(node), strict=True))

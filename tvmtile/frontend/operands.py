@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_of, is_buffer_var
+from tvmtile._tvm import buffer_of, is_buffer_var, ranges_of
 from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.kernel import current_kernel
 from tvmtile.frontend.tracer import current_tracer
@@ -38,13 +38,13 @@ def check_operand(operator: str, name: str, value: object) -> Any:
 def _with_known_extents(operand: ir.TensorRegion) -> ir.TensorRegion:
     """Make extents constants that are so only by the values of names: `A[start:stop]`."""
     tracer = current_tracer()
-    if tracer is None or all(constant(r.extent) is not None for r in operand.region):
+    if tracer is None or all(constant(r.extent) is not None for r in ranges_of(operand)):
         return operand
-    origin = [r.min for r in operand.region]
-    extents = [tracer.analyzer.simplify(r.extent) for r in operand.region]
+    origin = [r.min for r in ranges_of(operand)]
+    extents = [tracer.analyzer.simplify(r.extent) for r in ranges_of(operand)]
     known = [
         new if isinstance(new, tirx.IntImm) else r.extent
-        for new, r in zip(extents, operand.region, strict=True)
+        for new, r in zip(extents, ranges_of(operand), strict=True)
     ]
     return region(buffer_of(operand), origin, known)
 
@@ -55,7 +55,7 @@ def _check_elements(operator: str, operand: ir.TensorRegion) -> None:
     if kernel is not None and any(constant(extent) == 0 for extent in kernel.block_extents):
         return
     for axis, (taken, whole) in enumerate(
-        zip(operand.region, buffer_of(operand).ty.shape, strict=True)
+        zip(ranges_of(operand), buffer_of(operand).ty.shape, strict=True)
     ):
         extent = constant(taken.extent)
         if extent is not None and extent <= 0 and constant(whole) != 0:

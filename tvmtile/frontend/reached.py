@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_of, mapped, nodes_in, walk
+from tvmtile._tvm import buffer_of, indices_of, mapped, nodes_in, walk
 from tvmtile.errors import OutOfBounds
 from tvmtile.ir.operands import describe, literal
 from tvmtile.ir.operators import operator_of
@@ -29,7 +29,7 @@ def reached(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     body = mapped(func.body, (tirx.For, _with_iterations), (tirx.IfThenElse, _decided))
     _check_elements(body)
-    allocated = [alloc.buffer for alloc in nodes_in(body, tirx.AllocBuffer)]
+    allocated = [buffer_of(alloc) for alloc in nodes_in(body, tirx.AllocBuffer)]
     empty = [buffer for buffer in allocated if 0 in map(literal, buffer.ty.shape)]
     tiles = {tile: retyped(tile, shape=[_positive(e) for e in tile.ty.shape]) for tile in empty}
     return func.with_body(substitute(body, tiles))
@@ -67,10 +67,10 @@ def _check_elements(body: tirx.Stmt) -> None:
         origins.update(hash(operand) for operand in operands)
 
     def check_load(load: ir.TensorLoad) -> None:
-        _check(load, buffer_of(load), load.indices, is_origin=hash(load) in origins)
+        _check(load, buffer_of(load), indices_of(load), is_origin=hash(load) in origins)
 
     def check_store(store: tirx.BufferStore) -> None:
-        _check(store, store.buffer, store.indices)
+        _check(store, buffer_of(store), indices_of(store))
 
     walk(
         body,

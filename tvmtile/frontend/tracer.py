@@ -19,7 +19,7 @@ from tvm.sym import Analyzer
 from tvm.tirx.expr import ExprOp
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import IRBuilder, buffer_of, is_buffer_var
+from tvmtile._tvm import IRBuilder, buffer_of, indices_of, is_buffer_var
 from tvmtile.errors import (
     InvalidOperand,
     NestingError,
@@ -28,7 +28,7 @@ from tvmtile.errors import (
     user_location,
     warn,
 )
-from tvmtile.frontend.constructs import Region, TracedBranch, TracedLoop, Variable, While, tried
+from tvmtile.frontend.constructs import Branch, Loop, Region, Variable, While, tried
 from tvmtile.frontend.dtypes import DType
 from tvmtile.frontend.expressions import expressions_of_kernels
 from tvmtile.frontend.large import Sizes
@@ -102,7 +102,7 @@ class Tracer(Expressions):
         self.analyzer = Analyzer()
         self._costs = NameCosts()
         self.sizes = Sizes()
-        self.loops: list[TracedLoop] = []
+        self.loops: list[Loop] = []
         self.outputs: list[Any] = []
         self.returned: tuple[Any, ...] = ()
         self.attributes: dict[str, object] = {}  # of the function that is written
@@ -154,26 +154,22 @@ class Tracer(Expressions):
 
     # Control flow ----------------------------------------------------------------------------
 
-    def branch(self, condition: object) -> TracedBranch:
-        return TracedBranch(self, as_condition(condition))
+    def branch(self, condition: object) -> Branch:
+        return Branch(self, as_condition(condition))
 
-    def end(self, branch: TracedBranch) -> None:
+    def end(self, branch: Branch) -> None:
         if branch.frame is not None:
             branch.frame.__exit__(None, None, None)
 
-    def loop(self, iterable: object, carried: tuple[str, ...] = ()) -> TracedLoop:
-        return TracedLoop(self, iterable, carried)
+    def loop(self, iterable: object, carried: tuple[str, ...] = ()) -> Loop:
+        return Loop(self, iterable, carried)
 
-    def while_loop(
-        self, condition: Callable[[], object], carried: tuple[str, ...] = ()
-    ) -> TracedLoop:
+    def while_loop(self, condition: Callable[[], object], carried: tuple[str, ...] = ()) -> Loop:
         test, _ = tried(condition)
         is_known = not isinstance(test, ir.Expr)
-        return TracedLoop(self, () if is_known and not test else While(condition), carried)
+        return Loop(self, () if is_known and not test else While(condition), carried)
 
-    def carry(
-        self, construct: TracedBranch | TracedLoop, name: str, local_names: Mapping[str, object]
-    ) -> Any:
+    def carry(self, construct: Branch | Loop, name: str, local_names: Mapping[str, object]) -> Any:
         """A variable for a name that `construct` changes for what comes after, if it can be one."""
         first = local_names[name]
         region = construct.region
@@ -195,9 +191,7 @@ class Tracer(Expressions):
         T.buffer_store(buffer_of(variable), converted(value, dtype), [0])
         return variable
 
-    def escape(
-        self, construct: TracedBranch | TracedLoop, name: str, local_names: Mapping[str, object]
-    ) -> Any:
+    def escape(self, construct: Branch | Loop, name: str, local_names: Mapping[str, object]) -> Any:
         """The value of `name` after `construct`, in whose body it was assigned."""
         rebound, made = construct.region.rebound, construct.region.made.get(name)
         if made is not None and local_names.get(name) is made.value:
@@ -278,7 +272,7 @@ class Tracer(Expressions):
         if is_scalar_variable(previous) and buffer_of(previous) in self._variables:
             self._check_assignment(name, self._variables[buffer_of(previous)], value)
         if is_scalar_variable(previous) and is_number(value):
-            store_element(buffer_of(previous), tuple(previous.indices), value)
+            store_element(buffer_of(previous), tuple(indices_of(previous)), value)
             return previous
         if isinstance(previous, Reference) and is_number(value):
             previous.store(value)
@@ -456,7 +450,7 @@ class Tracer(Expressions):
         if isinstance(value, ir.Call) or ir.is_prim_expr(value):
             T.evaluate(value)
         elif isinstance(value, tirx.BufferStore):
-            T.buffer_store(value.buffer, value.value, value.indices)
+            T.buffer_store(buffer_of(value), value.value, indices_of(value))
         elif isinstance(value, tirx.Stmt):
             T.add_to_parent(value)
         elif isinstance(value, IRBuilderFrame) or getattr(value, "takes_rest", False):

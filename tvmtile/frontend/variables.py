@@ -9,7 +9,7 @@ from tvm.tirx.layout import S, TileLayout
 from tvm.tirx.script import builder as T
 from tvm_ffi import structural_equal
 
-from tvmtile._tvm import buffer_of, is_buffer_var
+from tvmtile._tvm import buffer_of, indices_of, is_buffer_var
 
 _SCALAR_LAYOUT = TileLayout(S[1])
 
@@ -67,7 +67,7 @@ class Reference:
 
         if index != 0:
             raise IndexError("a reference is one element: use `x[0]` or `x = value`")
-        store_element(buffer_of(self._element), tuple(self._element.indices), value)
+        store_element(buffer_of(self._element), tuple(indices_of(self._element)), value)
 
     def __getitem__(self, index: int) -> ir.TensorLoad:
         if index != 0:

@@ -13,7 +13,7 @@ from collections.abc import Collection
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import is_buffer_var, mapped, nodes_in
+from tvmtile._tvm import buffer_of, is_buffer_var, mapped, nodes_in
 from tvmtile.ir.operands import bits_of
 from tvmtile.ir.rewriting import mentions, retyped
 from tvmtile.ir.scopes import is_global
@@ -71,11 +71,11 @@ def least_alignments(func: tirx.PrimFunc, params: Collection[ir.Var]) -> dict[ir
     alignments = {param: itemsize(param) for param in params if is_buffer_var(param)}
     pointers = [param for param in params if not is_buffer_var(param)]
     for view in nodes_in(func.body, tirx.DeclBuffer):
-        if not is_global(view.buffer):
+        if not is_global(buffer_of(view)):
             continue
         viewed = [known for tensor, known in alignments.items() if mentions(view.data, tensor)]
         if viewed or any(mentions(view.data, pointer) for pointer in pointers):
-            alignments[view.buffer] = min([itemsize(view.buffer), *viewed])
+            alignments[buffer_of(view)] = min([itemsize(buffer_of(view)), *viewed])
     return alignments
 
 
@@ -84,12 +84,12 @@ def origins(func: tirx.PrimFunc) -> dict[ir.Var, tuple[ir.Var, int]]:
     unknown = 2 * WIDEST
     found = {p: (p, int(p.ty.data_alignment) if is_buffer_var(p) else unknown) for p in func.params}
     for view in nodes_in(func.body, tirx.DeclBuffer):
-        if not is_global(view.buffer):
+        if not is_global(buffer_of(view)):
             continue
         known = next((found[var] for var in found if mentions(view.data, var)), None)
         if known is not None:
             root, assumed = known
-            found[view.buffer] = root, min(assumed, int(view.buffer.ty.data_alignment))
+            found[buffer_of(view)] = root, min(assumed, int(buffer_of(view).ty.data_alignment))
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import buffer_of, is_buffer_var
+from tvmtile._tvm import buffer_of, indices_of, is_buffer_var, ranges_of
 from tvmtile.errors import InvalidOperand, OutOfBounds, ShapeMismatch
 from tvmtile.ir.scopes import is_global
 from tvmtile.ir.types import Index, TileOperand
@@ -46,7 +46,7 @@ def extents_of(operand: ir.Expr) -> list[ir.Expr] | None:
     if is_buffer_var(operand):
         return list(operand.ty.shape)
     if isinstance(operand, ir.TensorRegion):
-        return [r.extent for r in operand.region[:]]
+        return [r.extent for r in ranges_of(operand)[:]]
     return None
 
 
@@ -55,8 +55,8 @@ def origin_of(operand: Any) -> list[ir.Expr]:
     if is_buffer_var(operand):
         return [tirx.const(0, extent.ty.dtype) for extent in operand.ty.shape]
     if isinstance(operand, ir.TensorRegion):
-        return [r.min for r in operand.region[:]]
-    return operand.indices[:]
+        return [r.min for r in ranges_of(operand)[:]]
+    return list(indices_of(operand))
 
 
 def region(buffer: ir.Var, origin: Sequence[Any], extents: Sequence[Any]) -> ir.TensorRegion:
@@ -80,7 +80,7 @@ def as_region(operand: Any, extents: Sequence[Any] | None = None) -> ir.TensorRe
     """
     own = extents_of(operand)
     if own is None:
-        rank = len(operand.indices)
+        rank = len(indices_of(operand))
         given = list(extents) if extents is not None else []
         own = [1] * (rank - len(given)) + given[max(0, len(given) - rank) :]
     return region(buffer_of(operand), origin_of(operand), own)
@@ -123,7 +123,7 @@ def static_shape(buffer: ir.Var) -> list[int]:
 
 def is_whole(operand: ir.TensorRegion) -> bool:
     """Tell whether a region has the extents of its buffer, all of them constants."""
-    extents = [constant(r.extent) for r in operand.region]
+    extents = [constant(r.extent) for r in ranges_of(operand)]
     return None not in extents and extents == [constant(e) for e in buffer_of(operand).ty.shape]
 
 
@@ -144,11 +144,11 @@ def match_extents(a: Any, b: Any) -> tuple[list[Any], list[Any]] | None:
     """
     own_a, own_b = extents_of(a), extents_of(b)
     if own_a is None and own_b is None:
-        return [1] * len(a.indices), [1] * len(b.indices)
+        return [1] * len(indices_of(a)), [1] * len(indices_of(b))
     if own_a is None:
-        own_a = _fit(own_b or [], len(a.indices))
+        own_a = _fit(own_b or [], len(indices_of(a)))
     elif own_b is None:
-        own_b = _fit(own_a, len(b.indices))
+        own_b = _fit(own_a, len(indices_of(b)))
     if own_a is None or own_b is None:
         return None
     left, right = without_units(own_a), without_units(own_b)
@@ -254,10 +254,10 @@ def describe(operand: Any) -> str:
     buffer = buffer_of(operand)
     dtype = buffer.ty.dtype
     if isinstance(operand, ir.TensorRegion):
-        slices = ", ".join(_slice(r) for r in operand.region)
+        slices = ", ".join(_slice(r) for r in ranges_of(operand))
         return f"{buffer.name}[{slices}] {dtype}"
     if isinstance(operand, ir.TensorLoad):
-        return f"{buffer.name}[{', '.join(str(i) for i in operand.indices)}] {dtype}"
+        return f"{buffer.name}[{', '.join(str(i) for i in indices_of(operand))}] {dtype}"
     return f"{buffer.name}[{', '.join(str(e) for e in buffer.ty.shape)}] {dtype}"
 
 

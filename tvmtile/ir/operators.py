@@ -14,10 +14,10 @@ from tvm import ir, tirx
 from tvm.target import Target
 from typing_extensions import dataclass_transform
 
-from tvmtile._tvm import buffer_of, nodes_in
+from tvmtile._tvm import buffer_of, nodes_in, ranges_of
 from tvmtile.errors import InvalidValue
 from tvmtile.ir.calls import op_name
-from tvmtile.ir.nodes import cached_per_node
+from tvmtile.ir.nodes import once_per_node
 from tvmtile.ir.operands import as_region, region
 from tvmtile.ir.registration import OPERATORS, register_operator, register_operators
 from tvmtile.ir.types import Index
@@ -352,7 +352,7 @@ def operators_in(stmt: ir.Node) -> list[TileOp]:
     return [op for op in operators if op is not None]
 
 
-@cached_per_node
+@once_per_node
 def _read(call: ir.Call) -> TileOp:
     return _OPERATORS[op_name(call).partition(".")[2]].from_call(call)
 
@@ -385,13 +385,13 @@ def with_tile(op: TileOp, tile: ir.Var, goal: ir.TensorRegion) -> TileOp:
 
     `op` is normalized, and may have several regions of the tile; the goal's last axes are the tile's.
     """
-    outer = len(goal.region) - len(tile.ty.shape)
+    outer = len(ranges_of(goal)) - len(tile.ty.shape)
     for item in fields(op):
         operand = getattr(op, item.name)
         if not isinstance(operand, ir.TensorRegion) or not buffer_of(operand).same_as(tile):
             continue
-        inner = list(zip(goal.region[outer:], operand.region, strict=True))
-        origin = [r.min for r in goal.region[:outer]] + [g.min + o.min for g, o in inner]
+        inner = list(zip(ranges_of(goal)[outer:], ranges_of(operand), strict=True))
+        origin = [r.min for r in ranges_of(goal)[:outer]] + [g.min + o.min for g, o in inner]
         extents = [1] * outer + [o.extent for _, o in inner]
         op = op.with_operand(item.name, region(buffer_of(goal), origin, extents))
     return op

@@ -9,22 +9,14 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import (
-    OPAQUE,
-    PURE,
-    buffer_var,
-    is_buffer_var,
-    mapped,
-    nodes_in,
-    walk,
-)
+from tvmtile._tvm import OPAQUE, PURE, buffer_of, buffer_var, is_buffer_var, mapped, nodes_in, walk
 from tvmtile.ir.calls import effect_of
-from tvmtile.ir.nodes import cached_per_node
+from tvmtile.ir.nodes import once_per_node
 
 N = TypeVar("N")
 
 
-@cached_per_node
+@once_per_node
 def reads_no_memory(value: ir.Expr) -> bool:
     """Tell whether an expression keeps its value: it reads no memory, which a store may change."""
     return not contains(value, (ir.TensorLoad, ir.Call), _may_change)
@@ -34,7 +26,7 @@ def _may_change(node: Any) -> bool:
     return isinstance(node, ir.TensorLoad) or effect_of(node) > PURE
 
 
-@cached_per_node
+@once_per_node
 def has_effect(node: ir.Node) -> bool:
     """Tell whether a node has a side effect besides stores, as an atomic does."""
     return contains(node, ir.Call, lambda call: effect_of(call) == OPAQUE)
@@ -70,7 +62,7 @@ def ranges_in(stmt: tirx.Stmt) -> Analyzer:
     return analyzer
 
 
-@cached_per_node
+@once_per_node
 def defined_in(node: ir.Node) -> frozenset[ir.Var]:
     """The variables that a statement or an expression defines: loops', names, and buffers."""
     found: set[ir.Var] = set()
@@ -78,7 +70,10 @@ def defined_in(node: ir.Node) -> frozenset[ir.Var]:
         node,
         (tirx.For, lambda loop: found.add(loop.loop_var)),
         ((tirx.Bind, tirx.Let), lambda bind: found.add(bind.var)),
-        ((tirx.AllocBuffer, tirx.DeclBuffer), lambda declaration: found.add(declaration.buffer)),
+        (
+            (tirx.AllocBuffer, tirx.DeclBuffer),
+            lambda declaration: found.add(buffer_of(declaration)),
+        ),
     )
     return frozenset(found)
 

@@ -20,7 +20,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvmtile._tvm import call_packed_returning, mapped
+from tvmtile._tvm import buffer_of, call_packed_returning, mapped
 from tvmtile.codegen.kept_maps import keeps_map
 from tvmtile.ir.alignment import WIDEST
 from tvmtile.ir.annotations import LAUNCH_TAGS_WITHOUT_VALUE
@@ -113,7 +113,7 @@ class Launch:
     """Its name."""
     buffers: tuple[int, ...]
     """What the kernel's buffers are: positions of the program's arguments, or keys of
-    `LaunchRecording.workspaces` and `LaunchRecording.maps`.
+    `Recording.workspaces` and `Recording.maps`.
     """
     scalars: tuple[int | float, ...]
     """Values of its other parameters."""
@@ -127,7 +127,7 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class LaunchRecording:
+class Recording:
     """What a call of a host function asks for."""
 
     launches: list[Launch]
@@ -158,10 +158,12 @@ def record_launches(host: ir.IRModule) -> ir.IRModule:
         return call
 
     def workspace(alloc: tirx.AllocBuffer) -> tirx.Stmt:
-        ty = alloc.buffer.ty
+        ty = buffer_of(alloc).ty
         elements = functools.reduce(operator.mul, ty.shape, tirx.const(1, "int64"))
         address = call_packed_returning("int64", _ALLOCATE, str(ty.dtype), elements)
-        return tirx.DeclBuffer(alloc.buffer, data=tirx.reinterpret(alloc.buffer.data.ty, address))
+        return tirx.DeclBuffer(
+            buffer_of(alloc), data=tirx.reinterpret(buffer_of(alloc).data.ty, address)
+        )
 
     result = host.clone()
     for name, func in host.functions.items():
@@ -172,7 +174,7 @@ def record_launches(host: ir.IRModule) -> ir.IRModule:
 
 def record(
     host: Callable[..., object], args: Sequence[object], kernels: Mapping[str, KernelInterface]
-) -> LaunchRecording:
+) -> Recording:
     """Call a host function and learn what it asks for.
 
     It was compiled after `record_launches`; the arguments are placeholders, addresses and numbers.
@@ -184,9 +186,7 @@ def record(
     _ACTIVE.maps, _ACTIVE.map_at = maps, {}
     host(*args)
     launches = (_launch(name, values, kernels[name]) for name, values in recorded)
-    return LaunchRecording(
-        [launch for launch in launches if 0 not in launch.grid], workspaces, maps
-    )
+    return Recording([launch for launch in launches if 0 not in launch.grid], workspaces, maps)
 
 
 def _launch(name: str, values: tuple[Any, ...], kernel: KernelInterface) -> Launch:

@@ -7,11 +7,21 @@ index registers, DeferUnrolling when all operators are instructions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import OPAQUE, Mutator, buffer_of, is_buffer_var, mapped, mutated, nodes_in, walk
+from tvmtile._tvm import (
+    OPAQUE,
+    Mutator,
+    buffer_of,
+    indices_of,
+    is_buffer_var,
+    mapped,
+    mutated,
+    nodes_in,
+    walk,
+)
 from tvmtile.ir.annotations import UNROLL_BY_TVM, UNROLL_FACTOR
 from tvmtile.ir.calls import effect_of, is_if_then_else
 from tvmtile.ir.index_width import count_of
@@ -162,9 +172,10 @@ def _indexes_registers(loop: tirx.For) -> bool:
         if depends(node.value):
             depending.add(node.var)
 
-    def access(buffer: ir.Var, indices: Sequence[ir.Expr]) -> None:
+    def access(node: ir.TensorLoad | tirx.BufferStore) -> None:
         nonlocal found
-        found = found or (_is_in_registers(buffer) and any(map(depends, indices)))
+        is_register = _is_in_registers(buffer_of(node))
+        found = found or (is_register and any(map(depends, indices_of(node))))
 
     def call(node: ir.Call) -> None:
         nonlocal found
@@ -174,8 +185,7 @@ def _indexes_registers(loop: tirx.For) -> bool:
     walk(
         loop.body,
         (tirx.Bind, bind),
-        (tirx.BufferStore, lambda node: access(node.buffer, node.indices)),
-        (ir.TensorLoad, lambda node: access(buffer_of(node), node.indices)),
+        ((tirx.BufferStore, ir.TensorLoad), access),
         (ir.Call, call),
         order="pre",
     )

@@ -10,7 +10,7 @@ import numpy as np
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import buffer_of
+from tvmtile._tvm import buffer_of, indices_of, ranges_of
 from tvmtile.analysis.nests import nests_in
 from tvmtile.compat.ignored import warn_ignored
 from tvmtile.errors import warn
@@ -171,7 +171,7 @@ def _store_element(src: Any, dst: Any) -> bool:
     are_elements = isinstance(src, ir.TensorLoad) and isinstance(dst, ir.TensorLoad)
     if kernel is None or not kernel.parallel_depth or not are_elements:
         return False
-    store_element(buffer_of(dst), tuple(dst.indices), src)
+    store_element(buffer_of(dst), tuple(indices_of(dst)), src)
     return True
 
 
@@ -305,6 +305,8 @@ def by_shared_tile(
     src: ir.TensorRegion, dtype: str, name: str, fetch: Callable[[ir.TensorRegion], tirx.Stmt]
 ) -> tirx.Stmt:
     """Loops that copy to a shared tile of this dtype, and those that `fetch` makes of the tile."""
-    shared = tirx.decl_buffer([r.extent for r in src.region], dtype, name=name, scope=SHARED_SCOPE)
+    shared = tirx.decl_buffer(
+        [r.extent for r in ranges_of(src)], dtype, name=name, scope=SHARED_SCOPE
+    )
     tile = as_region(shared)
     return seq([tirx.AllocBuffer(shared), moved(src, tile), fetch(tile)])

@@ -9,7 +9,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_of
+from tvmtile._tvm import buffer_of, ranges_of
 from tvmtile.compat.ignored import warn_ignored
 from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.emit import emit
@@ -203,8 +203,8 @@ def _(op: CopyToBlock, context: LoweringContext) -> tirx.Stmt:
     stores = over_region(op.dst, stored)
     if not op.barrier:
         return stores
-    first = tirx.BufferLoad(buffer_of(op.dst), [r.min for r in op.dst.region])
-    box = [constant(r.extent) or 1 for r in op.dst.region]
+    first = tirx.BufferLoad(buffer_of(op.dst), [r.min for r in ranges_of(op.dst)])
+    box = [constant(r.extent) or 1 for r in ranges_of(op.dst)]
     arrival = RemoteArrival(op.barrier[0], op.rank, (first,), box=box)
     return seq([stores, by_leader([tirx.Evaluate(arrival.to_call())], context)])
 
@@ -235,8 +235,8 @@ def _runs(op: CopyToBlock, context: LoweringContext) -> list[tuple[Any, Any, int
         If they are no whole pieces of 16 bytes.
     """
     item = bits_of(op.dst) // 8
-    known = [constant(r.extent) for r in op.dst.region]
-    if None in known or any(constant(r.extent) is None for r in op.src.region):
+    known = [constant(r.extent) for r in ranges_of(op.dst)]
+    if None in known or any(constant(r.extent) is None for r in ranges_of(op.src)):
         raise Decline(f"{describe(op.dst)} has extents that are not constant")
     inner = min(_inner_axes(side) for side in (op.src, op.dst))
     extents = [extent or 0 for extent in known]
@@ -270,7 +270,9 @@ def _runs(op: CopyToBlock, context: LoweringContext) -> list[tuple[Any, Any, int
 def _inner_axes(side: ir.TensorRegion) -> int:
     """How many of the last axes are one run of memory."""
     count = 0
-    for r, extent in zip(reversed(side.region), reversed(buffer_of(side).ty.shape), strict=True):
+    for r, extent in zip(
+        reversed(ranges_of(side)), reversed(buffer_of(side).ty.shape), strict=True
+    ):
         count += 1
         if constant(r.extent) != constant(extent):
             break

@@ -17,7 +17,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import buffer_of
+from tvmtile._tvm import buffer_of, ranges_of
 from tvmtile.instructions.matrices import ALONG_COLUMNS, ALONG_ROWS, MATRICES, MATRIX_ROWS
 from tvmtile.instructions.ptx import ptx
 from tvmtile.ir.operands import bits_of, constant, describe, dtype_of, is_whole
@@ -28,10 +28,10 @@ from tvmtile.ir.types import Index
 from tvmtile.layout.fragment import Digit, FragmentLayout, layout_of, with_weights
 from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.elementwise import converted
-from tvmtile.tileop.gemm.mma_operands import has_matrix_rows, indices_of
+from tvmtile.tileop.gemm.mma_operands import has_matrix_rows, indices_at
 from tvmtile.tileop.registry import Decline, Lacking, LoweringContext, lowering
 
-__all__ = ["MATRICES", "LoadedMatrices", "consists_of_matrices", "load_matrices", "store_matrices"]
+__all__ = ["MATRICES", "Matrices", "consists_of_matrices", "load_matrices", "store_matrices"]
 
 
 def _stores(op: Copy, context: LoweringContext) -> None:
@@ -56,7 +56,7 @@ def _stores_each_once(op: Copy, _: LoweringContext) -> None:
 def store_matrices(op: Copy, context: LoweringContext) -> tirx.Stmt:
     """A fragment into shared memory, converted on the way; every matrix is written once."""
     layout = _checked_layout(op.src, op.dst)
-    return LoadedMatrices(op.src, op.dst, layout, context.thread_index).stored()
+    return Matrices(op.src, op.dst, layout, context.thread_index).stored()
 
 
 @lowering(
@@ -70,7 +70,7 @@ def store_matrices(op: Copy, context: LoweringContext) -> tirx.Stmt:
 def load_matrices(op: Copy, context: LoweringContext) -> tirx.Stmt:
     """Shared memory into a fragment, converted in registers."""
     layout = _checked_layout(op.dst, op.src)
-    return LoadedMatrices(op.dst, op.src, layout, context.thread_index).loaded()
+    return Matrices(op.dst, op.src, layout, context.thread_index).loaded()
 
 
 def _check_tiles(fragment: ir.TensorRegion, shared: ir.TensorRegion) -> None:
@@ -88,7 +88,7 @@ def _checked_layout(fragment: ir.TensorRegion, shared: ir.TensorRegion) -> Fragm
         raise Decline(f"{describe(fragment)} is a part of a fragment, or a vector")
     if not consists_of_matrices(layout):
         raise Decline(f"{describe(fragment)} does not lie as matrix instructions hold it")
-    extents = [constant(r.extent) for r in shared.region[-2:]]
+    extents = [constant(r.extent) for r in ranges_of(shared)[-2:]]
     if extents != list(layout.shape[-2:]) or not has_matrix_rows(shared):
         raise Decline(f"rows of {describe(shared)} are no whole pieces of 16 bytes")
     return layout
@@ -103,7 +103,7 @@ class _Choice:
     extent: int
 
 
-class LoadedMatrices:
+class Matrices:
     """The matrices of a fragment that a warp holds, and their places in shared memory.
 
     The fragment is a whole one.
@@ -235,7 +235,7 @@ class LoadedMatrices:
 
     def indices_of(self, row: ir.Expr, column: ir.Expr) -> list[ir.Expr]:
         """Where an element of the fragment lies in shared memory."""
-        return indices_of(self._shared, row, column)
+        return indices_at(self._shared, row, column)
 
     def _elements(self, origin: list[Index]) -> Iterator[list[ir.Expr]]:
         """The indices of the elements that the lane holds, in the order of the registers."""
@@ -244,7 +244,7 @@ class LoadedMatrices:
             row, column = self._place(origin, self._in_group(number))
             for element in range(2):
                 along = (pair + element, single) if self._trans else (single, pair + element)
-                yield indices_of(self._fragment, row + along[0], column + along[1])
+                yield indices_at(self._fragment, row + along[0], column + along[1])
 
     def _place(self, origin: Sequence[Any], within: Sequence[Index]) -> list[ir.Expr]:
         return [self._of_warp(axis) + origin[axis] + within[axis] for axis in range(2)]

@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_of
+from tvmtile._tvm import buffer_of, ranges_of
 from tvmtile.ir.operands import constant, describe, dtype_of, is_whole
 from tvmtile.ir.rewriting import for_loop
 from tvmtile.ir.scopes import SIMDGROUP_SCOPE, is_fragment
@@ -36,7 +36,7 @@ def _fits_layouts(op: Copy, _: LoweringContext) -> None:
     rows, columns = layout.axes[-2:]
     if rows[-len(ROW) :] != ROW or columns[-len(COLUMN) :] != COLUMN:
         raise Decline(f"{describe(op.src)} is held transposed")
-    if [constant(r.extent) for r in op.dst.region[-2:]] != list(layout.shape[-2:]):
+    if [constant(r.extent) for r in ranges_of(op.dst)[-2:]] != list(layout.shape[-2:]):
         raise Decline(f"the matrices are not the last axes of {describe(op.dst)}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_of
+from tvmtile._tvm import buffer_of, ranges_of
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.ir.asynchronous import BULK_STORE, wait
 from tvmtile.ir.operands import constant, describe
@@ -37,9 +37,9 @@ def _fits(op: Copy, context: LoweringContext) -> None:
 
 def _check_rows(tile: ir.TensorRegion) -> None:
     """Whatever layout the tile gets, its rows move whole."""
-    last = len(tile.region) - 1
+    last = len(ranges_of(tile)) - 1
     row = constant(buffer_of(tile).ty.shape[last])
-    if moving_axes(tile)[-1:] != [last] or constant(tile.region[last].extent) != row:
+    if moving_axes(tile)[-1:] != [last] or constant(ranges_of(tile)[last].extent) != row:
         raise Decline(f"{describe(tile)} has no whole rows of the tile")
 
 

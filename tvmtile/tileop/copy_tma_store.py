@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_of, is_buffer_var
+from tvmtile._tvm import buffer_of, is_buffer_var, ranges_of
 from tvmtile.analysis.accesses import Access, let_values, transitive_variables
 from tvmtile.ir.annotations import BLOCKS_ANNOTATION
 from tvmtile.ir.asynchronous import BULK_STORE, wait
@@ -26,7 +26,7 @@ from tvmtile.ir.threads import REGISTER_FILE, WARP_SIZE, WARPGROUP
 from tvmtile.ir.types import Index
 from tvmtile.layout.fragment import THREAD, Digit, FragmentLayout, layout_of, with_weights
 from tvmtile.tileop.copy import Copy
-from tvmtile.tileop.copy_ldmatrix import MATRICES, LoadedMatrices, consists_of_matrices
+from tvmtile.tileop.copy_ldmatrix import MATRICES, Matrices, consists_of_matrices
 from tvmtile.tileop.elementwise import converted, moving_axes
 from tvmtile.tileop.mbarrier import ProxyFence
 from tvmtile.tileop.registry import Decline, Lacking, LoweringContext, lowering
@@ -51,7 +51,7 @@ _SLOTS = 2
 
 
 @dataclass(frozen=True)
-class _WarpgroupParts:
+class _Parts:
     """How warpgroups share a fragment, each with a part of whole rows and columns."""
 
     groups: int
@@ -61,7 +61,7 @@ class _WarpgroupParts:
     """Rows and columns that a warpgroup has, and those that go through shared memory at once."""
 
     @classmethod
-    def of(cls, layout: FragmentLayout, threads: int, bits: int) -> _WarpgroupParts:
+    def of(cls, layout: FragmentLayout, threads: int, bits: int) -> _Parts:
         """Raise `Decline` where the sums do not lie as warpgroups hold them."""
         if len(layout.axes) != 2 or not consists_of_matrices(layout) or layout.replicas:
             raise Decline("the elements do not lie as matrix instructions hold sums")
@@ -123,7 +123,7 @@ def _check_others(op: Copy, found: Sequence[Access], context: LoweringContext) -
     """Decline, unless the tensor is used by copies of fragments alone, each to a part of its own."""
     tensor = buffer_of(op.dst)
     parts = [
-        use.operator.dst.region
+        ranges_of(use.operator.dst)
         for use in found
         if isinstance(use.operator, Copy)
         and is_fragment(buffer_of(use.operator.src))
@@ -166,17 +166,17 @@ def _fits_layouts(op: Copy, context: LoweringContext) -> None:
         raise Decline(f"{parts.groups * _bytes(op, parts)} bytes of shared memory are not left")
 
 
-def _parts(op: Copy, context: LoweringContext) -> _WarpgroupParts:
+def _parts(op: Copy, context: LoweringContext) -> _Parts:
     layout = layout_of(buffer_of(op.src))
     assert layout is not None, "it is asked for after they are inferred"
-    return _WarpgroupParts.of(layout, context.threads, bits_of(op.dst))
+    return _Parts.of(layout, context.threads, bits_of(op.dst))
 
 
-def _bytes(op: Copy, parts: _WarpgroupParts) -> int:
+def _bytes(op: Copy, parts: _Parts) -> int:
     return math.prod(parts.piece) * bits_of(op.dst) // 8
 
 
-def _slots(op: Copy, parts: _WarpgroupParts, context: LoweringContext) -> int:
+def _slots(op: Copy, parts: _Parts, context: LoweringContext) -> int:
     """How many pieces of each warpgroup there is room for, with as many blocks at once as without."""
     for slots in range(1, _SLOTS + 1):
         if allocated(_staged(op, parts, slots, context), context) is not None:
@@ -248,10 +248,10 @@ def _stores_apart(op: Copy, context: LoweringContext) -> bool:
         for use in found
         for loop in use.loops
     )
-    return is_repeated and not any(_moves(op.dst.region, use, context) for use in found)
+    return is_repeated and not any(_moves(ranges_of(op.dst), use, context) for use in found)
 
 
-class _Piece(LoadedMatrices):
+class _Piece(Matrices):
     """The matrices of a piece, and their places in its slot."""
 
     def __init__(
@@ -261,7 +261,7 @@ class _Piece(LoadedMatrices):
         context: LoweringContext,
         slot: int,
         piece: tuple[int, int],
-        parts: _WarpgroupParts,
+        parts: _Parts,
     ) -> None:
         layout = layout_of(buffer_of(op.src))
         assert layout is not None, "it has been checked"
@@ -306,14 +306,14 @@ class _Piece(LoadedMatrices):
         return [tirx.const(self._slot, "int32"), self._group_index, *place]
 
 
-def _staged(op: Copy, parts: _WarpgroupParts, slots: int, context: LoweringContext) -> ir.Var:
+def _staged(op: Copy, parts: _Parts, slots: int, context: LoweringContext) -> ir.Var:
     """The slots of each warpgroup, as rows that are swizzled."""
     return swizzled_tile(op, (slots, parts.groups, *parts.piece), dtype_of(op.dst), context)
 
 
 def _piece(
     op: Copy,
-    parts: _WarpgroupParts,
+    parts: _Parts,
     staged: ir.Var,
     slot: int,
     piece: tuple[int, int],
@@ -323,7 +323,7 @@ def _piece(
     layout = layout_of(buffer_of(op.src))
     assert layout is not None, "it has been checked"
     group = tirx.floordiv(context.thread_index, WARPGROUP)
-    starts, extents = [r.min for r in op.dst.region], [1] * len(op.dst.region)
+    starts, extents = [r.min for r in ranges_of(op.dst)], [1] * len(ranges_of(op.dst))
     for axis, digits, offset, extent in zip(
         moving_axes(op.dst), layout.axes, piece, parts.piece, strict=True
     ):

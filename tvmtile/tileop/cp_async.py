@@ -9,7 +9,7 @@ from tvm import DataType, ir, tirx
 from tvm.target import Target
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile._tvm import buffer_of, indices_of, is_buffer_var, ranges_of
 from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.math import as_expr
@@ -70,9 +70,9 @@ def _place(base: Any) -> tuple[ir.Var, list[Any]]:
     if is_buffer_var(base):
         return base, [tirx.const(0, "int32")] * len(base.ty.shape)
     if isinstance(base, ir.TensorRegion):
-        return base.source, [r.min for r in base.region]
+        return buffer_of(base), [r.min for r in ranges_of(base)]
     if isinstance(base, ir.TensorLoad):
-        return base.source, list(base.indices)
+        return buffer_of(base), list(indices_of(base))
     raise InvalidOperand(
         f"T.access_ptr: {base!r} is no buffer",
         help="give a buffer, a region or an element, `A[i, j]`",
@@ -106,12 +106,12 @@ def ptx_cp_async(
     """
     target = _element("dst", dst_access_ptr)
     source = _element("src", src_access_ptr)
-    if not is_shared(target.source) or not is_global(source.source):
+    if not is_shared(buffer_of(target)) or not is_global(buffer_of(source)):
         raise InvalidOperand(
             f"T.ptx_cp_async: from {describe(source)} to {describe(target)}",
             help="it copies from a tensor in global memory to a tile of T.alloc_shared",
         )
-    dtypes = [str(each.source.ty.dtype) for each in (target, source)]
+    dtypes = [str(buffer_of(each).ty.dtype) for each in (target, source)]
     size = num_elems * int(DataType(dtypes[0]).bits) // 8
     if dtypes[0] != dtypes[1] or size not in _SIZES:
         raise InvalidOperand(
@@ -161,7 +161,7 @@ class CpAsync(ValueOp):
         capability = gpu(target)
         if capability is None or not capability.has_async_copies:
             return self._loop()
-        size = self.count * bits_of(self.target.source) // 8
+        size = self.count * bits_of(self.target) // 8
         none = tirx.const(0, "uint32")
         read = [tirx.Select(p, tirx.const(size, "uint32"), none) for p in self.predicate]
         places = (T.address_of(self.target), T.address_of(self.source))
@@ -169,12 +169,12 @@ class CpAsync(ValueOp):
 
     def _loop(self) -> tirx.Stmt:
         lane = tirx.Var("lane", "int32")
-        value = tirx.BufferLoad(self.source.source, _behind(self.source.indices, lane))
+        value = tirx.BufferLoad(buffer_of(self.source), _behind(indices_of(self.source), lane))
         for predicate in self.predicate:
             zero = tirx.const(0, str(value.ty.dtype))
             value = tirx.if_then_else(predicate, value, zero)
-        place = _behind(self.target.indices, lane)
-        return for_loop(lane, self.count, tirx.BufferStore(self.target.source, value, place))
+        place = _behind(indices_of(self.target), lane)
+        return for_loop(lane, self.count, tirx.BufferStore(buffer_of(self.target), value, place))
 
 
 def _behind(indices: Sequence[Index], lane: ir.Var) -> list[Any]:

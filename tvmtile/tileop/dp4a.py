@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
-from tvmtile._tvm import buffer_of
+from tvmtile._tvm import buffer_of, indices_of
 from tvmtile.errors import UnsupportedDtype
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
@@ -75,12 +75,13 @@ def dp4a_lanes(op: Dp4a, _: LoweringContext) -> tirx.Stmt:
     total = op.C
     for lane in range(_LANES):
         total = total + tirx.Shuffle([product], [lane])
-    return tirx.BufferStore(buffer_of(op.C), total, op.C.indices)
+    return tirx.BufferStore(buffer_of(op.C), total, indices_of(op.C))
 
 
 def _has_words(op: Dp4a, context: LoweringContext) -> None:
     for operand in (op.A, op.B):
-        *outer, last = operand.indices
+        *outer, last = indices_of(operand)
+        assert isinstance(last, tirx.Ramp)  # a vector of four
         first = offset_in_memory(buffer_of(operand), [*outer, last.base])
         if not context.analyzer.can_prove_equal(tirx.floormod(first, _LANES), 0):
             raise Decline(f"{describe(operand)} need not begin at a multiple of {_LANES} bytes")
@@ -91,7 +92,7 @@ def dp4a_instruction(op: Dp4a, _: LoweringContext) -> tirx.Stmt:
     """CUDA's `__dp4a`, where both vectors are words."""
     words = [tirx.reinterpret("int32", operand) for operand in (op.A, op.B)]
     total = tirx.call_pure_extern("int32", "__dp4a", *words, op.C)
-    return tirx.BufferStore(buffer_of(op.C), total, op.C.indices)
+    return tirx.BufferStore(buffer_of(op.C), total, indices_of(op.C))
 
 
 @lowering(Dp4a, target=("metal", "cuda"), variant="elements")
@@ -101,7 +102,7 @@ def dp4a_elements(op: Dp4a, _: LoweringContext) -> tirx.Stmt:
     for lane in range(_LANES):
         a, b = (converted(lane_of(operand, lane), "int32") for operand in (op.A, op.B))
         total = total + a * b
-    return tirx.BufferStore(buffer_of(op.C), total, op.C.indices)
+    return tirx.BufferStore(buffer_of(op.C), total, indices_of(op.C))
 
 
 def reference(A: np.ndarray, B: np.ndarray, C: int) -> int:

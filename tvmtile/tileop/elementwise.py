@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from tvm import DataType, ir, tirx
 
-from tvmtile._tvm import buffer_of
+from tvmtile._tvm import buffer_of, ranges_of
 from tvmtile.ir.operands import constant, dtype_of
 from tvmtile.ir.rewriting import nest
 from tvmtile.ir.scopes import is_fragment
@@ -15,19 +15,19 @@ from tvmtile.ir.types import Index
 
 def moving_axes(operand: ir.TensorRegion) -> list[int]:
     """The axes of a region along which it has more than one element, as far as is known."""
-    return [axis for axis, r in enumerate(operand.region) if constant(r.extent) != 1]
+    return [axis for axis, r in enumerate(ranges_of(operand)) if constant(r.extent) != 1]
 
 
 def _looped_axes(operand: ir.TensorRegion) -> list[int]:
     """The axes of a region that loops run over: of a single element, the last one."""
-    return moving_axes(operand) or [len(operand.region) - 1]
+    return moving_axes(operand) or [len(ranges_of(operand)) - 1]
 
 
 def _picked_axes(operand: ir.TensorRegion) -> list[int]:
     """The axes of a fragment of which a region has one index of several: not all threads hold it."""
     if not is_fragment(buffer_of(operand)):
         return []
-    shape = zip(operand.region, buffer_of(operand).ty.shape, strict=True)
+    shape = zip(ranges_of(operand), buffer_of(operand).ty.shape, strict=True)
     return [
         axis for axis, (r, size) in enumerate(shape) if constant(r.extent) == 1 != constant(size)
     ]
@@ -47,7 +47,7 @@ def over_region(
     offset an axis, 0 along axes without a loop; the axes of `without` get none. The loops are parallel,
     as elementwise work is, or serial where the body is not elementwise.
     """
-    extents = [r.extent for r in operand.region]
+    extents = [r.extent for r in ranges_of(operand)]
     over = {*_looped_axes(operand), *_picked_axes(operand)}
     looped = [axis for axis in range(len(extents)) if axis in over and axis not in without]
 
@@ -64,7 +64,7 @@ def element(operand: ir.TensorRegion, offsets: Sequence[Index]) -> list[ir.Expr]
     """The indices of the element at `offsets` from a region's origin."""
     return [
         r.min if isinstance(offset, int) and offset == 0 else r.min + offset
-        for r, offset in zip(operand.region, offsets, strict=True)
+        for r, offset in zip(ranges_of(operand), offsets, strict=True)
     ]
 
 
@@ -83,7 +83,7 @@ def matching_offsets(
     if not without and _are_alike(source, target):
         return list(offsets)
     moving = [offsets[axis] for axis in _looped_axes(source) if axis not in without]
-    matching: list[Index] = [0] * len(target.region)
+    matching: list[Index] = [0] * len(ranges_of(target))
     for axis, offset in zip(_looped_axes(target), moving, strict=False):
         matching[axis] = offset
     return matching
@@ -91,7 +91,7 @@ def matching_offsets(
 
 def _are_alike(a: ir.TensorRegion, b: ir.TensorRegion) -> bool:
     """Tell whether two regions of a shape have their units along the same axes."""
-    return len(a.region) == len(b.region) and moving_axes(a) == moving_axes(b)
+    return len(ranges_of(a)) == len(ranges_of(b)) and moving_axes(a) == moving_axes(b)
 
 
 def converted(value: ir.Expr, dtype: str) -> ir.Expr:
@@ -123,5 +123,5 @@ def _is_left_by_holders(src: ir.TensorRegion, dst: ir.TensorRegion) -> bool:
     picked = _picked_axes(src)
     if not picked or is_fragment(buffer_of(dst)):
         return False
-    is_known = all(constant(src.region[axis].min) is not None for axis in picked)
+    is_known = all(constant(ranges_of(src)[axis].min) is not None for axis in picked)
     return is_known or _are_alike(src, dst)

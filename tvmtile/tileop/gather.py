@@ -15,7 +15,7 @@ import numpy as np
 from tvm import ir, tirx
 from tvm.target import Target
 
-from tvmtile._tvm import buffer_of, is_buffer_var
+from tvmtile._tvm import buffer_of, indices_of, is_buffer_var, ranges_of
 from tvmtile.errors import InvalidOperand, ShapeMismatch, UnsupportedDtype
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.math import as_expr
@@ -212,7 +212,7 @@ class MoveRows(TileOp):
                 value = converted(inside, dtype_of(self.tensor))
                 return tirx.BufferStore(buffer_of(self.tensor), value, place)
             value = converted(tirx.BufferLoad(buffer_of(self.tensor), place), dtype_of(self.tile))
-            return tirx.BufferStore(buffer_of(inside), value, inside.indices)
+            return tirx.BufferStore(buffer_of(inside), value, indices_of(inside))
 
         return seq([*before, nest(list(oriented(self.tile)), move)])
 
@@ -243,7 +243,9 @@ class MoveRows(TileOp):
         """The same of a tile of indices."""
 
         def load(i: ir.Var) -> Any:
-            indices = [r.min + (0 if constant(r.extent) == 1 else i) for r in self._index.region]
+            indices = [
+                r.min + (0 if constant(r.extent) == 1 else i) for r in ranges_of(self._index)
+            ]
             return tirx.BufferLoad(buffer_of(self._index), indices)
 
         if not self.scatter:

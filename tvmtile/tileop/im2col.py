@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_of
+from tvmtile._tvm import buffer_of, ranges_of
 from tvmtile.compat.ignored import warn_ignored
 from tvmtile.errors import InvalidOperand, UnsupportedDtype
 from tvmtile.frontend.emit import emit
@@ -121,8 +121,8 @@ class Im2col(TileOp):
         return (extent + 2 * self.pad - self.dilation * (self.kernel - 1) - 1) // self.stride + 1
 
     def as_loops(self) -> tirx.Stmt:
-        batch, height, width, channels = (r.extent for r in self.img.region)
-        rows, columns = (r.extent for r in self.col.region[-2:])
+        batch, height, width, channels = (r.extent for r in ranges_of(self.img))
+        rows, columns = (r.extent for r in ranges_of(self.col)[-2:])
         out_height, out_width = self.output_extent(height), self.output_extent(width)
 
         def body(offsets: list[Index]) -> tirx.Stmt:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import buffer_of
+from tvmtile._tvm import buffer_of, indices_of, ranges_of
 from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.values import as_condition
 from tvmtile.ir.operands import check_bounds, constant, describe, dtype_of, extents_of
@@ -86,7 +86,7 @@ class MatrixProduct(TileOp):
                     tirx.AllocBuffer(total),
                     tirx.BufferStore(total, start, [0]),
                     for_loop(number, count, tirx.BufferStore(total, held + a * b, [0])),
-                    tirx.BufferStore(buffer_of(target), result, target.indices),
+                    tirx.BufferStore(buffer_of(target), result, indices_of(target)),
                 ]
             )
 
@@ -139,6 +139,6 @@ def element_of(
     """The element of a matrix, or of its transpose, at a row and a column."""
     if transposed:
         row, column = column, row
-    *outer, rows, columns = operand.region
+    *outer, rows, columns = ranges_of(operand)
     indices = [*(axis.min for axis in outer), rows.min + row, columns.min + column]
     return tirx.BufferLoad(buffer_of(operand), indices)

@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_of, is_buffer_var
+from tvmtile._tvm import buffer_of, is_buffer_var, ranges_of
 from tvmtile.codegen import cuda, metal
 from tvmtile.compat.ignored import warn_ignored
 from tvmtile.frontend.emit import emit
@@ -119,7 +119,7 @@ def print_packed(op: Print, _: LoweringContext) -> tirx.Stmt:
 def print_tile_packed(op: PrintTile, _: LoweringContext) -> tirx.Stmt:
     """Copy the tile, which need not be contiguous, and call `show_tile` with a pointer to the copy."""
     dtype = _shown_dtype(dtype_of(op.src))
-    extents = [r.extent for r in op.src.region]
+    extents = [r.extent for r in ranges_of(op.src)]
     shown = tirx.decl_buffer(extents, dtype, name="shown", scope="local")
 
     def body(offsets: list[Index]) -> tirx.Stmt:
@@ -153,7 +153,7 @@ def print_tile_log(op: PrintTile, context: LoweringContext) -> tirx.Stmt:
 
     if moving_axes(op.src):
         return over_region(op.src, body)
-    return nest([1], lambda _: body([0] * len(op.src.region)))
+    return nest([1], lambda _: body([0] * len(ranges_of(op.src))))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import numpy as np
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import buffer_of
+from tvmtile._tvm import buffer_of, ranges_of
 from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.emit import emit, require_program
 from tvmtile.frontend.operands import check_operand
@@ -111,7 +111,7 @@ def quantifier_elements(op: Quantifier, _: LoweringContext) -> tirx.Stmt:
 
     start = total.starting_from(tirx.const(0 if op.kind == "any" else 1, "int32"))
     visit = over_region(op.src, look, kind=tirx.ForKind.SERIAL)
-    indices = element(op.dst, [0] * len(op.dst.region))
+    indices = element(op.dst, [0] * len(ranges_of(op.dst)))
     answer = tirx.BufferStore(buffer_of(op.dst), total.value != tirx.const(0, "int32"), indices)
     return seq([start, visit, answer])
 
@@ -130,7 +130,7 @@ def quantifier_threads(op: Quantifier, context: LoweringContext) -> tirx.Stmt:
 
     none = tirx.const(0 if op.kind == "any" else 1, "int32")
     holds = tirx.BufferLoad(answer, [0]) != tirx.const(0, "int32")
-    indices = element(op.dst, [0] * len(op.dst.region))
+    indices = element(op.dst, [0] * len(ranges_of(op.dst)))
     return seq(
         [
             tirx.AllocBuffer(found),

@@ -13,7 +13,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_of
+from tvmtile._tvm import buffer_of, indices_of
 from tvmtile.compat.ignored import warn_ignored
 from tvmtile.errors import (
     InvalidOperand,
@@ -269,7 +269,9 @@ def reducer_init_elements(op: ReducerInit, _: LoweringContext) -> tirx.Stmt:
 def reducer_update_store(op: ReducerUpdate, _: LoweringContext) -> tirx.Stmt:
     """Iterations run one after the other, so a total is an ordinary element."""
     combiner = _combiner_of(op.name, op.dst)
-    return tirx.BufferStore(buffer_of(op.dst), combiner.combine(op.value, op.dst), op.dst.indices)
+    return tirx.BufferStore(
+        buffer_of(op.dst), combiner.combine(op.value, op.dst), indices_of(op.dst)
+    )
 
 
 @lowering(FinalizeReducer, target="llvm", variant="elements")
@@ -297,7 +299,7 @@ def reducer_init_threads(op: ReducerInit, context: LoweringContext) -> tirx.Stmt
 def reducer_update_own(op: ReducerUpdate, _: LoweringContext) -> tirx.Stmt:
     """The totals are the thread's own."""
     total = COMBINERS[op.kind].combine(op.value, op.dst)
-    return tirx.BufferStore(buffer_of(op.dst), total, op.dst.indices)
+    return tirx.BufferStore(buffer_of(op.dst), total, indices_of(op.dst))
 
 
 @lowering(FinalizeReducer, target=_GPUS, variant="threads")

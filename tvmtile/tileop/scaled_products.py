@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tvm import ir, tirx
 from tvm.target import Target
 
-from tvmtile._tvm import buffer_of, is_buffer_var
+from tvmtile._tvm import buffer_of, indices_of, is_buffer_var, ranges_of
 from tvmtile.errors import ShapeMismatch
 from tvmtile.frontend.block_scales import e8m0_to_float
 from tvmtile.frontend.dtypes import cast
@@ -153,7 +153,7 @@ class ScaledProduct:
             value = part * (a * b) if is_one_factor else part * a * b
             target = element_of(self.op.C, False, i, j)
             result = converted(converted(target, "float32") + value, dtype_of(self.op.C))
-            return tirx.BufferStore(buffer_of(target), result, target.indices)
+            return tirx.BufferStore(buffer_of(target), result, indices_of(target))
 
         return [*loads_a, *loads_b], nest([self.op.m, self.op.n], add)
 
@@ -246,7 +246,7 @@ def matrix_shape(operand: ir.Expr) -> tuple[int, ...]:
 
 def _at(scale: ir.TensorRegion, place: Sequence[Any]) -> ir.Expr:
     """The element of a region at a place; extents of 1 may be missing in it."""
-    axes = list(scale.region)
+    axes = list(ranges_of(scale))
     place = list(place)
     if len(place) > len(axes):
         raise ShapeMismatch(f"fp8_scaled_matmul: {describe(scale)} has {len(axes)} axes")
@@ -267,8 +267,8 @@ def _tile_like(operand: ir.TensorRegion, dtype: str, scope: str) -> ir.TensorReg
 
 def _part(operand: ir.TensorRegion, axis: int, first: int, extent: ir.Expr) -> ir.TensorRegion:
     """The part of a matrix along its rows (0) or columns (1)."""
-    origin = [r.min for r in operand.region]
-    extents = [r.extent for r in operand.region]
+    origin = [r.min for r in ranges_of(operand)]
+    extents = [r.extent for r in ranges_of(operand)]
     place = len(origin) - 2 + axis
     origin[place], extents[place] = origin[place] + first, extent
     return region(buffer_of(operand), origin, extents)

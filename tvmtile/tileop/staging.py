@@ -47,7 +47,7 @@ def uses_of(tensor: ir.Var, context: LoweringContext) -> list[Access]:
 
 def allocated(tile: ir.Var, context: LoweringContext) -> ir.Var | None:
     """The tile like this one through which the same threads' operators before went to the tensor."""
-    tiles = (node.buffer for node in context.setup if isinstance(node, tirx.AllocBuffer))
+    tiles = (buffer_of(node) for node in context.setup if isinstance(node, tirx.AllocBuffer))
     return next((t for t in tiles if t.name == tile.name and structural_equal(t.ty, tile.ty)), None)
 
 
@@ -71,9 +71,9 @@ def bytes_taken(op: TileOp, context: LoweringContext) -> int:
 
     def take(node: tirx.AllocBuffer) -> None:
         nonlocal taken
-        if is_shared(node.buffer):
-            taken += -(-bytes_of(node.buffer) // unit) * unit
-            known.add(node.buffer.name)
+        if is_shared(buffer_of(node)):
+            taken += -(-bytes_of(buffer_of(node)) // unit) * unit
+            known.add(buffer_of(node).name)
 
     walk(seq([*context.setup, context.launch.body]), (tirx.AllocBuffer, take))
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_of
+from tvmtile._tvm import buffer_of, ranges_of
 from tvmtile.compat.ignored import warn_ignored
 from tvmtile.errors import InvalidOperand, ShapeMismatch
 from tvmtile.frontend.emit import emit
@@ -78,7 +78,7 @@ class Transpose(TileOp):
     def as_loops(self) -> tirx.Stmt:
         def body(offsets: list[Index]) -> tirx.Stmt:
             *batch, row, column = offsets
-            count = len(self.src.region) - 2
+            count = len(ranges_of(self.src)) - 2
             source = element(self.src, [*([0] * count + batch)[len(batch) :], column, row])
             value = converted(tirx.BufferLoad(buffer_of(self.src), source), dtype_of(self.dst))
             return tirx.BufferStore(buffer_of(self.dst), value, element(self.dst, offsets))

@@ -16,7 +16,7 @@ from typing import Any
 from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import buffer_of
+from tvmtile._tvm import buffer_of, indices_of, ranges_of
 from tvmtile.ir.operands import as_int32, constant, dtype_of
 from tvmtile.ir.rewriting import for_loop, seq
 from tvmtile.ir.scopes import is_global
@@ -33,7 +33,7 @@ def is_vectorizable(operand: ir.TensorRegion, axis: int) -> bool:
     """Tell whether neighbours along an axis are neighbours in memory, of a dtype with vectors."""
     strides = buffer_of(operand).ty.strides
     contiguous = not strides or constant(strides[-1]) == 1
-    return contiguous and axis == len(operand.region) - 1 and dtype_of(operand) in _DTYPES
+    return contiguous and axis == len(ranges_of(operand)) - 1 and dtype_of(operand) in _DTYPES
 
 
 def lies_inside(operand: ir.TensorRegion, analyzer: Analyzer) -> bool:
@@ -47,7 +47,7 @@ def lies_inside(operand: ir.TensorRegion, analyzer: Analyzer) -> bool:
         return True
     return all(
         analyzer.can_prove(r.min >= 0) and analyzer.can_prove(r.min + r.extent <= extent)
-        for r, extent in zip(operand.region, buffer.ty.shape, strict=True)
+        for r, extent in zip(ranges_of(operand), buffer.ty.shape, strict=True)
     )
 
 
@@ -84,7 +84,7 @@ def ramp(base: Index, lanes: int) -> Any:
 
 def lane_of(load: ir.TensorLoad, lane: int) -> ir.TensorLoad:
     """The load of one lane of a vector of neighbours."""
-    *outer, last = load.indices
+    *outer, last = indices_of(load)
     assert isinstance(last, tirx.Ramp), "a vector of neighbours"
     return tirx.BufferLoad(buffer_of(load), [*outer, last.base + lane * last.stride])
 

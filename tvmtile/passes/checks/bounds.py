@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from tvm import ir, tirx
 from tvm.sym import ConstIntBound, ProofStrength
 
-from tvmtile._tvm import buffer_of, mapped
+from tvmtile._tvm import buffer_of, indices_of, mapped, ranges_of
 from tvmtile.ir.asynchronous import issued
 from tvmtile.ir.calls import is_if_then_else
 from tvmtile.ir.operands import constant, describe
@@ -163,17 +163,17 @@ class Bounds(ScopedRewriter):
 
     def _visit_operand(self, operand: ir.Expr) -> None:
         if type(operand) is ir.TensorRegion:
-            ends = [(r.min, r.min + r.extent - 1) for r in operand.region]
+            ends = [(r.min, r.min + r.extent - 1) for r in ranges_of(operand)]
             self._note(buffer_of(operand), ends, lambda: operand)
         elif type(operand) is ir.TensorLoad:
             self.visit_load(operand)
 
     def visit_load(self, node: ir.TensorLoad) -> ir.Expr:
-        self._note(buffer_of(node), map(ends_of, node.indices), lambda: node)
+        self._note(buffer_of(node), map(ends_of, indices_of(node)), lambda: node)
         return self.descend(node)
 
     def _look_at_store(self, node: tirx.BufferStore) -> None:
-        buffer, indices = node.buffer, node.indices
+        buffer, indices = buffer_of(node), indices_of(node)
         self._note(buffer, map(ends_of, indices), lambda: tirx.BufferLoad(buffer, indices))
         self.descend(node)
 

@@ -13,7 +13,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
-from tvmtile._tvm import Mutator, buffer_of, is_buffer_var, mapped, mutated, nodes_in
+from tvmtile._tvm import Mutator, buffer_of, indices_of, is_buffer_var, mapped, mutated, nodes_in
 from tvmtile.codegen.names import in_c
 from tvmtile.errors import InvalidOperand, NoLowering
 from tvmtile.ir.alignment import WIDEST, failure_of, itemsize, origins, unaligned
@@ -112,8 +112,8 @@ def _accesses(body: tirx.Stmt) -> Iterator[tuple[ir.Var, int, Any]]:
         if isinstance(node, ir.Call):
             yield from _of_call(node)
             continue
-        buffer = buffer_of(node) if isinstance(node, ir.TensorLoad) else node.buffer
-        last = node.indices[-1] if len(node.indices) else None
+        buffer = buffer_of(node)
+        last = indices_of(node)[-1] if len(indices_of(node)) else None
         if isinstance(last, tirx.Ramp) and is_global(buffer):
             size = itemsize(buffer) * int(last.lanes)
             yield buffer, min(size & -size, WIDEST), node

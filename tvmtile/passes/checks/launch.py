@@ -109,9 +109,9 @@ class _Construct:
 
 
 def _mbarrier(node: tirx.AllocBuffer) -> str | None:
-    if not is_mbarrier(node.buffer):
+    if not is_mbarrier(buffer_of(node)):
         return None
-    return "alloc_cluster_barrier" if is_cluster_mbarrier(node.buffer) else "alloc_barrier"
+    return "alloc_cluster_barrier" if is_cluster_mbarrier(buffer_of(node)) else "alloc_barrier"
 
 
 _CONSTRUCTS = (
@@ -182,7 +182,7 @@ def refuse_host_accesses(func: tirx.PrimFunc, capability: GpuCapability) -> None
         func.body,
         (tirx.For, loop),
         (tirx.AttrStmt, attribute),
-        (tirx.BufferStore, lambda store, _: refuse(store.buffer, "written", store)),
+        (tirx.BufferStore, lambda store, _: refuse(buffer_of(store), "written", store)),
         (ir.TensorLoad, lambda load, _: refuse(buffer_of(load), "read", load)),
     )
 
@@ -290,7 +290,7 @@ _OTHER_DTYPES = {"float64": "use float32 for this tile", "int4": _BYTES, "uint4"
 
 def _check_extents(kernel: tirx.For, capability: GpuCapability) -> None:
     for node in nodes_in(kernel, tirx.AllocBuffer):
-        tile = node.buffer
+        tile = buffer_of(node)
         if not is_shared(tile) or all(constant(extent) is not None for extent in tile.ty.shape):
             continue
         raise InvalidOperand(

@@ -9,7 +9,7 @@ from typing import Any
 
 from tvm import DataType, ir, tirx
 
-from tvmtile._tvm import Mutator, buffer_of, mutated, nodes_in
+from tvmtile._tvm import Mutator, buffer_of, indices_of, mutated, nodes_in
 from tvmtile.analysis.accesses import Access, accesses_of, kernels_of, let_values, uses
 from tvmtile.errors import InvalidOperand, NestingError, OutOfBounds, SourceLocation, warn
 from tvmtile.ir.calls import is_if_then_else, takes_address
@@ -170,8 +170,8 @@ class _Bounds:
         )
 
     def _alloc(self, node: tirx.AllocBuffer, mutator: Mutator) -> tirx.Stmt:
-        if not is_global(node.buffer):
-            self._tiles.add(node.buffer)
+        if not is_global(buffer_of(node)):
+            self._tiles.add(buffer_of(node))
         return mutator.default_mutate(node)
 
     def _bind(self, node: tirx.Bind, mutator: Mutator) -> tirx.Stmt:
@@ -209,13 +209,13 @@ class _Bounds:
 
     def _store(self, store: tirx.BufferStore, mutator: Mutator) -> tirx.Stmt:
         self._location = location_of(store)
-        self._check(store.buffer, store.indices)
+        self._check(buffer_of(store), indices_of(store))
         mutator.default_mutate(store)
         self._location = None
         return store
 
     def _load(self, load: ir.TensorLoad, mutator: Mutator) -> ir.Expr:
-        self._check(buffer_of(load), load.indices)
+        self._check(buffer_of(load), indices_of(load))
         return mutator.default_mutate(load)
 
     def _check(self, buffer: ir.Var, indices: Sequence[ir.Expr]) -> None:
@@ -345,7 +345,7 @@ def _misuse(access: Access, problem: str, remedy: str) -> InvalidOperand:
 
 def _check_values(kernel: tirx.For) -> None:
     """Warn of tiles that are accumulated into, or read, and have no value."""
-    allocated = {each.buffer for each in nodes_in(kernel, tirx.AllocBuffer)}
+    allocated = {buffer_of(each) for each in nodes_in(kernel, tirx.AllocBuffer)}
     accesses = [each for each in accesses_of(kernel) if each.buffer in allocated]
     written: set[ir.Var] = set()
     for access in accesses:

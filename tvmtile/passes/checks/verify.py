@@ -19,7 +19,7 @@ from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 from tvm.tirx.analysis import verify_well_formed
 
-from tvmtile._tvm import is_buffer_var, nodes_in, walk
+from tvmtile._tvm import buffer_of, is_buffer_var, nodes_in, walk
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.errors import VerifyError
 from tvmtile.ir.annotations import STAGES_ANNOTATION
@@ -34,7 +34,7 @@ from tvmtile.ir.kernels import (
     leaves_loop,
     without_root_block,
 )
-from tvmtile.ir.nodes import cached_per_node
+from tvmtile.ir.nodes import once_per_node
 from tvmtile.ir.operands import describe
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.passes import Property, contract_of
@@ -78,7 +78,7 @@ def parallel_loops_are_nests(func: tirx.PrimFunc) -> Iterator[str]:
 def tiles_within_bounds(func: tirx.PrimFunc) -> Iterator[str]:
     """No access certainly lies outside a buffer, tensors and their views apart."""
     aliases = Aliases(func.body)
-    allocated = {each.buffer for each in nodes_in(func.body, tirx.AllocBuffer)}
+    allocated = {buffer_of(each) for each in nodes_in(func.body, tirx.AllocBuffer)}
     views = (view for view in aliases.views if aliases.root(view) not in allocated)
     yield from Bounds(ignored=[*filter(is_buffer_var, func.params), *views]).check(func)
 
@@ -150,9 +150,9 @@ def _no_loop(is_such: Callable[[tirx.For], bool], what: str) -> Invariant:
 
 def _no_fragment(is_such: Callable[[ir.Var], bool], what: str) -> Invariant:
     return lambda func: (
-        f"{describe(each.buffer)} {what}"
+        f"{describe(buffer_of(each))} {what}"
         for each in _contents(func).allocations
-        if is_fragment(each.buffer) and is_such(each.buffer)
+        if is_fragment(buffer_of(each)) and is_such(buffer_of(each))
     )
 
 
@@ -210,7 +210,7 @@ class _Contents:
     """Those of operators of tvmtile."""
 
 
-@cached_per_node
+@once_per_node
 def _contents_of(body: tirx.Stmt) -> _Contents:
     found = nodes_in(body, (tirx.For, tirx.AllocBuffer, ir.Call))  # one walk, after each pass
     calls = (node for node in found if isinstance(node, ir.Call))

@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, buffer_of, mapped, mutated
+from tvmtile._tvm import Mutator, buffer_of, mapped, mutated, ranges_of
 from tvmtile.analysis.accesses import Access, accesses_of, let_values
 from tvmtile.ir.extents import linear_in
 from tvmtile.ir.kernels import Launch, leaves_loop, target_of, with_kernels
@@ -65,7 +65,7 @@ class _InPlace:
         result: tirx.Stmt = mutator.default_mutate(node)
         for statement in node.seq:
             if isinstance(statement, tirx.AllocBuffer) and isinstance(result, tirx.SeqStmt):
-                result = self._without_tile(result, statement.buffer)
+                result = self._without_tile(result, buffer_of(statement))
         return result
 
     def _without_tile(self, node: tirx.SeqStmt, tile: ir.Var) -> tirx.Stmt:
@@ -112,37 +112,39 @@ class _InPlace:
         buffer = buffer_of(goal)
         if not is_global(buffer) or len(self._uses(buffer)) != 1:
             return False
-        shape = [constant(r.extent) for r in source.region]
-        outer = [1] * (len(goal.region) - len(shape))
-        if [constant(r.extent) for r in goal.region] != [*outer, *shape]:
+        shape = [constant(r.extent) for r in ranges_of(source)]
+        outer = [1] * (len(ranges_of(goal)) - len(shape))
+        if [constant(r.extent) for r in ranges_of(goal)] != [*outer, *shape]:
             return False
-        known = all(reads_no_memory(r.min) for r in goal.region) and not any(
-            variable in defined_in(node) for r in goal.region for variable in variables_of(r.min)
+        known = all(reads_no_memory(r.min) for r in ranges_of(goal)) and not any(
+            variable in defined_in(node)
+            for r in ranges_of(goal)
+            for variable in variables_of(r.min)
         )
         return known and self._is_inside(goal) and self._is_of_one_block(goal)
 
     def _without_names(self, goal: ir.TensorRegion) -> ir.TensorRegion:
         """The region by what names stand for, which may be bound behind the tile's allocation."""
-        origin = [r.min for r in goal.region]
+        origin = [r.min for r in ranges_of(goal)]
         while any(variable in self._names for each in origin for variable in variables_of(each)):
             origin = [substitute(each, self._names) for each in origin]
-        return region(buffer_of(goal), origin, [r.extent for r in goal.region])
+        return region(buffer_of(goal), origin, [r.extent for r in ranges_of(goal)])
 
     def _is_inside(self, goal: ir.TensorRegion) -> bool:
         return all(
             self._context.analyzer.can_prove(tirx.all(r.min >= 0, r.min + r.extent <= size))
-            for r, size in zip(goal.region, buffer_of(goal).ty.shape, strict=True)
+            for r, size in zip(ranges_of(goal), buffer_of(goal).ty.shape, strict=True)
         )
 
     def _is_of_one_block(self, goal: ir.TensorRegion) -> bool:
         axes = []
         for block in self._blocks:
             index = block.loop_var
-            mine = [a for a, r in enumerate(goal.region) if mentions(r.min, index)]
+            mine = [a for a, r in enumerate(ranges_of(goal)) if mentions(r.min, index)]
             if len(mine) != 1:
                 return False
-            linear = linear_in(goal.region[mine[0]].min, index)
-            if linear is None or abs(linear[0]) < (constant(goal.region[mine[0]].extent) or 0):
+            linear = linear_in(ranges_of(goal)[mine[0]].min, index)
+            if linear is None or abs(linear[0]) < (constant(ranges_of(goal)[mine[0]].extent) or 0):
                 return False
             axes += mine
         return len(set(axes)) == len(axes)
@@ -183,7 +185,7 @@ def _may_skip(node: tirx.SeqStmt, tile: ir.Var, copy: tirx.Stmt) -> bool:
 
 
 def _allocates(statement: tirx.Stmt, tile: ir.Var) -> bool:
-    return isinstance(statement, tirx.AllocBuffer) and statement.buffer.same_as(tile)
+    return isinstance(statement, tirx.AllocBuffer) and buffer_of(statement).same_as(tile)
 
 
 def _is(operand: Any, tile: ir.Var) -> bool:

@@ -10,7 +10,7 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import buffer_of, mapped
+from tvmtile._tvm import buffer_of, mapped, ranges_of
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.kernels import leaves_loop, with_kernels
@@ -95,8 +95,10 @@ def _at(op: TileOp, variable: ir.Var, value: ir.Expr) -> TileOp:
     for item in fields(op):
         operand = getattr(op, item.name)
         if isinstance(operand, ir.TensorRegion):
-            origin = [simplify(substitute(r.min, {variable: value})) for r in operand.region]
-            extents = [simplify(substitute(r.extent, {variable: value})) for r in operand.region]
+            origin = [simplify(substitute(r.min, {variable: value})) for r in ranges_of(operand)]
+            extents = [
+                simplify(substitute(r.extent, {variable: value})) for r in ranges_of(operand)
+            ]
             op = op.with_operand(item.name, region(buffer_of(operand), origin, extents))
     return op
 
@@ -107,7 +109,7 @@ def _adds_to(op: TileOp, tile: ir.TensorRegion) -> bool:
     def is_it(operand: Any) -> bool:
         return bool(tvm_ffi.structural_equal(operand, tile))
 
-    reads = [o for o in op.reads() if getattr(o, "source", None) is not None]
+    reads = [o for o in op.reads() if isinstance(o, (ir.TensorRegion, ir.TensorLoad))]
     mine = [o for o in reads if buffer_of(o).same_as(buffer_of(tile))]
     writes = op.writes()
     is_sum = op.is_product and len(mine) == 1 and len(writes) == 1

@@ -9,7 +9,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm_ffi import structural_equal
 
-from tvmtile._tvm import Mutator, Replacement, buffer_of, mutated, nodes_in
+from tvmtile._tvm import Mutator, Replacement, buffer_of, indices_of, mutated, nodes_in, ranges_of
 from tvmtile.errors import SourceLocation
 from tvmtile.ir.calls import is_if_then_else, op_name, takes_address
 from tvmtile.ir.divisions import DIVISIONS, divides_integers
@@ -74,7 +74,7 @@ class _Checks(ScopedRewriter):
         return self._checked(node, node.value)
 
     def visit_store(self, node: tirx.BufferStore) -> tirx.Stmt:
-        return self._checked(node, node.value, tirx.BufferLoad(node.buffer, node.indices))
+        return self._checked(node, node.value, tirx.BufferLoad(buffer_of(node), indices_of(node)))
 
     def _checked(self, node: tirx.Stmt, *expressions: Any) -> tirx.Stmt:
         return seq([*self._checks(node, *expressions), node])
@@ -153,13 +153,13 @@ class _Division:
 def _uses_in(
     expressions: Iterable[ir.Expr], location: SourceLocation | None
 ) -> list[_Access | _Division]:
-    uses = _IndexUses(location)
+    uses = _Uses(location)
     for expression in expressions:
         uses.visit(expression)
     return uses.found
 
 
-class _IndexUses:
+class _Uses:
     """Collects the uses of tiles, and divisions, in expressions: those in an index before its own."""
 
     def __init__(self, location: SourceLocation | None) -> None:
@@ -211,15 +211,17 @@ class _IndexUses:
             condition, true_value, false_value = call.args
             self._cases(condition, true_value, false_value, mutator)
         elif takes_address(call):
-            for index in getattr(call.args[0], "indices", ()):
-                mutator.mutate(index)  # the element's address, which is not used yet
+            if isinstance(call.args[0], ir.TensorLoad):  # its address, which is not used yet
+                for index in indices_of(call.args[0]):
+                    mutator.mutate(index)
         else:
             mutator.default_mutate(call)
         return call
 
     def _load(self, load: ir.TensorLoad, mutator: Mutator) -> ir.Expr:
         mutator.default_mutate(load)
-        self._note(buffer_of(load), load.indices, [_last(index) for index in load.indices], load)
+        indices = indices_of(load)
+        self._note(buffer_of(load), indices, [_last(index) for index in indices], load)
         return load
 
     def _division(self, node: Binary, mutator: Mutator) -> ir.Expr:
@@ -233,9 +235,9 @@ class _IndexUses:
     def _region(self, region: ir.TensorRegion, mutator: Mutator) -> ir.Expr:
         mutator.default_mutate(region)
         outer = self._guards  # a region without elements lies nowhere
-        self._guards += tuple(r.extent > 0 for r in region.region if constant(r.extent) is None)
-        high = [r.min + r.extent - 1 for r in region.region]
-        self._note(buffer_of(region), [r.min for r in region.region], high, region)
+        self._guards += tuple(r.extent > 0 for r in ranges_of(region) if constant(r.extent) is None)
+        high = [r.min + r.extent - 1 for r in ranges_of(region)]
+        self._note(buffer_of(region), [r.min for r in ranges_of(region)], high, region)
         self._guards = outer
         return region
 

@@ -8,7 +8,7 @@ from tvm.ir.transform import PassContext
 from tvm.tirx.analysis import undefined_vars
 from tvm_ffi import structural_equal
 
-from tvmtile._tvm import is_buffer_var, mapped, nodes_in
+from tvmtile._tvm import buffer_of, is_buffer_var, mapped, nodes_in
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.rewriting import replace_loop, seq
 
@@ -43,7 +43,7 @@ class _Outlined:
         self.functions: list[tuple[ir.GlobalVar, tirx.PrimFunc]] = []
         self._name = name
         self._target = (func.attrs or {}).get("target")
-        self._views = {view.buffer: view for view in nodes_in(func.body, tirx.DeclBuffer)}
+        self._views = {buffer_of(view): view for view in nodes_in(func.body, tirx.DeclBuffer)}
 
     def visit(self, branch: tirx.IfThenElse) -> tirx.Stmt:
         alone, pool = branch.then_case, branch.else_case

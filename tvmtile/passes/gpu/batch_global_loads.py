@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, buffer_of, mutated
+from tvmtile._tvm import Mutator, buffer_of, indices_of, mutated
 from tvmtile.ir.kernels import flattened, with_kernels
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -63,8 +63,8 @@ class _Copy:
         arrays = {self.word: words}
         for stmt in self.store:
             if isinstance(stmt, tirx.DeclBuffer) and _is_view(stmt, self.word):
-                shape = (self.at_once * stmt.buffer.ty.shape[0],)
-                arrays[stmt.buffer] = retyped(stmt.buffer, shape=shape)
+                shape = (self.at_once * buffer_of(stmt).ty.shape[0],)
+                arrays[buffer_of(stmt)] = retyped(buffer_of(stmt), shape=shape)
         variable = self.loop.loop_var
         number = ir.Var(variable.name, variable.ty)
         batch = ir.Var(f"{variable.name}_batch", variable.ty)
@@ -94,19 +94,19 @@ def _with_arrays(
     def load(node: ir.TensorLoad, mutator: Mutator) -> ir.Expr:
         if buffer_of(node) not in arrays:
             return mutator.default_mutate(node)
-        return tirx.BufferLoad(arrays[buffer_of(node)], places(buffer_of(node), node.indices))
+        return tirx.BufferLoad(arrays[buffer_of(node)], places(buffer_of(node), indices_of(node)))
 
     def store(node: tirx.BufferStore, mutator: Mutator) -> tirx.Stmt:
         result = mutator.default_mutate(node)
-        if node.buffer not in arrays:
+        if buffer_of(node) not in arrays:
             return result
-        place = places(node.buffer, node.indices)
-        return tirx.BufferStore(arrays[node.buffer], result.value, place, span=node.span)
+        place = places(buffer_of(node), indices_of(node))
+        return tirx.BufferStore(arrays[buffer_of(node)], result.value, place, span=node.span)
 
     def declare(node: tirx.DeclBuffer, mutator: Mutator) -> tirx.Stmt:
-        if node.buffer not in arrays:
+        if buffer_of(node) not in arrays:
             return mutator.default_mutate(node)
-        return tirx.DeclBuffer(arrays[node.buffer], data=words.data, span=node.span)
+        return tirx.DeclBuffer(arrays[buffer_of(node)], data=words.data, span=node.span)
 
     return mutated(
         stmt, (ir.TensorLoad, load), (tirx.BufferStore, store), (tirx.DeclBuffer, declare)
@@ -120,7 +120,7 @@ def _copy_by_words(loop: tirx.For) -> _Copy | None:
     parts = list(flattened(loop.body))
     if len(parts) < 3 or not isinstance(parts[0], tirx.AllocBuffer):
         return None
-    word, load, *store = parts[0].buffer, *parts[1:]
+    word, load, *store = buffer_of(parts[0]), *parts[1:]
     size = constant(word.ty.shape[0]) if is_private(word) and len(word.ty.shape) == 1 else None
     if not size or not _loads(load, word) or not _stores(store, word):
         return None
@@ -136,16 +136,16 @@ def _loads(stmt: tirx.Stmt, word: ir.Var) -> bool:
     value = stmt.body.value
     loads = contains(value, ir.TensorLoad)
     others = contains(value, ir.TensorLoad, lambda load: not is_global(buffer_of(load)))
-    return stmt.body.buffer.same_as(word) and loads and not others and not has_effect(value)
+    return buffer_of(stmt.body).same_as(word) and loads and not others and not has_effect(value)
 
 
 def _stores(stmts: list[tirx.Stmt], word: ir.Var) -> bool:
     """Tell whether statements are names of memory and a store of the word to shared memory."""
     *names, last = stmts
-    if not isinstance(last, tirx.BufferStore) or not is_shared(last.buffer):
+    if not isinstance(last, tirx.BufferStore) or not is_shared(buffer_of(last)):
         return False
     declared = [name for name in names if isinstance(name, tirx.DeclBuffer)]
-    views = {word, *(name.buffer for name in declared if _is_view(name, word))}
+    views = {word, *(buffer_of(name) for name in declared if _is_view(name, word))}
     is_word = isinstance(last.value, ir.TensorLoad) and buffer_of(last.value) in views
     return is_word and len(declared) == len(names)
 

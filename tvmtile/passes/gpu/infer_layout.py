@@ -10,7 +10,7 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.target import Target
 
-from tvmtile._tvm import Mutator, mapped, mutated, nodes_in
+from tvmtile._tvm import Mutator, buffer_of, mapped, mutated, nodes_in
 from tvmtile.analysis.accesses import Access
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.nest_accesses import elements_of, sample
@@ -62,7 +62,9 @@ def InferLayout(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def _with_layouts(loop: tirx.For, context: LoweringContext) -> tirx.For:
     while True:
         fragments = [
-            each.buffer for each in nodes_in(loop, tirx.AllocBuffer) if is_fragment(each.buffer)
+            buffer_of(each)
+            for each in nodes_in(loop, tirx.AllocBuffer)
+            if is_fragment(buffer_of(each))
         ]
         inference = Inference(loop, context, fragments)
         viewed = [Conflict(fragment, None) for fragment in _viewed(loop)]

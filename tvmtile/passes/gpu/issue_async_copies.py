@@ -9,7 +9,7 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import buffer_of
+from tvmtile._tvm import buffer_of, indices_of
 from tvmtile.ir.asynchronous import issue
 from tvmtile.ir.calls import is_if_then_else
 from tvmtile.ir.conditions import conjuncts
@@ -33,7 +33,7 @@ def as_async_copies(
     if move is None:
         return None
     for size in _SIZES:
-        lanes = size // bytes_of(move.store.buffer)
+        lanes = size // bytes_of(buffer_of(move.store))
         if lanes and extent % lanes == 0:
             found = _in_pieces(variable, extent // lanes, lanes, move, analyzer, token)
             if found is not None:
@@ -55,7 +55,7 @@ class _Move:
 
 
 def _move_of(body: tirx.Stmt) -> _Move | None:
-    if not isinstance(body, tirx.BufferStore) or not is_shared(body.buffer):
+    if not isinstance(body, tirx.BufferStore) or not is_shared(buffer_of(body)):
         return None
     value, conditions = body.value, ()
     if isinstance(value, ir.Call):
@@ -65,8 +65,8 @@ def _move_of(body: tirx.Stmt) -> _Move | None:
     if not isinstance(value, ir.TensorLoad) or not is_global(buffer_of(value)):
         return None
     if (
-        buffer_of(value).ty.dtype != body.buffer.ty.dtype
-        or not 0 < bytes_of(body.buffer) <= LARGEST
+        buffer_of(value).ty.dtype != buffer_of(body).ty.dtype
+        or not 0 < bytes_of(buffer_of(body)) <= LARGEST
     ):
         return None
     return _Move(body, value, conditions)
@@ -86,14 +86,14 @@ def _in_pieces(
     analyzer.bind(lane, ir.Range(0, lanes))
     first = piece * lanes if count > 1 else tirx.const(0, dtype)
     move = move.substituted({variable: first + lane})
-    target = contiguous_base(move.store.buffer, move.store.indices, lane, lanes, analyzer)
-    source = contiguous_base(buffer_of(move.load), move.load.indices, lane, lanes, analyzer)
-    if source is None or target is None or len(target) != len(move.store.indices):
+    target = contiguous_base(buffer_of(move.store), indices_of(move.store), lane, lanes, analyzer)
+    source = contiguous_base(buffer_of(move.load), indices_of(move.load), lane, lanes, analyzer)
+    if source is None or target is None or len(target) != len(indices_of(move.store)):
         return None
     read = _bytes_inside(move, lane, lanes, analyzer)
     if read is None:
         return None
-    size = lanes * bytes_of(move.store.buffer)
+    size = lanes * bytes_of(buffer_of(move.store))
     copy = _copy(move.substituted({lane: tirx.const(0, dtype)}), size, read, analyzer, token)
     return copy if count == 1 else for_loop(piece, count, copy, tirx.ForKind.UNROLLED)
 
@@ -106,8 +106,8 @@ def _copy(move: _Move, size: int, read: ir.Expr, analyzer: Analyzer, token: str)
     target, source = (
         T.address_of(tirx.BufferLoad(buffer, [analyzer.simplify(index) for index in indices]))
         for buffer, indices in (
-            (move.store.buffer, move.store.indices),
-            (buffer_of(move.load), move.load.indices),
+            (buffer_of(move.store), indices_of(move.store)),
+            (buffer_of(move.load), indices_of(move.load)),
         )
     )
     rest = () if constant(read) == size else (read,)
@@ -129,13 +129,13 @@ def _bytes_inside(move: _Move, lane: ir.Var, lanes: int, analyzer: Analyzer) -> 
             inside.append(bound.condition)
         else:
             count = tirx.min(count, tirx.max(bound.left, 0))
-    number = tirx.Cast("uint32", count * bytes_of(move.store.buffer))
+    number = tirx.Cast("uint32", count * bytes_of(buffer_of(move.store)))
     read = analyzer.simplify(number)
     return tirx.Select(tirx.all(*inside), read, tirx.const(0, "uint32")) if inside else read
 
 
 @dataclass(frozen=True)
-class _LaneBound:
+class _Bound:
     """The bound that a condition on a lane index sets for a piece."""
 
     condition: ir.Expr
@@ -148,7 +148,7 @@ class _LaneBound:
     """
 
 
-def _bound(condition: ir.Expr, lane: ir.Var, lanes: int, analyzer: Analyzer) -> _LaneBound | None:
+def _bound(condition: ir.Expr, lane: ir.Var, lanes: int, analyzer: Analyzer) -> _Bound | None:
     if not isinstance(condition, tirx.LT | tirx.GE):
         return None
     index, limit = condition.a, condition.b
@@ -163,7 +163,7 @@ def _bound(condition: ir.Expr, lane: ir.Var, lanes: int, analyzer: Analyzer) -> 
 
     first = type(condition)(base, limit)
     if is_whole(base) and is_whole(limit):
-        return _LaneBound(first, is_of_all=True)
+        return _Bound(first, is_of_all=True)
     if isinstance(condition, tirx.GE):
         return None
-    return _LaneBound(first, is_of_all=False, left=tirx.Cast("int32", limit - base))
+    return _Bound(first, is_of_all=False, left=tirx.Cast("int32", limit - base))

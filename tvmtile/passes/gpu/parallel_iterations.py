@@ -10,7 +10,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import Mutator, buffer_of, mutated, nodes_in
+from tvmtile._tvm import Mutator, buffer_of, indices_of, mutated, nodes_in
 from tvmtile.analysis.nests import Nest
 from tvmtile.errors import VerifyError
 from tvmtile.ir.kernels import flattened
@@ -35,7 +35,7 @@ from tvmtile.passes.gpu.vectorize_accesses import vectorized, without_invariant
 from tvmtile.passes.unrolling import most_iterations
 
 
-class ThreadIterations:
+class Iterations:
     """The iterations of a nest that one thread does."""
 
     def __init__(
@@ -216,7 +216,7 @@ def _steps(body: tirx.Stmt) -> list[tirx.Stmt]:
     if any(isinstance(s, tirx.Bind | tirx.AllocBuffer | tirx.DeclBuffer) for s in statements):
         return [body]
     done_once = filter(_is_for_others, statements)
-    written = {store.buffer for each in done_once for store in nodes_in(each, tirx.BufferStore)}
+    written = {buffer_of(store) for each in done_once for store in nodes_in(each, tirx.BufferStore)}
     kept = [each for each in statements if not _is_for_others(each)]
     if not any(mentions(each, buffer) for each in kept for buffer in written):
         return [body]
@@ -244,14 +244,14 @@ def _with_own_arrays(
         own = mine.get(buffer_of(node))
         if own is None:
             return mutator.default_mutate(node)
-        indices = [*numbers, *(mutator.mutate(index) for index in node.indices)]
+        indices = [*numbers, *(mutator.mutate(index) for index in indices_of(node))]
         return tirx.BufferLoad(own, indices, node.span)
 
     def store(node: tirx.BufferStore, mutator: Mutator) -> tirx.Stmt:
-        own = mine.get(node.buffer)
+        own = mine.get(buffer_of(node))
         if own is None:
             return mutator.default_mutate(node)
-        indices = [*numbers, *(mutator.mutate(index) for index in node.indices)]
+        indices = [*numbers, *(mutator.mutate(index) for index in indices_of(node))]
         return tirx.BufferStore(own, mutator.mutate(node.value), indices, span=node.span)
 
     if not mine:
@@ -262,17 +262,17 @@ def _with_own_arrays(
 
 def _private_in(stmt: tirx.Stmt) -> list[ir.Var]:
     """The private arrays that a statement stores to and does not allocate."""
-    own = {node.buffer for node in nodes_in(stmt, tirx.AllocBuffer)}
-    stored = dict.fromkeys(store.buffer for store in nodes_in(stmt, tirx.BufferStore))
+    own = {buffer_of(node) for node in nodes_in(stmt, tirx.AllocBuffer)}
+    stored = dict.fromkeys(buffer_of(store) for store in nodes_in(stmt, tirx.BufferStore))
     return [each for each in stored if is_private(each) and each not in own]
 
 
 def _begins(steps: list[tirx.Stmt], buffer: ir.Var) -> bool:
     """Tell whether an iteration sets an array before it uses it."""
     first = next(stmt for step in steps for stmt in _inside(step) if mentions(stmt, buffer))
-    if not isinstance(first, tirx.BufferStore) or not first.buffer.same_as(buffer):
+    if not isinstance(first, tirx.BufferStore) or not buffer_of(first).same_as(buffer):
         return False
-    return not any(mentions(part, buffer) for part in (first.value, *first.indices))
+    return not any(mentions(part, buffer) for part in (first.value, *indices_of(first)))
 
 
 def _inside(stmt: tirx.Stmt) -> Iterator[tirx.Stmt]:
@@ -296,7 +296,7 @@ def _done_by(owner: Any, body: tirx.Stmt) -> tirx.Stmt:
             )
 
         def visit_store(self, node: tirx.BufferStore) -> tirx.Stmt:
-            if is_in_registers(node.buffer):
+            if is_in_registers(buffer_of(node)):
                 return node
             return tirx.IfThenElse(owner, node, None)
 
@@ -312,9 +312,9 @@ def _is_for_others(stmt: tirx.Stmt) -> bool:
     One of the threads that repeat it is enough then, and the others must not even read what its
     conditions and values depend on: that one may be writing it.
     """
-    own = {node.buffer for node in nodes_in(stmt, tirx.AllocBuffer)}
+    own = {buffer_of(node) for node in nodes_in(stmt, tirx.AllocBuffer)}
 
     def is_kept(store: tirx.BufferStore) -> bool:
-        return is_in_registers(store.buffer) and store.buffer not in own
+        return is_in_registers(buffer_of(store)) and buffer_of(store) not in own
 
     return not contains(stmt, tirx.BufferStore, is_kept)

@@ -21,12 +21,12 @@ _Path = tuple[int, ...]
 
 def fenced_products(launch: Launch) -> set[tirx.Stmt]:
     """The products of a kernel before which threads have to make their writes visible."""
-    fences = _ProductFences(launch.body)
+    fences = _Fences(launch.body)
     fences.follow(launch.body, frozenset())  # a block's and a thread's loop have one iteration
     return fences.needed
 
 
-class _ProductFences(Forward[frozenset[ir.Var]]):
+class _Fences(Forward[frozenset[ir.Var]]):
     """Products whose operands threads may have written since the last fence.
 
     A matrix unit reads shared memory by another way than threads write it. The state is the tiles that
@@ -56,7 +56,7 @@ class _ProductFences(Forward[frozenset[ir.Var]]):
             self._note(each, (*path, self._branches) if in_branch else path)
         if isinstance(stmt, tirx.For | tirx.While) and contains(stmt, tirx.Evaluate, _lets_go):
             self._let_go()  # in the next iteration
-        if inside or (isinstance(stmt, tirx.BufferStore) and is_private(stmt.buffer)):
+        if inside or (isinstance(stmt, tirx.BufferStore) and is_private(buffer_of(stmt))):
             return
         if product_in(stmt) is not None:
             self._products[stmt] = path

@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, buffer_of, mapped, mutated
+from tvmtile._tvm import Mutator, buffer_of, indices_of, mapped, mutated
 from tvmtile.analysis.accesses import Access, accesses_of
 from tvmtile.analysis.linearity import is_linear
 from tvmtile.analysis.nests import Nest
@@ -57,7 +57,7 @@ def ReduceBehindLoops(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def _behind_loops(kernel: tirx.For) -> tirx.For:
     tried: set[ir.Var] = set()
     while (group := next_group(kernel, tried)) is not None:
-        rewriter = _GroupRewriter(group, kernel)
+        rewriter = _Rewriter(group, kernel)
         launch = Launch(kernel)
         body = rewriter.rewrite(launch.body)
         if rewriter.found:
@@ -66,7 +66,7 @@ def _behind_loops(kernel: tirx.For) -> tirx.For:
     return kernel
 
 
-class _GroupRewriter:
+class _Rewriter:
     """Puts the parts in place of the buffers of a group, from a first sum to a last one."""
 
     def __init__(self, group: SumGroup, kernel: tirx.For) -> None:
@@ -203,14 +203,14 @@ class _GroupRewriter:
     def _nest(self, loop: tirx.For) -> tirx.Stmt | None:
         """A nest that stores to parts what it stores to a buffer, if that is linear."""
         store = store_of(loop)
-        if store is None or store.buffer not in self._group.parts:
+        if store is None or buffer_of(store) not in self._group.parts:
             return None
         variables = Nest(loop).variables
 
         def is_element(load: ir.TensorLoad) -> bool | None:
             if buffer_of(load) not in self._group.parts:
                 return False
-            pairs = zip(load.indices, variables, strict=True)
+            pairs = zip(indices_of(load), variables, strict=True)
             return all(index.same_as(variable) for index, variable in pairs) or None
 
         if not is_linear(store.value, is_element):
@@ -222,7 +222,7 @@ class _GroupRewriter:
             part = self._group.parts.get(buffer_of(load))
             return load if part is None else tirx.BufferLoad(part, indices)
 
-        part = self._group.parts[store.buffer]
+        part = self._group.parts[buffer_of(store)]
         value = mapped(store.value, (ir.TensorLoad, load_part))
         body: tirx.Stmt = tirx.BufferStore(part, value, indices, store.span)
         for variable, extent in reversed(list(zip(indices, part.ty.shape, strict=True))):
@@ -254,4 +254,6 @@ def _without_unused(body: tirx.Stmt, group: SumGroup) -> tirx.Stmt:
     """A statement without the allocations of buffers that are not used any more."""
     unused = {buffer for buffer in group.parts if not _accesses(body, buffer)}
 
-    return without(body, lambda each: isinstance(each, tirx.AllocBuffer) and each.buffer in unused)
+    return without(
+        body, lambda each: isinstance(each, tirx.AllocBuffer) and buffer_of(each) in unused
+    )

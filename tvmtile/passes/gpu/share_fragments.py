@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, buffer_of, mutated
+from tvmtile._tvm import Mutator, buffer_of, indices_of, mutated
 from tvmtile.analysis.accesses import Access, accesses_of
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.kernels import Launch, is_parallel, with_kernels, with_launch_body
@@ -40,7 +40,7 @@ def ShareFragments(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 @dataclass
-class _FragmentUses:
+class _Uses:
     """The accesses to a fragment: in nests and operators, and by single statements."""
 
     together: list[Access]
@@ -50,16 +50,16 @@ class _FragmentUses:
 def _computed_in_loops(body: tirx.Stmt) -> list[ir.Var]:
     """The fragments that serial loops compute, and that statements outside of them read."""
     aliased = Aliases(body).aliased
-    uses: dict[ir.Var, _FragmentUses] = {}
+    uses: dict[ir.Var, _Uses] = {}
     for access in accesses_of(body):
         if is_fragment(access.buffer) and access.buffer not in aliased:
-            of_buffer = uses.setdefault(access.buffer, _FragmentUses([], []))
+            of_buffer = uses.setdefault(access.buffer, _Uses([], []))
             is_alone = access.operator is None and not any(map(is_parallel, access.loops))
             (of_buffer.alone if is_alone else of_buffer.together).append(access)
     return [fragment for fragment, each in uses.items() if _is_worth_it(fragment, each)]
 
 
-def _is_worth_it(fragment: ir.Var, uses: _FragmentUses) -> bool:
+def _is_worth_it(fragment: ir.Var, uses: _Uses) -> bool:
     extents = [constant(extent) for extent in fragment.ty.shape]
     if None in extents or math.prod(e or 1 for e in extents) < _FEW or not uses.alone:
         return False
@@ -119,7 +119,7 @@ def _copied(statements: Sequence[tirx.Stmt], fragment: ir.Var) -> list[tirx.Stmt
         result = mutator.default_mutate(node)
         if not buffer_of(node).same_as(fragment):
             return result
-        return tirx.BufferLoad(whole, list(result.indices))
+        return tirx.BufferLoad(whole, list(indices_of(result)))
 
     def loop(node: tirx.For, mutator: Mutator) -> tirx.Stmt:
         return node if is_parallel(node) else mutator.default_mutate(node)

@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, buffer_of, mutated, nodes_in
+from tvmtile._tvm import Mutator, buffer_of, indices_of, mutated, nodes_in
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.nests import Nest
 from tvmtile.ir.combiners import accumulator_dtype
@@ -104,7 +104,7 @@ def _accumulators(kernel: tirx.For, result: ir.Var) -> list[ir.Var]:
         store = store_of(loop)
         if store is None:
             return loop if is_parallel(loop) else mutator.default_mutate(loop)
-        total = store.buffer
+        total = buffer_of(store)
         if is_fragment(total) and all(mentions(store.value, each) for each in (total, result)):
             found[total] = None
         return loop
@@ -119,9 +119,9 @@ def store_of(loop: tirx.For) -> tirx.BufferStore | None:
     if nest_ is None or not isinstance(nest_.body, tirx.BufferStore):
         return None
     store = nest_.body
-    shape = [constant(extent) for extent in store.buffer.ty.shape]
+    shape = [constant(extent) for extent in buffer_of(store).ty.shape]
     at_zero = all(constant(each.min) == 0 for each in nest_.loops)
-    if not at_zero or nest_.extents != shape or len(store.indices) != len(shape):
+    if not at_zero or nest_.extents != shape or len(indices_of(store)) != len(shape):
         return None
-    pairs = zip(store.indices, nest_.variables, strict=True)
+    pairs = zip(indices_of(store), nest_.variables, strict=True)
     return store if all(index.same_as(variable) for index, variable in pairs) else None

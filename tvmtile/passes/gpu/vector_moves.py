@@ -9,7 +9,7 @@ import tvm_ffi
 from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import Mutator, buffer_of, mutated
+from tvmtile._tvm import Mutator, buffer_of, indices_of, mutated
 from tvmtile.ir.calls import takes_address
 from tvmtile.ir.extents import is_power_of_two
 from tvmtile.ir.index_width import count_of, is_large, widened
@@ -28,7 +28,7 @@ _LANES = 4
 
 
 @dataclass(frozen=True)
-class _LoadedVector:
+class _Loaded:
     """Contiguous elements loaded as a vector."""
 
     load: ir.TensorLoad
@@ -51,7 +51,7 @@ class Moves:
         self._extent = extent
         self._analyzer = analyzer
         self._span = span
-        self.loaded: list[_LoadedVector] = []
+        self.loaded: list[_Loaded] = []
         self.before: list[tirx.Stmt] = []
         self.after: list[tirx.Stmt] = []
 
@@ -59,7 +59,7 @@ class Moves:
         """Load the elements as a vector, if they are contiguous in memory."""
         if any(tvm_ffi.structural_equal(load, seen.load) for seen in self.loaded):
             return
-        repeats, first = 1, self._first(buffer_of(load), load.indices)
+        repeats, first = 1, self._first(buffer_of(load), indices_of(load))
         while first is None and repeats < self._extent and self._extent % (2 * repeats) == 0:
             repeats *= 2
             first = self._first_of_repeated(load, repeats)
@@ -67,7 +67,7 @@ class Moves:
             return
         count = self._extent // repeats
         array = self._array(buffer_of(load), count)
-        self.loaded.append(_LoadedVector(load, array, first, repeats))
+        self.loaded.append(_Loaded(load, array, first, repeats))
         move = self._move(array, _START, buffer_of(load), first, count)
         self.before += [tirx.AllocBuffer(array), move]
 
@@ -79,8 +79,8 @@ class Moves:
         if op is None or op.is_tile or len(op.writes()) != 1 or self._extent % 2:
             return None
         (written,) = op.writes()
-        first = self._first(buffer_of(written), written.indices)
-        if first is None or len(first) != len(written.indices):
+        first = self._first(buffer_of(written), indices_of(written))
+        if first is None or len(first) != len(indices_of(written)):
             return None
         *outer, last = first
         lanes = min(self._extent, _LANES)
@@ -99,7 +99,7 @@ class Moves:
         self._analyzer.bind(group, ir.Range(0, count))
         self._analyzer.bind(within, ir.Range(0, repeats))
         split = {self._variable: group * repeats + within}
-        indices = [self._analyzer.simplify(substitute(index, split)) for index in load.indices]
+        indices = [self._analyzer.simplify(substitute(index, split)) for index in indices_of(load)]
         if any(mentions(index, within) for index in indices):
             return None
         return contiguous_base(buffer_of(load), indices, group, count, self._analyzer)
@@ -112,10 +112,12 @@ class Moves:
     def direct(self, store: tirx.BufferStore) -> tirx.Stmt | None:
         """A move from memory to memory, where the store does nothing else."""
         (loaded,) = self.loaded
-        target = self._first(store.buffer, store.indices)
+        target = self._first(buffer_of(store), indices_of(store))
         if target is None or not loaded.load.same_as(store.value) or loaded.repeats > 1:
             return None
-        return self._move(store.buffer, target, buffer_of(loaded.load), loaded.first, self._extent)
+        return self._move(
+            buffer_of(store), target, buffer_of(loaded.load), loaded.first, self._extent
+        )
 
     def with_loads_replaced(self, body: tirx.Stmt) -> tirx.Stmt:
         def replace(node: ir.TensorLoad, mutator: Mutator) -> ir.Expr:
@@ -131,12 +133,12 @@ class Moves:
         return mutated(body, (ir.TensorLoad, replace), (ir.Call, call))
 
     def with_store_replaced(self, store: tirx.BufferStore) -> tirx.Stmt:
-        first = self._first(store.buffer, store.indices)
+        first = self._first(buffer_of(store), indices_of(store))
         if first is None:
             return store
-        array = self._array(store.buffer, self._extent)
+        array = self._array(buffer_of(store), self._extent)
         self.before.append(tirx.AllocBuffer(array))
-        self.after.append(self._move(store.buffer, first, array, _START, self._extent))
+        self.after.append(self._move(buffer_of(store), first, array, _START, self._extent))
         return tirx.BufferStore(array, store.value, [self._variable], span=store.span)
 
     def _first(self, buffer: ir.Var, indices: Sequence[ir.Expr]) -> list[ir.Expr] | None:

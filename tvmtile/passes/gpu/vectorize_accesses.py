@@ -13,7 +13,7 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import Mutator, buffer_of, mutated
+from tvmtile._tvm import Mutator, buffer_of, indices_of, mutated
 from tvmtile.ir.calls import is_if_then_else
 from tvmtile.ir.conditions import conjuncts
 from tvmtile.ir.kernels import flattened
@@ -113,7 +113,8 @@ def _choice(body: tirx.Stmt) -> tirx.IfThenElse | None:
         return None
     condition, *values = body.value.args
     then_case, else_case = (
-        tirx.BufferStore(body.buffer, value, body.indices, span=body.span) for value in values
+        tirx.BufferStore(buffer_of(body), value, indices_of(body), span=body.span)
+        for value in values
     )
     return tirx.IfThenElse(condition, then_case, else_case)
 
@@ -147,7 +148,7 @@ def _stores_registers(body: tirx.Stmt) -> bool:
     statements = list(flattened(body))
     if not all(isinstance(x, tirx.Bind | tirx.BufferStore) for x in statements):
         return False
-    stored = {x.buffer for x in statements if isinstance(x, tirx.BufferStore)}
+    stored = {buffer_of(x) for x in statements if isinstance(x, tirx.BufferStore)}
     return all(map(is_in_registers, stored)) and not contains(
         body, ir.TensorLoad, lambda load: buffer_of(load) in stored
     )
@@ -180,5 +181,5 @@ def _loads_in(body: tirx.Stmt) -> list[ir.TensorLoad]:
     return [
         node
         for node in found
-        if not any(contains(index, ir.Var, names.__contains__) for index in node.indices)
+        if not any(contains(index, ir.Var, names.__contains__) for index in indices_of(node))
     ]

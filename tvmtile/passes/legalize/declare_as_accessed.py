@@ -39,7 +39,7 @@ def DeclareAsAccessed(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
         return func
     aliases = Aliases(func.body)
     accessed: dict[ir.Var, set[str]] = {
-        each.buffer: set() for each in nodes_in(func.body, tirx.AllocBuffer)
+        buffer_of(each): set() for each in nodes_in(func.body, tirx.AllocBuffer)
     }
     for node in nodes_in(func.body, (tirx.BufferStore, ir.TensorLoad)):
         buffer = buffer_of(node)
@@ -57,7 +57,7 @@ def _with(changed: dict[ir.Var, ir.Var], body: tirx.Stmt) -> tirx.Stmt:
     def view(node: tirx.DeclBuffer) -> tirx.DeclBuffer:
         for old, new in pointers:
             if tvm_ffi.structural_equal(node.data, old):
-                return tirx.DeclBuffer(node.buffer, data=new, span=node.span)
+                return tirx.DeclBuffer(buffer_of(node), data=new, span=node.span)
         return node
 
     return substitute(mapped(body, (tirx.DeclBuffer, view)), changed)

@@ -7,9 +7,9 @@ from typing import Any
 import tvm_ffi
 from tvm import DataType, ir, tirx
 
-from tvmtile._tvm import buffer_of, is_buffer_var, nodes_in
+from tvmtile._tvm import buffer_of, indices_of, is_buffer_var, nodes_in
 from tvmtile.analysis.aliases import MAY_SHARE
-from tvmtile.codegen.opaque import opaque
+from tvmtile.codegen.once import once
 from tvmtile.ir.annotations import MAY_ALIAS
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.divisions import divides_integers
@@ -84,7 +84,7 @@ def _is_term(term: ir.Expr, value: ir.Expr) -> bool:
 _SUMS = (tirx.Add, tirx.Sub, tirx.Mul)
 
 
-def _xor_zero(value: ir.Expr) -> ir.Expr:
+def _opaque(value: ir.Expr) -> ir.Expr:
     """An exclusive `or` with zero, which is free: of its bits the analyzer knows nothing."""
     return tirx.BitwiseXor(value, tirx.const(0, str(value.ty.dtype)), value.span)
 
@@ -110,9 +110,9 @@ def _opaque_truncation(cast: tirx.Cast, scope: Scope) -> ir.Expr:
     if scope.may_be_constant(cast.value) or contains(cast.value, tirx.Sub, _may_cancel):
         if str(source).startswith("int"):
             return _in_range(cast, source, target)
-        cast = tirx.Cast(str(target), _xor_zero(cast.value), cast.span)
+        cast = tirx.Cast(str(target), _opaque(cast.value), cast.span)
     # The analyzer's range is right where all that the dtype has may come.
-    return cast if least <= low and high <= greatest else _xor_zero(cast)
+    return cast if least <= low and high <= greatest else _opaque(cast)
 
 
 def _may_cancel(difference: tirx.Sub) -> bool:
@@ -149,7 +149,7 @@ def _opaque_sum(node: Any, scope: Scope) -> Any:
         value = _plain_sum(node.value)
         if value.same_as(node.value):
             return node
-        return tirx.BufferStore(node.buffer, value, node.indices, span=node.span)
+        return tirx.BufferStore(buffer_of(node), value, indices_of(node), span=node.span)
     if not _wraps(node):
         return node
     total = type(node)(_plain_sum(node.a), _plain_sum(node.b), node.span)
@@ -161,8 +161,8 @@ def _opaque_sum(node: Any, scope: Scope) -> Any:
         _may_cancel(total) or scope.may_be_constant(total.a)
     )
     if may_fold and _is_unsigned(total):
-        total = tirx.Sub(total.a, _xor_zero(total.b), total.span)
-    return _xor_zero(total)
+        total = tirx.Sub(total.a, _opaque(total.b), total.span)
+    return _opaque(total)
 
 
 def _plain_sum(value: Any) -> Any:
@@ -184,7 +184,7 @@ def _opaque_end(comparison: Binary, scope: Scope) -> ir.Expr:
     dtype = str(DataType(str(value.ty.dtype)).with_lanes(1))
     if not scope.may_be_constant(value) and scope.bounds(value) == integer_range(dtype):
         return comparison
-    a, b = (value, _xor_zero(end)) if is_less else (_xor_zero(end), value)
+    a, b = (value, _opaque(end)) if is_less else (_opaque(end), value)
     return type(comparison)(a, b, comparison.span)
 
 
@@ -217,20 +217,22 @@ def _is_large_tensor(buffer: Any) -> bool:
 
 def _has_large_tensors(func: tirx.PrimFunc) -> bool:
     others = nodes_in(func.body, (tirx.AllocBuffer, tirx.DeclBuffer))
-    return any(map(_is_large_tensor, (*func.params, *(each.buffer for each in others))))
+    return any(map(_is_large_tensor, (*func.params, *(buffer_of(each) for each in others))))
 
 
 def _wide_load(load: ir.TensorLoad, _: Scope) -> ir.Expr:
     if not _is_large_tensor(buffer_of(load)):
         return load
-    return tirx.BufferLoad(buffer_of(load), [widened(index) for index in load.indices], load.span)
+    return tirx.BufferLoad(
+        buffer_of(load), [widened(index) for index in indices_of(load)], load.span
+    )
 
 
 def _wide_store(store: tirx.BufferStore, _: Scope) -> tirx.Stmt:
-    if not _is_large_tensor(store.buffer):
+    if not _is_large_tensor(buffer_of(store)):
         return store
-    indices = [widened(index) for index in store.indices]
-    return tirx.BufferStore(store.buffer, store.value, indices, span=store.span)
+    indices = [widened(index) for index in indices_of(store)]
+    return tirx.BufferStore(buffer_of(store), store.value, indices, span=store.span)
 
 
 def _limited_shift(shift: ir.prim.RShift, scope: Scope) -> ir.Expr:
@@ -260,14 +262,14 @@ def _guarded_remainder(remainder: Binary, scope: Scope) -> ir.Expr:
     one, minus_one = (tirx.const(number, str(dtype)) for number in (1, -1))
     chosen = tirx.Select(tirx.EQ(divisor, minus_one), one, divisor)
     result = type(remainder)(remainder.a, guarded, remainder.span)
-    return tirx.Let(divisor, opaque(remainder.b), tirx.Let(guarded, opaque(chosen), result))
+    return tirx.Let(divisor, once(remainder.b), tirx.Let(guarded, once(chosen), result))
 
 
 def _without_loop(loop: tirx.For, scope: Scope) -> tirx.Stmt:
-    trip_count = constant(scope.analyzer.simplify(loop.extent)) if _may_be_short(loop) else None
-    if trip_count is not None and trip_count <= 0:
+    trips = constant(scope.analyzer.simplify(loop.extent)) if _may_be_short(loop) else None
+    if trips is not None and trips <= 0:
         return seq([])
-    if trip_count != 1 or leaves_loop(loop.body):
+    if trips != 1 or leaves_loop(loop.body):
         return loop
     return substitute(loop.body, {loop.loop_var: loop.min})
 
@@ -285,7 +287,7 @@ def _opaque_remainder(quotient: tirx.FloorDiv, _: Scope) -> ir.Expr:
     first, second = constant(remainder.b), constant(quotient.b)
     if first is None or second is None or min(first, second) > 0:
         return quotient
-    return tirx.FloorDiv(_xor_zero(remainder), quotient.b, quotient.span)
+    return tirx.FloorDiv(_opaque(remainder), quotient.b, quotient.span)
 
 
 EXPRESSIONS = (

@@ -9,7 +9,7 @@ from typing import Any
 from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import buffer_of, mapped
+from tvmtile._tvm import buffer_of, indices_of, mapped
 from tvmtile.codegen.cpu_math import exp2_float32, exp_float32, tanh_float32
 from tvmtile.codegen.float_functions import NAMES
 from tvmtile.codegen.llvm_integers import divisor_function, wrapping_function
@@ -146,7 +146,7 @@ def _opaque_store(store: tirx.BufferStore, scope: Scope) -> tirx.Stmt:
     if scope.launch is None or not _may_be_truncated(store.value):
         return store
     value = store.value ^ scope.zeros.of(str(store.value.ty.dtype))
-    return tirx.BufferStore(store.buffer, value, store.indices, span=store.span)
+    return tirx.BufferStore(buffer_of(store), value, indices_of(store), span=store.span)
 
 
 def _may_be_truncated(value: ir.Expr) -> bool:
@@ -172,12 +172,12 @@ def _truncates_masked(func: tirx.PrimFunc) -> bool:
 
 
 def _opaque_load_index(load: ir.TensorLoad, scope: Scope) -> ir.Expr:
-    return tirx.BufferLoad(buffer_of(load), _opaque_remainders(load.indices, scope), load.span)
+    return tirx.BufferLoad(buffer_of(load), _opaque_remainders(indices_of(load), scope), load.span)
 
 
 def _opaque_store_index(store: tirx.BufferStore, scope: Scope) -> tirx.Stmt:
-    indices = _opaque_remainders(store.indices, scope)
-    return tirx.BufferStore(store.buffer, store.value, indices, span=store.span)
+    indices = _opaque_remainders(indices_of(store), scope)
+    return tirx.BufferStore(buffer_of(store), store.value, indices, span=store.span)
 
 
 def _opaque_remainders(indices: Sequence[ir.Expr], scope: Scope) -> list[ir.Expr]:

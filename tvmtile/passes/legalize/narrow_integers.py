@@ -6,6 +6,7 @@ from typing import TypeGuard
 
 from tvm import ir, tirx
 
+from tvmtile._tvm import buffer_of, indices_of
 from tvmtile.passes.legalize.rules import Rule, Scope
 
 _ARITHMETIC = (
@@ -45,7 +46,9 @@ def narrow_integers(casts: dict[str, str]) -> tuple[Rule, ...]:
         if not _is_cast(value, casts):
             return statement
         plain = value.args[1]
-        return tirx.BufferStore(statement.buffer, plain, statement.indices, span=statement.span)
+        return tirx.BufferStore(
+            buffer_of(statement), plain, indices_of(statement), span=statement.span
+        )
 
     language = "C++, of which CUDA and Metal are dialects"
     return (

@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_of
+from tvmtile._tvm import buffer_of, indices_of
 from tvmtile.codegen.device import device_pass
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.rewriting import contains
@@ -48,40 +48,38 @@ class _Narrow(ScopedRewriter):
 
     def visit_load(self, node: ir.TensorLoad) -> ir.Expr:
         load = self.descend(node)
-        if not any(map(_is_wide, load.indices)):
+        if not any(map(_is_wide, indices_of(load))):
             return load
-        return tirx.BufferLoad(buffer_of(load), list(map(self._index, load.indices)), load.span)
+        return tirx.BufferLoad(buffer_of(load), list(map(self._index, indices_of(load))), load.span)
 
     def visit_store(self, node: tirx.BufferStore) -> tirx.Stmt:
         store = self.descend(node)
-        if not any(map(_is_wide, store.indices)):
+        if not any(map(_is_wide, indices_of(store))):
             return store
-        indices = list(map(self._index, store.indices))
-        return tirx.BufferStore(store.buffer, store.value, indices, span=store.span)
+        indices = list(map(self._index, indices_of(store)))
+        return tirx.BufferStore(buffer_of(store), store.value, indices, span=store.span)
 
     def _index(self, index: ir.Expr) -> ir.Expr:
         if isinstance(index, tirx.Ramp):
             return tirx.Ramp(self._index(index.base), index.stride, index.lanes, index.span)
         return self._parts(index).wide if _is_wide(index) else index
 
-    def _parts(self, value: Any) -> _Narrowed:
+    def _parts(self, value: Any) -> _Parts:
         if isinstance(value, tirx.IntImm):
             number = int(value)
             is_small = -_LIMIT <= number < _LIMIT
-            return _Narrowed(
-                tirx.const(number, "int32") if is_small else None, value, number, number
-            )
+            return _Parts(tirx.const(number, "int32") if is_small else None, value, number, number)
         if _is_conversion(value):
-            return _Narrowed(value.value, value, *self._bounds(value.value))
+            return _Parts(value.value, value, *self._bounds(value.value))
         combine = _BOUNDS.get(type(value))
         if combine is None:
-            return _Narrowed(None, value, -_UNKNOWN, _UNKNOWN)
+            return _Parts(None, value, -_UNKNOWN, _UNKNOWN)
         a, b = self._parts(value.a), self._parts(value.b)
         low, high = combine(a, b)
         if a.narrow is None or b.narrow is None or low < -_LIMIT or high >= _LIMIT:
-            return _Narrowed(None, type(value)(a.wide, b.wide), low, high)
+            return _Parts(None, type(value)(a.wide, b.wide), low, high)
         narrow = type(value)(a.narrow, b.narrow)
-        return _Narrowed(narrow, tirx.Cast(_WIDE, narrow), low, high)
+        return _Parts(narrow, tirx.Cast(_WIDE, narrow), low, high)
 
     def _bounds(self, value: ir.Expr) -> tuple[int, int]:
         if value not in self._known:
@@ -91,7 +89,7 @@ class _Narrow(ScopedRewriter):
 
 
 @dataclass
-class _Narrowed:
+class _Parts:
     """A value in 32 bits, or None if it may not fit; the same in 64; and its bounds."""
 
     narrow: Any
@@ -100,23 +98,23 @@ class _Narrowed:
     high: int
 
 
-def _of_product(a: _Narrowed, b: _Narrowed) -> tuple[int, int]:
+def _of_product(a: _Parts, b: _Parts) -> tuple[int, int]:
     corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
     return min(corners), max(corners)
 
 
-def _of_common_bits(a: _Narrowed, b: _Narrowed) -> tuple[int, int]:
+def _of_common_bits(a: _Parts, b: _Parts) -> tuple[int, int]:
     positive = [each.high for each in (a, b) if each.low >= 0]
     return (0, min(positive)) if positive else (-_UNKNOWN, _UNKNOWN)
 
 
-def _of_shifted(a: _Narrowed, b: _Narrowed) -> tuple[int, int]:
+def _of_shifted(a: _Parts, b: _Parts) -> tuple[int, int]:
     if b.low != b.high or b.low < 0:
         return -_UNKNOWN, _UNKNOWN
     return a.low >> b.low, a.high >> b.low
 
 
-_BOUNDS: dict[type, Callable[[_Narrowed, _Narrowed], tuple[int, int]]] = {
+_BOUNDS: dict[type, Callable[[_Parts, _Parts], tuple[int, int]]] = {
     tirx.Add: lambda a, b: (a.low + b.low, a.high + b.high),
     tirx.Sub: lambda a, b: (a.low - b.high, a.high - b.low),
     tirx.Mul: _of_product,

@@ -8,12 +8,12 @@ keeps the array one of elements.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import buffer_of, mapped, walk
+from tvmtile._tvm import buffer_of, indices_of, mapped, nodes_in
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.codegen.device import device_pass
 from tvmtile.ir.kernels import with_body
@@ -30,14 +30,14 @@ def PreventVectorArrays(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
 
     def read(load: ir.TensorLoad) -> ir.Expr:
         width = lanes.get(root(buffer_of(load)))
-        last = load.indices[-1]
+        last = indices_of(load)[-1]
         if width is None or isinstance(last, tirx.Ramp):
             return load
         stride = int(analyzer.modular_set(last).coeff)
         if stride <= width or stride % width:
             return load
         hidden = tirx.bitwise_or(last, tirx.const(0, str(last.ty.dtype)))
-        return tirx.BufferLoad(buffer_of(load), [*load.indices[:-1], hidden])
+        return tirx.BufferLoad(buffer_of(load), [*indices_of(load)[:-1], hidden])
 
     return with_body(func, mapped(func.body, (ir.TensorLoad, read)))
 
@@ -45,15 +45,9 @@ def PreventVectorArrays(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
 def _vector_lanes(body: tirx.Stmt, root: Callable[[ir.Var], ir.Var]) -> dict[ir.Var, int]:
     """The widest vectors that each array is accessed as."""
     lanes: dict[ir.Var, int] = {}
-
-    def note(buffer: ir.Var, indices: Sequence[ir.Expr]) -> None:
+    for access in nodes_in(body, (tirx.BufferStore, ir.TensorLoad)):
+        indices = indices_of(access)
         if len(indices) and isinstance(indices[-1], tirx.Ramp):
-            array = root(buffer)
+            array = root(buffer_of(access))
             lanes[array] = max(lanes.get(array, 0), int(indices[-1].lanes))
-
-    walk(
-        body,
-        (tirx.BufferStore, lambda store: note(store.buffer, store.indices)),
-        (ir.TensorLoad, lambda load: note(buffer_of(load), load.indices)),
-    )
     return lanes

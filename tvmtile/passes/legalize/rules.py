@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer, ConstIntBound
 
-from tvmtile._tvm import Replacement, mapped
+from tvmtile._tvm import Replacement, buffer_of, mapped
 from tvmtile.ir.kernels import (
     Launch,
     bound_target,
@@ -136,8 +136,8 @@ class Scope(ScopedRewriter):
         """A declaration; a buffer whose extents are rewritten is another one from here on."""
         result: Any = self._mapped(node)
         own: Any = node
-        if not result.buffer.same_as(own.buffer):
-            self._renamed[own.buffer] = result.buffer
+        if not buffer_of(result).same_as(buffer_of(own)):
+            self._renamed[buffer_of(own)] = buffer_of(result)
             if len(self._renamed) == 1:
                 self._callbacks.append((ir.Var, lambda var: self._renamed.get(var, var)))
         return result

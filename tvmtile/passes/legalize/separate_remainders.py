@@ -8,7 +8,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvmtile._tvm import Replacement, buffer_of, nodes_in
+from tvmtile._tvm import Replacement, buffer_of, indices_of, nodes_in
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import prim_func_pass
@@ -66,15 +66,15 @@ class _Keeper(ScopedRewriter):
 
     def visit_load(self, node: ir.TensorLoad) -> ir.Expr:
         load = self.descend(node)
-        kept = self._kept(load.indices)
+        kept = self._kept(indices_of(load))
         return load if kept is None else tirx.BufferLoad(buffer_of(load), kept, load.span)
 
     def visit_store(self, node: tirx.BufferStore) -> tirx.Stmt:
         store = self.descend(node)
-        kept = self._kept(store.indices)
+        kept = self._kept(indices_of(store))
         if kept is None:
             return store
-        return tirx.BufferStore(store.buffer, store.value, kept, span=store.span)
+        return tirx.BufferStore(buffer_of(store), store.value, kept, span=store.span)
 
     def _kept(self, indices: Sequence[ir.Expr]) -> list[Any] | None:
         """The indices simplified where terms cancel, and one of them hidden; None as they are."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Replacement, buffer_of, is_buffer_var
+from tvmtile._tvm import Replacement, buffer_of, indices_of, is_buffer_var
 from tvmtile.ir.kernels import with_kernels
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import retyped
@@ -44,18 +44,18 @@ class _Flattener(ScopedRewriter):
         return self._flat[hash(var)][1]
 
     def visit_store(self, store: tirx.BufferStore) -> tirx.Stmt:
-        array = self._array(store.buffer)
-        if array.same_as(store.buffer):
+        array = self._array(buffer_of(store))
+        if array.same_as(buffer_of(store)):
             return self.descend(store)
-        indices = [self.mutate(index) for index in store.indices]
-        place = self._place(store.buffer, indices)
+        indices = [self.mutate(index) for index in indices_of(store)]
+        place = self._place(buffer_of(store), indices)
         return tirx.BufferStore(array, self.mutate(store.value), [place], span=store.span)
 
     def visit_load(self, load: ir.TensorLoad) -> ir.Expr:
         array = self._array(buffer_of(load))
         if array.same_as(buffer_of(load)):
             return self.descend(load)
-        indices = [self.mutate(index) for index in load.indices]
+        indices = [self.mutate(index) for index in indices_of(load)]
         return tirx.BufferLoad(array, [self._place(buffer_of(load), indices)], load.span)
 
     def _place(self, tile: ir.Var, indices: Sequence[ir.Expr]) -> ir.Expr:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_of, is_buffer_var, nodes_in
+from tvmtile._tvm import buffer_of, indices_of, is_buffer_var, nodes_in
 from tvmtile.ir.calls import takes_address
 from tvmtile.ir.extents import assume_extents_nonnegative
 from tvmtile.ir.kernels import bound_target, is_kernel, is_parallel, with_body
@@ -54,7 +54,9 @@ def _safe_values_of(func: tirx.PrimFunc) -> dict[ir.Var, ir.Expr]:
 
 def _tensors_of(func: tirx.PrimFunc) -> set[ir.Var]:
     """The tensors in global memory: parameters, their views, and targets of pointers."""
-    declared = [node.buffer for node in nodes_in(func.body, (tirx.DeclBuffer, tirx.AllocBuffer))]
+    declared = [
+        buffer_of(node) for node in nodes_in(func.body, (tirx.DeclBuffer, tirx.AllocBuffer))
+    ]
     return {*filter(is_buffer_var, func.params), *filter(is_global, declared)}
 
 
@@ -141,7 +143,7 @@ class _Guard(ScopedRewriter):
 
     def visit_load(self, node: ir.TensorLoad) -> ir.Expr:
         load = self.descend(node)
-        bindings, indices = _effects_once(load.indices)
+        bindings, indices = _effects_once(indices_of(load))
         if self._condition(buffer_of(load), indices) is None:
             return load
         lanes = [self._guarded_load(buffer_of(load), lane) for lane in _lanes(indices)]
@@ -158,8 +160,8 @@ class _Guard(ScopedRewriter):
 
     def visit_store(self, node: tirx.BufferStore) -> tirx.Stmt:
         store = self.descend(node)
-        bindings, indices = _effects_once(store.indices)
-        if self._condition(store.buffer, indices) is None:
+        bindings, indices = _effects_once(indices_of(store))
+        if self._condition(buffer_of(store), indices) is None:
             return store
         first: list[tirx.Stmt] = [tirx.Bind(var, index) for var, index in bindings]
         lanes = _lanes(indices)
@@ -180,8 +182,8 @@ class _Guard(ScopedRewriter):
     def _guarded_store(
         self, store: tirx.BufferStore, value: ir.Expr, indices: list[ir.Expr]
     ) -> tirx.Stmt:
-        inside = tirx.BufferStore(store.buffer, value, indices, span=store.span)
-        condition = self._condition(store.buffer, indices)
+        inside = tirx.BufferStore(buffer_of(store), value, indices, span=store.span)
+        condition = self._condition(buffer_of(store), indices)
         return inside if condition is None else tirx.IfThenElse(condition, inside, None)
 
     def visit_evaluate(self, node: tirx.Evaluate) -> tirx.Stmt:
@@ -207,7 +209,7 @@ class _Guard(ScopedRewriter):
     def _address(self, node: ir.Call) -> ir.Call:
         """An address is not an access: its user knows what lies inside."""
         element = node.args[0]
-        indices = [self.mutate(index) for index in element.indices]
+        indices = [self.mutate(index) for index in indices_of(element)]
         place = tirx.BufferLoad(buffer_of(element), indices)
         return ir.Call(node.op, [place], attrs=node.attrs, span=node.span, ret_ty=node.ty)
 

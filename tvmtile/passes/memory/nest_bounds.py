@@ -10,7 +10,7 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 from tvm_ffi import structural_equal
 
-from tvmtile._tvm import buffer_of
+from tvmtile._tvm import buffer_of, indices_of
 from tvmtile.analysis.nest_ranges import NestRanges
 from tvmtile.ir.rewriting import contains
 
@@ -64,11 +64,11 @@ class NestBounds(NestRanges):
         return unique
 
     def visit_load(self, node: ir.TensorLoad) -> ir.Expr:
-        self._note(buffer_of(node), node.indices)
+        self._note(buffer_of(node), indices_of(node))
         return self.descend(node)
 
     def visit_store(self, node: tirx.BufferStore) -> tirx.Stmt:
-        self._note(node.buffer, node.indices)
+        self._note(buffer_of(node), indices_of(node))
         return self.descend(node)
 
     def _note(self, buffer: ir.Var, indices: Sequence[ir.Expr]) -> None:

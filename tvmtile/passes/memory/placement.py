@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import buffer_of, is_buffer_var, mapped, nodes_in
+from tvmtile._tvm import buffer_of, indices_of, is_buffer_var, mapped, nodes_in
 from tvmtile.codegen.metal import element_of, set_element
 from tvmtile.errors import OutOfSharedMemory, VerifyError, warn
 from tvmtile.ir.alignment import least_alignments
@@ -89,7 +89,7 @@ def _allocated_in_front(loop: tirx.For | tirx.While) -> tirx.Stmt:
     found: list[tirx.Stmt] = []
 
     def take(allocation: tirx.AllocBuffer) -> tirx.Stmt:
-        if not all(isinstance(extent, tirx.IntImm) for extent in allocation.buffer.ty.shape):
+        if not all(isinstance(extent, tirx.IntImm) for extent in buffer_of(allocation).ty.shape):
             return allocation
         found.append(allocation)
         return seq([])
@@ -140,7 +140,7 @@ class _Placer(ScopedRewriter):
         return self._arrays.get(var, var)
 
     def _note(self, alloc: tirx.AllocBuffer) -> None:
-        fragment = alloc.buffer
+        fragment = buffer_of(alloc)
         if not is_fragment(fragment):
             return
         layout = layout_of(fragment)
@@ -169,11 +169,11 @@ class _Placer(ScopedRewriter):
         return super().visit_for(loop)
 
     def visit_store(self, node: tirx.BufferStore) -> tirx.Stmt:
-        if node.buffer not in self._layouts:
+        if buffer_of(node) not in self._layouts:
             return self.descend(node)
-        array = self._arrays[node.buffer]
+        array = self._arrays[buffer_of(node)]
         value = self.mutate(node.value)
-        register = self._register(node.buffer, node.indices)
+        register = self._register(buffer_of(node), indices_of(node))
         if array.ty.storage_scope == SIMDGROUP_SCOPE:
             return set_element(array, register, value)
         return tirx.BufferStore(array, value, [register], span=node.span)
@@ -182,7 +182,7 @@ class _Placer(ScopedRewriter):
         if buffer_of(node) not in self._layouts:
             return self.descend(node)
         array = self._arrays[buffer_of(node)]
-        register = self._register(buffer_of(node), node.indices)
+        register = self._register(buffer_of(node), indices_of(node))
         if array.ty.storage_scope == SIMDGROUP_SCOPE:
             return element_of(array, register)
         return tirx.BufferLoad(array, [register])
@@ -281,13 +281,13 @@ class _Sharing:
         return with_launch_body(kernel, seq([*self._allocations, body]))
 
     def _view(self, node: tirx.AllocBuffer) -> tirx.Stmt:
-        if node.buffer not in self._memory:
+        if buffer_of(node) not in self._memory:
             return node
-        words, offset = self._memory[node.buffer]
+        words, offset = self._memory[buffer_of(node)]
         data = words.data
         if offset:
-            data = T.ptr_byte_offset(data, offset, str(node.buffer.ty.dtype))
-        return tirx.DeclBuffer(node.buffer, data=data)
+            data = T.ptr_byte_offset(data, offset, str(buffer_of(node).ty.dtype))
+        return tirx.DeclBuffer(buffer_of(node), data=data)
 
 
 _STATIC_LIMIT = 48 * 1024
@@ -331,11 +331,11 @@ def _with_arena(kernel: tirx.For, capability: GpuCapability) -> tirx.For:
     dynamic: dict[ir.Var, ir.Var] = {}
 
     def part(node: tirx.AllocBuffer) -> tirx.Stmt:
-        if node.buffer not in offsets:
+        if buffer_of(node) not in offsets:
             return node
-        dtype = str(node.buffer.ty.dtype)
-        data = T.ptr_byte_offset(arena.data, offsets[node.buffer], dtype)
-        return tirx.DeclBuffer(node.buffer, data=data)
+        dtype = str(buffer_of(node).ty.dtype)
+        data = T.ptr_byte_offset(arena.data, offsets[buffer_of(node)], dtype)
+        return tirx.DeclBuffer(buffer_of(node), data=data)
 
     def place(var: ir.Var) -> ir.Var:
         if not is_buffer_var(var) or not is_shared(var) or var.same_as(arena):

@@ -16,7 +16,7 @@ from tvm import ir, tirx
 from tvm.target import Target
 from tvm.tirx.layout import ComposeLayout, Layout
 
-from tvmtile._tvm import Mutator, buffer_of, is_buffer_var, mutated
+from tvmtile._tvm import Mutator, buffer_of, indices_of, is_buffer_var, mutated, ranges_of
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
 from tvmtile.errors import InvalidOperand, SourceLocation
@@ -220,7 +220,7 @@ class SharedTiles:
         if copy is None or copy.token != CP_ASYNC.name or not takes_address(copy.operands[0]):
             return []
         (place,), size = copy.operands[0].args, constant(copy.operands[2])
-        start = place.indices[-1] * (bits_of(buffer_of(place)) // 8)
+        start = indices_of(place)[-1] * (bits_of(buffer_of(place)) // 8)
         is_part = size is not None and self.context.analyzer.can_prove_equal(
             tirx.floormod(start, size), 0
         )
@@ -242,7 +242,7 @@ def _is_load(node: ir.Expr) -> bool:
 
 def _is_part_of_a_row(operand: Any) -> bool:
     """Tell whether a region has elements of one row only, which lie in different banks anyhow."""
-    *outer, _ = operand.region
+    *outer, _ = ranges_of(operand)
     return all(constant(axis.extent) == 1 for axis in outer)
 
 

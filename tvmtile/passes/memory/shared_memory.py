@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, mutated, nodes_in
+from tvmtile._tvm import Mutator, buffer_of, mutated, nodes_in
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.ir.kernels import Launch
@@ -27,7 +27,9 @@ _DEFAULT_ALIGNMENT = 64
 
 def shared_tiles_in(kernel: tirx.For) -> list[ir.Var]:
     """The shared tiles that a kernel allocates, in program order."""
-    return [each.buffer for each in nodes_in(kernel, tirx.AllocBuffer) if is_shared(each.buffer)]
+    return [
+        buffer_of(each) for each in nodes_in(kernel, tirx.AllocBuffer) if is_shared(buffer_of(each))
+    ]
 
 
 def alignment_of(tile: ir.Var, capability: GpuCapability) -> int:
@@ -209,13 +211,13 @@ class _Lifetimes:
         return stmt
 
     def _allocate(self, node: tirx.AllocBuffer, _: Mutator) -> tirx.Stmt:
-        if is_shared(node.buffer):
-            size = allocated_bytes(node.buffer, self._capability)
-            alignment = alignment_of(node.buffer, self._capability)
-            tile = Tile(node.buffer, size, alignment, len(self._around))
-            if is_mbarrier(node.buffer):  # initialised once: nothing else may lie there
+        if is_shared(buffer_of(node)):
+            size = allocated_bytes(buffer_of(node), self._capability)
+            alignment = alignment_of(buffer_of(node), self._capability)
+            tile = Tile(buffer_of(node), size, alignment, len(self._around))
+            if is_mbarrier(buffer_of(node)):  # initialised once: nothing else may lie there
                 tile.first, tile.last = 0, sys.maxsize
-            self._by_buffer[node.buffer] = tile
+            self._by_buffer[buffer_of(node)] = tile
             self.tiles.append(tile)
         return node
 

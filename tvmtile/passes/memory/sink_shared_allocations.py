@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, mutated
+from tvmtile._tvm import Mutator, buffer_of, mutated
 from tvmtile.analysis.accesses import Access
 from tvmtile.ir.kernels import Launch, flattened, target_of, with_kernels
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -48,12 +48,12 @@ class _Allocations:
 
     def moved(self) -> tirx.For:
         for stmt in flattened(Launch(self._kernel).body):
-            if not isinstance(stmt, tirx.AllocBuffer) or not is_shared(stmt.buffer):
+            if not isinstance(stmt, tirx.AllocBuffer) or not is_shared(buffer_of(stmt)):
                 continue
-            loop = self._loop_of(stmt.buffer)
+            loop = self._loop_of(buffer_of(stmt))
             if loop is not None:
                 self._into.setdefault(loop.loop_var, []).append(stmt)
-                self._moved.add(stmt.buffer)
+                self._moved.add(buffer_of(stmt))
         if not self._moved:
             return self._kernel
         return mutated(self._kernel, (tirx.SeqStmt, self._sequence), (tirx.For, self._loop))
@@ -81,7 +81,7 @@ class _Allocations:
         kept = [
             child
             for child in node.seq
-            if not (isinstance(child, tirx.AllocBuffer) and child.buffer in self._moved)
+            if not (isinstance(child, tirx.AllocBuffer) and buffer_of(child) in self._moved)
         ]
         return seq([mutator.mutate(child) for child in kept])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_of, walk
+from tvmtile._tvm import buffer_of, indices_of, walk
 from tvmtile.errors import UnsupportedDtype
 from tvmtile.ir.operands import describe
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -39,17 +39,14 @@ def LowerNarrowFloatsOnMetal(func: tirx.PrimFunc) -> tirx.PrimFunc:
     UnsupportedDtype
         If bfloat16 is accessed by vectors.
     """
-    walk(
-        func.body,
-        (ir.TensorLoad, lambda load: _refuse_vector(buffer_of(load), load)),
-        (tirx.BufferStore, lambda store: _refuse_vector(store.buffer, store)),
-    )
+    walk(func.body, ((ir.TensorLoad, tirx.BufferStore), _refuse_vector))
     return lowered(func, "metal")
 
 
-def _refuse_vector(buffer: ir.Var, access: ir.TensorLoad | tirx.BufferStore) -> None:
+def _refuse_vector(access: ir.TensorLoad | tirx.BufferStore) -> None:
     """Refuse vector accesses that TVM's Metal generator prints as scalar ones."""
-    if str(buffer.ty.dtype) == "bfloat16" and isinstance(access.indices[-1], tirx.Ramp):
+    buffer = buffer_of(access)
+    if str(buffer.ty.dtype) == "bfloat16" and isinstance(indices_of(access)[-1], tirx.Ramp):
         raise UnsupportedDtype(
             f"{describe(buffer)} is accessed by vectors, and Metal has none of bfloat16",
             help="access its elements in a loop over T.vectorized",

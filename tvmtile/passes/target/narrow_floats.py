@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import Mutator, buffer_of, is_buffer_var, mutated, nodes_in
+from tvmtile._tvm import Mutator, buffer_of, indices_of, is_buffer_var, mutated, nodes_in
 from tvmtile.codegen import cuda, metal_floats
 from tvmtile.codegen.cuda_floats import HALVES
 from tvmtile.codegen.narrow_floats import NARROW_FLOATS, decode, encode
@@ -93,11 +93,11 @@ def _converted_registers(loop: tirx.For) -> list[ir.Var]:
     found: dict[ir.Var, None] = {}
     for cast in nodes_in(loop.body, tirx.Cast):
         load = cast.value
-        if isinstance(load, ir.TensorLoad) and loop.loop_var.same_as(load.indices[-1]):
+        if isinstance(load, ir.TensorLoad) and loop.loop_var.same_as(indices_of(load)[-1]):
             extents = [constant(extent) for extent in buffer_of(load).ty.shape]
             if is_private(buffer_of(load)) and extents == [constant(loop.extent)]:
                 found[buffer_of(load)] = None
-    written = {store.buffer for store in nodes_in(loop.body, tirx.BufferStore)}
+    written = {buffer_of(store) for store in nodes_in(loop.body, tirx.BufferStore)}
     return [buffer for buffer in found if buffer not in written]
 
 
@@ -127,7 +127,7 @@ class _Lowering:
         return contains(
             body,
             (tirx.AllocBuffer, tirx.DeclBuffer),
-            lambda node: self.narrow(node.buffer.ty.dtype),
+            lambda node: self.narrow(buffer_of(node).ty.dtype),
         ) or contains(body, (tirx.Cast, tirx.FloatImm, ir.Call), self._narrow_type)
 
     def lower(self, body: tirx.Stmt) -> tirx.Stmt:
@@ -233,20 +233,22 @@ class _Lowering:
         if not isinstance(node, ir.TensorLoad) or buffer_of(node) not in self._halves:
             return None
         variable, halves = self._halves[buffer_of(node)]
-        return tirx.BufferLoad(halves, [variable]) if variable.same_as(node.indices[0]) else None
+        return (
+            tirx.BufferLoad(halves, [variable]) if variable.same_as(indices_of(node)[0]) else None
+        )
 
     def _load(self, load: ir.TensorLoad, mutator: Mutator) -> ir.Expr:
         if self._narrow_type(load) is None:
             return mutator.default_mutate(load)
-        indices = [mutator.mutate(index) for index in load.indices]
+        indices = [mutator.mutate(index) for index in indices_of(load)]
         return tirx.BufferLoad(mutator.mutate(buffer_of(load)), indices)
 
     def _store(self, store: tirx.BufferStore, mutator: Mutator) -> tirx.Stmt:
-        indices = [mutator.mutate(index) for index in store.indices]
+        indices = [mutator.mutate(index) for index in indices_of(store)]
         before: list[tirx.Stmt] = []
         is_scalar = int(DataType(str(store.value.ty.dtype)).lanes) == 1
         with self._storing(before if self._stores_between and is_scalar else None):
-            buffer, value = mutator.mutate(store.buffer), mutator.mutate(store.value)
+            buffer, value = mutator.mutate(buffer_of(store)), mutator.mutate(store.value)
         return seq([*before, tirx.BufferStore(buffer, value, indices, store.span)])
 
     def _constant(self, number: tirx.FloatImm, _: Mutator) -> ir.Expr:

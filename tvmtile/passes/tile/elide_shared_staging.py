@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, buffer_of, mapped, mutated, nodes_in
+from tvmtile._tvm import Mutator, buffer_of, mapped, mutated, nodes_in, ranges_of
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.annotations import STAGE_ANNOTATION, STAGES_ANNOTATION
@@ -73,7 +73,7 @@ class _Direct:
         return replace_loop(loop, annotations=kept)
 
     def _without_tile(self, node: tirx.AllocBuffer) -> tirx.Stmt:
-        return seq([]) if node.buffer in self._left_out else node
+        return seq([]) if buffer_of(node) in self._left_out else node
 
     def _sequence(self, node: tirx.SeqStmt, mutator: Mutator) -> tirx.Stmt:
         return self._without_copies(mutator.default_mutate(node))
@@ -130,14 +130,14 @@ class _Direct:
             return None
         shape = [constant(extent) for extent in buffer_of(tile).ty.shape]
         # Rows and columns of the tile are the last axes of the source too.
-        outer = [1] * (len(source.region) - len(shape))
-        in_line = [constant(r.extent) for r in source.region] == [*outer, *shape]
+        outer = [1] * (len(ranges_of(source)) - len(shape))
+        in_line = [constant(r.extent) for r in ranges_of(source)] == [*outer, *shape]
         if buffer_of(tile) in self._written_by_plan:
             return None
         if (
             not is_whole(tile)
             or not in_line
-            or not all(reads_no_memory(r.min) for r in source.region)
+            or not all(reads_no_memory(r.min) for r in ranges_of(source))
         ):
             return None
         return source, tile, bool(getattr(op, "direct", None))

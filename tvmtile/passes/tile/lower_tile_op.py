@@ -7,7 +7,7 @@ from collections.abc import Collection
 from tvm import ir, tirx
 from tvm.target import Target
 
-from tvmtile._tvm import mapped
+from tvmtile._tvm import buffer_of, indices_of, mapped
 from tvmtile.errors import VerifyError
 from tvmtile.ir.asynchronous import token_of_region
 from tvmtile.ir.kernels import (
@@ -80,7 +80,7 @@ class TileOperators(GroupRewriter):
         raise NotImplementedError
 
 
-class _LowerTiles(TileOperators):
+class _Lower(TileOperators):
     def visit_for(self, loop: tirx.For) -> tirx.Stmt:
         if not is_kernel(loop):
             return super().visit_for(loop)
@@ -132,7 +132,7 @@ def _at_line_of(call: ir.Call, stmt: tirx.Stmt) -> tirx.Stmt:
     def store(node: tirx.BufferStore) -> tirx.BufferStore:
         if node.span is not None:
             return node
-        return tirx.BufferStore(node.buffer, node.value, node.indices, span=call.span)
+        return tirx.BufferStore(buffer_of(node), node.value, indices_of(node), span=call.span)
 
     return mapped(stmt, (tirx.BufferStore, store))
 
@@ -148,6 +148,6 @@ def LowerTileOp(func: tirx.PrimFunc) -> tirx.PrimFunc:
     SelectImplementation has chosen that, unless the target implements an operator in one way only.
     Afterwards a program holds loops, loads, stores and element operators only.
     """
-    lowerer = _LowerTiles(target_of(func))
+    lowerer = _Lower(target_of(func))
     body = lowerer.rewrite(func.body)
     return with_body(func, importing_llvm(body, lowerer.imports))

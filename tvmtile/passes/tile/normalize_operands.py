@@ -8,7 +8,7 @@ from dataclasses import replace
 from tvm import ir, tirx
 from tvm_ffi import structural_equal
 
-from tvmtile._tvm import mapped, nodes_in
+from tvmtile._tvm import buffer_of, mapped, nodes_in
 from tvmtile.ir.annotations import NO_TENSOR_MAPS
 from tvmtile.ir.kernels import bound_target, flattened, with_body
 from tvmtile.ir.operators import operator_of
@@ -43,7 +43,7 @@ def NormalizeOperands(func: tirx.PrimFunc) -> tirx.PrimFunc:
         expanded = None if op is None else op.expanded(target)
         if expanded is None:
             return node
-        own.update(alloc.buffer for alloc in nodes_in(expanded, tirx.AllocBuffer))
+        own.update(buffer_of(alloc) for alloc in nodes_in(expanded, tirx.AllocBuffer))
         return _with_span(expanded, node.value.span)
 
     body = mapped(func.body, (ir.Call, normalize))
@@ -64,16 +64,16 @@ def _sharing(node: tirx.SeqStmt, own: Set[ir.Var]) -> tirx.Stmt:
     kept: list[tirx.Stmt] = []
     free: list[ir.Var] = []
     for place, stmt in enumerate(statements):
-        if not isinstance(stmt, tirx.AllocBuffer) or stmt.buffer not in own:
+        if not isinstance(stmt, tirx.AllocBuffer) or buffer_of(stmt) not in own:
             kept.append(stmt)
             continue
         rest = statements[place:]
-        former = next((f for f in free if _could_be(f, stmt.buffer, rest, instead)), None)
+        former = next((f for f in free if _could_be(f, buffer_of(stmt), rest, instead)), None)
         if former is None:
-            free.append(stmt.buffer)
+            free.append(buffer_of(stmt))
             kept.append(stmt)
         else:
-            instead[stmt.buffer] = former
+            instead[buffer_of(stmt)] = former
     return substitute(seq(kept), instead) if instead else node
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Replacement, buffer_of, is_buffer_var
+from tvmtile._tvm import Replacement, buffer_of, indices_of, is_buffer_var, ranges_of
 from tvmtile.analysis.nests import Nest
 from tvmtile.errors import InvalidOperand, UnsupportedDtype
 from tvmtile.ir.calls import takes_address
@@ -76,7 +76,7 @@ class _Pack(ScopedRewriter):
         return self._values.get(var, var)
 
     def _view(self, node: tirx.DeclBuffer) -> Any:
-        buffer = node.buffer
+        buffer = buffer_of(node)
         others = [var for var in _buffers_in(node.data) if has_float4(var) != has_float4(buffer)]
         if others and not is_packed(buffer if has_float4(buffer) else others[0]):
             raise UnsupportedDtype(
@@ -150,7 +150,7 @@ class _Pack(ScopedRewriter):
     def _joined(self, first: tirx.Stmt, second: tirx.Stmt) -> tirx.Stmt | None:
         """Two iterations that store each byte once; None where it is not known that they may."""
         halves: list[list[Any]] = [list(flattened(half)) for half in (first, second)]
-        stored = [s.buffer for s in halves[0] if _stores_half(s)]
+        stored = [buffer_of(s) for s in halves[0] if _stores_half(s)]
         if _reads_any(first, stored) or not all(
             _stores_half(s) or not contains(s, tirx.BufferStore, _stores_half) for s in halves[0]
         ):
@@ -181,7 +181,7 @@ class _Pack(ScopedRewriter):
         if value is None:
             value = low | (_code(second.value) << tirx.const(4, _BYTE))
         return tirx.BufferStore(
-            self._variable(first.buffer), value, self._place(first.indices), second.span
+            self._variable(buffer_of(first)), value, self._place(indices_of(first)), second.span
         )
 
     def _moved_byte(self, low: Any, high: Any) -> Any:
@@ -189,12 +189,12 @@ class _Pack(ScopedRewriter):
         if not all(isinstance(x, ir.TensorLoad) and is_packed(buffer_of(x)) for x in (low, high)):
             return None
         same = buffer_of(low).same_as(buffer_of(high)) and all(
-            map(self.analyzer.can_prove_equal, low.indices[:-1], high.indices[:-1])
+            map(self.analyzer.can_prove_equal, indices_of(low)[:-1], indices_of(high)[:-1])
         )
-        distance = high.indices[-1] - low.indices[-1]
-        if not same or constant(distance) != 1 or not self._is_even(low.indices[-1]):
+        distance = indices_of(high)[-1] - indices_of(low)[-1]
+        if not same or constant(distance) != 1 or not self._is_even(indices_of(low)[-1]):
             return None
-        return tirx.BufferLoad(self._variable(buffer_of(low)), self._place(low.indices))
+        return tirx.BufferLoad(self._variable(buffer_of(low)), self._place(indices_of(low)))
 
     def _is_even(self, value: ir.Expr) -> bool:
         return self.analyzer.can_prove_equal(tirx.floormod(value, 2), 0)
@@ -210,7 +210,10 @@ class _Pack(ScopedRewriter):
         if not has_float4(buffer_of(node)):
             return self.descend(node)
         self._refuse_vector(node)
-        buffer, indices = self._variable(buffer_of(node)), [self.mutate(i) for i in node.indices]
+        buffer, indices = (
+            self._variable(buffer_of(node)),
+            [self.mutate(i) for i in indices_of(node)],
+        )
         if not is_packed(buffer_of(node)):
             return tirx.reinterpret(FLOAT4, tirx.BufferLoad(buffer, indices))
         byte = tirx.BufferLoad(buffer, self._place(indices))
@@ -222,12 +225,15 @@ class _Pack(ScopedRewriter):
         return tirx.reinterpret(FLOAT4, code)
 
     def visit_store(self, node: tirx.BufferStore) -> tirx.Stmt:
-        if not has_float4(node.buffer):
+        if not has_float4(buffer_of(node)):
             return self.descend(node)
         self._refuse_vector(node)
-        buffer, indices = self._variable(node.buffer), [self.mutate(i) for i in node.indices]
+        buffer, indices = (
+            self._variable(buffer_of(node)),
+            [self.mutate(i) for i in indices_of(node)],
+        )
         code = self.mutate(_code(node.value))
-        if not is_packed(node.buffer):
+        if not is_packed(buffer_of(node)):
             return tirx.BufferStore(buffer, code, indices, node.span)
         self._check_thread(node)
         place = self._place(indices)
@@ -246,10 +252,10 @@ class _Pack(ScopedRewriter):
 
     def _check_thread(self, store: tirx.BufferStore) -> None:
         """Refuse an element whose byte another thread or block may be storing to."""
-        others = self._threads if is_shared(store.buffer) else [*self._threads, *self._blocks]
-        index = self.analyzer.simplify(store.indices[-1])
+        others = self._threads if is_shared(buffer_of(store)) else [*self._threads, *self._blocks]
+        index = self.analyzer.simplify(indices_of(store)[-1])
         if not all(_is_even_in(index, var) for var in others):
-            self._refuse_store(store.buffer, store.indices, store)
+            self._refuse_store(buffer_of(store), indices_of(store), store)
 
     def _refuse_store(self, buffer: ir.Var, indices: Sequence[ir.Expr], node: tirx.Stmt) -> None:
         place = ", ".join(map(str, indices))
@@ -261,7 +267,7 @@ class _Pack(ScopedRewriter):
         )
 
     def _refuse_vector(self, node: ir.TensorLoad | tirx.BufferStore) -> None:
-        if isinstance(node.indices[-1], tirx.Ramp):
+        if isinstance(indices_of(node)[-1], tirx.Ramp):
             raise UnsupportedDtype(
                 f"{describe(buffer_of(node))} is accessed by vectors",
                 help="access its elements in a loop over T.vectorized",
@@ -289,7 +295,7 @@ class _Pack(ScopedRewriter):
 
     def _region_in_bytes(self, side: ir.TensorRegion) -> ir.TensorRegion | None:
         """The bytes of a region; None where they are not whole."""
-        origin, extents = [r.min for r in side.region], [r.extent for r in side.region]
+        origin, extents = [r.min for r in ranges_of(side)], [r.extent for r in ranges_of(side)]
         if is_packed(buffer_of(side)):
             if not (self._is_even(origin[-1]) and self._is_even(extents[-1])):
                 return None
@@ -332,7 +338,7 @@ def _shift(indices: Sequence[ir.Expr]) -> ir.Expr:
 
 
 def _stores_half(statement: tirx.Stmt) -> bool:
-    return isinstance(statement, tirx.BufferStore) and is_packed(statement.buffer)
+    return isinstance(statement, tirx.BufferStore) and is_packed(buffer_of(statement))
 
 
 def _reads_any(statement: tirx.Stmt, buffers: list[ir.Var]) -> bool:

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from tvm import ir, tirx
 from tvm_ffi import structural_equal
 
-from tvmtile._tvm import mapped, nodes_in
+from tvmtile._tvm import buffer_of, mapped, nodes_in
 from tvmtile.analysis.accesses import Access, accesses_of
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.errors import InvalidOperand
@@ -40,7 +40,7 @@ def PrivatizeFragments(func: tirx.PrimFunc) -> tirx.PrimFunc:
     def rewrite(kernel: tirx.For) -> tirx.For:
         launch = Launch(kernel)
         threads = {loop.loop_var for loop in launch.threads}
-        allocated = (alloc.buffer for alloc in nodes_in(launch.body, tirx.AllocBuffer))
+        allocated = (buffer_of(alloc) for alloc in nodes_in(launch.body, tirx.AllocBuffer))
         fragments = [each for each in allocated if each.ty.storage_scope == FRAGMENT_SCOPE]
         if not fragments or not contains(launch.body, ir.Var, threads.__contains__):
             return kernel
@@ -74,7 +74,7 @@ def _owned(body: tirx.Stmt, own: Set[ir.Var], variance: ThreadVariance) -> tirx.
         return replace_loop(loop, kind=tirx.ForKind.SERIAL) if is_filled else loop
 
     declarations = nodes_in(body, (tirx.AllocBuffer, tirx.DeclBuffer))
-    names = [each.buffer for each in declarations if variance.root(each.buffer) in own]
+    names = [buffer_of(each) for each in declarations if variance.root(buffer_of(each)) in own]
     body = mapped(body, (tirx.For, by_each))
     return substitute(body, {name: retyped(name, scope="local") for name in names})
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tvm import DataType, ir, tirx
 
-from tvmtile._tvm import Mutator, Replacement, mutated, nodes_in
+from tvmtile._tvm import Mutator, Replacement, buffer_of, indices_of, mutated, nodes_in
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.contributions import contribution
 from tvmtile.analysis.nests import Nest
@@ -145,7 +145,7 @@ class _Reducer(ScopedRewriter):
         held = len(found) * -(-held // self._threads)
         for carrying in self._around:
             if carrying.terms + held <= _MOST_CARRIED and all(
-                _times_mentioned(carrying.loop, each.store.buffer, self._aliases) == _MENTIONS
+                _times_mentioned(carrying.loop, buffer_of(each.store), self._aliases) == _MENTIONS
                 for each in found
             ):
                 carrying.terms += held
@@ -153,7 +153,7 @@ class _Reducer(ScopedRewriter):
         return None
 
     def _new(self, each: _Accumulation, shape: Any, role: str) -> ir.Var:
-        buffer = each.store.buffer
+        buffer = buffer_of(each.store)
         name = f"{buffer.name}_{role}"
         dtype = str(buffer.ty.dtype)
         self.allocated.append(tirx.decl_buffer(shape, dtype, name=name, scope=FRAGMENT_SCOPE))
@@ -186,7 +186,7 @@ def _accumulations(nest: Nest, threads: int, aliases: Aliases) -> list[_Accumula
     found = []
     for store in _stores_of_an_iteration(nest.body):
         each = _accumulation(store, nest)
-        if each is None or _times_mentioned(nest.body, store.buffer, aliases) != _MENTIONS:
+        if each is None or _times_mentioned(nest.body, buffer_of(store), aliases) != _MENTIONS:
             continue
         terms = math.prod(nest.extents[axis] or 1 for axis in each.axes)
         sums = math.prod(extent or 1 for extent in nest.extents) // terms
@@ -196,11 +196,11 @@ def _accumulations(nest: Nest, threads: int, aliases: Aliases) -> list[_Accumula
 
 
 def _accumulation(store: tirx.BufferStore, nest: Nest) -> _Accumulation | None:
-    dtype = DataType(str(store.buffer.ty.dtype))
+    dtype = DataType(str(buffer_of(store).ty.dtype))
     is_narrow_float = not str(dtype).startswith(("int", "uint")) and dtype.bits < 32
-    if store.buffer.ty.storage_scope != FRAGMENT_SCOPE or is_narrow_float:
+    if buffer_of(store).ty.storage_scope != FRAGMENT_SCOPE or is_narrow_float:
         return None
-    kept = _loops_of(store.indices, nest)
+    kept = _loops_of(indices_of(store), nest)
     axes = tuple(n for n in range(len(nest.loops)) if kept is not None and n not in kept)
     if not axes:
         return None
@@ -242,7 +242,7 @@ def _stores_of_an_iteration(body: tirx.Stmt) -> list[tirx.BufferStore]:
 def _times_mentioned(body: tirx.Stmt, buffer: ir.Var, aliases: Aliases) -> int:
     """How often a statement names the memory of a buffer."""
     mentioned = nodes_in(body, ir.Var)
-    mentioned += [node.buffer for node in nodes_in(body, tirx.AllocBuffer)]
+    mentioned += [buffer_of(node) for node in nodes_in(body, tirx.AllocBuffer)]
     return sum(aliases.root(buffer).same_as(aliases.root(var)) for var in mentioned)
 
 
@@ -250,12 +250,12 @@ def _place(store: tirx.BufferStore, nest: Nest) -> ir.TensorRegion:
     """The elements that all iterations of a nest store to."""
     extents = []
     origin = []
-    for index in store.indices:
+    for index in indices_of(store):
         is_constant = constant(index) is not None
         origin.append(index if is_constant else tirx.const(0, str(index.ty.dtype)))
         number = None if is_constant else _loops_of([index], nest)
         extents.append(1 if number is None else nest.extents[number[0]])
-    return region(store.buffer, origin, extents)
+    return region(buffer_of(store), origin, extents)
 
 
 def _extents_held(nest: Nest, found: list[_Accumulation], threads: int) -> list[int | None]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Replacement, buffer_of
+from tvmtile._tvm import Replacement, buffer_of, indices_of
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.barriers import is_barrier_of_blocks
@@ -84,9 +84,11 @@ class _Once(ScopedRewriter):
         return _once(node) if _is_atomic(node.value) else node
 
     def visit_store(self, node: tirx.BufferStore) -> tirx.Stmt:
-        if is_private(node.buffer):
+        if is_private(buffer_of(node)):
             taken, value = self._once_read(node.value)
-            return seq([*taken, tirx.BufferStore(node.buffer, value, node.indices, span=node.span)])
+            return seq(
+                [*taken, tirx.BufferStore(buffer_of(node), value, indices_of(node), span=node.span)]
+            )
         return _once(node) if contains(node.value, ir.Call, _is_atomic) else node
 
     def visit_bind(self, bind: tirx.Bind) -> tirx.Stmt:

@@ -9,7 +9,7 @@ from typing import Any
 from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import buffer_of, is_buffer_var, mapped, walk
+from tvmtile._tvm import buffer_of, indices_of, is_buffer_var, mapped, walk
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.extents import linear_in
@@ -54,10 +54,10 @@ def SerializeVectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _by_lanes(store: tirx.BufferStore, lane: ir.Var, lanes: int) -> tirx.For | None:
     """A store of a vector as a loop; None where an element of it is not known."""
-    value, places = _lane_of(store.value, lane), _lanes_of(store.indices, lane)
+    value, places = _lane_of(store.value, lane), _lanes_of(indices_of(store), lane)
     if value is None or places is None:
         return None
-    element = tirx.BufferStore(store.buffer, value, places, span=store.span)
+    element = tirx.BufferStore(buffer_of(store), value, places, span=store.span)
     return tirx.For(lane, 0, lanes, tirx.ForKind.VECTORIZED, element)
 
 
@@ -71,7 +71,7 @@ def _lane_of(vector: ir.Expr, lane: ir.Var) -> ir.Expr | None:
     if isinstance(vector, tirx.Ramp):
         return vector.base + lane * vector.stride
     if isinstance(vector, ir.TensorLoad):
-        places = _lanes_of(vector.indices, lane)
+        places = _lanes_of(indices_of(vector), lane)
         return None if places is None else tirx.BufferLoad(buffer_of(vector), places)
     if isinstance(vector, tirx.Cast):
         value = _lane_of(vector.value, lane)
@@ -107,7 +107,7 @@ class _Iterations:
         self._accesses: dict[ir.Var, list[Any]] = {}
         walk(
             loop.body,
-            (tirx.AllocBuffer, lambda node: self._own.add(node.buffer)),
+            (tirx.AllocBuffer, lambda node: self._own.add(buffer_of(node))),
             (tirx.For, lambda node: self._inner.add(node.loop_var)),
             (tirx.Bind, self._bind),
             order="pre",

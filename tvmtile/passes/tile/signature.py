@@ -8,7 +8,15 @@ from typing import Any, NamedTuple
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import buffer_of, buffer_var, is_buffer_var, mapped, nodes_in
+from tvmtile._tvm import (
+    buffer_of,
+    buffer_var,
+    indices_of,
+    is_buffer_var,
+    mapped,
+    nodes_in,
+    ranges_of,
+)
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases, may_share
 from tvmtile.errors import InvalidOperand
@@ -47,7 +55,9 @@ def NormalizeSignature(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _with_axes(func: tirx.PrimFunc) -> tirx.PrimFunc:
     params = [param for param in func.params if is_buffer_var(param) and not param.ty.shape]
-    allocated = [alloc.buffer for alloc in nodes_in(func.body, (tirx.AllocBuffer, tirx.DeclBuffer))]
+    allocated = [
+        buffer_of(alloc) for alloc in nodes_in(func.body, (tirx.AllocBuffer, tirx.DeclBuffer))
+    ]
     without = [*params, *(buffer for buffer in allocated if not buffer.ty.shape)]
     if not without:
         return func
@@ -56,14 +66,16 @@ def _with_axes(func: tirx.PrimFunc) -> tirx.PrimFunc:
     whole = [ir.Range.from_min_extent(origin[0], tirx.const(1, "int32"))]
 
     def load(node: ir.TensorLoad) -> ir.Expr:
-        return node if node.indices else tirx.BufferLoad(buffer_of(node), origin, span=node.span)
+        return (
+            node if indices_of(node) else tirx.BufferLoad(buffer_of(node), origin, span=node.span)
+        )
 
     def store(node: tirx.BufferStore) -> tirx.Stmt:
-        indices = node.indices or origin
-        return tirx.BufferStore(node.buffer, node.value, indices, span=node.span)
+        indices = indices_of(node) or origin
+        return tirx.BufferStore(buffer_of(node), node.value, indices, span=node.span)
 
     def region(node: ir.TensorRegion) -> ir.Expr:
-        return node if node.region else tirx.BufferRegion(buffer_of(node), whole)
+        return node if ranges_of(node) else tirx.BufferRegion(buffer_of(node), whole)
 
     body = mapped(
         func.body,
@@ -292,6 +304,6 @@ def _with_declarations(kernel: tirx.For) -> tirx.For:
 def _accessed_in_two_ways(body: tirx.Stmt) -> list[ir.Var]:
     """The tensors from outside that a body accesses both directly and through views."""
     aliases = Aliases(body)
-    declared = {*aliases.views, *(each.buffer for each in nodes_in(body, tirx.AllocBuffer))}
+    declared = {*aliases.views, *(buffer_of(each) for each in nodes_in(body, tirx.AllocBuffer))}
     accessed = dict.fromkeys(map(buffer_of, nodes_in(body, (tirx.BufferStore, ir.TensorLoad))))
     return [buffer for buffer in accessed if buffer in aliases.aliased and buffer not in declared]

@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_of, nodes_in
+from tvmtile._tvm import buffer_of, indices_of, nodes_in
 from tvmtile.analysis.contributions import contribution
 from tvmtile.errors import InvalidOperand
 from tvmtile.ir.combiners import COMBINERS, Combiner
@@ -37,7 +37,7 @@ def SplitReducers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return with_body(func, _Split(func.body).split(func.body))
 
 
-class _ReducerTiles:
+class _Parts:
     """The two tiles of a reducer."""
 
     def __init__(self, reducer: ir.Var) -> None:
@@ -58,11 +58,11 @@ class _Split(ScopedRewriter):
 
     def __init__(self, body: tirx.Stmt) -> None:
         super().__init__()
-        self._parts: dict[ir.Var, _ReducerTiles] = {}
+        self._parts: dict[ir.Var, _Parts] = {}
 
         for each in nodes_in(body, tirx.AllocBuffer):
-            if str(each.buffer.ty.storage_scope).startswith(REDUCER_SCOPE):
-                self._parts[each.buffer] = _ReducerTiles(each.buffer)
+            if str(buffer_of(each).ty.storage_scope).startswith(REDUCER_SCOPE):
+                self._parts[buffer_of(each)] = _Parts(buffer_of(each))
 
     def split(self, body: tirx.Stmt) -> tirx.Stmt:
         """The program with two tiles for each reducer."""
@@ -72,7 +72,7 @@ class _Split(ScopedRewriter):
         return substitute(self.rewrite(body), results)
 
     def visit_alloc(self, node: tirx.AllocBuffer) -> tirx.Stmt:
-        parts = self._parts.get(node.buffer)
+        parts = self._parts.get(buffer_of(node))
         if parts is None:
             return node
         return seq([tirx.AllocBuffer(parts.own), tirx.AllocBuffer(parts.result)])
@@ -98,12 +98,10 @@ class _Split(ScopedRewriter):
         end = operator_for("end")(as_region(parts.own), dst, parts.kind)
         return tirx.Evaluate(end.to_call(span), span)
 
-    def _started_or_updated(
-        self, op: TileOp, parts: _ReducerTiles, node: tirx.Evaluate
-    ) -> tirx.Stmt:
+    def _started_or_updated(self, op: TileOp, parts: _Parts, node: tirx.Evaluate) -> tirx.Stmt:
         if op.role == "contribute":
             total, value = node.value.args
-            return self._updated(parts, total.indices, value, node.span)
+            return self._updated(parts, indices_of(total), value, node.span)
         if op.role == "begin":
             value = node.value.args[1]
         else:
@@ -115,28 +113,28 @@ class _Split(ScopedRewriter):
         return tirx.Evaluate(start.to_call(node.span), node.span)
 
     def _updated(
-        self, parts: _ReducerTiles, indices: Sequence[ir.Expr], value: ir.Expr, span: ir.Span | None
+        self, parts: _Parts, indices: Sequence[ir.Expr], value: ir.Expr, span: ir.Span | None
     ) -> tirx.Stmt:
         place = tirx.BufferLoad(parts.own, [self.mutate(index) for index in indices])
         update = operator_for("contribute")(place, self.mutate(value), parts.kind)
         return tirx.Evaluate(update.to_call(span), span)
 
     def visit_store(self, node: tirx.BufferStore) -> tirx.Stmt:
-        parts = self._parts.get(node.buffer)
+        parts = self._parts.get(buffer_of(node))
         if parts is None:
             return self.descend(node)
         if not parts.is_open:
-            indices = [self.mutate(index) for index in node.indices]
+            indices = [self.mutate(index) for index in indices_of(node)]
             return tirx.BufferStore(parts.result, self.mutate(node.value), indices, node.span)
         value = contribution(node, parts.combiner)
         if value is None:
             raise InvalidOperand(
-                f"{describe(node.buffer)} is stored something else than a contribution",
+                f"{describe(buffer_of(node))} is stored something else than a contribution",
                 help="update it as in `total[i] += x` or by T.reducer_update, and read the totals "
                 "after T.finalize_reducer",
                 location=location_of(node),
             )
-        return self._updated(parts, node.indices, value, node.span)
+        return self._updated(parts, indices_of(node), value, node.span)
 
 
 def _constant_fill(op: TileOp) -> Any:

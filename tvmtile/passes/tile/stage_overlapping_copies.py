@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_of
+from tvmtile._tvm import buffer_of, ranges_of
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.errors import InvalidOperand
 from tvmtile.ir.kernels import with_body
@@ -79,17 +79,17 @@ class _Stage(ScopedRewriter):
             return True
         same = all(
             self.analyzer.can_prove_equal(a.min, b.min)
-            for a, b in zip(source.region, target.region, strict=True)
+            for a, b in zip(ranges_of(source), ranges_of(target), strict=True)
         )
         return not same and not any(
             self.analyzer.can_prove(tirx.any(a.min + a.extent <= b.min, b.min + b.extent <= a.min))
-            for a, b in zip(source.region, target.region, strict=True)
+            for a, b in zip(ranges_of(source), ranges_of(target), strict=True)
         )
 
 
 def _copied(source: ir.TensorRegion, tile: ir.Var) -> tirx.Stmt:
     def element(indices: list[ir.Var]) -> tirx.Stmt:
-        place = [r.min + index for r, index in zip(source.region, indices, strict=True)]
+        place = [r.min + index for r, index in zip(ranges_of(source), indices, strict=True)]
         return tirx.BufferStore(tile, tirx.BufferLoad(buffer_of(source), place), indices)
 
     return nest(tile.ty.shape, element)
@@ -97,7 +97,7 @@ def _copied(source: ir.TensorRegion, tile: ir.Var) -> tirx.Stmt:
 
 def _tile_for(source: ir.TensorRegion, location: Any, scope: str = "") -> ir.Var:
     buffer = buffer_of(source)
-    extents = [constant(r.extent) for r in source.region]
+    extents = [constant(r.extent) for r in ranges_of(source)]
     if None in extents:
         raise InvalidOperand(
             f"copy: {describe(source)} may overlap what it is copied to, and its extents are not "

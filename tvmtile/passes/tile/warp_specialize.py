@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.target import Target
 
-from tvmtile._tvm import mapped, nodes_in
+from tvmtile._tvm import buffer_of, mapped, nodes_in
 from tvmtile.analysis.accesses import kernels_of
 from tvmtile.errors import warn
 from tvmtile.ir.annotations import ONE_ROLE, STAGES_ANNOTATION
@@ -249,5 +249,5 @@ def _check_kernel(launch: Launch, capability: GpuCapability) -> None:
         raise Unsuitable("the kernel has groups of threads of its own")
     if contains(launch.body, tirx.Evaluate, is_barrier_of_blocks):
         raise Unsuitable("blocks wait for each other, with all of their threads")
-    if any(is_mbarrier(each.buffer) for each in nodes_in(launch.body, tirx.AllocBuffer)):
+    if any(is_mbarrier(buffer_of(each)) for each in nodes_in(launch.body, tirx.AllocBuffer)):
         raise Unsuitable("the kernel has mbarriers of its own")

@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_of
+from tvmtile._tvm import buffer_of, ranges_of
 from tvmtile.codegen import cuda_atomics, metal_atomics
 from tvmtile.codegen.cuda import function_call
 from tvmtile.codegen.llvm_atomics import atomic_function, carrier_dtype
@@ -50,7 +50,7 @@ def atomic_tile_elements(op: AtomicTile, _: LoweringContext) -> tirx.Stmt:
     if moving_axes(op.dst):
         return over_region(op.dst, body)
     # One iteration is one thread's; a statement outside of loops would be every thread's.
-    return nest([1], lambda _: body([0] * len(op.dst.region)))
+    return nest([1], lambda _: body([0] * len(ranges_of(op.dst))))
 
 
 def _updates_vectors(op: Atomic, context: LoweringContext) -> None:

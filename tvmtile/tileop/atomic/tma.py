@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_of
+from tvmtile._tvm import buffer_of, ranges_of
 from tvmtile.ir.asynchronous import BULK_STORE, wait
 from tvmtile.ir.operands import as_region, constant, describe, dtype_of, is_whole
 from tvmtile.ir.operators import TileOp
@@ -91,7 +91,7 @@ def atomic_tma_add(op: AtomicTile, context: LoweringContext) -> tirx.Stmt:
 
 def _staged(op: AtomicTile, context: LoweringContext) -> ir.Var:
     """A shared tile for the fragment, in panels of rows that are swizzled."""
-    shape = [constant(r.extent) or 0 for r in op.src.region]
+    shape = [constant(r.extent) or 0 for r in ranges_of(op.src)]
     return swizzled_tile(op, shape, dtype_of(op.dst), context)
 
 

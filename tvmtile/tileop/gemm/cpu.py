@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_of
+from tvmtile._tvm import buffer_of, ranges_of
 from tvmtile.frontend.dtypes import DType, cast
 from tvmtile.ir.operands import constant, describe, dtype_of
 from tvmtile.ir.rewriting import for_loop, seq
@@ -73,7 +73,7 @@ def tile_of(op: Gemm) -> GemmTile:
     """What the micro-kernel computes."""
     m, n, k = (constant(extent) or 0 for extent in (op.m, op.n, op.k))
     a, b, c = (
-        Matrix(buffer_of(operand), [r.min for r in operand.region])
+        Matrix(buffer_of(operand), [r.min for r in ranges_of(operand)])
         for operand in (op.A, op.B, op.C)
     )
     return GemmTile(a, b, c, m, n, k, op.transpose_A, op.transpose_B, op.clear_accum)
@@ -83,7 +83,7 @@ def _inside(operand: ir.TensorRegion, context: LoweringContext) -> bool:
     """Tell whether a region certainly lies inside its buffer: vectors can't be guarded one by one."""
     return all(
         context.analyzer.can_prove(tirx.all(r.min >= 0, r.min + r.extent <= size))
-        for r, size in zip(operand.region, buffer_of(operand).ty.shape, strict=True)
+        for r, size in zip(ranges_of(operand), buffer_of(operand).ty.shape, strict=True)
     )
 
 
@@ -97,7 +97,7 @@ def gemm_loops(op: Gemm, _: LoweringContext) -> tirx.Stmt:
     i, j, k = (tirx.Var(name, "int32") for name in "ijk")
 
     def at(operand: ir.TensorRegion, row: ir.Expr, column: ir.Expr) -> list[ir.Expr]:
-        return element(operand, [0] * (len(operand.region) - 2) + [row, column])
+        return element(operand, [0] * (len(ranges_of(operand)) - 2) + [row, column])
 
     a = tirx.BufferLoad(buffer_of(op.A), at(op.A, *((k, i) if op.transpose_A else (i, k))))
     b = tirx.BufferLoad(buffer_of(op.B), at(op.B, *((j, k) if op.transpose_B else (k, j))))

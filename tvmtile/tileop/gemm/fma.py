@@ -20,7 +20,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_of
+from tvmtile._tvm import buffer_of, indices_of, ranges_of
 from tvmtile.ir.operands import as_region, constant, describe, dtype_of
 from tvmtile.ir.rewriting import for_loop, seq
 from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment
@@ -90,7 +90,7 @@ def _axes(share: Partition) -> tuple[Axis, Axis]:
 
 def _layouts(op: Gemm, context: LoweringContext) -> dict[ir.Var, FragmentLayout]:
     kept = [tuple(d for d in digits if d.extent > 1) for digits in _axes(_share(op, context))]
-    units = [()] * (len(op.C.region) - 2)
+    units = [()] * (len(ranges_of(op.C)) - 2)
     return {buffer_of(op.C): FragmentLayout(context.threads, (*units, *kept))}
 
 
@@ -126,7 +126,7 @@ def gemm_fma(op: Gemm, context: LoweringContext) -> tirx.Stmt:
         if not is_fragment(buffer_of(operand)):
             return operand
         held = tirx.decl_buffer(
-            [r.extent for r in operand.region],
+            [r.extent for r in ranges_of(operand)],
             dtype_of(operand),
             name=f"{buffer_of(operand).name}_staged",
             scope=SHARED_SCOPE,
@@ -175,7 +175,7 @@ def gemm_fma(op: Gemm, context: LoweringContext) -> tirx.Stmt:
     def end(i: Any, j: Any) -> tirx.Stmt:
         target = element_of(op.C, False, row(i), column(j))
         total = converted(tirx.BufferLoad(sums, number(i, j)), dtype_of(op.C))
-        return tirx.BufferStore(buffer_of(target), total, target.indices)
+        return tirx.BufferStore(buffer_of(target), total, indices_of(target))
 
     def load(held: ir.Var, element: Callable[[Any], ir.Expr]) -> tirx.Stmt:
         extent = held.ty.shape[0]

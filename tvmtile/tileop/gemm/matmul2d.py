@@ -15,7 +15,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import buffer_of
+from tvmtile._tvm import buffer_of, ranges_of
 from tvmtile.codegen.metal import matmul2d
 from tvmtile.ir.operands import as_region, constant, describe, dtype_of, is_whole
 from tvmtile.ir.rewriting import for_loop, nest, seq
@@ -123,10 +123,10 @@ def _readers(op: Gemm, context: LoweringContext) -> dict[str, int]:
 )
 def gemm_matmul2d(op: Gemm, context: LoweringContext) -> tirx.Stmt:
     """Multiply 16x16 by 16x32; what a simdgroup copies of A and B is used for its whole share."""
-    return _Matmul2dProduct(op, _share(op, context), context).statement()
+    return _Product(op, _share(op, context), context).statement()
 
 
-class _Matmul2dProduct:
+class _Product:
     """The code of one product."""
 
     def __init__(self, op: Gemm, share: Partition, context: LoweringContext) -> None:
@@ -167,7 +167,7 @@ class _Matmul2dProduct:
     def _copy(self, name: str) -> tirx.Stmt:
         """Copy what is needed of A or B for one step along K, as it is stored."""
         into, operand = self._copied[name], as_region(getattr(self._op, name))
-        *outer, rows, columns = operand.region
+        *outer, rows, columns = ranges_of(operand)
         along_k = self._axis_of_k(name)
 
         def body(at: list[Any]) -> tirx.Stmt:

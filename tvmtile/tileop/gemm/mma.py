@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_of
+from tvmtile._tvm import buffer_of, ranges_of
 from tvmtile.instructions.mma import ATOMS, Atom
 from tvmtile.instructions.ptx import ptx
 from tvmtile.ir.operands import constant, dtype_of
@@ -23,7 +23,7 @@ from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.layout.fragment import FragmentLayout
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.gemm import Gemm
-from tvmtile.tileop.gemm.mma_operands import MmaOperand, Runs, in_runs, indices_of, place_of
+from tvmtile.tileop.gemm.mma_operands import Operand, Runs, in_runs, indices_at, place_of
 from tvmtile.tileop.gemm.partition import (
     Axis,
     Partition,
@@ -121,7 +121,7 @@ def layouts_of(op: Product, atom: Atom, context: LoweringContext) -> dict[ir.Var
             continue
         check_fragments(operand)
         found[buffer] = layout_of_matrices(
-            numbers, matrix, context.threads, transposed=transposed, rank=len(operand.region)
+            numbers, matrix, context.threads, transposed=transposed, rank=len(ranges_of(operand))
         )
     return found
 
@@ -212,9 +212,9 @@ class WarpProduct:
         name: str,
         transposed: bool,
         k_axis: int,
-    ) -> MmaOperand:
+    ) -> Operand:
         if self._packed == 1:
-            return MmaOperand(region, axes, count, name, transposed=transposed, k_axis=k_axis)
+            return Operand(region, axes, count, name, transposed=transposed, k_axis=k_axis)
         packed = self._packed
         return Runs(region, axes, count, name, transposed=transposed, k_axis=k_axis, packed=packed)
 
@@ -228,9 +228,7 @@ class WarpProduct:
         del m, k
         return []
 
-    def _multiplied(
-        self, a: MmaOperand, b: MmaOperand, k: ir.Expr, step: int
-    ) -> Iterator[tirx.Stmt]:
+    def _multiplied(self, a: Operand, b: Operand, k: ir.Expr, step: int) -> Iterator[tirx.Stmt]:
         size = registers_of(self._atom.c)
         for m in range(self._share.row_matrices):
             also = self._also(m, k)
@@ -254,7 +252,7 @@ class WarpProduct:
                     row, column = place_of(atom.c, self._lane, element)
                     number = (m * share.column_matrices + n) * size + element
                     place = [self._row + m * atom.m + row, self._column + n * atom.n + column]
-                    yield move(number, indices_of(self._op.C, *place))
+                    yield move(number, indices_at(self._op.C, *place))
 
     def _taken(self, number: int, indices: list[ir.Expr]) -> tirx.Stmt:
         value: ir.Expr = tirx.const(0, self._atom.sums)

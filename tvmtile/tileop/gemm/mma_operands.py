@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import buffer_of
+from tvmtile._tvm import buffer_of, ranges_of
 from tvmtile.instructions.matrices import MATRICES, MATRIX_ROWS
 from tvmtile.instructions.ptx import ptx
 from tvmtile.ir.operands import bits_of, constant, dtype_of
@@ -30,7 +30,7 @@ _WORD_BITS = 32
 _ROW_BITS = 128
 
 
-class MmaOperand:
+class Operand:
     """The registers of A or B that one step along K needs.
 
     It is in shared memory or a fragment. The axes say where the elements of one instruction lie: the
@@ -145,10 +145,10 @@ class MmaOperand:
 
     def _indices(self, row: ir.Expr, column: ir.Expr) -> list[ir.Expr]:
         place = (column, row) if self._transposed else (row, column)
-        return indices_of(self._operand, *place)
+        return indices_at(self._operand, *place)
 
 
-class Runs(MmaOperand):
+class Runs(Operand):
     """The registers that several steps along K need: a lane's elements are neighbours along K."""
 
     def __init__(
@@ -262,7 +262,7 @@ def has_matrix_rows(region: ir.TensorRegion) -> bool:
     buffer = buffer_of(region)
     row = _ROW_BITS // bits_of(buffer)
     run = contiguous_run(buffer)
-    starts = [region.region[-1].min, buffer.ty.shape[-1] if run is None else run]
+    starts = [ranges_of(region)[-1].min, buffer.ty.shape[-1] if run is None else run]
     if run is None and buffer.ty.strides:
         starts += list(buffer.ty.strides[:-1])
     return all(constant(tirx.floormod(start, row)) == 0 for start in starts)
@@ -282,7 +282,7 @@ def place_of(axes: tuple[Axis, Axis], lane: ir.Expr, element: int) -> list[ir.Ex
     return place
 
 
-def indices_of(operand: ir.TensorRegion, row: Index, column: Index) -> list[ir.Expr]:
+def indices_at(operand: ir.TensorRegion, row: Index, column: Index) -> list[ir.Expr]:
     """The indices of an element of an operand."""
-    *outer, rows, columns = operand.region
+    *outer, rows, columns = ranges_of(operand)
     return [*(r.min for r in outer), rows.min + row, columns.min + column]

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import buffer_of
+from tvmtile._tvm import buffer_of, ranges_of
 from tvmtile.codegen.metal import ELEMENTS_PER_LANE
 from tvmtile.errors import VerifyError
 from tvmtile.ir.operands import as_region, constant, describe, dtype_of
@@ -87,7 +87,7 @@ def simdgroup_layouts(op: Gemm, context: LoweringContext) -> dict[ir.Var, Fragme
     ):
         buffer = buffer_of(operand)
         if buffer.ty.storage_scope == SIMDGROUP_SCOPE:
-            rank = len(operand.region)
+            rank = len(ranges_of(operand))
             found[buffer] = layout_of_matrices(
                 numbers, (ROW, COLUMN), context.threads, transposed=transposed, rank=rank
             )
@@ -145,7 +145,7 @@ class Matrices:
 
     def _address(self, row: ir.Expr, column: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
         """The element at (row, column), and the stride between rows."""
-        *outer, first, second = self.operand.region
+        *outer, first, second = ranges_of(self.operand)
         offsets = [row, column]
         if self.transposed:
             offsets.reverse()
@@ -155,7 +155,7 @@ class Matrices:
         return T.address_of(tirx.BufferLoad(self.buffer, indices)), stride
 
 
-class _MatrixRegisters:
+class _Registers:
     """Simdgroup matrices that live as long as one product."""
 
     def __init__(self, dtype: str, count: int, name: str) -> None:
@@ -183,7 +183,7 @@ def gemm_simdgroup(op: Gemm, context: LoweringContext) -> tirx.Stmt:
     reach over the edge of its tensor, it goes through threadgroup memory, filled up with zeros.
     """
     share = _share(op, context)
-    direct = _SimdgroupProduct(op, share, context).statement()
+    direct = _Product(op, share, context).statement()
     inside = unproven_bounds([op.A, op.B, op.C], context)
     if not inside:
         return direct
@@ -196,7 +196,7 @@ def unproven_bounds(operands: Sequence[ir.TensorRegion], context: LoweringContex
     for operand in operands:
         if not is_global(buffer_of(operand)):
             continue
-        for r, size in zip(operand.region, buffer_of(operand).ty.shape, strict=True):
+        for r, size in zip(ranges_of(operand), buffer_of(operand).ty.shape, strict=True):
             conditions += [r.min >= 0, r.min + r.extent <= size]
     return [c for c in conditions if not context.analyzer.can_prove(c)]
 
@@ -208,19 +208,19 @@ def _through_shared_memory(op: Gemm, share: Partition, context: LoweringContext)
         operand = getattr(op, name)
         if not is_global(buffer_of(operand)):
             continue
-        extents = [constant(r.extent) for r in operand.region]
+        extents = [constant(r.extent) for r in ranges_of(operand)]
         tile = tirx.decl_buffer(
             extents, dtype_of(operand), name=f"{buffer_of(operand).name}_tile", scope=SHARED_SCOPE
         )
         tiles[name] = as_region(tile)
         statements += [tirx.AllocBuffer(tile), Copy(operand, tiles[name]).as_loops()]
-    statements.append(_SimdgroupProduct(replace(op, **tiles), share, context).statement())
+    statements.append(_Product(replace(op, **tiles), share, context).statement())
     if "C" in tiles:
         statements.append(Copy(tiles["C"], op.C).as_loops())
     return seq(statements)
 
 
-class _SimdgroupProduct:
+class _Product:
     """The code of one product, for one simdgroup."""
 
     def __init__(self, op: Gemm, share: Partition, context: LoweringContext) -> None:
@@ -241,7 +241,7 @@ class _SimdgroupProduct:
         if c.in_registers:
             clear = [_zero(c.buffer, c.number(*p)) for p in self._places if self._op.clear_accum]
             return seq([*clear, self._multiplied(lambda m, n: (c.buffer, c.number(m, n)))])
-        held = _MatrixRegisters(dtype_of(self._op.C), len(self._places), "c")
+        held = _Registers(dtype_of(self._op.C), len(self._places), "c")
         first, last = [], []
         for number, (m, n) in enumerate(self._places):
             place = (self._row + m, self._column + n)
@@ -278,16 +278,16 @@ class _SimdgroupProduct:
         loop = for_loop(step, self._steps, body, tirx.ForKind.UNROLLED)
         return seq([*left.allocations, *right.allocations, loop])
 
-    def _loaded(self, matrices: Matrices, count: int, step: ir.Var, name: str) -> _StepMatrices:
+    def _loaded(self, matrices: Matrices, count: int, step: ir.Var, name: str) -> _Loaded:
         """The matrices of A or B that a step along K needs."""
         if matrices.in_registers:
-            return _StepMatrices([], [], lambda m, n: (matrices.buffer, matrices.number(m, n)))
-        held = _MatrixRegisters(dtype_of(matrices.operand), count, name)
+            return _Loaded([], [], lambda m, n: (matrices.buffer, matrices.number(m, n)))
+        held = _Registers(dtype_of(matrices.operand), count, name)
         if matrices is self._a:
             loads = [matrices.load(held.buffer, i, self._row + i, step) for i in range(count)]
-            return _StepMatrices([held.allocation], loads, lambda m, _: (held.buffer, m))
+            return _Loaded([held.allocation], loads, lambda m, _: (held.buffer, m))
         loads = [matrices.load(held.buffer, i, step, self._column + i) for i in range(count)]
-        return _StepMatrices([held.allocation], loads, lambda _, n: (held.buffer, n))
+        return _Loaded([held.allocation], loads, lambda _, n: (held.buffer, n))
 
 
 _Find: TypeAlias = Callable[[Any, Any], tuple[ir.Var, Any]]
@@ -295,7 +295,7 @@ _Find: TypeAlias = Callable[[Any, Any], tuple[ir.Var, Any]]
 
 
 @dataclass(frozen=True)
-class _StepMatrices:
+class _Loaded:
     """The matrices of an operand that one step along K needs."""
 
     allocations: list[tirx.Stmt]

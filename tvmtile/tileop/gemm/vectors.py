@@ -13,7 +13,7 @@ from collections.abc import Callable
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import buffer_of
+from tvmtile._tvm import buffer_of, ranges_of
 from tvmtile.frontend.dtypes import cast
 from tvmtile.ir.operands import constant, describe, dtype_of, is_whole
 from tvmtile.ir.rewriting import for_loop, seq
@@ -56,7 +56,7 @@ def _layouts(op: Gemm, context: LoweringContext) -> dict[ir.Var, FragmentLayout]
     of_column = (Digit(columns, REGISTER, 1), Digit(groups, THREAD, WARP_SIZE))
     axes = ((Digit(constant(op.m) or 0, REGISTER, 1),), of_column)
     kept = [tuple(digit for digit in digits if digit.extent > 1) for digits in axes]
-    units = [()] * (len(op.C.region) - 2)
+    units = [()] * (len(ranges_of(op.C)) - 2)
     return {buffer_of(op.C): compact_registers(FragmentLayout(context.threads, (*units, *kept)))}
 
 
@@ -131,14 +131,14 @@ def _over(
 def _load_word(word: ir.Var, operand: ir.TensorRegion, row: ir.Expr, first: ir.Expr) -> tirx.Stmt:
     """Four neighbours of a row of an operand."""
     e = tirx.Var("e", "int32")
-    units = [0] * (len(operand.region) - 2)
+    units = [0] * (len(ranges_of(operand)) - 2)
     value = tirx.BufferLoad(buffer_of(operand), element(operand, [*units, row, first + e]))
     return for_loop(e, _WORD, tirx.BufferStore(word, value, [e]), tirx.ForKind.VECTORIZED)
 
 
 def _add_up(op: Gemm, sums: ir.Var, row: ir.Expr, column: ir.Expr) -> tirx.Stmt:
     """Add the sums of all lanes to an element of the accumulator, which all of them hold."""
-    units = [0] * (len(op.C.region) - 2)
+    units = [0] * (len(ranges_of(op.C)) - 2)
     place = element(op.C, [*units, row, column])
     total = T.call_pure_extern("float32", "simd_sum", tirx.BufferLoad(sums, [row]))
     if not op.clear_accum:

@@ -13,7 +13,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import buffer_of
+from tvmtile._tvm import buffer_of, ranges_of
 from tvmtile.instructions.wgmma import (
     FAMILIES,
     LEAST_REGISTERS,
@@ -34,7 +34,7 @@ from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout, wit
 from tvmtile.layout.shared import SWIZZLES
 from tvmtile.tileop.gemm import Gemm
 from tvmtile.tileop.gemm.mma import SWIZZLED
-from tvmtile.tileop.gemm.mma_operands import indices_of
+from tvmtile.tileop.gemm.mma_operands import indices_at
 from tvmtile.tileop.gemm.partition import (
     Axis,
     Partition,
@@ -53,7 +53,7 @@ _ATOM_ROWS = 8
 
 
 @dataclass(frozen=True)
-class _WarpgroupPlan:
+class _Plan:
     """How a product is done."""
 
     family: Family
@@ -83,7 +83,7 @@ class _WarpgroupPlan:
         return self.family.largest(self.columns, self.threads)
 
 
-def _plan(op: Gemm, context: LoweringContext) -> _WarpgroupPlan:
+def _plan(op: Gemm, context: LoweringContext) -> _Plan:
     """How a product is done, if its operands begin where instructions can."""
     if not context.gpu.has_warpgroup_products:
         raise Lacking(f"{context.gpu.name} has no wgmma")
@@ -95,7 +95,7 @@ def _plan(op: Gemm, context: LoweringContext) -> _WarpgroupPlan:
             f"{blocks} blocks of {context.launch.num_threads} threads leave one "
             f"{registers_of_each(threads)} registers; an instruction takes {LEAST_REGISTERS}"
         )
-    plan = _WarpgroupPlan(family, _share(op, family, threads, context), threads, {})
+    plan = _Plan(family, _share(op, family, threads, context), threads, {})
     for operand, follows_k, step in _operands(op, plan):
         panel = _panel(operand, family, 0 if follows_k else step, follows_k=follows_k)
         known = plan.panels.get(buffer_of(operand), panel)
@@ -103,7 +103,7 @@ def _plan(op: Gemm, context: LoweringContext) -> _WarpgroupPlan:
     return plan
 
 
-def _operands(op: Gemm, plan: _WarpgroupPlan) -> Iterator[tuple[ir.TensorRegion, bool, int]]:
+def _operands(op: Gemm, plan: _Plan) -> Iterator[tuple[ir.TensorRegion, bool, int]]:
     """Those in shared memory.
 
     With each, whether its rows run along K, and how many elements instructions begin apart along M or
@@ -130,7 +130,7 @@ def _check(op: Gemm, context: LoweringContext) -> None:
         reason = context.why_plain(buffer_of(operand), panels)
         if reason is not None:
             raise Decline(reason)
-        row, column = (axis.min for axis in operand.region[-2:])
+        row, column = (axis.min for axis in ranges_of(operand)[-2:])
         elements = widest // _bytes_of(operand)
         if not is_multiple(row, _ATOM_ROWS):
             raise Decline(f"{describe(operand)} does not begin at a multiple of {_ATOM_ROWS} rows")
@@ -188,7 +188,7 @@ def _panel(operand: ir.TensorRegion, family: Family, step: int, *, follows_k: bo
             f"rows of {describe(operand)} do not run along K, as wgmma needs it of {dtype_of(operand)}"
         )
     rows, length = (constant(extent) for extent in buffer_of(operand).ty.shape[-2:])
-    column = None if follows_k else constant(operand.region[-1].min)
+    column = None if follows_k else constant(ranges_of(operand)[-1].min)
     if rows is None or length is None or rows % _ATOM_ROWS:
         raise Decline(f"{describe(buffer_of(operand))} has no multiple of {_ATOM_ROWS} rows")
     for panel in SWIZZLES.values():
@@ -220,7 +220,7 @@ def _layouts(op: Gemm, context: LoweringContext) -> dict[ir.Var, FragmentLayout]
                 matrix,
                 context.threads,
                 transposed=transposed,
-                rank=len(operand.region),
+                rank=len(ranges_of(operand)),
             )
     return found
 
@@ -260,11 +260,11 @@ def gemm_wgmma(op: Gemm, context: LoweringContext) -> tirx.Stmt:
     ) -> ir.TensorLoad:
         """The first element of a fragment that the thread holds."""
         place = (first_row + _first(matrix[0], thread), column + _first(matrix[1], thread))
-        indices = indices_of(operand, *(reversed(place) if transposed else place))
+        indices = indices_at(operand, *(reversed(place) if transposed else place))
         return tirx.BufferLoad(buffer_of(operand), indices)
 
     def address(operand: ir.TensorRegion, row: Index, column: Index, transposed: bool) -> ir.Expr:
-        indices = indices_of(operand, *((column, row) if transposed else (row, column)))
+        indices = indices_at(operand, *((column, row) if transposed else (row, column)))
         return T.address_of(tirx.BufferLoad(buffer_of(operand), indices))
 
     product = Product(

@@ -247,7 +247,7 @@ class Reduce(TileOp):
         given = extents_of(self.dst)
         if given is None:
             given = []
-        whole = not hasattr(self.src, "region") and not hasattr(self.dst, "region")
+        whole = not any(isinstance(tile, ir.TensorRegion) for tile in (self.src, self.dst))
         accepted = (rest or [1], kept)
         if whole and given:
             if any(_same(given, shape) for shape in accepted):

@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_of
+from tvmtile._tvm import buffer_of, ranges_of
 from tvmtile.ir.combiners import accumulator_dtype
 from tvmtile.ir.operands import constant, dtype_of
 from tvmtile.ir.rewriting import seq
@@ -33,7 +33,7 @@ from tvmtile.tileop.vectors import (
 )
 
 
-class _CpuReduction:
+class _Reduction:
     """The parts that all lowerings of a reduction share."""
 
     def __init__(self, op: Reduce) -> None:
@@ -41,7 +41,7 @@ class _CpuReduction:
         self.combiner = op.combiner
         self.dtype = accumulator_dtype(dtype_of(op.src), dtype_of(op.dst))
         self.identity = self.combiner.identity(self.dtype)
-        self.extent = op.src.region[op.dim].extent
+        self.extent = ranges_of(op.src)[op.dim].extent
 
     def outer(self, body: Callable[[list[Index]], tirx.Stmt], *more: int) -> tirx.Stmt:
         """Loops over all axes but the reduced one and some more."""
@@ -74,7 +74,7 @@ class _CpuReduction:
 
 
 def _has_rows(op: Reduce, context: LoweringContext) -> None:
-    extent = constant(op.src.region[op.dim].extent)
+    extent = constant(ranges_of(op.src)[op.dim].extent)
     if extent is None or extent < 2:
         raise Decline("the reduced axis has an extent that is not a constant above 1")
     if not is_vectorizable(op.src, op.dim):
@@ -90,8 +90,8 @@ def reduce_rows(op: Reduce, context: LoweringContext) -> tirx.Stmt:
     What remains of a row after whole vectors is its binary digits: when the vector of results has been
     folded to 8 lanes, the 8 elements that remain, if they do, join it, and so on.
     """
-    extent = constant(op.src.region[op.dim].extent) or 1
-    reduction = _CpuReduction(op)
+    extent = constant(ranges_of(op.src)[op.dim].extent) or 1
+    reduction = _Reduction(op)
     groups = strips(extent, widest(cpu(context.target), reduction.dtype))
     remainder = {lanes: start for start, _, lanes in groups[1:]}
     _, count, lanes = groups[0]
@@ -118,7 +118,7 @@ def reduce_rows(op: Reduce, context: LoweringContext) -> tirx.Stmt:
 
 def _has_columns(op: Reduce, context: LoweringContext) -> None:
     axis = _innermost(op.src)
-    if constant(op.src.region[axis].extent) is None or axis == op.dim:
+    if constant(ranges_of(op.src)[axis].extent) is None or axis == op.dim:
         raise Decline("there is no axis of constant extent inside the reduced one")
     if not is_vectorizable(op.src, axis) or not is_vectorizable(op.dst, _innermost(op.dst)):
         raise Decline("the elements along the innermost axis are not neighbours in memory")
@@ -130,8 +130,8 @@ def _has_columns(op: Reduce, context: LoweringContext) -> None:
 def reduce_columns(op: Reduce, context: LoweringContext) -> tirx.Stmt:
     """Along an outer axis: a vector of neighbouring results at a time."""
     axis = _innermost(op.src)
-    extent = constant(op.src.region[axis].extent) or 1
-    reduction = _CpuReduction(op)
+    extent = constant(ranges_of(op.src)[axis].extent) or 1
+    reduction = _Reduction(op)
 
     def columns(offsets: list[Index], first: Index, lanes: int) -> tirx.Stmt:
         total = Total(reduction.dtype, lanes)
@@ -156,13 +156,13 @@ def reduce_columns(op: Reduce, context: LoweringContext) -> tirx.Stmt:
 
 
 def _innermost(operand: ir.TensorRegion) -> int:
-    return max(moving_axes(operand), default=len(operand.region) - 1)
+    return max(moving_axes(operand), default=len(ranges_of(operand)) - 1)
 
 
 @lowering(Reduce, target="llvm", variant="elements", priority=0)
 def reduce_elements(op: Reduce, _: LoweringContext) -> tirx.Stmt:
     """One element after the other: any extents, any dtype, any place."""
-    reduction = _CpuReduction(op)
+    reduction = _Reduction(op)
 
     def body(offsets: list[Index]) -> tirx.Stmt:
         total = Total(reduction.dtype, 1)

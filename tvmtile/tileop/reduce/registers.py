@@ -16,7 +16,7 @@ from typing import Any
 from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import buffer_of
+from tvmtile._tvm import buffer_of, ranges_of
 from tvmtile.ir.combiners import accumulator_dtype
 from tvmtile.ir.extents import is_power_of_two
 from tvmtile.ir.operands import as_region, constant, dtype_of
@@ -45,7 +45,7 @@ from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 def _is_in_memory(op: Reduce, _: LoweringContext) -> None:
     if is_fragment(buffer_of(op.src)):
         raise Decline("the source is a fragment")
-    if not all(constant(r.extent) for r in op.src.region):
+    if not all(constant(r.extent) for r in ranges_of(op.src)):
         raise Decline("the extents of the source are not constants")
 
 
@@ -57,7 +57,7 @@ def _is_in_registers(op: Reduce, _: LoweringContext) -> None:
 @lowering(Reduce, target=("metal", "cuda"), variant="memory", priority=10, fits=_is_in_memory)
 def reduce_memory(op: Reduce, context: LoweringContext) -> tirx.Stmt:
     """Load a tile in memory into registers, and reduce it there."""
-    extents = tuple(constant(r.extent) or 0 for r in op.src.region)
+    extents = tuple(constant(r.extent) or 0 for r in ranges_of(op.src))
     dtype = dtype_of(op.src)
     vector = widest_vector(int(DataType(dtype).bits))
     layout = spread(extents, context.threads, vector)
@@ -79,7 +79,7 @@ def reduce_registers(op: Reduce, context: LoweringContext) -> tirx.Stmt:
     """Combine a thread's elements, then those of the lanes, then those of the groups of lanes."""
     layout = layout_of(buffer_of(op.src))
     assert layout is not None
-    return _RegisterReduction(op, layout, context).statement()
+    return _Reduction(op, layout, context).statement()
 
 
 @lowering(PartialReduce, target=("metal", "cuda"), variant="registers")
@@ -87,7 +87,7 @@ def partial_reduce_registers(op: PartialReduce, context: LoweringContext) -> tir
     """Combine a thread's elements."""
     layout = layout_of(buffer_of(op.src))
     assert layout is not None, "ReduceBehindLoops makes such operators of fragments with layouts"
-    return _RegisterReduction(op, layout, context).partial()
+    return _Reduction(op, layout, context).partial()
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class _Loop:
     variable: ir.Var
 
 
-class _RegisterReduction:
+class _Reduction:
     """The code of a reduction, for one thread."""
 
     def __init__(
@@ -184,7 +184,7 @@ class _RegisterReduction:
 
     def _inside(self, axis: int) -> list[ir.Expr]:
         """What must hold for an index to lie in the region that is reduced."""
-        region, index = self._op.src.region[axis], self._index(axis)
+        region, index = ranges_of(self._op.src)[axis], self._index(axis)
         conditions = [index < region.min + region.extent, index >= region.min]
         return [c for c in conditions if not self._analyzer.can_prove(c)]
 
@@ -297,7 +297,7 @@ class _RegisterReduction:
         owner = [digit.value_in(self._thread, self._threads) == 0 for digit in repeated]
         if not is_fragment(buffer_of(dst)):
             return self._over(self._kept, self._guarded(self._assignment(dst), owner))
-        extents = [constant(r.extent) or 1 for r in dst.region]
+        extents = [constant(r.extent) or 1 for r in ranges_of(dst)]
         shared = tirx.decl_buffer(extents, self._dtype, name="reduced", scope=SHARED_SCOPE)
         tile = as_region(shared)
         leave = self._guarded(tirx.BufferStore(shared, self._total, self._indices_in(tile)), owner)
@@ -344,14 +344,16 @@ class _RegisterReduction:
         return True
 
     def _starts_at(self, source: int, target: int) -> bool:
-        difference = self._op.src.region[source].min - self._op.dst.region[target].min
+        difference = ranges_of(self._op.src)[source].min - ranges_of(self._op.dst)[target].min
         return bool(self._analyzer.can_prove_equal(difference, 0))
 
     def _indices_in(self, target: ir.TensorRegion) -> list[ir.Expr]:
         kept = [a for a in moving_axes(self._op.src) if a != self._op.dim]
-        offsets = [self._index(axis) - self._op.src.region[axis].min for axis in kept]
+        offsets = [self._index(axis) - ranges_of(self._op.src)[axis].min for axis in kept]
         offsets.reverse()
-        return [r.min if constant(r.extent) == 1 else r.min + offsets.pop() for r in target.region]
+        return [
+            r.min if constant(r.extent) == 1 else r.min + offsets.pop() for r in ranges_of(target)
+        ]
 
     def _assignment(self, dst: ir.TensorRegion) -> tirx.Stmt:
         indices = [self._analyzer.simplify(index) for index in self._indices_in(dst)]

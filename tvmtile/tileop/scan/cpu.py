@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import tirx
 
-from tvmtile._tvm import buffer_of
+from tvmtile._tvm import buffer_of, ranges_of
 from tvmtile.ir.combiners import COMBINERS, accumulator_dtype
 from tvmtile.ir.operands import constant, dtype_of
 from tvmtile.ir.rewriting import seq
@@ -44,7 +44,7 @@ class _Scanning:
     def run(self, offsets: list[Any], lanes: int) -> tirx.Stmt:
         """Scan along the axis from given offsets along the others."""
         op, total = self.op, Total(self.dtype, lanes)
-        extent = op.src.region[op.dim].extent
+        extent = ranges_of(op.src)[op.dim].extent
 
         def step(d: Any) -> tirx.Stmt:
             position = extent - 1 - d if op.reverse else d
@@ -73,7 +73,7 @@ class _Scanning:
 
 def _has_columns(op: Scan, context: LoweringContext) -> None:
     axis = max(moving_axes(op.src), default=0)
-    if constant(op.src.region[axis].extent) is None or axis == op.dim:
+    if constant(ranges_of(op.src)[axis].extent) is None or axis == op.dim:
         raise Decline("there is no axis of constant extent inside the scanned one")
     if not all(is_vectorizable(operand, axis) for operand in (op.src, op.dst)):
         raise Decline("the elements along the innermost axis are not neighbours in memory")
@@ -85,7 +85,7 @@ def _has_columns(op: Scan, context: LoweringContext) -> None:
 def scan_columns(op: Scan, context: LoweringContext) -> tirx.Stmt:
     """Along an outer axis: a vector of neighbouring totals at a time."""
     axis = max(moving_axes(op.src), default=0)
-    extent = constant(op.src.region[axis].extent) or 1
+    extent = constant(ranges_of(op.src)[axis].extent) or 1
     scanning = _Scanning(op)
     groups = strips(extent, widest(cpu(context.target), scanning.dtype))
 

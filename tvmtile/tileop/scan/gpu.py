@@ -14,7 +14,7 @@ from typing import Any
 
 from tvm import DataType, ir, tirx
 
-from tvmtile._tvm import buffer_of
+from tvmtile._tvm import buffer_of, indices_of, ranges_of
 from tvmtile.ir.combiners import COMBINERS, accumulator_dtype
 from tvmtile.ir.extents import is_power_of_two
 from tvmtile.ir.operands import as_region, constant, dtype_of
@@ -29,7 +29,7 @@ from tvmtile.tileop.scan import Scan
 
 
 def _fits_in_memory(op: Scan, context: LoweringContext) -> None:
-    extents = [constant(r.extent) for r in op.src.region]
+    extents = [constant(r.extent) for r in ranges_of(op.src)]
     if None in extents:
         raise Decline("the extents are not constants")
     dtype = _dtype_of_totals(op)
@@ -54,7 +54,7 @@ def scan_pieces(op: Scan, context: LoweringContext) -> tirx.Stmt:
     statements: list[tirx.Stmt] = []
     tile = op.dst
     if not _is_in_place(op, dtype):
-        extents = [r.extent for r in op.src.region]
+        extents = [r.extent for r in ranges_of(op.src)]
         scratch = tirx.decl_buffer(extents, dtype, name="scanned", scope=SHARED_SCOPE)
         statements.append(tirx.AllocBuffer(scratch))
         tile = as_region(scratch)
@@ -69,7 +69,9 @@ def scan_pieces(op: Scan, context: LoweringContext) -> tirx.Stmt:
 def _is_same(a: ir.TensorRegion, b: ir.TensorRegion) -> bool:
     if not buffer_of(a).same_as(buffer_of(b)):
         return False
-    return all(constant(x.min - y.min) == 0 for x, y in zip(a.region, b.region, strict=True))
+    return all(
+        constant(x.min - y.min) == 0 for x, y in zip(ranges_of(a), ranges_of(b), strict=True)
+    )
 
 
 class _Scan:
@@ -91,7 +93,7 @@ class _Scan:
 
     def _position(self, number: ir.Expr) -> ir.Expr:
         """The offset along the axis of the element that is scanned as the `number`th."""
-        extent = self._op.src.region[self._op.dim].extent
+        extent = ranges_of(self._op.src)[self._op.dim].extent
         return extent - 1 - number if self._op.reverse else number
 
 
@@ -111,9 +113,9 @@ class _Pieces(_Scan):
     ) -> None:
         super().__init__(op, dtype, context)
         self._tile = tile
-        self._length = constant(op.src.region[op.dim].extent) or 1
+        self._length = constant(ranges_of(op.src)[op.dim].extent) or 1
         self._outer = [axis for axis in moving_axes(op.src) if axis != op.dim]
-        extents = [constant(op.src.region[axis].extent) or 1 for axis in self._outer]
+        extents = [constant(ranges_of(op.src)[axis].extent) or 1 for axis in self._outer]
         self._rows = math.prod(extents)
         self._group = _group_of(self._threads, self._rows, self._length)
 
@@ -124,10 +126,10 @@ class _Pieces(_Scan):
         return self._row_by_group(row)
 
     def _offsets(self, row: ir.Expr, number: ir.Expr) -> list[ir.Expr]:
-        offsets: list[Any] = [0] * len(self._op.src.region)
+        offsets: list[Any] = [0] * len(ranges_of(self._op.src))
         rest = row
         for axis in reversed(self._outer):
-            extent = self._op.src.region[axis].extent
+            extent = ranges_of(self._op.src)[axis].extent
             is_first = axis == self._outer[0]
             offsets[axis] = rest if is_first else tirx.floormod(rest, extent)
             rest = tirx.floordiv(rest, extent)
@@ -163,7 +165,7 @@ class _Pieces(_Scan):
     def _step(self, total: ir.Var, row: ir.Expr, number: ir.Expr) -> tirx.Stmt:
         """Put an element and the total together, and leave the total in the element's place."""
         place = self._element(row, number)
-        store = tirx.BufferStore(buffer_of(place), _value(total), place.indices)
+        store = tirx.BufferStore(buffer_of(place), _value(total), indices_of(place))
         return seq([self._combined(total, place), store])
 
     def _row_by_group(self, row: ir.Expr) -> tirx.Stmt:
@@ -225,17 +227,17 @@ class _Strips(_Scan):
         op = self._op
         outer = [axis for axis in moving_axes(op.src) if axis != op.dim]
         variables = {axis: tirx.Var("r", "int32") for axis in outer}
-        offsets: list[Index] = [variables.get(axis, 0) for axis in range(len(op.src.region))]
+        offsets: list[Index] = [variables.get(axis, 0) for axis in range(len(ranges_of(op.src)))]
         stmt = self._row(offsets)
         for axis in reversed(outer):
-            stmt = for_loop(variables[axis], op.src.region[axis].extent, stmt)
+            stmt = for_loop(variables[axis], ranges_of(op.src)[axis].extent, stmt)
         return stmt
 
     def _row(self, offsets: list[Index]) -> tirx.Stmt:
         op, combine = self._op, self._combiner.combine
         names = ("carry", "own", "total", "before", "strip")
         carry, own, total, before, whole = arrays = [self._array(name) for name in names]
-        extent = op.src.region[op.dim].extent
+        extent = ranges_of(op.src)[op.dim].extent
         strip = tirx.Var("s", "int32")
         number = strip * self._threads + self._thread
         at = [*offsets]

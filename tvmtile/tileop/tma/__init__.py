@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_of
+from tvmtile._tvm import buffer_of, ranges_of
 from tvmtile.compat.ignored import warn_ignored
 from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.emit import emit
@@ -210,7 +210,7 @@ def _in_panels(op: TmaCopy, context: LoweringContext) -> TmaCopy:
         raise Decline(
             f"the rows of {describe(tile)} are longer than a box, and are no whole panels"
         )
-    starts, extents = zip(*((r.min, r.extent) for r in tile.region), strict=True)
+    starts, extents = zip(*((r.min, r.extent) for r in ranges_of(tile)), strict=True)
     laid = region(retyped(buffer_of(tile), layout=layout), starts, extents)
     return replace(op, dst=laid) if is_shared(buffer_of(op.dst)) else replace(op, src=laid)
 

@@ -18,7 +18,7 @@ from typing import Any
 from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import buffer_of
+from tvmtile._tvm import buffer_of, ranges_of
 from tvmtile.ir.operands import bits_of, constant, describe, static_shape
 from tvmtile.ir.rewriting import substitute, variables_of
 from tvmtile.ir.types import Index
@@ -168,7 +168,7 @@ def boxes_of(tile: ir.TensorRegion, tensor: ir.TensorRegion, analyzer: Analyzer)
     panel, swizzle = _panel_of(buffer_of(tile))
     in_tile = _dense(tile, panel)
     pairs = dict(zip(moving_axes(tile), moving_axes(tensor), strict=True))
-    in_tensor = [1] * len(tensor.region)
+    in_tensor = [1] * len(ranges_of(tensor))
     for axis, extent in enumerate(in_tile):
         if extent > 1:
             in_tensor[pairs[axis]] = extent
@@ -209,7 +209,7 @@ def _steps(tile: ir.TensorRegion, in_tile: Sequence[int]) -> list[range]:
     """Where the boxes of a tile begin along each axis, counted from its first element."""
     return [
         range(0, constant(r.extent) or 1, extent)
-        for r, extent in zip(tile.region, in_tile, strict=True)
+        for r, extent in zip(ranges_of(tile), in_tile, strict=True)
     ]
 
 
@@ -227,7 +227,7 @@ def _panel_of(tile: ir.Var) -> tuple[int | None, int]:
 def _dense(tile: ir.TensorRegion, panel: int | None) -> list[int]:
     """The extents of the largest box, along the axes of a tile, that is one run of memory."""
     shape = [constant(extent) for extent in buffer_of(tile).ty.shape]
-    extents = [constant(r.extent) for r in tile.region]
+    extents = [constant(r.extent) for r in ranges_of(tile)]
     if None in extents or None in shape:
         raise Decline(f"{describe(tile)} has extents that are not constant")
     known, whole = [e or 0 for e in extents], [e or 0 for e in shape]
@@ -260,8 +260,8 @@ def _box(
     pairs: dict[int, int],
     offsets: Sequence[int],
 ) -> Box:
-    inside = [r.min + offset for r, offset in zip(tile.region, offsets, strict=True)]
-    outside = [r.min for r in tensor.region]
+    inside = [r.min + offset for r, offset in zip(ranges_of(tile), offsets, strict=True)]
+    outside = [r.min for r in ranges_of(tensor)]
     for axis, there in pairs.items():
         outside[there] = outside[there] + offsets[axis]
     return Box(inside, outside)

@@ -166,7 +166,7 @@ def fence(tile: ir.Var, context: LoweringContext) -> list[tirx.Stmt]:
 
 
 def _is_written_by_threads(tile: ir.Var, context: LoweringContext) -> bool:
-    written = [store.buffer for store in nodes_in(context.launch.body, tirx.BufferStore)]
+    written = [buffer_of(store) for store in nodes_in(context.launch.body, tirx.BufferStore)]
     for op in operators_in(context.launch.body):
         chosen = implementation_of(op, context.kind) if op.is_tile else None
         if op.completes_on() is None and (chosen is None or chosen.variant != "tma"):

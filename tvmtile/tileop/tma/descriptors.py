@@ -13,7 +13,7 @@ from typing import Any
 
 from tvm import DataType, ir, tirx
 
-from tvmtile._tvm import buffer_of, is_buffer_var
+from tvmtile._tvm import buffer_of, indices_of, is_buffer_var, ranges_of
 from tvmtile.errors import InvalidOperand, ShapeMismatch
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.math import as_expr
@@ -173,7 +173,7 @@ def _tensor_of(address: Any) -> ir.Var:
     """The whole tensor that an address is of."""
     element = address.args[0] if takes_address(address) else address
     is_first = not isinstance(element, ir.TensorLoad) or all(
-        constant(index) == 0 for index in element.indices
+        constant(index) == 0 for index in indices_of(element)
     )
     named = variables_of(element) if isinstance(element, ir.Node) else []
     tensors = [var for var in dict.fromkeys(named) if is_buffer_var(var)]
@@ -248,7 +248,7 @@ def _tile_of(address: Any, descriptor: TmaDescriptor) -> ir.TensorRegion:
     """The region of a tile that a box fills."""
     element = address.args[0] if takes_address(address) else address
     if isinstance(element, ir.TensorRegion):
-        element = tirx.BufferLoad(buffer_of(element), [r.min for r in element.region])
+        element = tirx.BufferLoad(buffer_of(element), [r.min for r in ranges_of(element)])
     if is_buffer_var(element):
         element = tirx.BufferLoad(element, [0] * len(element.ty.shape))
     if not isinstance(element, ir.TensorLoad) or not is_shared(buffer_of(element)):
@@ -256,7 +256,7 @@ def _tile_of(address: Any, descriptor: TmaDescriptor) -> ir.TensorRegion:
             f"T.tma_load: {address!r} is no address in shared memory",
             help='give `T.access_ptr(tile[i, j], "w")` of a tile of T.alloc_shared',
         )
-    tile, axes = buffer_of(element), len(element.indices)
+    tile, axes = buffer_of(element), len(indices_of(element))
     outer = list(reversed(descriptor.box))
     extents = [1] * (axes - len(outer)) + outer[-axes:]
     whole = [constant(extent) for extent in tile.ty.shape]
@@ -274,7 +274,7 @@ def _tile_of(address: Any, descriptor: TmaDescriptor) -> ir.TensorRegion:
             f"T.tma_load: {describe(tile)} has elements of {bits_of(tile)} bits, the box of {bits}",
             help="give tile and descriptor one dtype",
         )
-    return region(tile, element.indices, extents)
+    return region(tile, indices_of(element), extents)
 
 
 @tile_operator
@@ -331,7 +331,7 @@ def _fits(op: TmaLoad, context: LoweringContext) -> None:
         if reason is not None or layout is None:
             reason = reason or f"its rows do not consist of {op.swizzle} bytes"
             raise Decline(f"the descriptor swizzles {describe(op.dst)}, and {reason}")
-        starts, extents = zip(*((r.min, r.extent) for r in op.dst.region), strict=True)
+        starts, extents = zip(*((r.min, r.extent) for r in ranges_of(op.dst)), strict=True)
         op = replace(op, dst=region(retyped(tile, layout=layout), starts, extents))
     _run_of(op, context)
 

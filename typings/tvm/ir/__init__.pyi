@@ -88,14 +88,11 @@ class Range(Node):
 class TensorLoad(Expr):
     """An element of a buffer, or a vector of elements."""
 
-    source: Var
-    indices: Sequence[Expr]
+    # `tvmtile._tvm` alone reads `source` and `indices`, the `region` of the next class, and the
+    # `buffer` of statements.
 
 class TensorRegion(Expr):
     """A box of a buffer's elements."""
-
-    source: Var
-    region: Sequence[Range]
 
 class GlobalVar(Expr):
     name_hint: str

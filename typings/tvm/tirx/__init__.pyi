@@ -65,9 +65,7 @@ class Bind(Stmt):
     def __init__(self, var: Var, value: _Value, span: Any = None) -> None: ...
 
 class BufferStore(Stmt):
-    buffer: Var
     value: Expr
-    indices: Sequence[Expr]
     def __init__(
         self, buffer: Var, value: _Value, indices: Sequence[_Value], span: Any = None
     ) -> None: ...
@@ -77,12 +75,10 @@ class Evaluate(Stmt):
     def __init__(self, value: _Value, span: Any = None) -> None: ...
 
 class AllocBuffer(Stmt):
-    buffer: Var
     annotations: Any
     def __init__(self, buffer: Var, *args: Any, **kwargs: Any) -> None: ...
 
 class DeclBuffer(Stmt):
-    buffer: Var
     data: Any
     def __init__(self, buffer: Var, *args: Any, **kwargs: Any) -> None: ...
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, buffer_of, mutated
+from tvmtile._tvm import Mutator, buffer_of, indices_of, mutated
 from tvmtile.errors import NestingError
 from tvmtile.frontend.dtypes import DType, cast
 from tvmtile.ir.calls import is_extern_call, is_if_then_else, op_name
@@ -202,7 +202,7 @@ class _Exchange:
             statements += published
             lanes.append(buffer)
         statements += [
-            tirx.BufferStore(buffer_of(result), identity, result.indices)
+            tirx.BufferStore(buffer_of(result), identity, indices_of(result))
             for result, identity in zip(results, reducer.identity_element, strict=True)
         ]
         statements.append(self._combination(reducer, lanes, results, axes))
@@ -231,7 +231,7 @@ class _Exchange:
             [
                 *(tirx.Bind(var, value) for var, value in combined),
                 *(
-                    tirx.BufferStore(buffer_of(result), var, result.indices)
+                    tirx.BufferStore(buffer_of(result), var, indices_of(result))
                     for result, (var, _) in zip(results, combined, strict=True)
                 ),
             ]

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from tvm import ir, tirx
 
+from tvmtile._tvm import buffer_of, indices_of
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.ir.barriers import is_barrier, is_grid_barrier
 from tvmtile.ir.kernels import Launch, flattened, is_loop_exit, statements_of, with_statements
@@ -64,7 +65,7 @@ Item: TypeAlias = "Run | Once | Private | Nested"
 
 
 @dataclass(frozen=True)
-class CutBody:
+class Plan:
     """A block's body, cut."""
 
     items: list[Item]
@@ -73,7 +74,7 @@ class CutBody:
     """Which values diverge between its threads."""
 
 
-def plan_threads(launch: Launch) -> CutBody:
+def plan_threads(launch: Launch) -> Plan:
     """Cut the body of a kernel where its threads wait for each other.
 
     Raises
@@ -85,11 +86,11 @@ def plan_threads(launch: Launch) -> CutBody:
     threads = [loop.loop_var for loop in launch.threads]
     variance = ThreadVariance(exchanged.body, threads)
     launch.body = exchanged.body
-    planner = _Cutter(variance, Statements(launch, variance, exchanged.buffers))
-    return CutBody(planner.cut(exchanged.body, ()), variance)
+    planner = _Planner(variance, Statements(launch, variance, exchanged.buffers))
+    return Plan(planner.cut(exchanged.body, ()), variance)
 
 
-class _Cutter:
+class _Planner:
     def __init__(self, variance: ThreadVariance, statements: Statements) -> None:
         self._variance = variance
         self._statements = statements
@@ -107,33 +108,33 @@ class _Cutter:
                 for child in flattened(stmt.body):
                     self._add(sequence, child, guards)
         elif isinstance(stmt, tirx.AllocBuffer | tirx.DeclBuffer):
-            private = self._variance.root(stmt.buffer)
+            private = self._variance.root(buffer_of(stmt))
             diverges = is_private(private) and self._variance.depends(private)
             sequence.declare(Private(stmt) if diverges else Once(stmt))
         elif is_loop_exit(stmt):
-            sequence.add(Once(stmt))
+            sequence.once(Once(stmt))
         elif is_barrier(stmt):
             if guards and not self._statements.waits_for_active(stmt, guards):
                 raise divergent(stmt)
             if is_grid_barrier(stmt):
-                sequence.add(Once(stmt))
+                sequence.once(Once(stmt))
             sequence.end_run()
         elif self._statements.is_block_level(stmt):
             if self._statements.takes_part(stmt, guards):
-                sequence.add(Once(stmt, self._statements.first))
+                sequence.once(Once(stmt, self._statements.first))
         elif self._statements.must_cut(stmt):
             self._cut_inside(sequence, stmt, guards)
         elif self._statements.overtakes(stmt):
             value = tirx.Var("value", str(stmt.value.ty.dtype))
             self._add_to_run(sequence, tirx.Bind(value, stmt.value))
-            store = tirx.BufferStore(stmt.buffer, value, stmt.indices, stmt.span)
+            store = tirx.BufferStore(buffer_of(stmt), value, indices_of(stmt), stmt.span)
             self._add_to_run(sequence, store)
         elif self._statements.is_per_thread(stmt, guards):
             self._add_to_run(sequence, stmt)
         elif isinstance(stmt, tirx.Bind) and not may_change(stmt.value):
             sequence.declare(Once(stmt, self._statements.first))
         else:
-            sequence.add(Once(stmt, self._statements.first))
+            sequence.once(Once(stmt, self._statements.first))
 
     def _add_to_run(self, sequence: _Sequence, stmt: tirx.Stmt) -> None:
         if isinstance(stmt, tirx.Bind):
@@ -152,7 +153,7 @@ class _Cutter:
             return
         bodies = [self.cut(child, guards) for child in statements_of(stmt)]
         first = self._statements.first
-        sequence.add(Nested(bodies, lambda bodies: with_statements(stmt, bodies), first))
+        sequence.once(Nested(bodies, lambda bodies: with_statements(stmt, bodies), first))
 
     def _cut_divergent_branch(
         self, sequence: _Sequence, branch: tirx.IfThenElse, guards: Guards
@@ -161,7 +162,7 @@ class _Cutter:
         self._add_to_run(sequence, tirx.Bind(condition, branch.condition))
         for case, taken in zip(statements_of(branch), (True, False), strict=False):
             for item in self.cut(case, (*guards, (condition, taken))):
-                sequence.add(item)
+                sequence.once(item)
 
     def _cut_divergent_loop(self, sequence: _Sequence, loop: tirx.For, guards: Guards) -> None:
         """Step all threads through a loop together, as often as the one with most iterations does."""
@@ -185,7 +186,7 @@ class _Cutter:
         self._add_to_run(inside, tirx.Bind(active, step < trips))
         body = substitute(loop.body, {loop.loop_var: first + step})
         for item in self.cut(body, (*guards, (active, True))):
-            inside.add(item)
+            inside.once(item)
         for item in (
             Once(tirx.AllocBuffer(most)),
             Once(tirx.BufferStore(most, tirx.const(0, dtype), [0])),
@@ -193,7 +194,7 @@ class _Cutter:
             Once(tirx.Bind(steps, tirx.BufferLoad(most, [0]))),
             Nested([inside.items], lambda bodies: for_loop(step, steps, *bodies)),
         ):
-            sequence.add(item)
+            sequence.once(item)
 
 
 class _Sequence:
@@ -210,7 +211,7 @@ class _Sequence:
         self._run = None
         self._accesses = Accesses(self._variance)
 
-    def add(self, item: Item) -> None:
+    def once(self, item: Item) -> None:
         """Add what ends the open run."""
         self.end_run()
         self.items.append(item)

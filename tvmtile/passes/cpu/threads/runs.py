@@ -7,16 +7,16 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_of, is_buffer_var, mapped
+from tvmtile._tvm import buffer_of, indices_of, is_buffer_var, mapped, ranges_of
 from tvmtile.errors import InvalidOperand
 from tvmtile.ir.kernels import Launch
 from tvmtile.ir.rewriting import for_loop, seq, substitute, variables_of
-from tvmtile.passes.cpu.threads.plan import CutBody, Item, Nested, Once, Private, Run
+from tvmtile.passes.cpu.threads.plan import Item, Nested, Once, Plan, Private, Run
 from tvmtile.passes.cpu.threads.statements import may_change
 
 
 def emit_runs(
-    plan: CutBody,
+    plan: Plan,
     launch: Launch,
     scope: str = "local",
     kind: tirx.ForKind = tirx.ForKind.SERIAL,
@@ -25,11 +25,11 @@ def emit_runs(
 
     Values are kept in `scope` from one run to another; `kind` is that of the outermost of the loops.
     """
-    return _RunEmitter(plan, launch, scope, kind).emit(plan.items)
+    return _Emitter(plan, launch, scope, kind).emit(plan.items)
 
 
-class _RunEmitter:
-    def __init__(self, plan: CutBody, launch: Launch, scope: str, kind: tirx.ForKind) -> None:
+class _Emitter:
+    def __init__(self, plan: Plan, launch: Launch, scope: str, kind: tirx.ForKind) -> None:
         self._scope = scope
         self._kind = kind
         self._variance = plan.variance
@@ -63,7 +63,7 @@ class _RunEmitter:
                 nested = item.rebuild([self.emit(body) for body in item.bodies])
                 statements += self._of_first(item, nested)
             elif isinstance(item, Private):
-                if item.declaration.buffer in self._stacked:
+                if buffer_of(item.declaration) in self._stacked:
                     statements.append(self._stacked_declaration(item.declaration))
             else:
                 statements += self._emit_run(item, items)
@@ -108,7 +108,7 @@ class _RunEmitter:
                     self._place(body)
             if not isinstance(item, Private):
                 continue
-            buffer = item.declaration.buffer
+            buffer = buffer_of(item.declaration)
             root = self._variance.root(buffer)
             if root is not buffer and not root.same_as(buffer):
                 self._place_view(buffer, root)
@@ -139,7 +139,7 @@ class _RunEmitter:
         return tirx.decl_buffer(shape, str(ty.dtype), name=buffer.name, scope=ty.storage_scope)
 
     def _stacked_declaration(self, declaration: Any) -> tirx.Stmt:
-        stacked = self._stacked[declaration.buffer]
+        stacked = self._stacked[buffer_of(declaration)]
         if isinstance(declaration, tirx.AllocBuffer):
             return tirx.AllocBuffer(stacked, declaration.annotations, declaration.span)
         data = substitute(declaration.data, self._stacked)
@@ -155,21 +155,21 @@ class _RunEmitter:
         def load(node: ir.TensorLoad) -> ir.Expr:
             if buffer_of(node) not in self._stacked:
                 return node
-            indices = [place(buffer_of(node), node.indices[0]), *node.indices[1:]]
+            indices = [place(buffer_of(node), indices_of(node)[0]), *indices_of(node)[1:]]
             return tirx.BufferLoad(self._stacked[buffer_of(node)], indices)
 
         def store(node: tirx.BufferStore) -> tirx.Stmt:
-            if node.buffer not in self._stacked:
+            if buffer_of(node) not in self._stacked:
                 return node
-            indices = [place(node.buffer, node.indices[0]), *node.indices[1:]]
-            return tirx.BufferStore(self._stacked[node.buffer], node.value, indices, node.span)
+            indices = [place(buffer_of(node), indices_of(node)[0]), *indices_of(node)[1:]]
+            return tirx.BufferStore(self._stacked[buffer_of(node)], node.value, indices, node.span)
 
         def region(node: ir.TensorRegion) -> Any:
             if buffer_of(node) not in self._stacked:
                 return node
-            first = node.region[0]
+            first = ranges_of(node)[0]
             moved = ir.Range.from_min_extent(place(buffer_of(node), first.min), first.extent)
-            return tirx.BufferRegion(self._stacked[buffer_of(node)], [moved, *node.region[1:]])
+            return tirx.BufferRegion(self._stacked[buffer_of(node)], [moved, *ranges_of(node)[1:]])
 
         result = mapped(
             stmt, (ir.TensorLoad, load), (tirx.BufferStore, store), (ir.TensorRegion, region)
@@ -193,7 +193,7 @@ class _RunEmitter:
             *(
                 item.declaration
                 for item in items
-                if isinstance(item, Private) and self._local.get(item.declaration.buffer) is run
+                if isinstance(item, Private) and self._local.get(buffer_of(item.declaration)) is run
             ),
             *self._statements(run),
         ]

@@ -10,7 +10,7 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 from tvm_ffi import structural_equal
 
-from tvmtile._tvm import buffer_of, nodes_in
+from tvmtile._tvm import buffer_of, indices_of, nodes_in
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.uniformity import ThreadVariance, VarianceOfGroups, check_alone
 from tvmtile.errors import NestingError
@@ -135,14 +135,14 @@ class Statements:
         That is a name, which work of the block under guards may use too, a variable of a group, or an
         element of a tile or a tensor: the one that comes first stores to it, if it is known who comes.
         """
-        if isinstance(stmt, tirx.BufferStore) and is_private(stmt.buffer):
-            return not self._of_block.depends(stmt.buffer)
+        if isinstance(stmt, tirx.BufferStore) and is_private(buffer_of(stmt)):
+            return not self._of_block.depends(buffer_of(stmt))
         is_kept = isinstance(stmt, tirx.Bind) or self._is_same_element(stmt)
         return is_kept and (self._active(guards) or 0) > 0
 
     def _is_same_element(self, stmt: tirx.Stmt) -> bool:
         """Tell whether all threads store the same to an element that is not one of each."""
-        is_store = isinstance(stmt, tirx.BufferStore) and not is_private(stmt.buffer)
+        is_store = isinstance(stmt, tirx.BufferStore) and not is_private(buffer_of(stmt))
         return is_store and not self.is_per_thread(stmt, ())
 
     def is_block_level(self, stmt: tirx.Stmt) -> bool:
@@ -192,14 +192,14 @@ class Statements:
         """
         if not self.variance.ends_divergently(loop):
             return False
-        trip_count = self._inlined(loop.extent)
-        if not self._is_of_threads(trip_count):
+        trips = self._inlined(loop.extent)
+        if not self._is_of_threads(trips):
             return True
         analyzer = Analyzer()
         warps: dict[int, set[int]] = {}
         for thread in self._launch.all_threads():
             number = int(analyzer.simplify(substitute(self._launch.thread_index, thread)))
-            count = analyzer.simplify(substitute(trip_count, thread))
+            count = analyzer.simplify(substitute(trips, thread))
             warps.setdefault(number // WARP_SIZE, set()).add(int(count))
         return all(len(counts) == 1 for counts in warps.values())
 
@@ -229,18 +229,18 @@ class Statements:
             return any(map(self._waits, statements_of(stmt)))
 
     def _stores_exchanged(self, stmt: tirx.Stmt) -> bool:
-        return isinstance(stmt, tirx.BufferStore) and stmt.buffer in self._exchanged
+        return isinstance(stmt, tirx.BufferStore) and buffer_of(stmt) in self._exchanged
 
     def overtakes(self, stmt: tirx.Stmt) -> TypeGuard[tirx.BufferStore]:
         """Tell whether a thread may overwrite what another one reads in the same statement."""
         if not isinstance(stmt, tirx.BufferStore) or not self.variance.depends(stmt):
             return False
-        return is_of_block(stmt.buffer) and contains(
-            [stmt.value, *stmt.indices],
+        return is_of_block(buffer_of(stmt)) and contains(
+            [stmt.value, *indices_of(stmt)],
             ir.TensorLoad,
             lambda load: (
-                buffer_of(load).same_as(stmt.buffer)
-                and not structural_equal(load.indices, stmt.indices)
+                buffer_of(load).same_as(buffer_of(stmt))
+                and not structural_equal(indices_of(load), indices_of(stmt))
             ),
         )
 
@@ -281,14 +281,14 @@ def _acts(stmt: tirx.Stmt) -> bool:
 
 def _has_shared_effect(stmt: tirx.Stmt) -> bool:
     """Tell whether other threads may see what a statement does."""
-    return contains(stmt, tirx.BufferStore, lambda store: not is_private(store.buffer)) or (
+    return contains(stmt, tirx.BufferStore, lambda store: not is_private(buffer_of(store))) or (
         contains(stmt, tirx.Evaluate, lambda node: has_effect(node.value))
     )
 
 
 def _stored_private(stmt: tirx.Stmt, variance: ThreadVariance) -> set[ir.Var]:
     """The private arrays that a statement stores and does not declare itself."""
-    declared = {each.buffer for each in nodes_in(stmt, tirx.AllocBuffer)}
+    declared = {buffer_of(each) for each in nodes_in(stmt, tirx.AllocBuffer)}
     stored = {
         variance.root(access.buffer)
         for access in accesses_of(stmt)

@@ -12,11 +12,11 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import PURE, buffer_of, is_buffer_var, mapped, nodes_in
+from tvmtile._tvm import PURE, buffer_of, indices_of, is_buffer_var, mapped, nodes_in
 from tvmtile.analysis.conflicts.dependence import ConflictScope
 from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
-from tvmtile.analysis.effects import Effect, Effects
+from tvmtile.analysis.effects import Access, Effects
 from tvmtile.ir.calls import effect_of, takes_address
 from tvmtile.ir.conditions import conjuncts
 from tvmtile.ir.extents import is_power_of_two
@@ -44,7 +44,7 @@ Values = dict[ir.Var, int]
 """Of the variables of loops, and of what their numbers of iterations depend on."""
 
 
-class UnknownHandover(Exception):
+class Unknown(Exception):
     """What the threads do at mbarriers depends on what is not known here."""
 
 
@@ -62,13 +62,13 @@ class Number:
 
     def at(self, values: Values) -> int:
         if any(name not in values for name in self.names):
-            raise UnknownHandover
+            raise Unknown
         key = tuple(values[name] for name in self.names)
         if key not in self._known:
             try:
                 found = evaluate(self.expression, values, lambda _: False, 0).numbers
             except NotSeparable:
-                raise UnknownHandover from None
+                raise Unknown from None
             self._known[key] = int(found)
         return self._known[key]
 
@@ -77,7 +77,7 @@ class Number:
 class Do:
     """Accesses; those that complete on an mbarrier with its number."""
 
-    accesses: list[tuple[Effect, Number | None]]
+    accesses: list[tuple[Access, Number | None]]
 
 
 @dataclass(eq=False)
@@ -90,7 +90,7 @@ class Meet:
 
 
 @dataclass(eq=False)
-class BatchEnd:
+class Token:
     """The end of a batch of the group's asynchronous work, or a wait for it."""
 
     item: Signal | TokenWait
@@ -120,7 +120,7 @@ class Repeat:
     body: list[Step]
 
 
-Step = Do | Meet | BatchEnd | Sync | Case | Repeat
+Step = Do | Meet | Token | Sync | Case | Repeat
 
 
 def _has_steps(item: Item) -> bool:
@@ -175,7 +175,7 @@ class Reader:
 
     def _of(self, item: Item) -> Iterator[Step]:
         if isinstance(item, Exit):
-            raise UnknownHandover
+            raise Unknown
         if isinstance(item, Branch | Iteration):
             if not _has_steps(item):
                 self._forget(item.statement)
@@ -200,12 +200,12 @@ class Reader:
             if self._group is None and item.barrier.scope >= self._of_all:
                 yield Sync()
         else:
-            yield BatchEnd(item)
+            yield Token(item)
 
-    def _do(self, accesses: Iterable[Effect]) -> Do:
-        def completing(access: Effect) -> Number | None:
+    def _do(self, accesses: Iterable[Access]) -> Do:
+        def completing(access: Access) -> Number | None:
             on = access.completes_on
-            return None if on is None else self._number(on.indices[0])
+            return None if on is None else self._number(indices_of(on)[0])
 
         return Do([(access, completing(access)) for access in accesses])
 
@@ -232,20 +232,20 @@ class Reader:
     def _loop(self, item: Iteration) -> Repeat:
         stmt = item.statement
         if not isinstance(stmt, tirx.For) or literal(item.loop.step) != 1:
-            raise UnknownHandover
+            raise Unknown
         self._forget(stmt)
         extent = self._number(item.loop.extent)
         low = self._number(item.loop.low)
         is_open = constant(extent.expression) is None
         if is_open and self._inner:
-            raise UnknownHandover
+            raise Unknown
         self._inner.add(stmt.loop_var)
         repeat = Repeat(stmt.loop_var, low, extent, self.steps(item.body))
         self._inner.discard(stmt.loop_var)
         self._forget(stmt)
         if is_open:
             if constant(low.expression) != 0:
-                raise UnknownHandover
+                raise Unknown
             self.open_loops.append(repeat)
         return repeat
 
@@ -261,12 +261,12 @@ class Reader:
                 self._names[stmt.var] = self._value(stmt.value)
             return
         self._forget(stmt)
-        if type(stmt) is tirx.BufferStore and self._is_scalar(stmt.buffer):
-            self._scalars[stmt.buffer] = self._value(stmt.value)
+        if type(stmt) is tirx.BufferStore and self._is_scalar(buffer_of(stmt)):
+            self._scalars[buffer_of(stmt)] = self._value(stmt.value)
 
     def _forget(self, stmt: tirx.Stmt) -> None:
         for store in nodes_in(stmt, tirx.BufferStore):
-            self._scalars.pop(store.buffer, None)
+            self._scalars.pop(buffer_of(store), None)
 
     def _is_scalar(self, buffer: ir.Var) -> bool:
         is_single = math.prod(constant(n) or 0 for n in buffer.ty.shape) == 1

@@ -140,7 +140,7 @@ def body_of(loop: tirx.For, tiles: KernelTiles, *, split: bool = False) -> Body:
     for stmt in flattened(loop.body):
         if isinstance(stmt, tirx.AllocBuffer | tirx.DeclBuffer):
             if {loop.loop_var, *body.bindings, *scheduled}.intersection(variables_of(stmt)):
-                raise Obstacle(f"{stmt.buffer.name} is declared anew in each iteration")
+                raise Obstacle(f"{buffer_of(stmt).name} is declared anew in each iteration")
             body.declarations.append(stmt)
         elif isinstance(stmt, tirx.Bind) and is_replayable(stmt.value):
             body.bindings[stmt.var] = stmt

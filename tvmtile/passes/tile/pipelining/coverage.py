@@ -8,7 +8,7 @@ import numpy as np
 from tvm import ir, tirx
 from tvm_ffi import structural_equal
 
-from tvmtile._tvm import buffer_of
+from tvmtile._tvm import buffer_of, indices_of
 from tvmtile.ir.kernels import statements_of
 from tvmtile.ir.operands import constant, extents_of, origin_of
 from tvmtile.ir.operators import operator_of
@@ -100,11 +100,11 @@ class Coverage:
     def _by_store(self, store: tirx.BufferStore, parallel: Mapping[ir.Var, range]) -> np.ndarray:
         """A store whose indices are constants and different loop variables writes a box."""
         mask = np.zeros(self._shape, bool)
-        if not store.buffer.same_as(self._buffer):
+        if not buffer_of(store).same_as(self._buffer):
             return mask
         ranges = {**self._ranges, **parallel}
         box = []
-        for index in store.indices:
+        for index in indices_of(store):
             if isinstance(index, ir.Var) and index in ranges:
                 steps = ranges.pop(index)
                 box.append(slice(max(steps.start, 0), steps.stop))

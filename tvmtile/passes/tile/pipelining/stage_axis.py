@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tvm import ir, tirx
 from tvm_ffi import structural_equal
 
-from tvmtile._tvm import Mutator, buffer_of, mutated
+from tvmtile._tvm import Mutator, buffer_of, indices_of, mutated, ranges_of
 from tvmtile.ir.operators import operator_of
 from tvmtile.passes.tile.pipelining.tiles import KernelTiles
 
@@ -83,15 +83,21 @@ class _Expander:
     def _load(self, load: ir.TensorLoad, mutator: Mutator) -> ir.Expr:
         if buffer_of(load) not in self._new:
             return mutator.default_mutate(load)
-        indices = [self._at(buffer_of(load)), *(mutator.mutate(index) for index in load.indices)]
+        indices = [
+            self._at(buffer_of(load)),
+            *(mutator.mutate(index) for index in indices_of(load)),
+        ]
         return tirx.BufferLoad(self._new[buffer_of(load)], indices, load.span)
 
     def _store(self, store: tirx.BufferStore, mutator: Mutator) -> tirx.Stmt:
-        if store.buffer not in self._new:
+        if buffer_of(store) not in self._new:
             return mutator.default_mutate(store)
-        indices = [self._at(store.buffer), *(mutator.mutate(index) for index in store.indices)]
+        indices = [
+            self._at(buffer_of(store)),
+            *(mutator.mutate(index) for index in indices_of(store)),
+        ]
         value = mutator.mutate(store.value)
-        return tirx.BufferStore(self._new[store.buffer], value, indices, span=store.span)
+        return tirx.BufferStore(self._new[buffer_of(store)], value, indices, span=store.span)
 
     def _region(self, region: ir.TensorRegion, mutator: Mutator) -> ir.Expr:
         if buffer_of(region) not in self._new:
@@ -99,7 +105,7 @@ class _Expander:
         stage = ir.Range.from_min_extent(self._at(buffer_of(region)), tirx.const(1, "int32"))
         ranges = [
             ir.Range.from_min_extent(mutator.mutate(r.min), mutator.mutate(r.extent))
-            for r in region.region
+            for r in ranges_of(region)
         ]
         return tirx.BufferRegion(self._new[buffer_of(region)], [stage, *ranges])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import nodes_in
+from tvmtile._tvm import buffer_of, nodes_in
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.kernels import Launch
@@ -27,7 +27,7 @@ class KernelTiles(Aliases):
 
     def __init__(self, kernel: tirx.For) -> None:
         super().__init__(kernel)
-        self.allocated = {each.buffer: each for each in nodes_in(kernel, tirx.AllocBuffer)}
+        self.allocated = {buffer_of(each): each for each in nodes_in(kernel, tirx.AllocBuffer)}
         launch = Launch(kernel)
         self.bound_loops = [*launch.blocks, *launch.threads]
         self.threads = {loop.loop_var for loop in launch.threads}

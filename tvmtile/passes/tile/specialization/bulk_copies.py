@@ -8,7 +8,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.tirx.layout import ComposeLayout, Layout
 
-from tvmtile._tvm import buffer_of, mapped
+from tvmtile._tvm import buffer_of, mapped, ranges_of
 from tvmtile.errors import NoLowering
 from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.operators import TileOp, operator_of, operators_in
@@ -97,6 +97,6 @@ def _into(tile: ir.Var, call: ir.Call, former: ir.Var) -> ir.Call:
     def region(node: ir.TensorRegion) -> ir.TensorRegion:
         if not buffer_of(node).same_as(former):
             return node
-        return tirx.BufferRegion(tile, [*copy, *node.region])
+        return tirx.BufferRegion(tile, [*copy, *ranges_of(node)])
 
     return mapped(call, (ir.TensorRegion, region))

@@ -47,7 +47,7 @@ class Preload:
         pairs = zip(
             nodes_in(before, tirx.AllocBuffer), nodes_in(behind, tirx.AllocBuffer), strict=True
         )
-        (tile,) = (new.buffer for old, new in pairs if old.buffer.same_as(self.tile))
+        (tile,) = (buffer_of(new) for old, new in pairs if buffer_of(old).same_as(self.tile))
         return replace(self, tile=tile)
 
     def counted(self) -> list[tirx.Stmt]:
