@@ -24,10 +24,10 @@ _VARIABLE = "PYTORCH_NVML_BASED_CUDA_CHECK"
 def spare_the_driver() -> None:
     """Set torch's variable while `tvm_ffi` is loaded, whenever that is, and at no other time."""
     if _PACKAGE not in sys.modules and _VARIABLE not in os.environ:
-        sys.meta_path.insert(0, _Finder())
+        sys.meta_path.insert(0, _PackageFinder())
 
 
-class _Finder(MetaPathFinder):
+class _PackageFinder(MetaPathFinder):
     """Finds one package, once."""
 
     def find_spec(self, name: str, *_: object) -> ModuleSpec | None:

@@ -16,7 +16,7 @@ from tvm import ir, tirx
 from tvm.target import Target
 
 from tvmtile import passes as P
-from tvmtile.codegen.once import AllowLetInlining
+from tvmtile.codegen.opaque import AllowLetInlining
 from tvmtile.errors import hide_internal_frames
 from tvmtile.ir.passes import check_order
 from tvmtile.passes.legalize import LegalizeSource

@@ -14,7 +14,7 @@ import torch
 from tvm import tirx
 
 import tvmtile.language as T
-from tvmtile.autotuner.kept import Unknown, identity
+from tvmtile.autotuner.kept import Unidentified, identity
 
 
 class Policy(Enum):
@@ -64,7 +64,7 @@ def test_what_is_alike_has_one_text(one, other):
 
 @pytest.mark.parametrize("value", [threading.Lock(), object(), [object()], scaled(object())])
 def test_what_nobody_can_tell_has_none(value):
-    with pytest.raises(Unknown):
+    with pytest.raises(Unidentified):
         identity(value)
 
 

@@ -123,6 +123,8 @@ def test_an_absent_name_says_what_to_write():
         ("transform", "PassContext", None),
         ("utils.tensor", "torch_assert_close", tvmtile.testing.torch_assert_close),
         ("tools", "plot_layout", tvmtile.plot_layout),
+        ("tileop.base", "GemmWarpPolicy", T.GemmWarpPolicy),
+        ("language.dtypes", "dtype", T.dtype),
     ],
 )
 def test_modules(module, name, is_same):

@@ -10,7 +10,7 @@ import torch
 import tvmtile
 from tvmtile.frontend.dtypes import DType
 from tvmtile.jit.parameters import KernelParam
-from tvmtile.utils.tensor import TensorSupplyType, get_tensor_supply
+from tvmtile.utils.tensor import TensorSupplyType, get_tensor_supply, map_torch_type
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int8", "uint8", "bool"])
@@ -19,6 +19,7 @@ def test_a_tensor_for_a_parameter(dtype):
     tensor = get_tensor_supply(TensorSupplyType.Auto)(param)
     assert (tuple(tensor.shape), tensor.dtype) == ((3, 4), getattr(torch, dtype))
     assert bool((get_tensor_supply(TensorSupplyType.One)(param) == 1).all())
+    assert map_torch_type(dtype) is tensor.dtype
     whole = get_tensor_supply()(param).double()
     assert torch.equal(whole, whole.round())
 

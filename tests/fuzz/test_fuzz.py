@@ -28,7 +28,7 @@ from tests.fuzz.run import run
 from tests.fuzz.shrink import shrink
 from tvmtile.errors import DataRace
 from tvmtile.passes.tile.specialization import Ring
-from tvmtile.passes.tile.specialization.trips import FilteredIterationSpace
+from tvmtile.passes.tile.specialization.iteration_space import FilteredIterationSpace
 from tvmtile.pipeline import LOWERING
 from tvmtile.tileop.fill import Fill
 

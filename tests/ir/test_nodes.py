@@ -7,13 +7,13 @@ import gc
 from tvm import tirx
 
 from tvmtile.ir import nodes
-from tvmtile.ir.nodes import once_per_node
+from tvmtile.ir.nodes import cached_per_node
 
 
 def test_a_function_runs_once_for_each_node():
     asked = []
 
-    @once_per_node
+    @cached_per_node
     def name(var):
         asked.append(var.name)
         return var.name
@@ -26,7 +26,7 @@ def test_a_function_runs_once_for_each_node():
 
 def test_another_node_at_an_address_is_another_one(monkeypatch):
     monkeypatch.setattr(nodes, "_MOST_KEPT", 8)
-    name = once_per_node(lambda var: var.name)
+    name = cached_per_node(lambda var: var.name)
     for number in range(100):
         assert name(tirx.Var(f"v{number}", "int32")) == f"v{number}"
         gc.collect(0)

@@ -15,7 +15,7 @@ from tvmtile.analysis.collector import Collector
 from tvmtile.errors import SourceLocation
 from tvmtile.ir.calls import takes_address
 from tvmtile.ir.kernels import is_kernel, leaves_loop
-from tvmtile.ir.nodes import once_per_node
+from tvmtile.ir.nodes import cached_per_node
 from tvmtile.ir.operands import origin_of
 from tvmtile.ir.operators import TileOp
 from tvmtile.ir.rewriting import substitute, variables_of
@@ -64,7 +64,7 @@ def accesses_of(stmt: tirx.Stmt) -> list[Access]:
     return list(_accesses_of(stmt))
 
 
-@once_per_node
+@cached_per_node
 def _accesses_of(stmt: tirx.Stmt) -> tuple[Access, ...]:
     return tuple(_Accesses().of(stmt))
 

@@ -52,7 +52,7 @@ class Loop:
         return self.node.loop_var if isinstance(self.node, tirx.For) else None
 
     @property
-    def trips(self) -> int | None:
+    def trip_count(self) -> int | None:
         """How often its body is run, where that is known."""
         return None if self.extent is None else literal(self.extent)
 
@@ -63,20 +63,20 @@ class Loop:
         return tirx.const(1, "int32") if step is None else step
 
 
-class Mbarrier(NamedTuple):
+class MbarrierElement(NamedTuple):
     """An mbarrier: the buffer, and which one of it, where that is a constant."""
 
     root: ir.Var
     number: int | None
 
-    def may_be(self, other: Mbarrier) -> bool:
+    def may_be(self, other: MbarrierElement) -> bool:
         """Tell whether both may be one."""
         numbers = (self.number, other.number)
         return self.root.same_as(other.root) and (None in numbers or numbers[0] == numbers[1])
 
 
 @dataclass(frozen=True, eq=False)
-class Access(Use):
+class Effect(Use):
     """What the threads do to a buffer in one place of the program.
 
     Indices and conditions hold no names that are bound to values which never change.
@@ -88,7 +88,7 @@ class Access(Use):
     """Where the element is that the indices count from. None without indices."""
     loops: tuple[Loop, ...]
     """The loops around it, outermost first."""
-    mbarrier: Mbarrier | None
+    mbarrier: MbarrierElement | None
     """What it completes on."""
     location: SourceLocation | None
     """The user's line."""
@@ -101,7 +101,7 @@ class Access(Use):
     hands_over: bool = False
     """In the outermost of these regions threads come to barriers by number that others come to too."""
 
-    def is_comparable(self, other: Access) -> bool:
+    def is_comparable(self, other: Effect) -> bool:
         """Tell whether the elements of both are known by their places from one buffer on."""
         if self.start is None or other.start is None:
             return False
@@ -251,7 +251,7 @@ class Effects:
         loops: tuple[Loop, ...],
         conditions: tuple[ir.Expr, ...],
         **region: object,
-    ) -> list[Access]:
+    ) -> list[Effect]:
         """The accesses of an expression, or of a statement that holds no others, in their order.
 
         The last ones are attributes of them all.
@@ -297,14 +297,14 @@ class Effects:
         conditions: tuple[ir.Expr, ...],
         location: SourceLocation | None,
         region: dict[str, Any],
-    ) -> Access:
+    ) -> Effect:
         start = self._aliases.start(use.buffer)
         indices = None if start is None else use.indices
         root = self.root(use.buffer)
         ordering = None
         if root in self.stored_by_iterations:
             ordering = tuple(loop for loop in loops if root.name in loop.ordered)
-        return Access(
+        return Effect(
             buffer=use.buffer,
             indices=None if indices is None else tuple(map(self.resolved, indices)),
             block=tuple((extent, self.resolved(stride)) for extent, stride in use.block),
@@ -326,9 +326,9 @@ class Effects:
             **region,
         )
 
-    def mbarrier(self, element: ir.TensorLoad) -> Mbarrier:
+    def mbarrier(self, element: ir.TensorLoad) -> MbarrierElement:
         """Which mbarrier an element is."""
-        return Mbarrier(
+        return MbarrierElement(
             self.root(buffer_of(element)), literal(self.resolved(indices_of(element)[0]))
         )
 

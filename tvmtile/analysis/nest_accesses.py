@@ -40,7 +40,7 @@ def _ends(extent: int, most: int) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Elements:
+class AccessedElements:
     """What iterations access."""
 
     access: Access
@@ -60,7 +60,7 @@ def elements_of(
     iterations: dict[ir.Var, np.ndarray],
     fixed: dict[ir.Var, int],
     is_uniform: Callable[[ir.Var], bool],
-) -> Elements | None:
+) -> AccessedElements | None:
     """The elements that iterations touch; None where that is not known, or where none does.
 
     The access is of a single element, the iterations are a sample of the nest, `fixed` has a value of
@@ -90,7 +90,7 @@ def elements_of(
             holds &= (row >= 0) & ((row < size) if size is not None else True)
     if not holds.any():
         return None
-    return Elements(
+    return AccessedElements(
         access,
         points[_NUMBER][holds],
         np.stack(rows, axis=1)[holds],

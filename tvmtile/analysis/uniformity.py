@@ -12,7 +12,7 @@ from tvmtile._tvm import Mutator, buffer_of, indices_of, is_buffer_var, mutated,
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.errors import NestingError
 from tvmtile.ir.kernels import Launch, is_parallel, leaves_loop, statements_of
-from tvmtile.ir.nodes import once_per_node
+from tvmtile.ir.nodes import cached_per_node
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.rewriting import contains, has_effect, variables_of
 from tvmtile.ir.scopes import is_private
@@ -239,7 +239,7 @@ def check_alone(op: TileOp, stmt: tirx.Stmt) -> None:
         )
 
 
-@once_per_node
+@cached_per_node
 def _variables_of(node: ir.Node) -> tuple[ir.Var, ...]:
     """Those in a part of a kernel, of which several passes ask, each for several groups."""
     return tuple(variables_of(node))

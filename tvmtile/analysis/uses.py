@@ -13,7 +13,7 @@ from tvmtile.analysis.collector import Collector, mbarriers_of
 from tvmtile.analysis.conflicts.expressions import bits, strides
 from tvmtile.ir.asynchronous import Issue, Product, issued, product_of
 from tvmtile.ir.calls import op_name, takes_address
-from tvmtile.ir.nodes import once_per_node
+from tvmtile.ir.nodes import cached_per_node
 from tvmtile.ir.operands import origin_of
 from tvmtile.ir.operators import TileOp
 
@@ -110,13 +110,13 @@ _MATRIX_EXTENT = 8
 _ROW = 16  # bytes
 
 
-@once_per_node  # of most statements several passes ask
+@cached_per_node  # of most statements several passes ask
 def uses_in(node: ir.Node) -> list[Use]:
     """The uses of buffers of any scope in an expression or a statement, in their order."""
-    return _Uses().of(node)
+    return _UseCollector().of(node)
 
 
-class _Uses(Collector):
+class _UseCollector(Collector):
     def __init__(self) -> None:
         super().__init__()
         self._role = _UNKNOWN[0]

@@ -22,7 +22,7 @@ from tvm import ir
 from tvmtile.autotuner.configurations import Configuration
 from tvmtile.autotuner.result import Trial
 from tvmtile.autotuner.settings import ProfileArgs
-from tvmtile.cache import Entry, current_store, digest
+from tvmtile.cache import CacheEntry, current_store, digest
 from tvmtile.jit.request import Request
 from tvmtile.jit.sources import all_sources
 
@@ -50,7 +50,7 @@ def key_of_tuning(
             identity([getattr(profile, name) for name in profile.__dataclass_fields__]),
             identity(calls),
         ]
-    except Unknown:
+    except Unidentified:
         return None
     # How it is measured is in none of the modules that compile.
     return digest(key.code, all_sources(), json.dumps(parts), _device(first))
@@ -78,7 +78,7 @@ def kept(key: str, configs: Sequence[Configuration]) -> tuple[list[Trial], float
     """The times that were kept, and the reference's; None where there are none."""
     store = current_store()
 
-    def trials(entry: Entry) -> tuple[list[Trial], float | None]:
+    def trials(entry: CacheEntry) -> tuple[list[Trial], float | None]:
         rows = zip(configs, entry.facts["trials"], strict=True)
         found = [Trial(index, config, *row) for index, (config, row) in enumerate(rows)]
         return found, entry.facts["ref_latency"]
@@ -89,7 +89,7 @@ def kept(key: str, configs: Sequence[Configuration]) -> tuple[list[Trial], float
 # What Python values are, as text that another process writes too ----------------------------------
 
 
-class Unknown(Exception):
+class Unidentified(Exception):
     """A value without a text that says what it is."""
 
 
@@ -136,7 +136,7 @@ def _of_function(value: Any) -> Any:
         name = getattr(value, "__qualname__", None)
         owner = getattr(value, "__self__", None)
         if name is None or not (owner is None or isinstance(owner, types.ModuleType)):
-            raise Unknown(type(value).__name__)
+            raise Unidentified(type(value).__name__)
         return ["named", str(value.__module__), name]
     if isinstance(value, types.MethodType):
         return ["method", _of_function(value.__func__), identity(value.__self__)]

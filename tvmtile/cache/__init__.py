@@ -15,11 +15,11 @@ from tvmtile.cache.settings import (
     enable_cache,
     is_cache_enabled,
 )
-from tvmtile.cache.store import KINDS, Entry, Store, digest
+from tvmtile.cache.store import KINDS, CacheEntry, Store, digest
 
 __all__ = [
     "KINDS",
-    "Entry",
+    "CacheEntry",
     "Store",
     "cache_directory",
     "clear_cache",

@@ -43,7 +43,7 @@ _BEING_REMOVED = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)
 
 
 @dataclass(frozen=True)
-class Entry:
+class CacheEntry:
     """What was found under a key."""
 
     facts: Mapping[str, Any]
@@ -79,7 +79,7 @@ class Store:
         self._written_since_check = limit  # the first entry that a process writes makes it look
         self._warned = False
 
-    def load(self, kind: str, key: str, use: Callable[[Entry], Used]) -> Used | None:
+    def load(self, kind: str, key: str, use: Callable[[CacheEntry], Used]) -> Used | None:
         """What `use` makes of the entry under a key; None where there is none of which it makes it.
 
         An entry of which it raises is removed: the next process would fare no better.
@@ -94,7 +94,7 @@ class Store:
                 self._discard(kind, key, entries)
             return None
 
-    def get(self, kind: str, key: str) -> Entry | None:
+    def get(self, kind: str, key: str) -> CacheEntry | None:
         """The entry under a key, or None where there is no sound one."""
         try:
             with self._kind(kind) as entries:
@@ -105,7 +105,7 @@ class Store:
             self._warn_of(error, "read", "its work is done again")
             return None
 
-    def _read(self, kind: str, key: str, entries: Directory) -> Entry | None:
+    def _read(self, kind: str, key: str, entries: Directory) -> CacheEntry | None:
         try:
             with entries.directory(key) as files:
                 manifest = _manifest(files)
@@ -117,7 +117,7 @@ class Store:
                 }
                 with contextlib.suppress(OSError):
                     files.touch(_MANIFEST)
-                return Entry(manifest["facts"], contents)
+                return CacheEntry(manifest["facts"], contents)
         except FileNotFoundError:
             if key in entries.names():  # a part of it is missing
                 self._remove(key, entries)
@@ -127,7 +127,7 @@ class Store:
 
     def put(
         self, kind: str, key: str, facts: Mapping[str, object], files: Mapping[str, bytes]
-    ) -> Entry | None:
+    ) -> CacheEntry | None:
         """Keep files under a key.
 
         Parameters
@@ -162,7 +162,7 @@ class Store:
                 self._warn_of(error, "written", "nothing is kept")
             return None
         self._make_room(sum(map(len, files.values())), key)
-        return Entry(json.loads(text)["facts"], dict(files))
+        return CacheEntry(json.loads(text)["facts"], dict(files))
 
     @contextlib.contextmanager
     def alone(self, key: str) -> Iterator[None]:

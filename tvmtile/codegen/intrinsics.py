@@ -8,7 +8,7 @@ from tvmtile._tvm import mapped
 from tvmtile.codegen import cuda_math, metal_math, metal_shuffles
 from tvmtile.codegen.device import device_pass
 from tvmtile.codegen.float_functions import Rule, operator
-from tvmtile.codegen.once import shown_if_cheap
+from tvmtile.codegen.opaque import shown_if_cheap
 from tvmtile.ir.kernels import with_body
 
 
@@ -19,7 +19,7 @@ def LowerIntrinsics(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
     TVM's own pass of this purpose takes its rules from a table of the process, which the kernels of
     others are lowered with too.
     """
-    rules = {**_RULES[kind], "tvmtile.once": shown_if_cheap}
+    rules = {**_RULES[kind], "tvmtile.opaque": shown_if_cheap}
 
     def lowered(call: ir.Call) -> ir.Expr:
         rule = rules.get(getattr(call.op, "name", ""))

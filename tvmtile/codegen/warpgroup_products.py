@@ -40,10 +40,10 @@ def instructions_of(product: Product, analyzer: Analyzer, *, fenced: bool) -> ti
     The product's fragments are registers already, and its tiles have their layouts. `fenced`: threads
     wrote an operand, which the matrix unit reads by another way than they do.
     """
-    return seq(list(_Emitter(product, analyzer).statements(fenced=fenced)))
+    return seq(list(_ProductEmitter(product, analyzer).statements(fenced=fenced)))
 
 
-class _Emitter:
+class _ProductEmitter:
     def __init__(self, product: Product, analyzer: Analyzer) -> None:
         self._product = product
         family = FAMILIES[_dtype_of(product.a), _dtype_of(product.b)]

@@ -27,6 +27,8 @@ PATHS = {
     "engine.lower": "tvmtile.compat.engine",
     "engine.param": "tvmtile.compat.engine",
     "env": "tvmtile.compat.env",
+    "language.dtypes": "tvmtile.language",
+    "tileop.base": "tvmtile.tileop.gemm",
     "tools": "tvmtile.compat.tools",
     "tools.analyzer": "tvmtile.compat.tools",
     "transform": "tvmtile.compat.transform",
@@ -64,4 +66,6 @@ def install() -> None:
     """Let TileLang's module paths be imported; what they name is loaded when it is asked for."""
     for path, source in PATHS.items():
         name = f"tvmtile.{path}"
-        sys.modules[name] = _Module(name, f"`{source or 'submodules'}`, under TileLang's name.")
+        module = _Module(name, f"`{source or 'submodules'}`, under TileLang's name.")
+        module.__path__ = []  # a package: of another submodule Python says that there is none
+        sys.modules[name] = module

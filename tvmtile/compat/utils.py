@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import tvmtile.language as T
 from tvmtile.compat.absent import no_attribute
 from tvmtile.errors import MissingDependency, import_optional
 from tvmtile.jit.following import best_target, chosen_target
@@ -26,6 +27,7 @@ __all__ = [
     "get_available_cpu_count",
     "get_current_device",
     "get_tensor_supply",
+    "map_torch_type",
     "set_log_level",
     "torch_assert_close",
 ]
@@ -114,6 +116,12 @@ def device_synchronize(device: int | str | torch.device | None = None) -> None:
 def get_available_cpu_count() -> int:
     """The processors that this process may use."""
     return len(usable_cpus())
+
+
+def map_torch_type(intype: str) -> torch.dtype:
+    """The torch dtype of a dtype."""
+    found: torch.dtype = T.get_tvm_dtype(intype).as_torch()
+    return found
 
 
 def get_tensor_supply(

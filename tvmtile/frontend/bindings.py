@@ -58,7 +58,7 @@ def _index(tag: str, extent: Any) -> ir.Var:
     return tirx.Var(tag[0] + tag[-1], extent.ty.dtype if isinstance(extent, ir.Expr) else "int32")
 
 
-class _Bound(LoopNest):
+class _BoundLoop(LoopNest):
     """A loop bound to an axis of the kernel that it stands in, or of one that it begins."""
 
     takes_rest = True
@@ -142,14 +142,14 @@ def launch_thread(thread: Any, extent: Any) -> Any:
     return _bound("T.launch_thread", thread, extent)
 
 
-def _bound(name: str, tag: str, extent: Any) -> _Bound:
+def _bound(name: str, tag: str, extent: Any) -> _BoundLoop:
     known = constant(extent)
     if known is None and tag.startswith("threadIdx"):
         raise InvalidOperand(
             f"{name}: {extent} threads along {tag} are not known when the kernel is compiled",
             help="let the number of blocks vary, and guard the last one with `if`",
         )
-    return _Bound(name, tag, extent if known is None else known)
+    return _BoundLoop(name, tag, extent if known is None else known)
 
 
 def with_launch(marker: tirx.For, bound: Mapping[str, tuple[ir.Var, Any]]) -> tirx.Stmt:

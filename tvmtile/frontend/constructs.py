@@ -46,7 +46,7 @@ class Variable:
     """Whether anything was assigned to it."""
 
 
-class Branch:
+class TracedBranch:
     """An `if`: decided now when its condition is a Python value, emitted otherwise."""
 
     def __init__(self, tracer: Tracer, condition: Any) -> None:
@@ -73,7 +73,7 @@ class Branch:
             yield
 
 
-class Loop:
+class TracedLoop:
     """A `for` or `while`: a loop of the program for TVM's loop frames, else a loop of the tracing."""
 
     def __init__(self, tracer: Tracer, iterable: Any, carried: tuple[str, ...]) -> None:

@@ -90,7 +90,7 @@ def with_named_parts(func: tirx.PrimFunc, sizes: Sizes) -> tirx.PrimFunc:
         return func
 
     def leaf(stmt: Any, _: Mutator) -> tirx.Stmt:
-        parts = _Parts(sizes, stmt)
+        parts = _NamedParts(sizes, stmt)
         if isinstance(stmt, tirx.BufferStore):
             value, *indices = map(parts.named, (stmt.value, *indices_of(stmt)))
             return parts.before(tirx.BufferStore(buffer_of(stmt), value, indices, span=stmt.span))
@@ -100,13 +100,13 @@ def with_named_parts(func: tirx.PrimFunc, sizes: Sizes) -> tirx.PrimFunc:
         return parts.before(tirx.Evaluate(value, stmt.span))
 
     def branch(stmt: tirx.IfThenElse, mutator: Mutator) -> tirx.Stmt:
-        parts = _Parts(sizes, stmt)
+        parts = _NamedParts(sizes, stmt)
         condition, then_case = parts.named(stmt.condition), mutator.mutate(stmt.then_case)
         else_case = None if stmt.else_case is None else mutator.mutate(stmt.else_case)
         return parts.before(tirx.IfThenElse(condition, then_case, else_case, stmt.span))
 
     def loop(stmt: tirx.While, mutator: Mutator) -> tirx.Stmt:
-        _Parts(sizes, stmt).check(stmt.condition)
+        _NamedParts(sizes, stmt).check(stmt.condition)
         return tirx.While(stmt.condition, mutator.mutate(stmt.body), stmt.span)
 
     leaves = (tirx.BufferStore, tirx.Bind, tirx.Evaluate)
@@ -114,7 +114,7 @@ def with_named_parts(func: tirx.PrimFunc, sizes: Sizes) -> tirx.PrimFunc:
     return func.with_body(body)
 
 
-class _Parts:
+class _NamedParts:
     """Names parts of the expressions of one statement."""
 
     def __init__(self, sizes: Sizes, stmt: tirx.Stmt) -> None:

@@ -28,7 +28,7 @@ from tvmtile.errors import (
     user_location,
     warn,
 )
-from tvmtile.frontend.constructs import Branch, Loop, Region, Variable, While, tried
+from tvmtile.frontend.constructs import Region, TracedBranch, TracedLoop, Variable, While, tried
 from tvmtile.frontend.dtypes import DType
 from tvmtile.frontend.expressions import expressions_of_kernels
 from tvmtile.frontend.large import Sizes
@@ -102,7 +102,7 @@ class Tracer(Expressions):
         self.analyzer = Analyzer()
         self._costs = NameCosts()
         self.sizes = Sizes()
-        self.loops: list[Loop] = []
+        self.loops: list[TracedLoop] = []
         self.outputs: list[Any] = []
         self.returned: tuple[Any, ...] = ()
         self.attributes: dict[str, object] = {}  # of the function that is written
@@ -154,22 +154,26 @@ class Tracer(Expressions):
 
     # Control flow ----------------------------------------------------------------------------
 
-    def branch(self, condition: object) -> Branch:
-        return Branch(self, as_condition(condition))
+    def branch(self, condition: object) -> TracedBranch:
+        return TracedBranch(self, as_condition(condition))
 
-    def end(self, branch: Branch) -> None:
+    def end(self, branch: TracedBranch) -> None:
         if branch.frame is not None:
             branch.frame.__exit__(None, None, None)
 
-    def loop(self, iterable: object, carried: tuple[str, ...] = ()) -> Loop:
-        return Loop(self, iterable, carried)
+    def loop(self, iterable: object, carried: tuple[str, ...] = ()) -> TracedLoop:
+        return TracedLoop(self, iterable, carried)
 
-    def while_loop(self, condition: Callable[[], object], carried: tuple[str, ...] = ()) -> Loop:
+    def while_loop(
+        self, condition: Callable[[], object], carried: tuple[str, ...] = ()
+    ) -> TracedLoop:
         test, _ = tried(condition)
         is_known = not isinstance(test, ir.Expr)
-        return Loop(self, () if is_known and not test else While(condition), carried)
+        return TracedLoop(self, () if is_known and not test else While(condition), carried)
 
-    def carry(self, construct: Branch | Loop, name: str, local_names: Mapping[str, object]) -> Any:
+    def carry(
+        self, construct: TracedBranch | TracedLoop, name: str, local_names: Mapping[str, object]
+    ) -> Any:
         """A variable for a name that `construct` changes for what comes after, if it can be one."""
         first = local_names[name]
         region = construct.region
@@ -191,7 +195,9 @@ class Tracer(Expressions):
         T.buffer_store(buffer_of(variable), converted(value, dtype), [0])
         return variable
 
-    def escape(self, construct: Branch | Loop, name: str, local_names: Mapping[str, object]) -> Any:
+    def escape(
+        self, construct: TracedBranch | TracedLoop, name: str, local_names: Mapping[str, object]
+    ) -> Any:
         """The value of `name` after `construct`, in whose body it was assigned."""
         rebound, made = construct.region.rebound, construct.region.made.get(name)
         if made is not None and local_names.get(name) is made.value:

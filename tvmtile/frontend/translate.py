@@ -73,7 +73,7 @@ class translate_errors:  # noqa: N801 - used as a function: `with translate_erro
 
 
 @dataclass
-class Failure:
+class RaisedError:
     """An exception, and the user's line in which it was raised."""
 
     error: Exception
@@ -125,15 +125,15 @@ class Failure:
         return None
 
 
-def _failure(error: Exception, traceback: Any) -> Failure | None:
+def _failure(error: Exception, traceback: Any) -> RaisedError | None:
     """Where an exception comes from; None where no line of the user's is involved, or it is our own."""
-    found: Failure | None = None
+    found: RaisedError | None = None
     while traceback is not None:
         frame = traceback.tb_frame
         filename = frame.f_code.co_filename
         if not is_internal(filename):
             location = SourceLocation(filename, traceback.tb_lineno)
-            found = Failure(error, location, frame, by_tvm=False)
+            found = RaisedError(error, location, frame, by_tvm=False)
         elif found is not None:
             found.by_tvm = is_tvm(filename)
         innermost, traceback = frame, traceback.tb_next
@@ -144,13 +144,13 @@ def _failure(error: Exception, traceback: Any) -> Failure | None:
     return found if is_theirs or is_lacking else None
 
 
-_Rule = Callable[[Failure], TileError | None]
+_Rule = Callable[[RaisedError], TileError | None]
 
 
 _ALTERNATIVES = {"float": "T.cast(x, 'float32')", "int": "T.cast(x, 'int32')", "round": "T.round"}
 
 
-def _endless_recursion(failure: Failure) -> TileError | None:
+def _endless_recursion(failure: RaisedError) -> TileError | None:
     """`return n * fact(n - 1)`, which a condition of the running kernel should end."""
     if not isinstance(failure.error, RecursionError):
         return None
@@ -163,7 +163,7 @@ def _endless_recursion(failure: Failure) -> TileError | None:
     )
 
 
-def _python_function(failure: Failure) -> TileError | None:
+def _python_function(failure: RaisedError) -> TileError | None:
     """`math.sqrt(A[i])`, `float(A[i])`: a function of Python's numbers on a value of the kernel."""
     if not isinstance(failure.error, TypeError):
         return None
@@ -188,7 +188,7 @@ def _python_function(failure: Failure) -> TileError | None:
     return None
 
 
-def _operator_on_tile(failure: Failure) -> TileError | None:
+def _operator_on_tile(failure: RaisedError) -> TileError | None:
     """`C_local + 1`: arithmetic and comparisons are of elements."""
     if not isinstance(failure.error, TypeError):
         return None
@@ -210,7 +210,7 @@ def _operator_on_tile(failure: Failure) -> TileError | None:
     return None
 
 
-def _wrong_arguments(failure: Failure) -> TileError | None:
+def _wrong_arguments(failure: RaisedError) -> TileError | None:
     """`T.Kernel(1, thread=64)`: arguments that a function of the language does not take."""
     text = re.match(
         r"(?:\w+\.)*\w+\(\) (got an unexpected keyword argument '(\w+)'|"
@@ -240,7 +240,7 @@ def _wrong_arguments(failure: Failure) -> TileError | None:
     return None
 
 
-def _unlike_operands(failure: Failure) -> TileError | None:
+def _unlike_operands(failure: RaisedError) -> TileError | None:
     """`A[i] + "1"`: arithmetic between a value of the kernel and something that is none."""
     text = re.match(
         r"unsupported operand type\(s\) for (\S+): '(\w+)' and '(\w+)'", str(failure.error)
@@ -260,7 +260,7 @@ def _unlike_operands(failure: Failure) -> TileError | None:
 _LACKING = {"** or pow()": ("**", "T.pow(x, y), or a product"), "@": ("@", "T.gemm, of tiles")}
 
 
-def _lacking_operator(failure: Failure) -> TileError | None:
+def _lacking_operator(failure: RaisedError) -> TileError | None:
     """`A[i] ** 2`: an operator that values of the kernel don't have."""
     text = re.match(
         r"unsupported operand type\(s\) for (.+?)=?: '(\w+)' and '(\w+)'", str(failure.error)
@@ -279,7 +279,7 @@ def _is_value_type(name: str) -> bool:
     return hasattr(tirx, name) or hasattr(ir, name)
 
 
-def _python_container(failure: Failure) -> TileError | None:
+def _python_container(failure: RaisedError) -> TileError | None:
     """`table[i]`: a Python list has no element that only the running kernel can tell."""
     text = re.match(r"(\w+) indices must be integers or slices, not (\w+)", str(failure.error))
     if not isinstance(failure.error, TypeError) or text is None or not _is_value_type(text[2]):
@@ -291,7 +291,7 @@ def _python_container(failure: Failure) -> TileError | None:
     )
 
 
-def _function_of_tile(failure: Failure) -> TileError | None:
+def _function_of_tile(failure: RaisedError) -> TileError | None:
     """`T.exp(C_local)`: TVM's functions are of elements."""
     if "Mismatched type on argument" not in str(failure.error):
         return None
@@ -304,7 +304,7 @@ def _function_of_tile(failure: Failure) -> TileError | None:
     return None
 
 
-def _elements_wanted(what: str, tiles: list[str], failure: Failure) -> TileError:
+def _elements_wanted(what: str, tiles: list[str], failure: RaisedError) -> TileError:
     return InvalidOperand(
         f"{what} works on elements, not on whole tiles: {', '.join(tiles)}",
         help="index the tile, `tile[i, j]`, in a loop over T.Parallel",
@@ -312,7 +312,7 @@ def _elements_wanted(what: str, tiles: list[str], failure: Failure) -> TileError
     )
 
 
-def _integer_division(failure: Failure) -> TileError | None:
+def _integer_division(failure: RaisedError) -> TileError | None:
     """`/` between integers, which TVM leaves undefined."""
     if "multiple types of integer division" not in str(failure.error):
         return None
@@ -323,7 +323,7 @@ def _integer_division(failure: Failure) -> TileError | None:
     )
 
 
-def _truth_value(failure: Failure) -> TileError | None:
+def _truth_value(failure: RaisedError) -> TileError | None:
     """`max(x, 0)`, `sorted(...)`: Python asks for a truth value that only the running kernel has."""
     if "Cannot use and / or / not operator to Expr" not in str(failure.error):
         return None
@@ -382,7 +382,7 @@ _REASONS: tuple[tuple[str, type[TileError], str, str], ...] = (
 """What TVM says, and what that means in a kernel, with a remedy."""
 
 
-def _known_reason(failure: Failure) -> TileError | None:
+def _known_reason(failure: RaisedError) -> TileError | None:
     """A check of TVM's that has a remedy in the language."""
     for pattern, kind, message, help in _REASONS:
         found = re.search(pattern, str(failure.error))
@@ -391,7 +391,7 @@ def _known_reason(failure: Failure) -> TileError | None:
     return None
 
 
-def _refused_by_tvm(failure: Failure) -> TileError:
+def _refused_by_tvm(failure: RaisedError) -> TileError:
     kind = InvalidValue if isinstance(failure.error, ValueError) else InvalidOperand
     return kind(
         f"TVM does not take this: {reason_of(failure.error)}",

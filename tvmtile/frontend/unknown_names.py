@@ -20,12 +20,12 @@ from tvmtile.errors import InvalidOperand, TileError, UndefinedName
 from tvmtile.ir.operands import describe
 
 if TYPE_CHECKING:
-    from tvmtile.frontend.translate import Failure
+    from tvmtile.frontend.translate import RaisedError
 
 _LANGUAGE = "tvmtile.language"
 
 
-def undefined(failure: Failure) -> TileError | None:
+def undefined(failure: RaisedError) -> TileError | None:
     """A name that nothing binds."""
     error = failure.error
     if not isinstance(error, NameError):
@@ -50,7 +50,7 @@ def _near(name: str, names: Mapping[str, object]) -> str:
     return "check the spelling; a kernel sees its own names and those around its definition"
 
 
-def not_in_language(failure: Failure) -> TileError | None:
+def not_in_language(failure: RaisedError) -> TileError | None:
     """`T.copi`: an attribute that the language, or another module of ours, does not have."""
     error = failure.error
     if not isinstance(error, AttributeError) or not isinstance(error.obj, types.ModuleType):
@@ -67,7 +67,7 @@ def not_in_language(failure: Failure) -> TileError | None:
     )
 
 
-def unknown_attribute(failure: Failure) -> TileError | None:
+def unknown_attribute(failure: RaisedError) -> TileError | None:
     """`A.size(0)`, `A[i].to("float16")`: an attribute of torch's tensors, or of none."""
     error = failure.error
     if not isinstance(error, AttributeError) or not isinstance(error.obj, ir.Expr):
@@ -107,7 +107,7 @@ _OF_VALUES = {
 }
 
 
-def length_of_tensor(failure: Failure) -> TileError | None:
+def length_of_tensor(failure: RaisedError) -> TileError | None:
     """`len(A)`."""
     if not isinstance(failure.error, TypeError) or "has no len()" not in str(failure.error):
         return None

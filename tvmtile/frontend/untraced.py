@@ -19,16 +19,16 @@ from tvmtile.frontend.syntax import TRACER_NAME
 from tvmtile.frontend.variables import Reference, is_scalar_variable
 
 if TYPE_CHECKING:
-    from tvmtile.frontend.translate import Failure
+    from tvmtile.frontend.translate import RaisedError
 
 
-def _function_of(failure: Failure) -> str | None:
+def _function_of(failure: RaisedError) -> str | None:
     """The plain function that a line stands in; None in code that is traced."""
     code = failure.frame.f_code
     return None if TRACER_NAME in code.co_freevars else code.co_name
 
 
-def _refused(what: str, function: str, failure: Failure) -> TileError:
+def _refused(what: str, function: str, failure: RaisedError) -> TileError:
     if function == "<lambda>":
         where, remedy = "a lambda", "write it as a function under @T.macro"
     else:
@@ -40,7 +40,7 @@ def _refused(what: str, function: str, failure: Failure) -> TileError:
     )
 
 
-def loop_in_python(failure: Failure) -> TileError | None:
+def loop_in_python(failure: RaisedError) -> TileError | None:
     """`for i in T.Parallel(n)` in a plain function, or any loop of the kernel in a comprehension."""
     loops_over_frame = re.match(
         r"'\w+(Frame|Nest|Bound)' object is not iterable", str(failure.error)
@@ -63,7 +63,7 @@ def loop_in_python(failure: Failure) -> TileError | None:
     return None
 
 
-def store_in_function(failure: Failure) -> TileError | None:
+def store_in_function(failure: RaisedError) -> TileError | None:
     """`tile[i] = x` in a plain function."""
     function = _function_of(failure)
     if not isinstance(failure.error, TypeError) or function is None:
@@ -83,7 +83,7 @@ def store_in_function(failure: Failure) -> TileError | None:
 _WORDS = {"If": "if", "While": "while", "Assert": "assert", "IfExp": "if"}
 
 
-def condition_in_function(failure: Failure) -> TileError | None:
+def condition_in_function(failure: RaisedError) -> TileError | None:
     """`if x > 0` in a plain function, of a value that only the running kernel has."""
     function = _function_of(failure)
     if function is None:

@@ -124,7 +124,7 @@ DATAPATHS = {
 
 
 @dataclass(frozen=True)
-class Kind:
+class MmaKind:
     """A kind of `tcgen05.mma`."""
 
     name: str
@@ -160,20 +160,20 @@ class Kind:
 _FLOATS = {0: "e4m3", 1: "e5m2", 3: "e2m3", 4: "e3m2", 5: "e2m1"}
 _BLOCK32, _BLOCK16 = ("", ".block32"), (".scale_vec::4X", ".block16")
 KINDS = (
-    Kind("f16", 16, {0: "f16", 1: "bf16"}, {0: "f16", 1: "f32"}),
+    MmaKind("f16", 16, {0: "f16", 1: "bf16"}, {0: "f16", 1: "f32"}),
     # Its operands lie transposed under a swizzle of their own only.
-    Kind("tf32", 8, {2: "tf32"}, {1: "f32"}, transposes=False),
-    Kind("f8f6f4", 32, _FLOATS, {0: "f16", 1: "f32"}),
-    Kind("i8", 32, {0: "u8", 1: "s8"}, {2: "s32"}, negates=False, saturates=True),
-    Kind(
+    MmaKind("tf32", 8, {2: "tf32"}, {1: "f32"}, transposes=False),
+    MmaKind("f8f6f4", 32, _FLOATS, {0: "f16", 1: "f32"}),
+    MmaKind("i8", 32, {0: "u8", 1: "s8"}, {2: "s32"}, negates=False, saturates=True),
+    MmaKind(
         "mxf8f6f4", 32, _FLOATS, {1: "f32"}, dict.fromkeys((*_BLOCK32, ".scale_vec::1X"), 1),
         {1: "ue8m0"}, stationary=False,
     ),
-    Kind(
+    MmaKind(
         "mxf4", 64, {1: "e2m1"}, {1: "f32"}, dict.fromkeys((*_BLOCK32, ".scale_vec::2X"), 2),
         {1: "ue8m0"}, transposes=False, stationary=False,
     ),
-    Kind(
+    MmaKind(
         "mxf4nvf4", 64, {1: "e2m1"}, {1: "f32"},
         dict.fromkeys((".block32", ".scale_vec::2X"), 2) | dict.fromkeys(_BLOCK16, 4),
         {0: "ue4m3", 1: "ue8m0"}, transposes=False, stationary=False,

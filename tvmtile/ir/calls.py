@@ -7,7 +7,7 @@ from typing import Any, TypeGuard
 from tvm import ir
 
 from tvmtile._tvm import OPAQUE
-from tvmtile.ir.nodes import once_per_node
+from tvmtile.ir.nodes import cached_per_node
 
 _EXTERN = ("tirx.call_extern", "tirx.call_pure_extern")
 
@@ -24,12 +24,12 @@ def effect_of(call: ir.Call) -> int:
     return _effect(op) if type(op) is ir.Op else OPAQUE
 
 
-@once_per_node
+@cached_per_node
 def _name(op: ir.Op) -> str:
     return str(op.name)
 
 
-@once_per_node
+@cached_per_node
 def _effect(op: ir.Op) -> int:
     return int(op.get_attr("TCallEffectKind"))
 

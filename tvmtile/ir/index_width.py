@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile.ir.nodes import once_per_node
+from tvmtile.ir.nodes import cached_per_node
 
 _WIDE = "int64"
 _LIMIT = 2**31
 
 
-@once_per_node
+@cached_per_node
 def is_large(buffer: ir.Var) -> bool:
     """Tell whether a buffer may have elements whose numbers in memory do not fit into 31 bits.
 

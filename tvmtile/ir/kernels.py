@@ -21,7 +21,7 @@ from tvmtile.ir.annotations import KERNEL_ANNOTATION
 from tvmtile.ir.assumptions import assumption_of
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.conditions import known_by
-from tvmtile.ir.nodes import once_per_node
+from tvmtile.ir.nodes import cached_per_node
 from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import (
     contains,
@@ -296,7 +296,7 @@ def with_statements(stmt: tirx.Stmt, statements: list[tirx.Stmt]) -> tirx.Stmt:
     return seq(statements)
 
 
-@once_per_node
+@cached_per_node
 def leaves_loop(stmt: tirx.Stmt) -> bool:
     """Tell whether a statement may end an iteration of the loop around it."""
     found = walk(

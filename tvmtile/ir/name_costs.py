@@ -7,7 +7,7 @@ from tvm import ir, tirx
 from tvmtile._tvm import nodes_in
 from tvmtile.ir.calls import is_if_then_else
 from tvmtile.ir.divisions import is_division
-from tvmtile.ir.nodes import once_per_node
+from tvmtile.ir.nodes import cached_per_node
 
 _MOST_COPIES = 100
 _MOST_DEEP = 400
@@ -53,7 +53,7 @@ class NameCosts:
         return sum(self._copies.get(name, 0) for name in nodes_in(node, ir.Var))
 
 
-@once_per_node
+@cached_per_node
 def _names_and_choices(value: ir.Expr) -> tuple[list[ir.Var], int]:
     """The names in a value, as often as they stand there, and how many choices there are.
 

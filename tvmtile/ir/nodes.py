@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 _MOST_KEPT = 1 << 12
 
 
-def once_per_node(function: Callable[[Any], Result]) -> Callable[[Any], Result]:
+def cached_per_node(function: Callable[[Any], Result]) -> Callable[[Any], Result]:
     """Decorate a function of a node that depends on nothing else: it runs once for each node.
 
     A node whose result is known is kept, so no other one gets its address, and TVM, which changes

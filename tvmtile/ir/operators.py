@@ -17,7 +17,7 @@ from typing_extensions import dataclass_transform
 from tvmtile._tvm import buffer_of, nodes_in, ranges_of
 from tvmtile.errors import InvalidValue
 from tvmtile.ir.calls import op_name
-from tvmtile.ir.nodes import once_per_node
+from tvmtile.ir.nodes import cached_per_node
 from tvmtile.ir.operands import as_region, region
 from tvmtile.ir.registration import OPERATORS, register_operator, register_operators
 from tvmtile.ir.types import Index
@@ -352,7 +352,7 @@ def operators_in(stmt: ir.Node) -> list[TileOp]:
     return [op for op in operators if op is not None]
 
 
-@once_per_node
+@cached_per_node
 def _read(call: ir.Call) -> TileOp:
     return _OPERATORS[op_name(call).partition(".")[2]].from_call(call)
 

@@ -11,12 +11,12 @@ from tvm.sym import Analyzer
 
 from tvmtile._tvm import OPAQUE, PURE, buffer_of, buffer_var, is_buffer_var, mapped, nodes_in, walk
 from tvmtile.ir.calls import effect_of
-from tvmtile.ir.nodes import once_per_node
+from tvmtile.ir.nodes import cached_per_node
 
 N = TypeVar("N")
 
 
-@once_per_node
+@cached_per_node
 def reads_no_memory(value: ir.Expr) -> bool:
     """Tell whether an expression keeps its value: it reads no memory, which a store may change."""
     return not contains(value, (ir.TensorLoad, ir.Call), _may_change)
@@ -26,7 +26,7 @@ def _may_change(node: Any) -> bool:
     return isinstance(node, ir.TensorLoad) or effect_of(node) > PURE
 
 
-@once_per_node
+@cached_per_node
 def has_effect(node: ir.Node) -> bool:
     """Tell whether a node has a side effect besides stores, as an atomic does."""
     return contains(node, ir.Call, lambda call: effect_of(call) == OPAQUE)
@@ -62,7 +62,7 @@ def ranges_in(stmt: tirx.Stmt) -> Analyzer:
     return analyzer
 
 
-@once_per_node
+@cached_per_node
 def defined_in(node: ir.Node) -> frozenset[ir.Var]:
     """The variables that a statement or an expression defines: loops', names, and buffers."""
     found: set[ir.Var] = set()

@@ -113,7 +113,7 @@ class Launch:
     """Its name."""
     buffers: tuple[int, ...]
     """What the kernel's buffers are: positions of the program's arguments, or keys of
-    `Recording.workspaces` and `Recording.maps`.
+    `LaunchRecording.workspaces` and `LaunchRecording.maps`.
     """
     scalars: tuple[int | float, ...]
     """Values of its other parameters."""
@@ -127,7 +127,7 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Recording:
+class LaunchRecording:
     """What a call of a host function asks for."""
 
     launches: list[Launch]
@@ -174,7 +174,7 @@ def record_launches(host: ir.IRModule) -> ir.IRModule:
 
 def record(
     host: Callable[..., object], args: Sequence[object], kernels: Mapping[str, KernelInterface]
-) -> Recording:
+) -> LaunchRecording:
     """Call a host function and learn what it asks for.
 
     It was compiled after `record_launches`; the arguments are placeholders, addresses and numbers.
@@ -186,7 +186,9 @@ def record(
     _ACTIVE.maps, _ACTIVE.map_at = maps, {}
     host(*args)
     launches = (_launch(name, values, kernels[name]) for name, values in recorded)
-    return Recording([launch for launch in launches if 0 not in launch.grid], workspaces, maps)
+    return LaunchRecording(
+        [launch for launch in launches if 0 not in launch.grid], workspaces, maps
+    )
 
 
 def _launch(name: str, values: tuple[Any, ...], kernel: KernelInterface) -> Launch:

@@ -34,7 +34,7 @@ class _DataType(ctypes.Structure):
     _fields_ = (("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
 
 
-class _Tensor(ctypes.Structure):
+class _DLTensor(ctypes.Structure):
     """DLPack's DLTensor."""
 
     _fields_ = (
@@ -52,7 +52,7 @@ class _Tensor(ctypes.Structure):
 class _ManagedTensor(ctypes.Structure):
     """DLPack's DLManagedTensor."""
 
-    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
+    _fields_ = (("tensor", _DLTensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
 
 
 # What DLPack's consumers still refer to, by address; the deleter takes it out.
@@ -98,7 +98,7 @@ def placeholder(
     It lies on the GPU, `offset` bytes behind `address_of(index)`; its elements must not be accessed.
     """
     element = tvm_ffi.dtype(dtype)
-    tensor = _Tensor(
+    tensor = _DLTensor(
         address_of(index) + offset,
         int(_DEVICES[kind]),
         0,

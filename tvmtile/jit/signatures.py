@@ -59,14 +59,14 @@ class Unknown:
     """Nothing has this type: an overload for it is taken for what has none, and says as little."""
 
 
-class _Tensor(Protocol):
+class _HasShape(Protocol):
     @property
     def shape(self) -> Any: ...
     @property
     def dtype(self) -> Any: ...
 
 
-Array = TypeVar("Array", bound=_Tensor)
+Array = TypeVar("Array", bound=_HasShape)
 """Tensors of torch, numpy or TVM."""
 
 Argument: TypeAlias = Array | float | str | None

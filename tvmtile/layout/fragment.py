@@ -24,7 +24,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.tirx.layout import Iter, TileLayout
 
-from tvmtile.ir.nodes import once_per_node
+from tvmtile.ir.nodes import cached_per_node
 from tvmtile.ir.types import Index
 from tvmtile.layout import Fragment
 
@@ -163,7 +163,7 @@ def with_weights(digits: Sequence[Digit]) -> list[tuple[int, Digit]]:
     return result[::-1]
 
 
-@once_per_node
+@cached_per_node
 def layout_of(buffer: ir.Var) -> FragmentLayout | None:
     """The layout in a fragment's type; None where InferLayout has not given it one."""
     layout = buffer.ty.layout

@@ -24,7 +24,7 @@ from tvm import DataType, ir, tirx
 from tvm.tirx.layout import ComposeLayout, Iter, Layout, S, TileLayout
 from tvm_ffi import structural_equal
 
-from tvmtile.ir.nodes import once_per_node
+from tvmtile.ir.nodes import cached_per_node
 from tvmtile.ir.operands import bits_of
 
 SWIZZLES = {"full": 128, "half": 64, "quarter": 32}
@@ -73,7 +73,7 @@ def _log2(power_of_two: int) -> int:
     return power_of_two.bit_length() - 1
 
 
-@once_per_node
+@cached_per_node
 def has_plain_rows(buffer: ir.Var) -> bool:
     """Tell whether the elements of a buffer lie one after the other, the last axis fastest."""
     layout = buffer.ty.layout

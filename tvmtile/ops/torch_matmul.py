@@ -149,7 +149,7 @@ def _transposed(
     return a, b
 
 
-class _Plan(NamedTuple):
+class _Computation(NamedTuple):
     """How a product of tensors that lie in a way is computed."""
 
     kernel: Kernel | None
@@ -190,7 +190,7 @@ def _product(
         raise
     precision = float32_precision(a.dtype)
     key = (*operands, activation, out_dtype, transpose_a, transpose_b, precision)
-    plan: _Plan | None = _plans.get(key)
+    plan: _Computation | None = _plans.get(key)
     if plan is None:
         plan = _plans[key] = _plan(
             a, b, bias, activation, out_dtype, transpose_a, transpose_b, precision
@@ -213,7 +213,7 @@ def _plan(
     transpose_a: bool,
     transpose_b: bool,
     precision: Precision,
-) -> _Plan:
+) -> _Computation:
     a, b = _transposed(given_a, given_b, transpose_a, transpose_b)
     _check(a, b, bias)
     _check_result(out_dtype)
@@ -226,7 +226,7 @@ def _plan(
     N = b.shape[-2 if transposed_b else -1]
     shape = (*batch, M, N)
     if 0 in shape:
-        return _Plan(None, 1, shape, view, of_a, of_b)
+        return _Computation(None, 1, shape, view, of_a, of_b)
     # What varies between calls, since no row in memory is as long.
     m = M if transposed_a else size_class(M)
     k = size_class(K) if transposed_a and not transposed_b else K
@@ -235,7 +235,7 @@ def _plan(
         size_class(batch[0]) if batch else 0, m, N, k, bias is not None, activation, precision,
         a.device.type,
     )  # fmt: skip
-    plan = _Plan(kernel, splits, shape, view, of_a, of_b)
+    plan = _Computation(kernel, splits, shape, view, of_a, of_b)
     if splits > 1 or (transposed_a and not batch):
         return plan
     columns = () if bias is None else (2,)

@@ -31,7 +31,7 @@ from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.gemm.mma_operands import has_matrix_rows, indices_at
 from tvmtile.tileop.registry import Decline, Lacking, LoweringContext, lowering
 
-__all__ = ["MATRICES", "Matrices", "consists_of_matrices", "load_matrices", "store_matrices"]
+__all__ = ["MATRICES", "LoadedMatrices", "consists_of_matrices", "load_matrices", "store_matrices"]
 
 
 def _stores(op: Copy, context: LoweringContext) -> None:
@@ -56,7 +56,7 @@ def _stores_each_once(op: Copy, _: LoweringContext) -> None:
 def store_matrices(op: Copy, context: LoweringContext) -> tirx.Stmt:
     """A fragment into shared memory, converted on the way; every matrix is written once."""
     layout = _checked_layout(op.src, op.dst)
-    return Matrices(op.src, op.dst, layout, context.thread_index).stored()
+    return LoadedMatrices(op.src, op.dst, layout, context.thread_index).stored()
 
 
 @lowering(
@@ -70,7 +70,7 @@ def store_matrices(op: Copy, context: LoweringContext) -> tirx.Stmt:
 def load_matrices(op: Copy, context: LoweringContext) -> tirx.Stmt:
     """Shared memory into a fragment, converted in registers."""
     layout = _checked_layout(op.dst, op.src)
-    return Matrices(op.dst, op.src, layout, context.thread_index).loaded()
+    return LoadedMatrices(op.dst, op.src, layout, context.thread_index).loaded()
 
 
 def _check_tiles(fragment: ir.TensorRegion, shared: ir.TensorRegion) -> None:
@@ -103,7 +103,7 @@ class _Choice:
     extent: int
 
 
-class Matrices:
+class LoadedMatrices:
     """The matrices of a fragment that a warp holds, and their places in shared memory.
 
     The fragment is a whole one.

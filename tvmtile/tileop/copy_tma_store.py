@@ -26,7 +26,7 @@ from tvmtile.ir.threads import REGISTER_FILE, WARP_SIZE, WARPGROUP
 from tvmtile.ir.types import Index
 from tvmtile.layout.fragment import THREAD, Digit, FragmentLayout, layout_of, with_weights
 from tvmtile.tileop.copy import Copy
-from tvmtile.tileop.copy_ldmatrix import MATRICES, Matrices, consists_of_matrices
+from tvmtile.tileop.copy_ldmatrix import MATRICES, LoadedMatrices, consists_of_matrices
 from tvmtile.tileop.elementwise import converted, moving_axes
 from tvmtile.tileop.mbarrier import ProxyFence
 from tvmtile.tileop.registry import Decline, Lacking, LoweringContext, lowering
@@ -51,7 +51,7 @@ _SLOTS = 2
 
 
 @dataclass(frozen=True)
-class _Parts:
+class _WarpgroupParts:
     """How warpgroups share a fragment, each with a part of whole rows and columns."""
 
     groups: int
@@ -61,7 +61,7 @@ class _Parts:
     """Rows and columns that a warpgroup has, and those that go through shared memory at once."""
 
     @classmethod
-    def of(cls, layout: FragmentLayout, threads: int, bits: int) -> _Parts:
+    def of(cls, layout: FragmentLayout, threads: int, bits: int) -> _WarpgroupParts:
         """Raise `Decline` where the sums do not lie as warpgroups hold them."""
         if len(layout.axes) != 2 or not consists_of_matrices(layout) or layout.replicas:
             raise Decline("the elements do not lie as matrix instructions hold sums")
@@ -166,17 +166,17 @@ def _fits_layouts(op: Copy, context: LoweringContext) -> None:
         raise Decline(f"{parts.groups * _bytes(op, parts)} bytes of shared memory are not left")
 
 
-def _parts(op: Copy, context: LoweringContext) -> _Parts:
+def _parts(op: Copy, context: LoweringContext) -> _WarpgroupParts:
     layout = layout_of(buffer_of(op.src))
     assert layout is not None, "it is asked for after they are inferred"
-    return _Parts.of(layout, context.threads, bits_of(op.dst))
+    return _WarpgroupParts.of(layout, context.threads, bits_of(op.dst))
 
 
-def _bytes(op: Copy, parts: _Parts) -> int:
+def _bytes(op: Copy, parts: _WarpgroupParts) -> int:
     return math.prod(parts.piece) * bits_of(op.dst) // 8
 
 
-def _slots(op: Copy, parts: _Parts, context: LoweringContext) -> int:
+def _slots(op: Copy, parts: _WarpgroupParts, context: LoweringContext) -> int:
     """How many pieces of each warpgroup there is room for, with as many blocks at once as without."""
     for slots in range(1, _SLOTS + 1):
         if allocated(_staged(op, parts, slots, context), context) is not None:
@@ -251,7 +251,7 @@ def _stores_apart(op: Copy, context: LoweringContext) -> bool:
     return is_repeated and not any(_moves(ranges_of(op.dst), use, context) for use in found)
 
 
-class _Piece(Matrices):
+class _Piece(LoadedMatrices):
     """The matrices of a piece, and their places in its slot."""
 
     def __init__(
@@ -261,7 +261,7 @@ class _Piece(Matrices):
         context: LoweringContext,
         slot: int,
         piece: tuple[int, int],
-        parts: _Parts,
+        parts: _WarpgroupParts,
     ) -> None:
         layout = layout_of(buffer_of(op.src))
         assert layout is not None, "it has been checked"
@@ -306,14 +306,14 @@ class _Piece(Matrices):
         return [tirx.const(self._slot, "int32"), self._group_index, *place]
 
 
-def _staged(op: Copy, parts: _Parts, slots: int, context: LoweringContext) -> ir.Var:
+def _staged(op: Copy, parts: _WarpgroupParts, slots: int, context: LoweringContext) -> ir.Var:
     """The slots of each warpgroup, as rows that are swizzled."""
     return swizzled_tile(op, (slots, parts.groups, *parts.piece), dtype_of(op.dst), context)
 
 
 def _piece(
     op: Copy,
-    parts: _Parts,
+    parts: _WarpgroupParts,
     staged: ir.Var,
     slot: int,
     piece: tuple[int, int],

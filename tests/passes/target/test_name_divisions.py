@@ -126,7 +126,7 @@ def test_conditions_are_simplified_without_the_divisions_of_their_names(order):
     class Watch:
         def run_after_pass(self, mod, info):
             if info.name == "tirx.LowerIntrin":
-                hidden.append(mod.script().count("T.tvmtile.once("))
+                hidden.append(mod.script().count("T.tvmtile.opaque("))
 
     with tvm.transform.PassContext(instruments=[Watch()]):
         source = tvmtile.compile(gemm(M, N, order), target=CUDA).get_kernel_source()

@@ -15,7 +15,7 @@ from tests.running import gemm
 from tvmtile.instructions.mma import ATOMS, SPARSE_ATOMS
 from tvmtile.ir.operands import as_region
 from tvmtile.ir.rewriting import substitute
-from tvmtile.tileop.gemm.mma_operands import Operand, in_runs, place_of
+from tvmtile.tileop.gemm.mma_operands import MmaOperand, in_runs, place_of
 
 INSTRUCTIONS = [(dtypes, atom) for dtypes, atoms in ATOMS.items() for atom in atoms]
 SPARSE = [(dtypes, atom) for dtypes, atoms in SPARSE_ATOMS.items() for atom in atoms]
@@ -133,7 +133,7 @@ def test_matrices_are_loaded_to_where_the_instruction_wants_them(name, dtype, nu
     region = as_region(buffer)
     is_a = name == "a"
     axes, step = (atom.a, atom.m) if is_a else (atom.b, atom.n)
-    operand = Operand(region, axes, count, name, transposed=not is_a, k_axis=1 if is_a else 0)
+    operand = MmaOperand(region, axes, count, name, transposed=not is_a, k_axis=1 if is_a else 0)
     found = loaded_by_matrices(operand, lambda n: (n * step, 0) if is_a else (0, n * step))
     per_word = 4 // bytes_of
     words = elements(axes) // per_word

@@ -18,7 +18,7 @@ from tvmtile.analysis.conflicts.expressions import bits, strides
 from tvmtile.analysis.conflicts.iterations import Case, Iterations
 from tvmtile.analysis.conflicts.points import Owners, conflict_scope, have_common
 from tvmtile.analysis.conflicts.symbolic import Value
-from tvmtile.analysis.effects import Access, Loop
+from tvmtile.analysis.effects import Effect, Loop
 from tvmtile.ir.operands import literal
 from tvmtile.ir.threads import WARP_SIZE
 
@@ -31,13 +31,13 @@ class Comparison:
     """
 
     def __init__(
-        self, earlier: Access, later: Access, iterations: Iterations, domain: Domain
+        self, earlier: Effect, later: Effect, iterations: Iterations, domain: Domain
     ) -> None:
         self._accesses = (earlier, later)
         self._iterations = iterations
         self._domain = domain
         self._by_axis = _see_alike(earlier, later) and all(
-            domain.once((is_by_axis, access), partial(is_by_axis, access))
+            domain.cached((is_by_axis, access), partial(is_by_axis, access))
             for access in self._accesses
         )
         sizes = [bits(access.buffer) for access in self._accesses]
@@ -132,7 +132,7 @@ class Comparison:
             return Enumeration(access, values, free, parts, self._domain, by_axis=self._by_axis)
 
         key = (self._iterations.key(number, cases), parts, self._by_axis)
-        return self._domain.once(key, enumeration)
+        return self._domain.cached(key, enumeration)
 
     def _are_in_different_rows(self, earlier: Enumeration, later: Enumeration) -> bool:
         """Tell whether indices that are uniform, such as those of buffer copies, differ.
@@ -160,7 +160,7 @@ class Comparison:
         return int(difference.value) if isinstance(difference, tirx.IntImm) else difference
 
 
-def _see_alike(earlier: Access, later: Access) -> bool:
+def _see_alike(earlier: Effect, later: Effect) -> bool:
     """Tell whether two accesses use the same view, or two that are declared alike."""
     if earlier.buffer.same_as(later.buffer):
         return True
@@ -168,7 +168,7 @@ def _see_alike(earlier: Access, later: Access) -> bool:
     return begin_alike and tvm_ffi.structural_equal(earlier.buffer.ty, later.buffer.ty)
 
 
-def is_by_axis(access: Access) -> bool:
+def is_by_axis(access: Effect) -> bool:
     """Tell whether there is an index an axis, and a block's axes are the last ones of the buffer."""
     if access.indices is None or len(access.indices) != len(access.buffer.ty.shape):
         return False
@@ -183,7 +183,7 @@ def is_by_axis(access: Access) -> bool:
     return are_axes and not _leaves_axes(access)
 
 
-def _leaves_axes(access: Access) -> bool:
+def _leaves_axes(access: Effect) -> bool:
     """Tell whether a block may go on in the next row, as a run of neighbours in memory does."""
     shape = access.buffer.ty.shape[1:]  # what leaves the first axis leaves the buffer
     sizes = [size for size, _ in access.block][-len(shape) :] if shape else []

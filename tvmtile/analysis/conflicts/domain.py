@@ -70,7 +70,7 @@ class Domain:
             self._symbols[key] = var
         return self._symbols[key]
 
-    def once(self, key: Hashable, compute: Callable[[], Result]) -> Result:
+    def cached(self, key: Hashable, compute: Callable[[], Result]) -> Result:
         """What is computed from a key, the first time that it is asked for."""
         if key not in self._known:
             self._known[key] = compute()
@@ -101,7 +101,7 @@ class Domain:
         if known is None:
             # One node for all that are alike, so that what is known of it is known of all.
             key = tvm_ffi.StructuralKey(expression)
-            simple = self.once(("simple", key), lambda: self._simple(expression))
+            simple = self.cached(("simple", key), lambda: self._simple(expression))
             known = self._canonical[hash(expression)] = expression, simple
         return known[1]
 
@@ -121,14 +121,14 @@ class Domain:
         simple = self.canonical(expression)
         if type(simple) is tirx.IntImm or self._depends_on(simple, points):
             return evaluate(simple, points, self.is_uniform, lanes)
-        found = self.once((hash(simple), "value"), lambda: self._uniform(simple))
+        found = self.cached((hash(simple), "value"), lambda: self._uniform(simple))
         if found is None:
             raise NotSeparable
         return found
 
     def _depends_on(self, simple: ir.Expr, points: Mapping[ir.Var, Any]) -> bool:
         """Tell whether an expression that `canonical` has made may differ from point to point."""
-        used = self.once((hash(simple), "used"), lambda: nodes_in(simple, (ir.Var, tirx.Ramp)))
+        used = self.cached((hash(simple), "used"), lambda: nodes_in(simple, (ir.Var, tirx.Ramp)))
         return any(type(node) is tirx.Ramp or node in points for node in used)
 
     def _uniform(self, simple: ir.Expr) -> Value | None:

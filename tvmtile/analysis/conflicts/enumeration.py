@@ -12,7 +12,7 @@ from tvmtile.analysis.conflicts.domain import Domain
 from tvmtile.analysis.conflicts.expressions import bits, lanes, strides
 from tvmtile.analysis.conflicts.points import Free, Points, points_of
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, Value
-from tvmtile.analysis.effects import Access
+from tvmtile.analysis.effects import Effect
 from tvmtile.ir.conditions import conjuncts
 from tvmtile.ir.rewriting import substitute
 
@@ -31,7 +31,7 @@ class Enumeration:
 
     def __init__(
         self,
-        access: Access,
+        access: Effect,
         values: dict[ir.Var, ir.Expr],
         free: list[Free],
         parts: int,

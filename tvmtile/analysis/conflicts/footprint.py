@@ -28,7 +28,7 @@ from tvmtile.analysis.conflicts.domain import Domain
 from tvmtile.analysis.conflicts.iterations import Case, Iterations
 from tvmtile.analysis.conflicts.meetings import meetings
 from tvmtile.analysis.conflicts.points import TooMany
-from tvmtile.analysis.effects import Access, Loop
+from tvmtile.analysis.effects import Effect, Loop
 from tvmtile.errors import SourceLocation
 from tvmtile.ir.conditions import conjuncts
 from tvmtile.ir.kernels import Launch
@@ -43,21 +43,21 @@ class Footprints:
 
     def __init__(self, launch: Launch, uniform: set[ir.Var]) -> None:
         self._domain = Domain(launch, uniform)
-        self._threads: dict[Access, int] = {}
+        self._threads: dict[Effect, int] = {}
         self._where: dict[Any, int | None] = {}
         self._known: dict[Any, ConflictScope] = {}
         self._collisions: dict[Any, Collision] = {}
-        self._apart: dict[tuple[Access, Access], bool] = {}
-        self._alike: dict[Any, tuple[Access, dict[tvm_ffi.StructuralKey, Access]]] = {}
-        self._first: dict[Access, Access] = {}
-        self._of_lines: dict[tuple[Access, SourceLocation | None], Access] = {}
+        self._apart: dict[tuple[Effect, Effect], bool] = {}
+        self._alike: dict[Any, tuple[Effect, dict[tvm_ffi.StructuralKey, Effect]]] = {}
+        self._first: dict[Effect, Effect] = {}
+        self._of_lines: dict[tuple[Effect, SourceLocation | None], Effect] = {}
 
     @property
     def all_threads(self) -> int:
         """The threads of a block, a bit each."""
         return (1 << self._domain.num_threads) - 1
 
-    def threads_of(self, access: Access) -> int:
+    def threads_of(self, access: Effect) -> int:
         """The threads that may do an access, a bit each."""
         if access not in self._threads:
             self._threads[access] = self._holding(access.conditions, unknown=True)
@@ -67,7 +67,7 @@ class Footprints:
         """The threads for which conditions on them certainly hold, a bit each."""
         return self._holding(conditions, unknown=False)
 
-    def is_scattered(self, access: Access) -> bool:
+    def is_scattered(self, access: Effect) -> bool:
         """Tell whether values that threads load say which elements an access touches."""
         loops = {loop.var for loop in access.loops}
         names = [name for name in variables_of(access.indices or ()) if name not in loops]
@@ -112,7 +112,7 @@ class Footprints:
         holds = np.broadcast_to(np.asarray(value.numbers, bool), count)
         return int.from_bytes(np.packbits(holds, bitorder="little").tobytes(), "little")
 
-    def first_like(self, access: Access) -> Access:
+    def first_like(self, access: Effect) -> Effect:
         """The first access of the same elements in the same way, which conflicts with the same others.
 
         Loops that are written out access one tile in many places, often the same elements. Those of
@@ -133,7 +133,7 @@ class Footprints:
         self._first[access] = first
         return self._of_lines.setdefault((first, access.location), access)
 
-    def _canonical(self, access: Access) -> tvm_ffi.StructuralKey:
+    def _canonical(self, access: Effect) -> tvm_ffi.StructuralKey:
         """What says which elements an access touches, simplified."""
         used = [*(access.indices or ()), *(stride for _, stride in access.block)]
         on = [] if access.completes_on is None else [access.completes_on]
@@ -141,7 +141,7 @@ class Footprints:
             [[*map(self._domain.canonical, used)], [*access.conditions], on]
         )
 
-    def meetings(self, accesses: Mapping[Access, int]) -> dict[Access, Collection[Access]]:
+    def meetings(self, accesses: Mapping[Effect, int]) -> dict[Effect, Collection[Effect]]:
         """Which others each access of a buffer may touch elements of; not those that touch none.
 
         How often an access is done is 1 only where it can't meet itself.
@@ -150,7 +150,7 @@ class Footprints:
         return dict.fromkeys(accesses, accesses) if found is None else found
 
     def conflict(
-        self, earlier: Access, later: Access, distances: Mapping[Loop, Distance]
+        self, earlier: Effect, later: Effect, distances: Mapping[Loop, Distance]
     ) -> ConflictScope:
         """Tell whether two different threads touch one element, in the two accesses.
 
@@ -166,7 +166,7 @@ class Footprints:
         return self._known[key]
 
     def collision(
-        self, copy: Access, later: Access, distances: Mapping[Loop, Distance]
+        self, copy: Effect, later: Effect, distances: Mapping[Loop, Distance]
     ) -> Collision:
         """Tell whether an access touches an element that a copy in flight touches too.
 
@@ -183,7 +183,7 @@ class Footprints:
             self._collisions[key] = self._collision(copy, later, dict(known))
         return self._collisions[key]
 
-    def _collision(self, copy: Access, later: Access, distances: dict[Loop, Distance]) -> Collision:
+    def _collision(self, copy: Effect, later: Effect, distances: dict[Loop, Distance]) -> Collision:
         iterations = Iterations(copy, later, distances, self._domain)
         comparison = Comparison(copy, later, iterations, self._domain)
 
@@ -208,7 +208,7 @@ class Footprints:
         return max(found, _certainty(of_one, ordered, {}, ordered.decisive))
 
     def _found(
-        self, earlier: Access, later: Access, distances: dict[Loop, Distance]
+        self, earlier: Effect, later: Effect, distances: dict[Loop, Distance]
     ) -> ConflictScope:
         if not earlier.root.same_as(later.root):
             return ConflictScope.NONE
@@ -220,7 +220,7 @@ class Footprints:
         comparison = Comparison(earlier, later, iterations, self._domain)
         return self._refined(comparison, iterations, {}, iterations.decisive)
 
-    def _are_apart(self, earlier: Access, later: Access) -> bool:
+    def _are_apart(self, earlier: Effect, later: Effect) -> bool:
         """Tell whether no two threads touch one element, whatever the iterations."""
         key = (earlier, later)
         if key not in self._apart:
@@ -261,7 +261,7 @@ class Footprints:
 
 
 def _relevant(
-    distances: Mapping[Loop, Distance], earlier: Access, later: Access
+    distances: Mapping[Loop, Distance], earlier: Effect, later: Effect
 ) -> frozenset[tuple[Loop, Distance]]:
     """The distances along loops whose iterations decide which elements are touched."""
     return frozenset(

@@ -15,7 +15,7 @@ from tvmtile.analysis.conflicts.domain import UNBOUNDED, Domain
 from tvmtile.analysis.conflicts.expressions import period, repetition
 from tvmtile.analysis.conflicts.points import Free
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
-from tvmtile.analysis.effects import Access, Loop
+from tvmtile.analysis.effects import Effect, Loop
 from tvmtile.ir.conditions import conjuncts
 from tvmtile.ir.operands import constant, literal
 from tvmtile.ir.rewriting import substitute, variables_of
@@ -37,8 +37,8 @@ class Iterations:
 
     def __init__(
         self,
-        earlier: Access,
-        later: Access,
+        earlier: Effect,
+        later: Effect,
         distances: Mapping[Loop, Distance],
         domain: Domain,
         *,
@@ -94,7 +94,7 @@ class Iterations:
         if loop in cases:
             return cases[loop]
         key = ("case", loop, self._distances[loop])
-        return self._domain.once(key, lambda: self._any_case(loop))
+        return self._domain.cached(key, lambda: self._any_case(loop))
 
     def values(self, side: int, cases: Mapping[Loop, Case]) -> tuple[dict[ir.Var, Any], list[Free]]:
         """The values of the loops' variables in one of the accesses, and what to enumerate."""
@@ -132,12 +132,12 @@ class Iterations:
         """
         if loop.var is None:
             return []
-        distance, once = self._distances[loop], self._domain.once
+        distance, cached = self._distances[loop], self._domain.cached
         number = math.lcm(*(self._period(access, loop) for access in self._accesses))
         bounds = self._bounds(loop, chosen or {})
         ways = [
-            once((loop, distance, number), lambda: self._remainders(loop, distance, number)),
-            once((loop, distance, bounds), lambda: self._each(loop, distance, bounds)),
+            cached((loop, distance, number), lambda: self._remainders(loop, distance, number)),
+            cached((loop, distance, bounds), lambda: self._each(loop, distance, bounds)),
         ]
         return sorted(filter(None, ways), key=len)
 
@@ -151,11 +151,11 @@ class Iterations:
         same = found[:2] == found[2:]
         return (low, extent) if same and low is not None and extent is not None else None
 
-    def _period(self, access: Access, loop: Loop) -> int:
+    def _period(self, access: Effect, loop: Loop) -> int:
         var = loop.var
         if var is None or loop not in access.decisive_loops:
             return 1
-        return self._domain.once((access, loop), lambda: period(access.indices or (), var))
+        return self._domain.cached((access, loop), lambda: period(access.indices or (), var))
 
     def _each(self, loop: Loop, distance: Distance, bounds: tuple[int, int] | None) -> list[Case]:
         """A case for each iteration, or pair of them."""
@@ -212,7 +212,7 @@ class Iterations:
         free.append(Free(iteration, numbers, iteration < extent))
         return low + iteration * loop.step
 
-    def _distinct(self, loop: Loop, access: Access, numbers: np.ndarray) -> np.ndarray:
+    def _distinct(self, loop: Loop, access: Effect, numbers: np.ndarray) -> np.ndarray:
         """Iterations of a loop that stand for all others.
 
         What an access touches repeats with the remainders that its indices take of the variable. Of

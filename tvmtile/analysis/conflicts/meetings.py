@@ -21,7 +21,7 @@ from tvmtile.analysis.conflicts.enumeration import Enumeration
 from tvmtile.analysis.conflicts.expressions import bits
 from tvmtile.analysis.conflicts.iterations import Iterations
 from tvmtile.analysis.conflicts.points import counts_of
-from tvmtile.analysis.effects import Access
+from tvmtile.analysis.effects import Effect
 
 _MAX_POINTS = 1 << 16  # of an access; finding out is not worth more
 _CROWD = 32  # accesses of an element: which pairs meet there is not noted
@@ -40,8 +40,8 @@ class _Footprint(NamedTuple):
 
 
 def meetings(
-    accesses: Mapping[Access, int], domain: Domain
-) -> dict[Access, Collection[Access]] | None:
+    accesses: Mapping[Effect, int], domain: Domain
+) -> dict[Effect, Collection[Effect]] | None:
     """The accesses that may touch an element which different threads touch, and one writes.
 
     Each with those it may meet there. `accesses` says how often each is done; what is done once does
@@ -54,7 +54,7 @@ def meetings(
     """
     footprints: list[_Footprint] = []
     for access in accesses:
-        footprint = domain.once(("footprint", access), partial(_footprint, access, domain))
+        footprint = domain.cached(("footprint", access), partial(_footprint, access, domain))
         if footprint is None or footprint.kind != (footprints or [footprint])[0].kind:
             return None
         footprints.append(footprint)
@@ -85,8 +85,8 @@ def meetings(
 
 
 def _by_pairs(
-    everyone: list[Access], place: np.ndarray, who: np.ndarray
-) -> dict[Access, Collection[Access]]:
+    everyone: list[Effect], place: np.ndarray, who: np.ndarray
+) -> dict[Effect, Collection[Effect]]:
     """What each meets, of the accesses at places, which are in order."""
     most = int(np.bincount(place).max()) if len(place) else 0
     if most > _CROWD:
@@ -97,7 +97,7 @@ def _by_pairs(
         together = place[apart:] == place[:-apart]
         a, b = who[:-apart][together], who[apart:][together]
         pairs += [np.stack([a, b]), np.stack([b, a])]
-    found: dict[Access, dict[Access, None]] = {}
+    found: dict[Effect, dict[Effect, None]] = {}
     for a, b in np.unique(np.concatenate(pairs, axis=1), axis=1).T.tolist():
         found.setdefault(everyone[a], {})[everyone[b]] = None
     return dict(found)
@@ -112,7 +112,7 @@ def _numbered(coordinates: np.ndarray) -> np.ndarray:
     return number
 
 
-def _footprint(access: Access, domain: Domain) -> _Footprint | None:
+def _footprint(access: Effect, domain: Domain) -> _Footprint | None:
     """What an access touches in all its iterations; None where these or its elements can't be told."""
     if access.start is None or access.indices is None:
         return None

@@ -12,7 +12,7 @@ from tvm import ir
 from tvmtile.analysis.conflicts.dependence import ConflictScope
 from tvmtile.analysis.conflicts.domain import Domain
 from tvmtile.analysis.conflicts.expressions import lanes
-from tvmtile.analysis.effects import Access
+from tvmtile.analysis.effects import Effect
 from tvmtile.ir.threads import WARP_SIZE, WARPGROUP
 
 _MAX_POINTS = 1 << 21
@@ -66,7 +66,7 @@ class Points:
         )
 
 
-def counts_of(access: Access, free: list[Free], parts: int) -> list[int]:
+def counts_of(access: Effect, free: list[Free], parts: int) -> list[int]:
     """How many iterations, lanes, parts of elements and places of an access each thread has."""
     assert access.indices is not None
     vector = max(map(lanes, access.indices))
@@ -75,7 +75,7 @@ def counts_of(access: Access, free: list[Free], parts: int) -> list[int]:
 
 
 def points_of(
-    access: Access, free: list[Free], parts: int, domain: Domain, among: np.ndarray
+    access: Effect, free: list[Free], parts: int, domain: Domain, among: np.ndarray
 ) -> Points:
     """Enumerate the threads, iterations, lanes, parts of elements and places of an access.
 

@@ -11,7 +11,7 @@ from tvmtile.instructions.tensor_memory import (
     DATAPATHS,
     KINDS,
     TRANSFERS,
-    Kind,
+    MmaKind,
     TensorCopy,
     Transfer,
 )
@@ -121,7 +121,7 @@ def _copies(copy: TensorCopy) -> Iterator[Instruction]:
         yield _row(f"cp.cta_group::{blocks}.{copy.name}", call, 2, definitions=lambda: definition)
 
 
-def _products(kind: Kind) -> Iterator[Instruction]:
+def _products(kind: MmaKind) -> Iterator[Instruction]:
     """Operands: sum, A, B, descriptor, lanes left out or scales, whether the sum is added to."""
     for blocks in _GROUPS:
         group = f"cta_group::{blocks}.kind::{kind.name}"
@@ -165,7 +165,7 @@ def _products(kind: Kind) -> Iterator[Instruction]:
 _A = "::emulator::Operand({1})"
 
 
-def _definition(kind: Kind, blocks: int, stationary: bool, scales: int) -> tuple[str, str]:
+def _definition(kind: MmaKind, blocks: int, stationary: bool, scales: int) -> tuple[str, str]:
     """The name of a kind's table, and the table."""
     name = f"emulator_tensor_mma_{kind.name}_{blocks}_{int(stationary)}_{scales}"
     rows = []

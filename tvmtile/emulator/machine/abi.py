@@ -38,7 +38,7 @@ class Failure(enum.IntEnum):
     SHIFT = 21
 
 
-class Access(enum.IntEnum):
+class MemoryAccess(enum.IntEnum):
     """What was done to memory."""
 
     READ = 0
@@ -72,7 +72,7 @@ class Binding(ctypes.Structure):
     )
 
 
-class Launch(ctypes.Structure):
+class LaunchRecord(ctypes.Structure):
     """A launch: the kernel, its arguments and the grid."""
 
     _fields_ = (

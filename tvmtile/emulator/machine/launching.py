@@ -102,7 +102,7 @@ class Image:
         buffers, places = _buffers(arguments, check_global_races)
         bindings = [abi.Binding(buffer, offset, 0, 0, None) for buffer, offset in places]
         bindings += [abi.Binding(-1, 0, s.bytes, s.element_bytes, s.name.encode()) for s in shared]
-        launch = abi.Launch(
+        launch = abi.LaunchRecord(
             ctypes.cast(self._functions[f"emulator_entry_{context.kernel}"], ctypes.c_void_p),
             (abi.BufferArgument * len(buffers))(*buffers),
             (abi.Binding * len(bindings))(*bindings),

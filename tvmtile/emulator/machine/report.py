@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tvmtile.emulator.machine.abi import Access, Failure, Report
+from tvmtile.emulator.machine.abi import Failure, MemoryAccess, Report
 from tvmtile.errors import EmulationError
 
 _DOES = ("reads", "writes", "atomically reads", "atomically writes")
@@ -146,8 +146,8 @@ class _Words:
     # --- one sentence a failure
 
     def race(self) -> str:
-        did = _DID[Access(self.report.other_access)]
-        does = f"{self.agent} {_DOES[Access(self.report.access)]}"
+        did = _DID[MemoryAccess(self.report.other_access)]
+        does = f"{self.agent} {_DOES[MemoryAccess(self.report.access)]}"
         between = "and no barrier is between"
         if self.other_block != self.block:
             between = f"and nothing orders two {self.names.block}s"
@@ -184,7 +184,7 @@ class _Words:
             array = f"{self.buffer}, {array}" if self.buffer else array
             index = f"index {self.index} of {array}"
             return f"out of bounds: thread {self.thread} takes {index}"
-        does = f"{self.agent} {_DOES[Access(self.report.access)]}"
+        does = f"{self.agent} {_DOES[MemoryAccess(self.report.access)]}"
         where = f"; {self.extent}" if self.in_buffer else ""
         return f"out of bounds: {does} {self.element}{where}"
 
@@ -278,8 +278,8 @@ class _Words:
         return f"not emulated: {self.operation}, which thread {self.thread} gets to"
 
     def fence(self) -> str:
-        does = f"{self.agent} {_DOES[Access(self.report.access)]}"
-        did = f"{self.other_agent} {_DID[Access(self.report.other_access)]}"
+        does = f"{self.agent} {_DOES[MemoryAccess(self.report.access)]}"
+        did = f"{self.other_agent} {_DID[MemoryAccess(self.report.other_access)]}"
         return f"fence: {does} {self.element}, which {did}, and no fence is between"
 
     def register(self) -> str:

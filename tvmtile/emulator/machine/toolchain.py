@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tvmtile.cache import Entry, current_store, digest, scratch_directory, scratch_file
+from tvmtile.cache import CacheEntry, current_store, digest, scratch_directory, scratch_file
 from tvmtile.emulator.machine.compiler import (
     compiler_identity,
     find_compiler,
@@ -141,7 +141,7 @@ def build_module(
     key = _key(front_end, translated, _runtime_name(front_end), *_LINK_FLAGS, *flags)
     store = current_store()
 
-    def kept(entry: Entry) -> Path:
+    def kept(entry: CacheEntry) -> Path:
         library = _own_directory() / _LIBRARY
         library.write_bytes(entry.files[_LIBRARY])
         load(front_end, library)

@@ -12,7 +12,7 @@ from tvm.sym import Analyzer
 from tvmtile._tvm import Mutator, buffer_of, mutated, nodes_in
 from tvmtile.analysis.accesses import Access, elements_in, let_values
 from tvmtile.analysis.aliases import Aliases
-from tvmtile.analysis.nest_accesses import Elements, elements_of, sample
+from tvmtile.analysis.nest_accesses import AccessedElements, elements_of, sample
 from tvmtile.analysis.nests import Nest
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.errors import DataRace, NestingError
@@ -201,7 +201,7 @@ def _is_of_threads(buffer: ir.Var) -> bool:
     return str(buffer.ty.storage_scope).startswith("local")
 
 
-def _check_elements(found: list[Elements], loops: list[tirx.For]) -> None:
+def _check_elements(found: list[AccessedElements], loops: list[tirx.For]) -> None:
     written = [elements for elements in found if elements.access.value is not None]
     for writing in written:
         for other in found:
@@ -212,7 +212,10 @@ def _check_elements(found: list[Elements], loops: list[tirx.For]) -> None:
 
 
 def _check_read(
-    read: Elements, writing: Elements, written: list[Elements], loops: list[tirx.For]
+    read: AccessedElements,
+    writing: AccessedElements,
+    written: list[AccessedElements],
+    loops: list[tirx.For],
 ) -> None:
     readers, writers = _shared_points(read, writing)
     if _is_of_threads(read.access.buffer):
@@ -230,7 +233,7 @@ def _check_read(
         )
 
 
-def _written_too(read: Elements, written: list[Elements]) -> np.ndarray:
+def _written_too(read: AccessedElements, written: list[AccessedElements]) -> np.ndarray:
     """At which points an iteration writes the element that it reads, as far as is known."""
     result = np.zeros(len(read.places), dtype=bool)
     for own in written:
@@ -243,7 +246,9 @@ def _written_too(read: Elements, written: list[Elements]) -> np.ndarray:
     return result
 
 
-def _check_written_twice(first: Elements, second: Elements, loops: list[tirx.For]) -> None:
+def _check_written_twice(
+    first: AccessedElements, second: AccessedElements, loops: list[tirx.For]
+) -> None:
     for p, q in zip(
         *(points[:_MOST_COMPARED] for points in _shared_points(first, second)), strict=True
     ):
@@ -259,7 +264,7 @@ def _check_written_twice(first: Elements, second: Elements, loops: list[tirx.For
 _MOST_COMPARED = 16
 
 
-def _shared_points(a: Elements, b: Elements) -> tuple[Any, Any]:
+def _shared_points(a: AccessedElements, b: AccessedElements) -> tuple[Any, Any]:
     """Points of two accesses at which different iterations touch one element."""
     if not _same_terms(a, b):
         return np.arange(0), np.arange(0)
@@ -280,11 +285,11 @@ def _shared_points(a: Elements, b: Elements) -> tuple[Any, Any]:
     return np.concatenate(points), np.concatenate(partners)
 
 
-def _same_terms(a: Elements, b: Elements) -> bool:
+def _same_terms(a: AccessedElements, b: AccessedElements) -> bool:
     return bool(tvm_ffi.structural_equal(list(a.terms), list(b.terms)))
 
 
-def _value_at(elements: Elements, point: Any) -> ir.Expr:
+def _value_at(elements: AccessedElements, point: Any) -> ir.Expr:
     numbers = {
         var: tirx.const(int(values[point]), str(var.ty.dtype))
         for var, values in elements.values.items()
@@ -295,13 +300,13 @@ def _value_at(elements: Elements, point: Any) -> ir.Expr:
 # Messages ----------------------------------------------------------------------------------------
 
 
-def _iteration(loops: list[tirx.For], elements: Elements, point: Any) -> str:
+def _iteration(loops: list[tirx.For], elements: AccessedElements, point: Any) -> str:
     variables = (loop.loop_var for loop in loops)
     values = ", ".join(f"{var.name}={int(elements.values[var][point])}" for var in variables)
     return f"iteration {values}"
 
 
-def _element(elements: Elements, point: Any) -> str:
+def _element(elements: AccessedElements, point: Any) -> str:
     place = zip(elements.places[point], elements.terms, strict=True)
     indices = (str(int(n)) if term is None else f"{term} + {int(n)}" for n, term in place)
     return f"{elements.access.buffer.name}[{', '.join(indices)}]"

@@ -34,7 +34,7 @@ from tvmtile.ir.kernels import (
     leaves_loop,
     without_root_block,
 )
-from tvmtile.ir.nodes import once_per_node
+from tvmtile.ir.nodes import cached_per_node
 from tvmtile.ir.operands import describe
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.passes import Property, contract_of
@@ -210,7 +210,7 @@ class _Contents:
     """Those of operators of tvmtile."""
 
 
-@once_per_node
+@cached_per_node
 def _contents_of(body: tirx.Stmt) -> _Contents:
     found = nodes_in(body, (tirx.For, tirx.AllocBuffer, ir.Call))  # one walk, after each pass
     calls = (node for node in found if isinstance(node, ir.Call))

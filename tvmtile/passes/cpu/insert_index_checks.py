@@ -153,13 +153,13 @@ class _Division:
 def _uses_in(
     expressions: Iterable[ir.Expr], location: SourceLocation | None
 ) -> list[_Access | _Division]:
-    uses = _Uses(location)
+    uses = _IndexUses(location)
     for expression in expressions:
         uses.visit(expression)
     return uses.found
 
 
-class _Uses:
+class _IndexUses:
     """Collects the uses of tiles, and divisions, in expressions: those in an index before its own."""
 
     def __init__(self, location: SourceLocation | None) -> None:

@@ -8,7 +8,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import buffer_of, nodes_in
 from tvmtile.analysis.uniformity import ThreadVariance
-from tvmtile.codegen.once import once
+from tvmtile.codegen.opaque import opaque
 from tvmtile.errors import NestingError, SourceLocation
 from tvmtile.ir.barriers import is_grid_barrier
 from tvmtile.ir.divisions import is_division, rounded_to_zero
@@ -25,7 +25,7 @@ from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, for_loop, reads_no_memory, seq, with_fresh_variables
 from tvmtile.ir.spans import location_of
 from tvmtile.passes.cpu.insert_index_checks import CHECK_INDICES
-from tvmtile.passes.cpu.threads.plan import Item, Nested, Once, Plan, Private, Run
+from tvmtile.passes.cpu.threads.plan import CutBody, Item, Nested, Once, Private, Run
 from tvmtile.passes.cpu.threads.runs import emit_runs
 
 
@@ -87,14 +87,14 @@ def _without_pool_for_one(loop: tirx.For) -> tirx.Stmt:
         return loop
     alone = for_loop(loop.loop_var, loop.extent, loop.body, tirx.ForKind.SERIAL)
     # What TVM concluded of the grid's extents, it would divide by.
-    return tirx.IfThenElse(once(loop.extent) <= 1, with_fresh_variables(alone), loop)
+    return tirx.IfThenElse(opaque(loop.extent) <= 1, with_fresh_variables(alone), loop)
 
 
 def _kept(index: ir.Expr) -> ir.Expr:
     """A division that is computed once, where it is one by a dynamic extent."""
     if not is_division(index):
         return index
-    return tirx.max(once(rounded_to_zero(index)), tirx.const(0, index.ty.dtype))
+    return tirx.max(opaque(rounded_to_zero(index)), tirx.const(0, index.ty.dtype))
 
 
 def _bounded(index: ir.Expr, extent: int | None) -> ir.Expr:
@@ -128,11 +128,11 @@ def _phases(grid: _Grid, kind: tirx.ForKind) -> tirx.Stmt:
     """A loop over all blocks for each phase between two barriers."""
     variance = ThreadVariance(grid.body, [axis.loop_var for axis in grid.blocks])
     own = {buffer_of(node) for node in nodes_in(grid.body, tirx.AllocBuffer)}
-    plan = Plan(_Phases(variance, own).cut(grid.body), variance)
+    plan = CutBody(_PhaseCutter(variance, own).cut(grid.body), variance)
     return emit_runs(plan, grid, scope="global", kind=kind)
 
 
-class _Phases:
+class _PhaseCutter:
     """Cuts a block's body at its barriers for the grid.
 
     `own` is the memory of a block; the variance is between blocks, memory apart.

@@ -32,7 +32,7 @@ def LowerParallelOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     whose elements are no neighbours: a nest of 64 x 32 bytes took 11 seconds to compile. So it is not
     told that extent either.
     """
-    return with_unknown_zeros(func, lambda body, zeros: _Lower(zeros).rewrite(body))
+    return with_unknown_zeros(func, lambda body, zeros: _LowerNests(zeros).rewrite(body))
 
 
 _UNROLLED = 128
@@ -41,7 +41,7 @@ _SHORT = 32
 """Iterations of a loop that LLVM unrolls before it looks for vectors, or more."""
 
 
-class _Lower(ScopedRewriter):
+class _LowerNests(ScopedRewriter):
     def __init__(self, zeros: Zeros) -> None:
         super().__init__()
         self._zeros = zeros

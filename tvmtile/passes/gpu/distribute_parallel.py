@@ -19,7 +19,7 @@ from tvmtile.ir.rewriting import replace_loop
 from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.scopes import is_in_registers
 from tvmtile.ir.threads import GroupRewriter
-from tvmtile.passes.gpu.parallel_iterations import Iterations
+from tvmtile.passes.gpu.parallel_iterations import ThreadIterations
 from tvmtile.passes.gpu.vectorize_accesses import vectorized
 
 
@@ -84,7 +84,7 @@ class _Distribute(GroupRewriter):
         if self.launch is not None and self.group is not None and is_parallel(loop):
             thread = self.group.index_of(self.launch.thread_index)
             count = self.group.count
-            iterations = Iterations(Nest(loop), thread, count, self.analyzer, self._token)
+            iterations = ThreadIterations(Nest(loop), thread, count, self.analyzer, self._token)
             return iterations.statement()
         with self._going_through(loop):
             return super().visit_for(loop)

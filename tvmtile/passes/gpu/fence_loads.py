@@ -45,7 +45,7 @@ def FenceLoads(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _fenced(kernel: tirx.For) -> tirx.For:
-    fences = _Fences(Launch(kernel).body)
+    fences = _LoadFences(Launch(kernel).body)
     if not fences.filled:
         return kernel
     fences.follow(fences.body, frozenset())  # a block's and a thread's loop have one iteration
@@ -61,7 +61,7 @@ def _fence() -> tirx.Stmt:
     return tirx.Evaluate(operator_for("proxy fence")().to_call())
 
 
-class _Fences(Forward[frozenset[ir.Var]]):
+class _LoadFences(Forward[frozenset[ir.Var]]):
     """The statements in front of which a fence has to stand.
 
     The state is the tiles, of those that bulk copies fill, that the thread has used since its last

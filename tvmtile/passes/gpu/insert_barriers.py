@@ -139,7 +139,9 @@ def _with_barriers(
     fenced = is_for_metal and builder.exchanges_through_device
     if not barriers and not fenced:
         return kernel
-    emitter = _Emitter(barriers, group, named, _tokens_in(Launch(kernel).body), fenced=fenced)
+    emitter = _BarrierEmitter(
+        barriers, group, named, _tokens_in(Launch(kernel).body), fenced=fenced
+    )
     return with_launch_body(kernel, emitter.sequence(program))
 
 
@@ -153,7 +155,7 @@ _SCOPES = {ConflictScope.BLOCK: "shared", ConflictScope.WARP: "warp"}
 _GROUPS = {ConflictScope.BLOCK: "threadgroup", ConflictScope.WARP: "simdgroup"}
 
 
-class _Emitter:
+class _BarrierEmitter:
     """Writes a program down with its barriers.
 
     The threads of `group` wait there, or the block's, for the asynchronous work of `tokens` too where a

@@ -135,7 +135,7 @@ def _bytes_inside(move: _Move, lane: ir.Var, lanes: int, analyzer: Analyzer) -> 
 
 
 @dataclass(frozen=True)
-class _Bound:
+class _LaneBound:
     """The bound that a condition on a lane index sets for a piece."""
 
     condition: ir.Expr
@@ -148,7 +148,7 @@ class _Bound:
     """
 
 
-def _bound(condition: ir.Expr, lane: ir.Var, lanes: int, analyzer: Analyzer) -> _Bound | None:
+def _bound(condition: ir.Expr, lane: ir.Var, lanes: int, analyzer: Analyzer) -> _LaneBound | None:
     if not isinstance(condition, tirx.LT | tirx.GE):
         return None
     index, limit = condition.a, condition.b
@@ -163,7 +163,7 @@ def _bound(condition: ir.Expr, lane: ir.Var, lanes: int, analyzer: Analyzer) -> 
 
     first = type(condition)(base, limit)
     if is_whole(base) and is_whole(limit):
-        return _Bound(first, is_of_all=True)
+        return _LaneBound(first, is_of_all=True)
     if isinstance(condition, tirx.GE):
         return None
-    return _Bound(first, is_of_all=False, left=tirx.Cast("int32", limit - base))
+    return _LaneBound(first, is_of_all=False, left=tirx.Cast("int32", limit - base))

@@ -35,7 +35,7 @@ from tvmtile.passes.gpu.vectorize_accesses import vectorized, without_invariant
 from tvmtile.passes.unrolling import most_iterations
 
 
-class Iterations:
+class ThreadIterations:
     """The iterations of a nest that one thread does."""
 
     def __init__(

@@ -21,12 +21,12 @@ _Path = tuple[int, ...]
 
 def fenced_products(launch: Launch) -> set[tirx.Stmt]:
     """The products of a kernel before which threads have to make their writes visible."""
-    fences = _Fences(launch.body)
+    fences = _ProductFences(launch.body)
     fences.follow(launch.body, frozenset())  # a block's and a thread's loop have one iteration
     return fences.needed
 
 
-class _Fences(Forward[frozenset[ir.Var]]):
+class _ProductFences(Forward[frozenset[ir.Var]]):
     """Products whose operands threads may have written since the last fence.
 
     A matrix unit reads shared memory by another way than threads write it. The state is the tiles that

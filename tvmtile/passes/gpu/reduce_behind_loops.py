@@ -57,7 +57,7 @@ def ReduceBehindLoops(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def _behind_loops(kernel: tirx.For) -> tirx.For:
     tried: set[ir.Var] = set()
     while (group := next_group(kernel, tried)) is not None:
-        rewriter = _Rewriter(group, kernel)
+        rewriter = _GroupRewriter(group, kernel)
         launch = Launch(kernel)
         body = rewriter.rewrite(launch.body)
         if rewriter.found:
@@ -66,7 +66,7 @@ def _behind_loops(kernel: tirx.For) -> tirx.For:
     return kernel
 
 
-class _Rewriter:
+class _GroupRewriter:
     """Puts the parts in place of the buffers of a group, from a first sum to a last one."""
 
     def __init__(self, group: SumGroup, kernel: tirx.For) -> None:

@@ -40,7 +40,7 @@ def ShareFragments(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 @dataclass
-class _Uses:
+class _FragmentUses:
     """The accesses to a fragment: in nests and operators, and by single statements."""
 
     together: list[Access]
@@ -50,16 +50,16 @@ class _Uses:
 def _computed_in_loops(body: tirx.Stmt) -> list[ir.Var]:
     """The fragments that serial loops compute, and that statements outside of them read."""
     aliased = Aliases(body).aliased
-    uses: dict[ir.Var, _Uses] = {}
+    uses: dict[ir.Var, _FragmentUses] = {}
     for access in accesses_of(body):
         if is_fragment(access.buffer) and access.buffer not in aliased:
-            of_buffer = uses.setdefault(access.buffer, _Uses([], []))
+            of_buffer = uses.setdefault(access.buffer, _FragmentUses([], []))
             is_alone = access.operator is None and not any(map(is_parallel, access.loops))
             (of_buffer.alone if is_alone else of_buffer.together).append(access)
     return [fragment for fragment, each in uses.items() if _is_worth_it(fragment, each)]
 
 
-def _is_worth_it(fragment: ir.Var, uses: _Uses) -> bool:
+def _is_worth_it(fragment: ir.Var, uses: _FragmentUses) -> bool:
     extents = [constant(extent) for extent in fragment.ty.shape]
     if None in extents or math.prod(e or 1 for e in extents) < _FEW or not uses.alone:
         return False

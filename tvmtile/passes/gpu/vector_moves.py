@@ -28,7 +28,7 @@ _LANES = 4
 
 
 @dataclass(frozen=True)
-class _Loaded:
+class _LoadedVector:
     """Contiguous elements loaded as a vector."""
 
     load: ir.TensorLoad
@@ -51,7 +51,7 @@ class Moves:
         self._extent = extent
         self._analyzer = analyzer
         self._span = span
-        self.loaded: list[_Loaded] = []
+        self.loaded: list[_LoadedVector] = []
         self.before: list[tirx.Stmt] = []
         self.after: list[tirx.Stmt] = []
 
@@ -67,7 +67,7 @@ class Moves:
             return
         count = self._extent // repeats
         array = self._array(buffer_of(load), count)
-        self.loaded.append(_Loaded(load, array, first, repeats))
+        self.loaded.append(_LoadedVector(load, array, first, repeats))
         move = self._move(array, _START, buffer_of(load), first, count)
         self.before += [tirx.AllocBuffer(array), move]
 

@@ -9,7 +9,7 @@ from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import buffer_of, indices_of, is_buffer_var, nodes_in
 from tvmtile.analysis.aliases import MAY_SHARE
-from tvmtile.codegen.once import once
+from tvmtile.codegen.opaque import opaque
 from tvmtile.ir.annotations import MAY_ALIAS
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.divisions import divides_integers
@@ -84,7 +84,7 @@ def _is_term(term: ir.Expr, value: ir.Expr) -> bool:
 _SUMS = (tirx.Add, tirx.Sub, tirx.Mul)
 
 
-def _opaque(value: ir.Expr) -> ir.Expr:
+def _xor_zero(value: ir.Expr) -> ir.Expr:
     """An exclusive `or` with zero, which is free: of its bits the analyzer knows nothing."""
     return tirx.BitwiseXor(value, tirx.const(0, str(value.ty.dtype)), value.span)
 
@@ -110,9 +110,9 @@ def _opaque_truncation(cast: tirx.Cast, scope: Scope) -> ir.Expr:
     if scope.may_be_constant(cast.value) or contains(cast.value, tirx.Sub, _may_cancel):
         if str(source).startswith("int"):
             return _in_range(cast, source, target)
-        cast = tirx.Cast(str(target), _opaque(cast.value), cast.span)
+        cast = tirx.Cast(str(target), _xor_zero(cast.value), cast.span)
     # The analyzer's range is right where all that the dtype has may come.
-    return cast if least <= low and high <= greatest else _opaque(cast)
+    return cast if least <= low and high <= greatest else _xor_zero(cast)
 
 
 def _may_cancel(difference: tirx.Sub) -> bool:
@@ -161,8 +161,8 @@ def _opaque_sum(node: Any, scope: Scope) -> Any:
         _may_cancel(total) or scope.may_be_constant(total.a)
     )
     if may_fold and _is_unsigned(total):
-        total = tirx.Sub(total.a, _opaque(total.b), total.span)
-    return _opaque(total)
+        total = tirx.Sub(total.a, _xor_zero(total.b), total.span)
+    return _xor_zero(total)
 
 
 def _plain_sum(value: Any) -> Any:
@@ -184,7 +184,7 @@ def _opaque_end(comparison: Binary, scope: Scope) -> ir.Expr:
     dtype = str(DataType(str(value.ty.dtype)).with_lanes(1))
     if not scope.may_be_constant(value) and scope.bounds(value) == integer_range(dtype):
         return comparison
-    a, b = (value, _opaque(end)) if is_less else (_opaque(end), value)
+    a, b = (value, _xor_zero(end)) if is_less else (_xor_zero(end), value)
     return type(comparison)(a, b, comparison.span)
 
 
@@ -262,14 +262,14 @@ def _guarded_remainder(remainder: Binary, scope: Scope) -> ir.Expr:
     one, minus_one = (tirx.const(number, str(dtype)) for number in (1, -1))
     chosen = tirx.Select(tirx.EQ(divisor, minus_one), one, divisor)
     result = type(remainder)(remainder.a, guarded, remainder.span)
-    return tirx.Let(divisor, once(remainder.b), tirx.Let(guarded, once(chosen), result))
+    return tirx.Let(divisor, opaque(remainder.b), tirx.Let(guarded, opaque(chosen), result))
 
 
 def _without_loop(loop: tirx.For, scope: Scope) -> tirx.Stmt:
-    trips = constant(scope.analyzer.simplify(loop.extent)) if _may_be_short(loop) else None
-    if trips is not None and trips <= 0:
+    trip_count = constant(scope.analyzer.simplify(loop.extent)) if _may_be_short(loop) else None
+    if trip_count is not None and trip_count <= 0:
         return seq([])
-    if trips != 1 or leaves_loop(loop.body):
+    if trip_count != 1 or leaves_loop(loop.body):
         return loop
     return substitute(loop.body, {loop.loop_var: loop.min})
 
@@ -287,7 +287,7 @@ def _opaque_remainder(quotient: tirx.FloorDiv, _: Scope) -> ir.Expr:
     first, second = constant(remainder.b), constant(quotient.b)
     if first is None or second is None or min(first, second) > 0:
         return quotient
-    return tirx.FloorDiv(_opaque(remainder), quotient.b, quotient.span)
+    return tirx.FloorDiv(_xor_zero(remainder), quotient.b, quotient.span)
 
 
 EXPRESSIONS = (

@@ -64,22 +64,24 @@ class _Narrow(ScopedRewriter):
             return tirx.Ramp(self._index(index.base), index.stride, index.lanes, index.span)
         return self._parts(index).wide if _is_wide(index) else index
 
-    def _parts(self, value: Any) -> _Parts:
+    def _parts(self, value: Any) -> _Narrowed:
         if isinstance(value, tirx.IntImm):
             number = int(value)
             is_small = -_LIMIT <= number < _LIMIT
-            return _Parts(tirx.const(number, "int32") if is_small else None, value, number, number)
+            return _Narrowed(
+                tirx.const(number, "int32") if is_small else None, value, number, number
+            )
         if _is_conversion(value):
-            return _Parts(value.value, value, *self._bounds(value.value))
+            return _Narrowed(value.value, value, *self._bounds(value.value))
         combine = _BOUNDS.get(type(value))
         if combine is None:
-            return _Parts(None, value, -_UNKNOWN, _UNKNOWN)
+            return _Narrowed(None, value, -_UNKNOWN, _UNKNOWN)
         a, b = self._parts(value.a), self._parts(value.b)
         low, high = combine(a, b)
         if a.narrow is None or b.narrow is None or low < -_LIMIT or high >= _LIMIT:
-            return _Parts(None, type(value)(a.wide, b.wide), low, high)
+            return _Narrowed(None, type(value)(a.wide, b.wide), low, high)
         narrow = type(value)(a.narrow, b.narrow)
-        return _Parts(narrow, tirx.Cast(_WIDE, narrow), low, high)
+        return _Narrowed(narrow, tirx.Cast(_WIDE, narrow), low, high)
 
     def _bounds(self, value: ir.Expr) -> tuple[int, int]:
         if value not in self._known:
@@ -89,7 +91,7 @@ class _Narrow(ScopedRewriter):
 
 
 @dataclass
-class _Parts:
+class _Narrowed:
     """A value in 32 bits, or None if it may not fit; the same in 64; and its bounds."""
 
     narrow: Any
@@ -98,23 +100,23 @@ class _Parts:
     high: int
 
 
-def _of_product(a: _Parts, b: _Parts) -> tuple[int, int]:
+def _of_product(a: _Narrowed, b: _Narrowed) -> tuple[int, int]:
     corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
     return min(corners), max(corners)
 
 
-def _of_common_bits(a: _Parts, b: _Parts) -> tuple[int, int]:
+def _of_common_bits(a: _Narrowed, b: _Narrowed) -> tuple[int, int]:
     positive = [each.high for each in (a, b) if each.low >= 0]
     return (0, min(positive)) if positive else (-_UNKNOWN, _UNKNOWN)
 
 
-def _of_shifted(a: _Parts, b: _Parts) -> tuple[int, int]:
+def _of_shifted(a: _Narrowed, b: _Narrowed) -> tuple[int, int]:
     if b.low != b.high or b.low < 0:
         return -_UNKNOWN, _UNKNOWN
     return a.low >> b.low, a.high >> b.low
 
 
-_BOUNDS: dict[type, Callable[[_Parts, _Parts], tuple[int, int]]] = {
+_BOUNDS: dict[type, Callable[[_Narrowed, _Narrowed], tuple[int, int]]] = {
     tirx.Add: lambda a, b: (a.low + b.low, a.high + b.high),
     tirx.Sub: lambda a, b: (a.low - b.high, a.high - b.low),
     tirx.Mul: _of_product,

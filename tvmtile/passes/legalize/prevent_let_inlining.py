@@ -7,7 +7,7 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile._tvm import Replacement, mapped
-from tvmtile.codegen.once import once
+from tvmtile.codegen.opaque import opaque
 from tvmtile.ir.calls import is_if_then_else
 from tvmtile.ir.divisions import is_division, is_integer, rounded_to_zero
 from tvmtile.ir.extents import assume_extents_nonnegative
@@ -43,16 +43,16 @@ class _Keep(ScopedRewriter):
 
     def visit_let(self, let: tirx.Let) -> ir.Expr:
         value, body = self.mutate(let.value), self.mutate(let.body)
-        kept = once(value) if "int" in str(value.ty.dtype) else value
+        kept = opaque(value) if "int" in str(value.ty.dtype) else value
         return tirx.Let(let.var, kept, body, let.span)
 
     def visit_bind(self, bind: tirx.Bind) -> tirx.Stmt:
         if contains(bind.value, tirx.Let) and reads_no_memory(bind.value):
-            return tirx.Bind(bind.var, once(bind.value), bind.span)
+            return tirx.Bind(bind.var, opaque(bind.value), bind.span)
         if not (is_integer(bind.value) and _is_costly(bind.value) and reads_no_memory(bind.value)):
             return mapped(self.descend_bind(bind), ((tirx.Mul, tirx.Div), _with_hidden_factor))
         self.note_value(bind)
-        value = once(self._without_signs(bind.value))
+        value = opaque(self._without_signs(bind.value))
         if self.analyzer.can_prove(bind.var >= 0):
             # TVM's passes learn the sign from this.
             value = tirx.max(value, tirx.const(0, bind.value.ty.dtype))
@@ -79,7 +79,7 @@ def _with_hidden_factor(product: Binary) -> ir.Expr:
     if "float" not in str(product.ty.dtype):
         return product
     a, b = (
-        once(x) if isinstance(x, ir.Var) and _has_range(y) else x
+        opaque(x) if isinstance(x, ir.Var) and _has_range(y) else x
         for x, y in ((product.a, product.b), (product.b, product.a))
     )
     return type(product)(a, b, product.span)

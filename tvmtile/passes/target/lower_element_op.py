@@ -35,12 +35,12 @@ def LowerElementOp(func: tirx.PrimFunc) -> tirx.PrimFunc:
     generator for LLVM has for it; the functions that they call on a GPU are put into its source. What
     they say of the whole kernel is put around the kernel's body, as an attribute.
     """
-    lowerer = _Lower(target_of(func))
+    lowerer = _LowerElements(target_of(func))
     body = lowerer.rewrite(func.body)
     return with_body(func, importing_llvm(body, lowerer.imports))
 
 
-class _Lower(ScopedRewriter):
+class _LowerElements(ScopedRewriter):
     def __init__(self, target: Target) -> None:
         super().__init__()
         self._target = target

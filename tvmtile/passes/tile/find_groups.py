@@ -54,7 +54,7 @@ def FindGroups(func: tirx.PrimFunc) -> tirx.PrimFunc:
         threads = {loop.loop_var for loop in launch.threads}
         if launch.num_threads == 1 or not contains(launch.body, ir.Var, threads.__contains__):
             return kernel  # RunScalarEffectsOnce has seen to it that all threads go the same way
-        found = with_launch_body(kernel, _Finder(launch).regions())
+        found = with_launch_body(kernel, _GroupFinder(launch).regions())
         return with_launch_body(found, _Workers(Launch(found), own_barriers=own_barriers).checked())
 
     return with_kernels(func, find)
@@ -64,7 +64,7 @@ _OF_BLOCK = {"tirx.tvm_thread_allreduce": "T.syncthreads_count, _and or _or"}
 """What all threads of a block do together, whatever their groups."""
 
 
-class _Finder:
+class _GroupFinder:
     """Finds the regions of a kernel.
 
     What conditions say besides the index of a thread is left open: who comes is who may come.

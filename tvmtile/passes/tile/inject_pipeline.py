@@ -26,8 +26,8 @@ from tvmtile.passes.tile.pipelining import (
     KernelTiles,
     Obstacle,
     Phases,
+    PipelinePlan,
     PipelineStmt,
-    Plan,
     StageAxis,
     Stages,
     async_units,
@@ -96,12 +96,12 @@ def _inject(kernel: tirx.For, kind: str, *, async_copies: bool) -> tirx.For:
     return with_launch_body(staged, seq([*stager.setup, Launch(staged).body]))
 
 
-def _planned_loops(kernel: tirx.For) -> list[tuple[tirx.For, Plan]]:
+def _planned_loops(kernel: tirx.For) -> list[tuple[tirx.For, PipelinePlan]]:
     plans = ((loop, plan_of(loop)) for loop in nodes_in(kernel, tirx.For))
     return [(loop, plan) for loop, plan in plans if plan is not None]
 
 
-def _body_of(loop: tirx.For, plan: Plan, tiles: KernelTiles) -> Body:
+def _body_of(loop: tirx.For, plan: PipelinePlan, tiles: KernelTiles) -> Body:
     body = body_of(loop, tiles)
     if not len(plan.stage) == len(plan.order) == len(body.units):
         raise VerifyError(
@@ -112,7 +112,9 @@ def _body_of(loop: tirx.For, plan: Plan, tiles: KernelTiles) -> Body:
     return body
 
 
-def _buffer_copies_in(loop: tirx.For, plan: Plan, tiles: KernelTiles) -> dict[ir.Var, BufferCopies]:
+def _buffer_copies_in(
+    loop: tirx.For, plan: PipelinePlan, tiles: KernelTiles
+) -> dict[ir.Var, BufferCopies]:
     try:
         return buffer_copies_of(loop, _body_of(loop, plan, tiles), plan, tiles)
     except Obstacle as obstacle:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import ir, tirx
 
 from tvmtile._tvm import mapped
-from tvmtile.codegen.once import once
+from tvmtile.codegen.opaque import opaque
 from tvmtile.ir.kernels import with_kernels
 from tvmtile.ir.name_costs import NameCosts
 from tvmtile.ir.passes import prim_func_pass
@@ -25,7 +25,7 @@ def LimitNames(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
         def visit(bind: tirx.Bind) -> tirx.Bind:
             is_kept = ir.is_prim_expr(bind.value) and costs.note(bind.var, bind.value)
-            return tirx.Bind(bind.var, once(bind.value), bind.span) if is_kept else bind
+            return tirx.Bind(bind.var, opaque(bind.value), bind.span) if is_kept else bind
 
         return mapped(kernel, (tirx.Bind, visit))
 

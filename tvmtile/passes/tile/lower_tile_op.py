@@ -80,7 +80,7 @@ class TileOperators(GroupRewriter):
         raise NotImplementedError
 
 
-class _Lower(TileOperators):
+class _LowerTiles(TileOperators):
     def visit_for(self, loop: tirx.For) -> tirx.Stmt:
         if not is_kernel(loop):
             return super().visit_for(loop)
@@ -148,6 +148,6 @@ def LowerTileOp(func: tirx.PrimFunc) -> tirx.PrimFunc:
     SelectImplementation has chosen that, unless the target implements an operator in one way only.
     Afterwards a program holds loops, loads, stores and element operators only.
     """
-    lowerer = _Lower(target_of(func))
+    lowerer = _LowerTiles(target_of(func))
     body = lowerer.rewrite(func.body)
     return with_body(func, importing_llvm(body, lowerer.imports))

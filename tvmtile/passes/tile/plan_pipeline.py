@@ -25,7 +25,7 @@ from tvmtile.passes.tile.pipelining import (
     Body,
     KernelTiles,
     Obstacle,
-    Plan,
+    PipelinePlan,
     Producers,
     body_of,
     buffer_copies_of,
@@ -77,12 +77,12 @@ def PlanPipeline(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     def plan(kernel: tirx.For) -> tirx.For:
         memory = BlockMemory(kernel, capability)
-        return _Planner(KernelTiles(kernel), memory, limit, awaited, kind).rewrite(kernel)
+        return _PipelinePlanner(KernelTiles(kernel), memory, limit, awaited, kind).rewrite(kernel)
 
     return with_kernels(func, plan)
 
 
-class _Planner:
+class _PipelinePlanner:
     def __init__(
         self,
         tiles: KernelTiles,
@@ -127,7 +127,7 @@ class _Planner:
 
     # The user's stages and order ---------------------------------------------------------------
 
-    def _user_schedule(self, loop: tirx.For) -> tuple[Body, Plan]:
+    def _user_schedule(self, loop: tirx.For) -> tuple[Body, PipelinePlan]:
         stages, orders = (
             [int(entry) for entry in loop.annotations[name]]
             for name in (STAGE_ANNOTATION, ORDER_ANNOTATION)
@@ -140,13 +140,13 @@ class _Planner:
             body = body_of(loop, self._tiles, split=True)
         _check_entries(stages, orders, body, loop)
         first = min(stages, default=0)
-        plan = Plan(tuple(stage - first for stage in stages), tuple(orders))
+        plan = PipelinePlan(tuple(stage - first for stage in stages), tuple(orders))
         self._check(loop, body, plan)
         return body, plan
 
     # As many stages as the memory of a block has room for ---------------------------------------
 
-    def _that_fit(self, loop: tirx.For, num_stages: int) -> tuple[Body, Plan]:
+    def _that_fit(self, loop: tirx.For, num_stages: int) -> tuple[Body, PipelinePlan]:
         outer = self._multi_buffered
         limits = (limit for limit in (self._limit, self._awaited) if limit is not None)
         most = min([num_stages, *map(int, limits)])
@@ -165,9 +165,9 @@ class _Planner:
 
     # What can run ahead ------------------------------------------------------------------------
 
-    def _by_dependences(self, loop: tirx.For, num_stages: int) -> tuple[Body, Plan]:
+    def _by_dependences(self, loop: tirx.For, num_stages: int) -> tuple[Body, PipelinePlan]:
         if num_stages < 2:
-            return Body(), Plan((), ())
+            return Body(), PipelinePlan((), ())
         body = body_of(loop, self._tiles, split=True)
         producers = Producers(body.units, self._tiles)
         while True:
@@ -182,7 +182,7 @@ class _Planner:
                 warn(f"{unit.describe()} does not run ahead: {reason}", unit.location)
             return body, plan
 
-    def _check(self, loop: tirx.For, body: Body, plan: Plan) -> None:
+    def _check(self, loop: tirx.For, body: Body, plan: PipelinePlan) -> None:
         copies = buffer_copies_of(loop, body, plan, self._tiles)
         for buffer in copies:
             if buffer in self._multi_buffered:
@@ -227,7 +227,7 @@ def _check_entries(
         )
 
 
-def _annotated(loop: tirx.For, body: Body, plan: Plan) -> tirx.For:
+def _annotated(loop: tirx.For, body: Body, plan: PipelinePlan) -> tirx.For:
     annotations = other_annotations(loop)
     annotations[STAGE_ANNOTATION] = list(plan.stage)
     annotations[ORDER_ANNOTATION] = list(plan.order)

@@ -37,7 +37,7 @@ def SplitReducers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return with_body(func, _Split(func.body).split(func.body))
 
 
-class _Parts:
+class _ReducerTiles:
     """The two tiles of a reducer."""
 
     def __init__(self, reducer: ir.Var) -> None:
@@ -58,11 +58,11 @@ class _Split(ScopedRewriter):
 
     def __init__(self, body: tirx.Stmt) -> None:
         super().__init__()
-        self._parts: dict[ir.Var, _Parts] = {}
+        self._parts: dict[ir.Var, _ReducerTiles] = {}
 
         for each in nodes_in(body, tirx.AllocBuffer):
             if str(buffer_of(each).ty.storage_scope).startswith(REDUCER_SCOPE):
-                self._parts[buffer_of(each)] = _Parts(buffer_of(each))
+                self._parts[buffer_of(each)] = _ReducerTiles(buffer_of(each))
 
     def split(self, body: tirx.Stmt) -> tirx.Stmt:
         """The program with two tiles for each reducer."""
@@ -98,7 +98,9 @@ class _Split(ScopedRewriter):
         end = operator_for("end")(as_region(parts.own), dst, parts.kind)
         return tirx.Evaluate(end.to_call(span), span)
 
-    def _started_or_updated(self, op: TileOp, parts: _Parts, node: tirx.Evaluate) -> tirx.Stmt:
+    def _started_or_updated(
+        self, op: TileOp, parts: _ReducerTiles, node: tirx.Evaluate
+    ) -> tirx.Stmt:
         if op.role == "contribute":
             total, value = node.value.args
             return self._updated(parts, indices_of(total), value, node.span)
@@ -113,7 +115,7 @@ class _Split(ScopedRewriter):
         return tirx.Evaluate(start.to_call(node.span), node.span)
 
     def _updated(
-        self, parts: _Parts, indices: Sequence[ir.Expr], value: ir.Expr, span: ir.Span | None
+        self, parts: _ReducerTiles, indices: Sequence[ir.Expr], value: ir.Expr, span: ir.Span | None
     ) -> tirx.Stmt:
         place = tirx.BufferLoad(parts.own, [self.mutate(index) for index in indices])
         update = operator_for("contribute")(place, self.mutate(value), parts.kind)

@@ -17,7 +17,7 @@ from tvmtile.ir.types import Index
 from tvmtile.target import cpu
 from tvmtile.tileop.gemm import Gemm
 from tvmtile.tileop.gemm.cpu import check_blocks, check_vectors, tile_of
-from tvmtile.tileop.gemm.dots import Choice, DotProducts
+from tvmtile.tileop.gemm.dots import DotInstruction, DotProducts
 from tvmtile.tileop.gemm.microkernel import GemmTile
 from tvmtile.tileop.gemm.packing import Matrix, loop
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
@@ -57,7 +57,7 @@ def gemm_amx(op: Gemm, context: LoweringContext) -> tirx.Stmt:
     dot = DotProduct(name, a, b, sums, "", "", ())
     lanes = BLOCK // 2
     products = DotProducts(
-        tile, Choice(dot, a, b, swapped=False, flips=False), lanes, context.imports
+        tile, DotInstruction(dot, a, b, swapped=False, flips=False), lanes, context.imports
     )
     function, text = tile_function(name, tile.clear)
     allow, allow_text = ALLOW_TILES

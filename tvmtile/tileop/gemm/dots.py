@@ -24,8 +24,8 @@ from tvmtile.ir.rewriting import seq
 from tvmtile.ir.types import Index
 from tvmtile.tileop.gemm.microkernel import GemmTile, Products, column_panels
 from tvmtile.tileop.gemm.packing import (
+    ElementSource,
     Matrix,
-    Source,
     array,
     broadcast,
     cast_copy,
@@ -46,7 +46,7 @@ _TOP_BITS = 0x80808080
 
 
 @dataclass(frozen=True)
-class Choice:
+class DotInstruction:
     """An instruction for a tile."""
 
     dot: DotProduct
@@ -60,7 +60,7 @@ class Choice:
     """The top bit of B's bytes is flipped."""
 
 
-def choose(tile: GemmTile, names: Sequence[str]) -> Choice | None:
+def choose(tile: GemmTile, names: Sequence[str]) -> DotInstruction | None:
     """The instruction, of those with the names, for a tile; None where none multiplies its dtypes."""
     a, b = held_dtypes(tile)
     pairs = [(a, b, False)]
@@ -69,7 +69,7 @@ def choose(tile: GemmTile, names: Sequence[str]) -> Choice | None:
     for a, b, flips in pairs:
         for dot in (DOT_PRODUCTS[name] for name in names):
             if dot.sums == tile.compute_dtype and (a, b) in ((dot.a, dot.b), (dot.b, dot.a)):
-                return Choice(dot, a, b, (a, b) != (dot.a, dot.b), flips)
+                return DotInstruction(dot, a, b, (a, b) != (dot.a, dot.b), flips)
     return None
 
 
@@ -142,7 +142,7 @@ def _put_together(parts: list[ir.Expr], element: str, lanes: int, flips: bool) -
 class DotProducts(Products):
     """How a step along K multiplies `depth` elements and sums them."""
 
-    choice: Choice
+    choice: DotInstruction
     lanes: int
     imports: list[str]
 
@@ -164,7 +164,7 @@ class DotProducts(Products):
         """For each row of A what makes up for the flipped bits."""
         return array((1, self.tile.m), "int32", "a_sums")
 
-    def packed_a(self) -> tuple[Source, list[tirx.Stmt]]:
+    def packed_a(self) -> tuple[ElementSource, list[tirx.Stmt]]:
         tile, element = self.tile, self.choice.a
         statements = self._sum_a() if self.choice.flips else []
         if not tile.transpose_a and tile.a.dtype == element and tile.k % self.depth == 0:
@@ -175,7 +175,9 @@ class DotProducts(Products):
         copies = self._copies(packed, tile.a, element, False, tile.transpose_a, widths)
         return packed, [*statements, tirx.AllocBuffer(packed.buffer), *copies]
 
-    def packed_b(self, first: Index, widths: tuple[int, ...]) -> tuple[Source, list[tirx.Stmt]]:
+    def packed_b(
+        self, first: Index, widths: tuple[int, ...]
+    ) -> tuple[ElementSource, list[tirx.Stmt]]:
         tile = self.tile
         source = tile.b.moved(first, 0) if tile.transpose_b else tile.b.moved(0, first)
         element = tile.b.dtype if self.choice.flips else self.choice.b
@@ -213,7 +215,7 @@ class DotProducts(Products):
             return copies + (store if rest else [])
         offsets = [(sum(widths[:v]), lanes) for v, lanes in enumerate(widths)]
 
-        def row(step: Index, view: Source) -> tirx.Stmt:
+        def row(step: Index, view: ElementSource) -> tirx.Stmt:
             return seq([packed.store(step, o, view.load(step, o, n), n) for o, n in offsets])
 
         copies = [loop("s", full, lambda step: row(step, words))] if full else []

@@ -123,10 +123,10 @@ def _readers(op: Gemm, context: LoweringContext) -> dict[str, int]:
 )
 def gemm_matmul2d(op: Gemm, context: LoweringContext) -> tirx.Stmt:
     """Multiply 16x16 by 16x32; what a simdgroup copies of A and B is used for its whole share."""
-    return _Product(op, _share(op, context), context).statement()
+    return _Matmul2dProduct(op, _share(op, context), context).statement()
 
 
-class _Product:
+class _Matmul2dProduct:
     """The code of one product."""
 
     def __init__(self, op: Gemm, share: Partition, context: LoweringContext) -> None:

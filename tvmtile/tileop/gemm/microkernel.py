@@ -43,8 +43,8 @@ from tvmtile.ir.rewriting import seq
 from tvmtile.ir.types import Index
 from tvmtile.target import CpuCapability
 from tvmtile.tileop.gemm.packing import (
+    ElementSource,
     Matrix,
-    Source,
     array,
     broadcast,
     cast_copy,
@@ -144,7 +144,7 @@ class Products:
         """How many steps there are."""
         return self.tile.k
 
-    def packed_a(self) -> tuple[Source, list[tirx.Stmt]]:
+    def packed_a(self) -> tuple[ElementSource, list[tirx.Stmt]]:
         """A in `dtype`, [m, steps], [steps, m] where transposed, and the statements that make it."""
         tile = self.tile
         if tile.a.dtype == self.dtype:
@@ -153,7 +153,9 @@ class Products:
         packed = array(shape, self.dtype, "a_packed")
         return packed, [tirx.AllocBuffer(packed.buffer), cast_copy(packed, tile.a, shape)]
 
-    def packed_b(self, first: Index, widths: tuple[int, ...]) -> tuple[Source, list[tirx.Stmt]]:
+    def packed_b(
+        self, first: Index, widths: tuple[int, ...]
+    ) -> tuple[ElementSource, list[tirx.Stmt]]:
         """The panel of B from column `first` on, [steps, columns] in `dtype`, and what makes it."""
         tile = self.tile
         source = tile.b.moved(first, 0) if tile.transpose_b else tile.b.moved(0, first)
@@ -193,7 +195,7 @@ def emit_gemm(tile: GemmTile, cpu: CpuCapability, products: Products | None = No
 
 
 def _panel_emitter(
-    products: Products, a: Source, widths: tuple[int, ...], column: int, cpu: CpuCapability
+    products: Products, a: ElementSource, widths: tuple[int, ...], column: int, cpu: CpuCapability
 ) -> Callable[[ir.Var], tirx.Stmt]:
     """What emits a panel, by its number among those that start at `column`: pack B, then all rows."""
     rows = register_block(cpu, len(widths), products.tile.m)
@@ -217,8 +219,8 @@ def _panel_emitter(
 
 def _register_block(
     products: Products,
-    a: Source,
-    b: Source,
+    a: ElementSource,
+    b: ElementSource,
     row: Index,
     column: Index,
     rows: int,

@@ -23,7 +23,7 @@ from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.layout.fragment import FragmentLayout
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.gemm import Gemm
-from tvmtile.tileop.gemm.mma_operands import Operand, Runs, in_runs, indices_at, place_of
+from tvmtile.tileop.gemm.mma_operands import MmaOperand, Runs, in_runs, indices_at, place_of
 from tvmtile.tileop.gemm.partition import (
     Axis,
     Partition,
@@ -212,9 +212,9 @@ class WarpProduct:
         name: str,
         transposed: bool,
         k_axis: int,
-    ) -> Operand:
+    ) -> MmaOperand:
         if self._packed == 1:
-            return Operand(region, axes, count, name, transposed=transposed, k_axis=k_axis)
+            return MmaOperand(region, axes, count, name, transposed=transposed, k_axis=k_axis)
         packed = self._packed
         return Runs(region, axes, count, name, transposed=transposed, k_axis=k_axis, packed=packed)
 
@@ -228,7 +228,9 @@ class WarpProduct:
         del m, k
         return []
 
-    def _multiplied(self, a: Operand, b: Operand, k: ir.Expr, step: int) -> Iterator[tirx.Stmt]:
+    def _multiplied(
+        self, a: MmaOperand, b: MmaOperand, k: ir.Expr, step: int
+    ) -> Iterator[tirx.Stmt]:
         size = registers_of(self._atom.c)
         for m in range(self._share.row_matrices):
             also = self._also(m, k)

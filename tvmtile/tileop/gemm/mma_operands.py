@@ -30,7 +30,7 @@ _WORD_BITS = 32
 _ROW_BITS = 128
 
 
-class Operand:
+class MmaOperand:
     """The registers of A or B that one step along K needs.
 
     It is in shared memory or a fragment. The axes say where the elements of one instruction lie: the
@@ -148,7 +148,7 @@ class Operand:
         return indices_at(self._operand, *place)
 
 
-class Runs(Operand):
+class Runs(MmaOperand):
     """The registers that several steps along K need: a lane's elements are neighbours along K."""
 
     def __init__(

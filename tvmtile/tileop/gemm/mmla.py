@@ -22,7 +22,7 @@ from tvmtile.tileop.gemm import Gemm
 from tvmtile.tileop.gemm.cpu import check_blocks, check_vectors, reads_in_place, tile_of
 from tvmtile.tileop.gemm.dots import Columns, Words, held_dtypes
 from tvmtile.tileop.gemm.microkernel import GemmTile, Products, emit_gemm
-from tvmtile.tileop.gemm.packing import Matrix, Source, array, loop
+from tvmtile.tileop.gemm.packing import ElementSource, Matrix, array, loop
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 
@@ -112,7 +112,7 @@ class MatrixProducts(Products):
     def steps(self) -> int:
         return self.tile.k // (2 * self.product.depth)
 
-    def packed_a(self) -> tuple[Source, list[tirx.Stmt]]:
+    def packed_a(self) -> tuple[ElementSource, list[tirx.Stmt]]:
         packed = array((self.tile.m, 4 * self.steps), "uint32", "a_packed")
         words = self._words(self.tile.a, self.product.a)
 
@@ -130,7 +130,9 @@ class MatrixProducts(Products):
 
         return _Quads(packed), [tirx.AllocBuffer(packed.buffer), loop("p", self.tile.m, pair)]
 
-    def packed_b(self, first: Index, widths: tuple[int, ...]) -> tuple[Source, list[tirx.Stmt]]:
+    def packed_b(
+        self, first: Index, widths: tuple[int, ...]
+    ) -> tuple[ElementSource, list[tirx.Stmt]]:
         packed = array((self.steps, sum(widths)), "uint32", "b_packed")
 
         def step(s: ir.Expr) -> tirx.Stmt:

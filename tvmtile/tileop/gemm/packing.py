@@ -13,7 +13,7 @@ from tvmtile.ir.types import Index
 from tvmtile.tileop.vectors import ramp
 
 
-class Source(Protocol):
+class ElementSource(Protocol):
     """What elements are loaded from, by row and column."""
 
     def load(self, row: Index, column: Index, lanes: int = 1, dtype: str | None = None) -> Any:
@@ -54,19 +54,19 @@ class Matrix:
         return [*outer, first_row + row, ramp(first_column + column, lanes)]
 
 
-def cast_copy(dst: Matrix, src: Source, shape: tuple[int, int]) -> tirx.Stmt:
+def cast_copy(dst: Matrix, src: ElementSource, shape: tuple[int, int]) -> tirx.Stmt:
     """`dst[i, j] = cast(src[i, j])`, which LLVM vectorises by itself."""
     rows, columns = shape
     return loop("i", rows, lambda i: loop("j", columns, lambda j: _element(dst, src, i, j, i, j)))
 
 
 def _element(
-    dst: Matrix, src: Source, i: ir.Expr, j: ir.Expr, source_i: ir.Expr, source_j: ir.Expr
+    dst: Matrix, src: ElementSource, i: ir.Expr, j: ir.Expr, source_i: ir.Expr, source_j: ir.Expr
 ) -> tirx.Stmt:
     return dst.store(i, j, src.load(source_i, source_j, 1, dst.dtype))
 
 
-def transposing_copy(dst: Matrix, src: Source, k: int, widths: tuple[int, ...]) -> tirx.Stmt:
+def transposing_copy(dst: Matrix, src: ElementSource, k: int, widths: tuple[int, ...]) -> tirx.Stmt:
     """`dst[i, j] = cast(src[j, i])` for `k` rows i: squares of a vector's lanes, then single elements.
 
     One by one, the elements would cost a tenth (256 x 256) to a third (64 x 64) of the whole gemm.
@@ -84,13 +84,13 @@ def transposing_copy(dst: Matrix, src: Source, k: int, widths: tuple[int, ...]) 
 
 
 def _square_emitter(
-    dst: Matrix, src: Source, column: int, lanes: int
+    dst: Matrix, src: ElementSource, column: int, lanes: int
 ) -> Callable[[ir.Var], tirx.Stmt]:
     return lambda square: _transposed_square(dst, src, square * lanes, column, lanes)
 
 
 def _remainder(
-    dst: Matrix, src: Source, row: int, rows: int, column: int, columns: int
+    dst: Matrix, src: ElementSource, row: int, rows: int, column: int, columns: int
 ) -> tirx.Stmt:
     def element(i: Any, j: ir.Var) -> tirx.Stmt:
         return _element(dst, src, row + i, column + j, column + j, row + i)
@@ -98,7 +98,9 @@ def _remainder(
     return loop("i", rows, lambda i: loop("j", columns, lambda j: element(i, j)))
 
 
-def _transposed_square(dst: Matrix, src: Source, row: Index, column: Index, size: int) -> tirx.Stmt:
+def _transposed_square(
+    dst: Matrix, src: ElementSource, row: Index, column: Index, size: int
+) -> tirx.Stmt:
     """`dst[row + i, column + j] = src[column + j, row + i]` for a square, a power of two wide.
 
     Eklundh's method in registers: log2(size) rounds, of which round s exchanges, between rows that

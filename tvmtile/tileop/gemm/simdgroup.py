@@ -155,7 +155,7 @@ class Matrices:
         return T.address_of(tirx.BufferLoad(self.buffer, indices)), stride
 
 
-class _Registers:
+class _MatrixRegisters:
     """Simdgroup matrices that live as long as one product."""
 
     def __init__(self, dtype: str, count: int, name: str) -> None:
@@ -183,7 +183,7 @@ def gemm_simdgroup(op: Gemm, context: LoweringContext) -> tirx.Stmt:
     reach over the edge of its tensor, it goes through threadgroup memory, filled up with zeros.
     """
     share = _share(op, context)
-    direct = _Product(op, share, context).statement()
+    direct = _SimdgroupProduct(op, share, context).statement()
     inside = unproven_bounds([op.A, op.B, op.C], context)
     if not inside:
         return direct
@@ -214,13 +214,13 @@ def _through_shared_memory(op: Gemm, share: Partition, context: LoweringContext)
         )
         tiles[name] = as_region(tile)
         statements += [tirx.AllocBuffer(tile), Copy(operand, tiles[name]).as_loops()]
-    statements.append(_Product(replace(op, **tiles), share, context).statement())
+    statements.append(_SimdgroupProduct(replace(op, **tiles), share, context).statement())
     if "C" in tiles:
         statements.append(Copy(tiles["C"], op.C).as_loops())
     return seq(statements)
 
 
-class _Product:
+class _SimdgroupProduct:
     """The code of one product, for one simdgroup."""
 
     def __init__(self, op: Gemm, share: Partition, context: LoweringContext) -> None:
@@ -241,7 +241,7 @@ class _Product:
         if c.in_registers:
             clear = [_zero(c.buffer, c.number(*p)) for p in self._places if self._op.clear_accum]
             return seq([*clear, self._multiplied(lambda m, n: (c.buffer, c.number(m, n)))])
-        held = _Registers(dtype_of(self._op.C), len(self._places), "c")
+        held = _MatrixRegisters(dtype_of(self._op.C), len(self._places), "c")
         first, last = [], []
         for number, (m, n) in enumerate(self._places):
             place = (self._row + m, self._column + n)
@@ -278,16 +278,16 @@ class _Product:
         loop = for_loop(step, self._steps, body, tirx.ForKind.UNROLLED)
         return seq([*left.allocations, *right.allocations, loop])
 
-    def _loaded(self, matrices: Matrices, count: int, step: ir.Var, name: str) -> _Loaded:
+    def _loaded(self, matrices: Matrices, count: int, step: ir.Var, name: str) -> _StepMatrices:
         """The matrices of A or B that a step along K needs."""
         if matrices.in_registers:
-            return _Loaded([], [], lambda m, n: (matrices.buffer, matrices.number(m, n)))
-        held = _Registers(dtype_of(matrices.operand), count, name)
+            return _StepMatrices([], [], lambda m, n: (matrices.buffer, matrices.number(m, n)))
+        held = _MatrixRegisters(dtype_of(matrices.operand), count, name)
         if matrices is self._a:
             loads = [matrices.load(held.buffer, i, self._row + i, step) for i in range(count)]
-            return _Loaded([held.allocation], loads, lambda m, _: (held.buffer, m))
+            return _StepMatrices([held.allocation], loads, lambda m, _: (held.buffer, m))
         loads = [matrices.load(held.buffer, i, step, self._column + i) for i in range(count)]
-        return _Loaded([held.allocation], loads, lambda _, n: (held.buffer, n))
+        return _StepMatrices([held.allocation], loads, lambda _, n: (held.buffer, n))
 
 
 _Find: TypeAlias = Callable[[Any, Any], tuple[ir.Var, Any]]
@@ -295,7 +295,7 @@ _Find: TypeAlias = Callable[[Any, Any], tuple[ir.Var, Any]]
 
 
 @dataclass(frozen=True)
-class _Loaded:
+class _StepMatrices:
     """The matrices of an operand that one step along K needs."""
 
     allocations: list[tirx.Stmt]

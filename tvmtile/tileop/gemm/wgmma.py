@@ -53,7 +53,7 @@ _ATOM_ROWS = 8
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _WarpgroupPlan:
     """How a product is done."""
 
     family: Family
@@ -83,7 +83,7 @@ class _Plan:
         return self.family.largest(self.columns, self.threads)
 
 
-def _plan(op: Gemm, context: LoweringContext) -> _Plan:
+def _plan(op: Gemm, context: LoweringContext) -> _WarpgroupPlan:
     """How a product is done, if its operands begin where instructions can."""
     if not context.gpu.has_warpgroup_products:
         raise Lacking(f"{context.gpu.name} has no wgmma")
@@ -95,7 +95,7 @@ def _plan(op: Gemm, context: LoweringContext) -> _Plan:
             f"{blocks} blocks of {context.launch.num_threads} threads leave one "
             f"{registers_of_each(threads)} registers; an instruction takes {LEAST_REGISTERS}"
         )
-    plan = _Plan(family, _share(op, family, threads, context), threads, {})
+    plan = _WarpgroupPlan(family, _share(op, family, threads, context), threads, {})
     for operand, follows_k, step in _operands(op, plan):
         panel = _panel(operand, family, 0 if follows_k else step, follows_k=follows_k)
         known = plan.panels.get(buffer_of(operand), panel)
@@ -103,7 +103,7 @@ def _plan(op: Gemm, context: LoweringContext) -> _Plan:
     return plan
 
 
-def _operands(op: Gemm, plan: _Plan) -> Iterator[tuple[ir.TensorRegion, bool, int]]:
+def _operands(op: Gemm, plan: _WarpgroupPlan) -> Iterator[tuple[ir.TensorRegion, bool, int]]:
     """Those in shared memory.
 
     With each, whether its rows run along K, and how many elements instructions begin apart along M or

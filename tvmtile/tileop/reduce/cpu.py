@@ -33,7 +33,7 @@ from tvmtile.tileop.vectors import (
 )
 
 
-class _Reduction:
+class _CpuReduction:
     """The parts that all lowerings of a reduction share."""
 
     def __init__(self, op: Reduce) -> None:
@@ -91,7 +91,7 @@ def reduce_rows(op: Reduce, context: LoweringContext) -> tirx.Stmt:
     folded to 8 lanes, the 8 elements that remain, if they do, join it, and so on.
     """
     extent = constant(ranges_of(op.src)[op.dim].extent) or 1
-    reduction = _Reduction(op)
+    reduction = _CpuReduction(op)
     groups = strips(extent, widest(cpu(context.target), reduction.dtype))
     remainder = {lanes: start for start, _, lanes in groups[1:]}
     _, count, lanes = groups[0]
@@ -131,7 +131,7 @@ def reduce_columns(op: Reduce, context: LoweringContext) -> tirx.Stmt:
     """Along an outer axis: a vector of neighbouring results at a time."""
     axis = _innermost(op.src)
     extent = constant(ranges_of(op.src)[axis].extent) or 1
-    reduction = _Reduction(op)
+    reduction = _CpuReduction(op)
 
     def columns(offsets: list[Index], first: Index, lanes: int) -> tirx.Stmt:
         total = Total(reduction.dtype, lanes)
@@ -162,7 +162,7 @@ def _innermost(operand: ir.TensorRegion) -> int:
 @lowering(Reduce, target="llvm", variant="elements", priority=0)
 def reduce_elements(op: Reduce, _: LoweringContext) -> tirx.Stmt:
     """One element after the other: any extents, any dtype, any place."""
-    reduction = _Reduction(op)
+    reduction = _CpuReduction(op)
 
     def body(offsets: list[Index]) -> tirx.Stmt:
         total = Total(reduction.dtype, 1)

@@ -79,7 +79,7 @@ def reduce_registers(op: Reduce, context: LoweringContext) -> tirx.Stmt:
     """Combine a thread's elements, then those of the lanes, then those of the groups of lanes."""
     layout = layout_of(buffer_of(op.src))
     assert layout is not None
-    return _Reduction(op, layout, context).statement()
+    return _RegisterReduction(op, layout, context).statement()
 
 
 @lowering(PartialReduce, target=("metal", "cuda"), variant="registers")
@@ -87,7 +87,7 @@ def partial_reduce_registers(op: PartialReduce, context: LoweringContext) -> tir
     """Combine a thread's elements."""
     layout = layout_of(buffer_of(op.src))
     assert layout is not None, "ReduceBehindLoops makes such operators of fragments with layouts"
-    return _Reduction(op, layout, context).partial()
+    return _RegisterReduction(op, layout, context).partial()
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class _Loop:
     variable: ir.Var
 
 
-class _Reduction:
+class _RegisterReduction:
     """The code of a reduction, for one thread."""
 
     def __init__(

@@ -65,7 +65,7 @@ Item: TypeAlias = "Run | Once | Private | Nested"
 
 
 @dataclass(frozen=True)
-class Plan:
+class CutBody:
     """A block's body, cut."""
 
     items: list[Item]
@@ -74,7 +74,7 @@ class Plan:
     """Which values diverge between its threads."""
 
 
-def plan_threads(launch: Launch) -> Plan:
+def plan_threads(launch: Launch) -> CutBody:
     """Cut the body of a kernel where its threads wait for each other.
 
     Raises
@@ -86,11 +86,11 @@ def plan_threads(launch: Launch) -> Plan:
     threads = [loop.loop_var for loop in launch.threads]
     variance = ThreadVariance(exchanged.body, threads)
     launch.body = exchanged.body
-    planner = _Planner(variance, Statements(launch, variance, exchanged.buffers))
-    return Plan(planner.cut(exchanged.body, ()), variance)
+    planner = _Cutter(variance, Statements(launch, variance, exchanged.buffers))
+    return CutBody(planner.cut(exchanged.body, ()), variance)
 
 
-class _Planner:
+class _Cutter:
     def __init__(self, variance: ThreadVariance, statements: Statements) -> None:
         self._variance = variance
         self._statements = statements
@@ -112,16 +112,16 @@ class _Planner:
             diverges = is_private(private) and self._variance.depends(private)
             sequence.declare(Private(stmt) if diverges else Once(stmt))
         elif is_loop_exit(stmt):
-            sequence.once(Once(stmt))
+            sequence.add(Once(stmt))
         elif is_barrier(stmt):
             if guards and not self._statements.waits_for_active(stmt, guards):
                 raise divergent(stmt)
             if is_grid_barrier(stmt):
-                sequence.once(Once(stmt))
+                sequence.add(Once(stmt))
             sequence.end_run()
         elif self._statements.is_block_level(stmt):
             if self._statements.takes_part(stmt, guards):
-                sequence.once(Once(stmt, self._statements.first))
+                sequence.add(Once(stmt, self._statements.first))
         elif self._statements.must_cut(stmt):
             self._cut_inside(sequence, stmt, guards)
         elif self._statements.overtakes(stmt):
@@ -134,7 +134,7 @@ class _Planner:
         elif isinstance(stmt, tirx.Bind) and not may_change(stmt.value):
             sequence.declare(Once(stmt, self._statements.first))
         else:
-            sequence.once(Once(stmt, self._statements.first))
+            sequence.add(Once(stmt, self._statements.first))
 
     def _add_to_run(self, sequence: _Sequence, stmt: tirx.Stmt) -> None:
         if isinstance(stmt, tirx.Bind):
@@ -153,7 +153,7 @@ class _Planner:
             return
         bodies = [self.cut(child, guards) for child in statements_of(stmt)]
         first = self._statements.first
-        sequence.once(Nested(bodies, lambda bodies: with_statements(stmt, bodies), first))
+        sequence.add(Nested(bodies, lambda bodies: with_statements(stmt, bodies), first))
 
     def _cut_divergent_branch(
         self, sequence: _Sequence, branch: tirx.IfThenElse, guards: Guards
@@ -162,7 +162,7 @@ class _Planner:
         self._add_to_run(sequence, tirx.Bind(condition, branch.condition))
         for case, taken in zip(statements_of(branch), (True, False), strict=False):
             for item in self.cut(case, (*guards, (condition, taken))):
-                sequence.once(item)
+                sequence.add(item)
 
     def _cut_divergent_loop(self, sequence: _Sequence, loop: tirx.For, guards: Guards) -> None:
         """Step all threads through a loop together, as often as the one with most iterations does."""
@@ -186,7 +186,7 @@ class _Planner:
         self._add_to_run(inside, tirx.Bind(active, step < trips))
         body = substitute(loop.body, {loop.loop_var: first + step})
         for item in self.cut(body, (*guards, (active, True))):
-            inside.once(item)
+            inside.add(item)
         for item in (
             Once(tirx.AllocBuffer(most)),
             Once(tirx.BufferStore(most, tirx.const(0, dtype), [0])),
@@ -194,7 +194,7 @@ class _Planner:
             Once(tirx.Bind(steps, tirx.BufferLoad(most, [0]))),
             Nested([inside.items], lambda bodies: for_loop(step, steps, *bodies)),
         ):
-            sequence.once(item)
+            sequence.add(item)
 
 
 class _Sequence:
@@ -211,7 +211,7 @@ class _Sequence:
         self._run = None
         self._accesses = Accesses(self._variance)
 
-    def once(self, item: Item) -> None:
+    def add(self, item: Item) -> None:
         """Add what ends the open run."""
         self.end_run()
         self.items.append(item)

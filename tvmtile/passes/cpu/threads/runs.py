@@ -11,12 +11,12 @@ from tvmtile._tvm import buffer_of, indices_of, is_buffer_var, mapped, ranges_of
 from tvmtile.errors import InvalidOperand
 from tvmtile.ir.kernels import Launch
 from tvmtile.ir.rewriting import for_loop, seq, substitute, variables_of
-from tvmtile.passes.cpu.threads.plan import Item, Nested, Once, Plan, Private, Run
+from tvmtile.passes.cpu.threads.plan import CutBody, Item, Nested, Once, Private, Run
 from tvmtile.passes.cpu.threads.statements import may_change
 
 
 def emit_runs(
-    plan: Plan,
+    plan: CutBody,
     launch: Launch,
     scope: str = "local",
     kind: tirx.ForKind = tirx.ForKind.SERIAL,
@@ -25,11 +25,11 @@ def emit_runs(
 
     Values are kept in `scope` from one run to another; `kind` is that of the outermost of the loops.
     """
-    return _Emitter(plan, launch, scope, kind).emit(plan.items)
+    return _RunEmitter(plan, launch, scope, kind).emit(plan.items)
 
 
-class _Emitter:
-    def __init__(self, plan: Plan, launch: Launch, scope: str, kind: tirx.ForKind) -> None:
+class _RunEmitter:
+    def __init__(self, plan: CutBody, launch: Launch, scope: str, kind: tirx.ForKind) -> None:
         self._scope = scope
         self._kind = kind
         self._variance = plan.variance

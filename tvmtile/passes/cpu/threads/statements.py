@@ -192,14 +192,14 @@ class Statements:
         """
         if not self.variance.ends_divergently(loop):
             return False
-        trips = self._inlined(loop.extent)
-        if not self._is_of_threads(trips):
+        trip_count = self._inlined(loop.extent)
+        if not self._is_of_threads(trip_count):
             return True
         analyzer = Analyzer()
         warps: dict[int, set[int]] = {}
         for thread in self._launch.all_threads():
             number = int(analyzer.simplify(substitute(self._launch.thread_index, thread)))
-            count = analyzer.simplify(substitute(trips, thread))
+            count = analyzer.simplify(substitute(trip_count, thread))
             warps.setdefault(number // WARP_SIZE, set()).add(int(count))
         return all(len(counts) == 1 for counts in warps.values())
 

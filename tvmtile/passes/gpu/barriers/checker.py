@@ -19,7 +19,7 @@ from tvm import ir
 
 from tvmtile.analysis.conflicts.dependence import Collision, ConflictScope, Distance
 from tvmtile.analysis.conflicts.footprint import Footprints
-from tvmtile.analysis.effects import Access, Loop
+from tvmtile.analysis.effects import Effect, Loop
 from tvmtile.passes.gpu.barriers.clusters import Cluster, Done
 from tvmtile.passes.gpu.barriers.handovers import Handovers, orders_groups
 from tvmtile.passes.gpu.barriers.items import (
@@ -55,7 +55,7 @@ def _has_waited(opened: PendingAccess, state: State) -> bool:
     return is_new and opened._replace(ordered=ConflictScope.WARP) in state
 
 
-_Sides = tuple[frozenset[tuple[Access, int]], Distances]
+_Sides = tuple[frozenset[tuple[Effect, int]], Distances]
 """Two accesses, each with its block, whichever comes first, and how many iterations lie between."""
 
 
@@ -97,7 +97,7 @@ class Checker:
         self._handovers: Handovers | None = None
         self._excused: Race | None = None
         self._program: Sequence | None = None
-        self._forgiven: set[tuple[Access, Access]] = set()
+        self._forgiven: set[tuple[Effect, Effect]] = set()
         self._footprints = footprints
         self._cluster = cluster
         self._barriers: Barriers = {}
@@ -109,8 +109,8 @@ class Checker:
         self._exits: list[tuple[State, State]] = []
         self._is_looking = True
         self._entering: dict[Iteration, State] = {}
-        self._rivals: Mapping[Access, Collection[Access]] = {}
-        self._known_rivals: dict[tuple[Access, ...], Mapping[Access, Collection[Access]]] = {}
+        self._rivals: Mapping[Effect, Collection[Effect]] = {}
+        self._known_rivals: dict[tuple[Effect, ...], Mapping[Effect, Collection[Effect]]] = {}
         self._counted: dict[Loop, frozenset[ir.Var]] = {}
         self._following: dict[tuple[Distances, Loop, bool], Distances | None] = {}
         self._threads: dict[Item, int] = {}
@@ -147,7 +147,7 @@ class Checker:
         found = handovers.unordered(self._forgiven)
         return None if found is None else Race(*found)
 
-    def is_scattered(self, access: Access) -> bool:
+    def is_scattered(self, access: Effect) -> bool:
         """Tell whether values that threads load say which elements an access touches."""
         return self._footprints.is_scattered(access)
 
@@ -205,7 +205,7 @@ class Checker:
         self._look_at(part, loops)
         return list(self._clauses)
 
-    def between(self, earlier: Access, later: Access, loops: tuple[Loop, ...]) -> ConflictScope:
+    def between(self, earlier: Effect, later: Effect, loops: tuple[Loop, ...]) -> ConflictScope:
         """The scope of the conflict of two accesses of one statement."""
         return self._footprints.conflict(earlier, later, dict.fromkeys(loops, Distance.SAME))
 
@@ -224,8 +224,8 @@ class Checker:
             self._item(part, state, loops)
 
     def _rivals_in(
-        self, part: Item | Sequence, loops: tuple[Loop, ...], others: Iterable[Access]
-    ) -> Mapping[Access, Collection[Access]]:
+        self, part: Item | Sequence, loops: tuple[Loop, ...], others: Iterable[Effect]
+    ) -> Mapping[Effect, Collection[Effect]]:
         """With which others each access in a part may race, which are open before it among them."""
         inside = (
             done.access for access in accesses_of(part) for done in self._cluster.by_blocks(access)
@@ -423,7 +423,7 @@ class Checker:
             self._counted[loop] = frozenset(
                 access.root
                 for access in accesses_of(item)
-                if loop.trips == 1
+                if loop.trip_count == 1
                 or loop in access.decisive_loops
                 or loop in (access.ordering or ())
             )
@@ -437,7 +437,7 @@ class Checker:
         return None if distances is None else opened.at(distances)
 
     def _accesses(
-        self, accesses: tuple[Access, ...], state: State, loops: tuple[Loop, ...]
+        self, accesses: tuple[Effect, ...], state: State, loops: tuple[Loop, ...]
     ) -> State:
         """Look for conflicts of accesses with those that are open, then open them too."""
         done = [
@@ -463,7 +463,7 @@ class Checker:
             )
         return state
 
-    def _distances_of(self, access: Access, loops: tuple[Loop, ...]) -> Distances:
+    def _distances_of(self, access: Effect, loops: tuple[Loop, ...]) -> Distances:
         return frozenset(
             (loop, Distance.SAME)
             for loop in loops
@@ -504,7 +504,7 @@ class Checker:
             demanded += paths
         return demanded
 
-    def _conflict(self, earlier: PendingAccess, later: Access) -> tuple[ConflictScope, Collision]:
+    def _conflict(self, earlier: PendingAccess, later: Effect) -> tuple[ConflictScope, Collision]:
         """The scope of a conflict, and whether it is with a copy in flight."""
         distances = dict(earlier.distances)
         if earlier.signals is None:

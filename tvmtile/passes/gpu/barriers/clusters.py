@@ -17,7 +17,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import buffer_of, is_buffer_var, mapped, nodes_in
 from tvmtile.analysis.conflicts.footprint import Footprints
-from tvmtile.analysis.effects import Access, Effects, Loop
+from tvmtile.analysis.effects import Effect, Effects, Loop
 from tvmtile.ir.annotations import CLUSTER_ANNOTATION
 from tvmtile.ir.conditions import conjuncts
 from tvmtile.ir.operands import constant
@@ -75,7 +75,7 @@ class Done(NamedTuple):
     """An access as one block of the cluster does it."""
 
     block: int
-    access: Access
+    access: Effect
     places: frozenset[int]
     """The blocks whose memory it may touch."""
 
@@ -98,7 +98,7 @@ class Cluster:
     def __init__(self, footprints: Footprints, size: int = 1) -> None:
         self._footprints = footprints
         self._size = size
-        self._done: dict[Access, tuple[Done, ...]] = {}
+        self._done: dict[Effect, tuple[Done, ...]] = {}
         self._num_threads = footprints.all_threads.bit_length()
 
     @property
@@ -114,13 +114,13 @@ class Cluster:
         """Those of a block among threads of the cluster."""
         return threads >> block * self._num_threads & self._footprints.all_threads
 
-    def by_blocks(self, access: Access) -> tuple[Done, ...]:
+    def by_blocks(self, access: Effect) -> tuple[Done, ...]:
         """An access as each block does it that may."""
         if access not in self._done:
             self._done[access] = tuple(self._each(access))
         return self._done[access]
 
-    def _each(self, access: Access) -> Iterator[Done]:
+    def _each(self, access: Effect) -> Iterator[Done]:
         if self._size == 1:
             yield Done(0, access, frozenset([0]))
             return
@@ -181,8 +181,10 @@ class Cluster:
 
 def _iterations(loops: Sequence[Loop]) -> Iterator[dict[ir.Var, ir.Expr]]:
     """The values of the variables of some loops, as far as they are known and few."""
-    known = [loop for loop in loops if loop.trips is not None and loop.trips <= _MOST_BLOCKS]
-    ranges = [range(loop.trips or 0) for loop in known]
+    known = [
+        loop for loop in loops if loop.trip_count is not None and loop.trip_count <= _MOST_BLOCKS
+    ]
+    ranges = [range(loop.trip_count or 0) for loop in known]
     for numbers in itertools.product(*ranges):
         yield {
             loop.var: loop.low + tirx.const(number, str(loop.var.ty.dtype))
@@ -191,7 +193,7 @@ def _iterations(loops: Sequence[Loop]) -> Iterator[dict[ir.Var, ir.Expr]]:
         }
 
 
-def _of_block(access: Access, block: int, conditions: tuple[ir.Expr, ...]) -> Access:
+def _of_block(access: Effect, block: int, conditions: tuple[ir.Expr, ...]) -> Effect:
     """An access with the rank of a block in place."""
     indices = access.indices
     if not any(map(_has_rank, (*access.conditions, *(indices or ())))):

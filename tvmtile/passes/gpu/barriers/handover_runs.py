@@ -10,16 +10,16 @@ from typing import Any
 from tvm import ir
 
 from tvmtile.analysis.conflicts.dependence import ConflictScope
-from tvmtile.analysis.effects import Access
+from tvmtile.analysis.effects import Effect
 from tvmtile.passes.gpu.barriers.handover_steps import (
+    BatchEnd,
     Case,
     Do,
     Meet,
     Repeat,
     Step,
     Sync,
-    Token,
-    Unknown,
+    UnknownHandover,
     Values,
 )
 from tvmtile.passes.gpu.barriers.items import (
@@ -40,7 +40,7 @@ Clock = dict[Component, int]
 class Event:
     """An access by a group of threads, in some iterations."""
 
-    access: Access
+    access: Effect
     group: int
     values: tuple[tuple[ir.Var, int], ...]
     before: Clock
@@ -62,7 +62,7 @@ class Event:
 
 
 @dataclass(eq=False)
-class _Phases:
+class _MbarrierState:
     """An mbarrier."""
 
     key: Component
@@ -77,14 +77,14 @@ def _joined(a: Clock, b: Clock) -> Clock:
     return {key: max(a.get(key, 0), b.get(key, 0)) for key in {**a, **b}}
 
 
-class Run:
+class Execution:
     """The kernel with loops of a known number of iterations."""
 
     def __init__(
         self,
         steps: list[Step],
         groups: list[int],
-        threads_of: Callable[[Access], int],
+        threads_of: Callable[[Effect], int],
         counts: dict[ir.Var | None, tuple[int, ...]],
         values: Values,
         open_loops: Iterable[Repeat] = (),
@@ -98,7 +98,7 @@ class Run:
         self._now = [1] * len(groups)
         self._waits = [0] * len(groups)
         self._clocks: list[Clock] = [{} for _ in groups]
-        self._phases: dict[Component, _Phases] = {}
+        self._phases: dict[Component, _MbarrierState] = {}
         self._in_flight: list[list[Event]] = [[] for _ in groups]
         self._expected: dict[tuple[int, Component], int] = {}
         self._seen: set[Any] = set()
@@ -117,9 +117,9 @@ class Run:
             ready = [n for n, is_ready in waiting.items() if is_ready()]
             if not ready:
                 if not self._at_cut:
-                    raise Unknown  # they wait for ever
+                    raise UnknownHandover  # they wait for ever
                 if self._at_cut != set(waiting):
-                    raise Unknown
+                    raise UnknownHandover
                 self._take_state()
                 continue
             for n in ready:
@@ -172,10 +172,10 @@ class Run:
         for step in steps:
             self._work += 1
             if self._work > _MOST_STEPS:
-                raise Unknown
+                raise UnknownHandover
             if isinstance(step, Do):
                 self._do(n, step, values)
-            elif isinstance(step, Token):
+            elif isinstance(step, BatchEnd):
                 self._token(n, step.item)
             elif isinstance(step, Sync):
                 phases = self._phases_of(None, 0)
@@ -196,7 +196,7 @@ class Run:
 
     def _come_to_cut(self, n: int, loop: Repeat, k: int) -> Iterator[Callable[[], bool]]:
         if self._looping.setdefault(n, loop) is not loop:
-            raise Unknown  # a second one
+            raise UnknownHandover  # a second one
         if self._cut <= k:
             self._at_cut.add(n)
             yield lambda: self._cut > k
@@ -245,7 +245,7 @@ class Run:
                 event.after.append((n, self._now[n]))
             self.events[id(access)].append(event)
 
-    def _expect(self, n: int, phases: _Phases) -> None:
+    def _expect(self, n: int, phases: _MbarrierState) -> None:
         """Take in that the phase which a group knows to go on lasts until bytes have come."""
         phase = len(phases.over)
         if self._clocks[n].get(phases.key, 0) == phase:
@@ -268,24 +268,24 @@ class Run:
         phases = self._phases_of(step.item.mbarrier.root, step.number.at(values))
         if step.item.waits:
             if step.parity is None:
-                raise Unknown
+                raise UnknownHandover
             yield from self._wait(n, phases, step.parity.at(values))
         else:
             self._arrive(n, phases, with_copies=step.item.with_copies)
 
-    def _phases_of(self, root: ir.Var | None, number: int) -> _Phases:
+    def _phases_of(self, root: ir.Var | None, number: int) -> _MbarrierState:
         key = root, number
         if key not in self._phases:
             counts = self._counts.get(root, ())
             if not 0 <= number < len(counts):
-                raise Unknown
-            self._phases[key] = _Phases(key, counts[number])
+                raise UnknownHandover
+            self._phases[key] = _MbarrierState(key, counts[number])
         return self._phases[key]
 
-    def _arrive(self, n: int, phases: _Phases, *, with_copies: bool = False) -> None:
+    def _arrive(self, n: int, phases: _MbarrierState, *, with_copies: bool = False) -> None:
         phase = len(phases.over)
         if self._clocks[n].get(phases.key, 0) != phase:
-            raise Unknown  # it may count in the phase before
+            raise UnknownHandover  # it may count in the phase before
         for event in list(self._in_flight[n]):
             if with_copies and event.opened is not None and event.opened.is_cp_async:
                 event.after.append((phases.key, phase + 1))
@@ -294,7 +294,7 @@ class Run:
         phases.arrived = _joined(phases.arrived, known)
         phases.pending += self._groups[n].bit_count()
         if phases.pending > phases.count:
-            raise Unknown
+            raise UnknownHandover
         if phases.pending == phases.count:
             phases.pending = 0
             phases.arrived = {**phases.arrived, phases.key: phase + 1}
@@ -304,12 +304,12 @@ class Run:
                 self._clocks[n] = {**self._clocks[n], phases.key: phase + 1}
                 self._waits[n] += 1
 
-    def _wait(self, n: int, phases: _Phases, parity: int) -> Iterator[Callable[[], bool]]:
+    def _wait(self, n: int, phases: _MbarrierState, parity: int) -> Iterator[Callable[[], bool]]:
         known = self._clocks[n].get(phases.key, 0)
         if parity != known % 2:
             return  # for one that it knows to be over
         yield lambda: len(phases.over) > known
         if len(phases.over) > known + 1:
-            raise Unknown  # it may have missed the phase
+            raise UnknownHandover  # it may have missed the phase
         self._clocks[n] = _joined(self._clocks[n], phases.over[known])
         self._waits[n] += 1

@@ -16,7 +16,7 @@ from tvmtile._tvm import PURE, buffer_of, indices_of, is_buffer_var, mapped, nod
 from tvmtile.analysis.conflicts.dependence import ConflictScope
 from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
-from tvmtile.analysis.effects import Access, Effects
+from tvmtile.analysis.effects import Effect, Effects
 from tvmtile.ir.calls import effect_of, takes_address
 from tvmtile.ir.conditions import conjuncts
 from tvmtile.ir.extents import is_power_of_two
@@ -44,7 +44,7 @@ Values = dict[ir.Var, int]
 """Of the variables of loops, and of what their numbers of iterations depend on."""
 
 
-class Unknown(Exception):
+class UnknownHandover(Exception):
     """What the threads do at mbarriers depends on what is not known here."""
 
 
@@ -62,13 +62,13 @@ class Number:
 
     def at(self, values: Values) -> int:
         if any(name not in values for name in self.names):
-            raise Unknown
+            raise UnknownHandover
         key = tuple(values[name] for name in self.names)
         if key not in self._known:
             try:
                 found = evaluate(self.expression, values, lambda _: False, 0).numbers
             except NotSeparable:
-                raise Unknown from None
+                raise UnknownHandover from None
             self._known[key] = int(found)
         return self._known[key]
 
@@ -77,7 +77,7 @@ class Number:
 class Do:
     """Accesses; those that complete on an mbarrier with its number."""
 
-    accesses: list[tuple[Access, Number | None]]
+    accesses: list[tuple[Effect, Number | None]]
 
 
 @dataclass(eq=False)
@@ -90,7 +90,7 @@ class Meet:
 
 
 @dataclass(eq=False)
-class Token:
+class BatchEnd:
     """The end of a batch of the group's asynchronous work, or a wait for it."""
 
     item: Signal | TokenWait
@@ -120,7 +120,7 @@ class Repeat:
     body: list[Step]
 
 
-Step = Do | Meet | Token | Sync | Case | Repeat
+Step = Do | Meet | BatchEnd | Sync | Case | Repeat
 
 
 def _has_steps(item: Item) -> bool:
@@ -175,7 +175,7 @@ class Reader:
 
     def _of(self, item: Item) -> Iterator[Step]:
         if isinstance(item, Exit):
-            raise Unknown
+            raise UnknownHandover
         if isinstance(item, Branch | Iteration):
             if not _has_steps(item):
                 self._forget(item.statement)
@@ -200,10 +200,10 @@ class Reader:
             if self._group is None and item.barrier.scope >= self._of_all:
                 yield Sync()
         else:
-            yield Token(item)
+            yield BatchEnd(item)
 
-    def _do(self, accesses: Iterable[Access]) -> Do:
-        def completing(access: Access) -> Number | None:
+    def _do(self, accesses: Iterable[Effect]) -> Do:
+        def completing(access: Effect) -> Number | None:
             on = access.completes_on
             return None if on is None else self._number(indices_of(on)[0])
 
@@ -232,20 +232,20 @@ class Reader:
     def _loop(self, item: Iteration) -> Repeat:
         stmt = item.statement
         if not isinstance(stmt, tirx.For) or literal(item.loop.step) != 1:
-            raise Unknown
+            raise UnknownHandover
         self._forget(stmt)
         extent = self._number(item.loop.extent)
         low = self._number(item.loop.low)
         is_open = constant(extent.expression) is None
         if is_open and self._inner:
-            raise Unknown
+            raise UnknownHandover
         self._inner.add(stmt.loop_var)
         repeat = Repeat(stmt.loop_var, low, extent, self.steps(item.body))
         self._inner.discard(stmt.loop_var)
         self._forget(stmt)
         if is_open:
             if constant(low.expression) != 0:
-                raise Unknown
+                raise UnknownHandover
             self.open_loops.append(repeat)
         return repeat
 

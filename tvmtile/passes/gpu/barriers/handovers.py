@@ -28,15 +28,15 @@ from tvm.sym import Analyzer
 from tvmtile._tvm import nodes_in
 from tvmtile.analysis.conflicts.dependence import Collision, ConflictScope
 from tvmtile.analysis.conflicts.footprint import Footprints
-from tvmtile.analysis.effects import Access, Effects
+from tvmtile.analysis.effects import Effect, Effects
 from tvmtile.ir.barriers import is_barrier
 from tvmtile.ir.kernels import Launch
 from tvmtile.ir.operands import constant
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.rewriting import mentions, substitute
 from tvmtile.ir.threads import Group
-from tvmtile.passes.gpu.barriers.handover_runs import Event, Run
-from tvmtile.passes.gpu.barriers.handover_steps import Reader, Unknown, Values
+from tvmtile.passes.gpu.barriers.handover_runs import Event, Execution
+from tvmtile.passes.gpu.barriers.handover_steps import Reader, UnknownHandover, Values
 from tvmtile.passes.gpu.barriers.items import (
     Barriers,
     Branch,
@@ -65,13 +65,13 @@ class Handovers:
     ) -> None:
         self._footprints = footprints
         self._in_sync = footprints.all_threads.bit_length() if group is None else group.count
-        self._placed: dict[tuple[int, Any], Access] = {}
+        self._placed: dict[tuple[int, Any], Effect] = {}
         self._colliding: dict[tuple[int, int], bool] = {}
         self._ordered: dict[tuple[int, int], bool] = {}
-        self._runs: list[Run] = []
-        self._family: Family | None = None
+        self._runs: list[Execution] = []
+        self._family: TripCountFamily | None = None
         self._recurrences: dict[int, tuple[bool, list[ir.Expr]]] = {}
-        with contextlib.suppress(Unknown):
+        with contextlib.suppress(UnknownHandover):
             reader = Reader(launch, effects, footprints, group, barriers)
             self._runs = list(self._of_kernel(launch, reader, program))
 
@@ -80,7 +80,7 @@ class Handovers:
         """What the threads do at mbarriers is known."""
         return bool(self._runs)
 
-    def order(self, a: Access, b: Access) -> bool:
+    def order(self, a: Effect, b: Effect) -> bool:
         """Tell whether one of two accesses is over before the other, or they never meet."""
         key = id(a), id(b)
         if key not in self._ordered:
@@ -88,7 +88,7 @@ class Handovers:
             self._ordered[key] = are_done and all(self._orders(run, a, b) for run in self._runs)
         return self._ordered[key]
 
-    def unordered(self, but: set[tuple[Access, Access]]) -> tuple[Access, Access] | None:
+    def unordered(self, but: set[tuple[Effect, Effect]]) -> tuple[Effect, Effect] | None:
         """Two accesses by different groups, or one that goes on, that nothing orders; none of some."""
         accesses = {
             id(event.access): event.access
@@ -96,7 +96,7 @@ class Handovers:
             for events in run.events.values()
             for event in events
         }
-        by_root: dict[ir.Var, list[Access]] = defaultdict(list)
+        by_root: dict[ir.Var, list[Effect]] = defaultdict(list)
         for access in accesses.values():
             by_root[access.root].append(access)
         for of_root in by_root.values():
@@ -107,7 +107,7 @@ class Handovers:
                     return a, b
         return None
 
-    def _orders(self, run: Run, a: Access, b: Access, *, in_group: bool = True) -> bool:
+    def _orders(self, run: Execution, a: Effect, b: Effect, *, in_group: bool = True) -> bool:
         """Tell whether it is so in a run; of the same group only where asked, or what goes on."""
         return all(
             one.is_before(other) or other.is_before(one) or not self._collide(one, other)
@@ -129,7 +129,7 @@ class Handovers:
             self._colliding[key] = found
         return self._colliding[key]
 
-    def _at(self, event: Event) -> Access:
+    def _at(self, event: Event) -> Effect:
         """An access in some iterations."""
         access = event.access
         key = id(access), event.values
@@ -151,7 +151,7 @@ class Handovers:
             self._placed[key] = self._footprints.first_like(placed)
         return self._placed[key]
 
-    def _recurring(self, access: Access) -> tuple[bool, list[ir.Expr]]:
+    def _recurring(self, access: Effect) -> tuple[bool, list[ir.Expr]]:
         """Tell whether each period touches the same elements; the conditions that recur."""
         family = self._family
         if family is None:
@@ -164,17 +164,17 @@ class Handovers:
             )
         return self._recurrences[id(access)]
 
-    def _of_kernel(self, launch: Launch, reader: Reader, program: Sequence) -> Iterator[Run]:
+    def _of_kernel(self, launch: Launch, reader: Reader, program: Sequence) -> Iterator[Execution]:
         steps = reader.steps(program)
         groups = [self._footprints.all_threads]
         for mask in dict.fromkeys(reader.masks):
             groups = [part for each in groups for part in (each & mask, each & ~mask) if part]
         counts = {**_counts(launch), None: (self._in_sync,)}
 
-        def run(values: Values, *cuts: Any) -> Run:
-            return Run(steps, groups, self._footprints.threads_of, counts, values, *cuts)
+        def run(values: Values, *cuts: Any) -> Execution:
+            return Execution(steps, groups, self._footprints.threads_of, counts, values, *cuts)
 
-        family = Family(reader)
+        family = TripCountFamily(reader)
         if family.base is None:
             yield run({})
             return
@@ -185,7 +185,7 @@ class Handovers:
         for values in family.values(3 * period + 2, 3 * period + 3):
             longest = run(values, reader.open_loops, period)
             if longest.states[2 * period] != longest.states[3 * period]:
-                raise Unknown
+                raise UnknownHandover
             yield longest
 
 
@@ -209,16 +209,16 @@ def _counts(launch: Launch) -> dict[ir.Var | None, tuple[int, ...]]:
         counted = None if op is None else op.counted()
         if counted is not None:
             if counted[0] in found:
-                raise Unknown
+                raise UnknownHandover
             found[counted[0]] = counted[1]
     for loop in nodes_in(launch.body, (tirx.For, tirx.While)):
         ops = map(operator_of, nodes_in(loop, ir.Call))
         if any(op is not None and op.counted() is not None for op in ops):
-            raise Unknown
+            raise UnknownHandover
     return found
 
 
-class Family:
+class TripCountFamily:
     """The numbers of iterations that a kernel's loops may have."""
 
     def __init__(self, reader: Reader) -> None:
@@ -234,7 +234,7 @@ class Family:
         divisions = nodes_in(extents, (tirx.FloorDiv, tirx.FloorMod))
         self._scale = math.lcm(*(constant(each.b) or 0 for each in divisions))
         if not 1 <= self._scale <= 1024:
-            raise Unknown
+            raise UnknownHandover
         self._count = tirx.Var("count", self.base.ty.dtype)
         self._rest = tirx.Var("rest", self.base.ty.dtype)
         self._analyzer = Analyzer()
@@ -244,7 +244,7 @@ class Family:
         for extent in extents:
             ahead = self._analyzer.simplify(substitute(extent, scaled) - self._count)
             if mentions(ahead, self._count):
-                raise Unknown
+                raise UnknownHandover
 
     def _only_symbol(self) -> ir.Var:
         """What the numbers depend on beside iterations: a symbol, or the difference of two."""
@@ -254,7 +254,7 @@ class Family:
         if len(symbols) == 1:
             return next(iter(symbols))
         if len(symbols) != 2:
-            raise Unknown
+            raise UnknownHandover
         for symbol, other in itertools.permutations(symbols):
             changed = [
                 Analyzer().simplify(substitute(number.expression, {symbol: symbol + other}))
@@ -264,7 +264,7 @@ class Family:
                 for number, each in zip(self._numbers, changed, strict=True):
                     number.become(each)
                 return symbol
-        raise Unknown
+        raise UnknownHandover
 
     @cached_property
     def period(self) -> int:
@@ -274,7 +274,7 @@ class Family:
         for period in _PERIODS:
             if self._recur(others, period):
                 return period
-        raise Unknown
+        raise UnknownHandover
 
     def is_open(self, var: ir.Var) -> bool:
         """Tell whether it is the variable of a loop whose number of iterations is not known."""
@@ -313,6 +313,6 @@ class Family:
             )
             kinds.setdefault(kind, rest)
         if len(kinds) > _MOST_CLASSES:
-            raise Unknown
+            raise UnknownHandover
         for count, rest in itertools.product(range(first, last), kinds.values()):
             yield {self.base: count * self._scale + rest}

@@ -9,7 +9,7 @@ from functools import cached_property
 from tvm import ir, tirx
 
 from tvmtile.analysis.conflicts.dependence import ConflictScope
-from tvmtile.analysis.effects import Access, Loop, Mbarrier
+from tvmtile.analysis.effects import Effect, Loop, MbarrierElement
 from tvmtile.ir import asynchronous
 from tvmtile.ir.threads import Group
 from tvmtile.passes.gpu.barriers.clusters import Arrivals
@@ -40,7 +40,7 @@ class Leaf:
     """A statement in which no barrier is needed, and all its accesses."""
 
     statement: tirx.Stmt
-    accesses: tuple[Access, ...]
+    accesses: tuple[Effect, ...]
 
 
 @dataclass(eq=False)
@@ -56,9 +56,9 @@ class MbarrierStep:
     """What threads do at an mbarrier: they arrive, or wait for those that do."""
 
     statement: tirx.Stmt
-    accesses: tuple[Access, ...]
+    accesses: tuple[Effect, ...]
     """Of the mbarrier itself, and others of the statement."""
-    mbarrier: Mbarrier
+    mbarrier: MbarrierElement
     """Which one."""
     index: ir.Expr
     """Its number among those of the buffer."""
@@ -117,7 +117,7 @@ class Branch:
     """
 
     statement: tirx.Stmt
-    head: tuple[Access, ...]
+    head: tuple[Effect, ...]
     cases: list[Sequence]
     diverges: bool = False
     is_region: bool = False
@@ -144,7 +144,7 @@ class Iteration:
 
     statement: tirx.Stmt
     loop: Loop
-    head: tuple[Access, ...]
+    head: tuple[Effect, ...]
     body: Sequence
     runs: bool
     """The body certainly runs at least once."""
@@ -173,7 +173,7 @@ def items_in(item: Item | Sequence) -> Iterator[Item]:
         yield from items_in(child)
 
 
-def accesses_of(item: Item | Sequence) -> list[Access]:
+def accesses_of(item: Item | Sequence) -> list[Effect]:
     """All accesses in an item, or several, in their order."""
     if isinstance(item, Leaf | MbarrierStep):
         return list(item.accesses)

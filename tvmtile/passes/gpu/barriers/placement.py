@@ -116,12 +116,14 @@ class _Search:
         weights = {self._bits[slot]: slot.weight for slot in _slots(body)}
         found: dict[int, float] = {}
         inner = [self._choices(loop.body, loop) for loop in _loops_in(body)]
-        trips = [_trips(loop) for loop in _loops_in(body)]
+        trip_counts = [_trip_count(loop) for loop in _loops_in(body)]
         clauses = self._separations(body, around)
         everywhere = functools.reduce(operator.or_, weights, 0)
         for combination in itertools.islice(itertools.product(*inner), _MAX_COMBINATIONS):
             fixed = functools.reduce(operator.or_, (slots for _, slots in combination), 0)
-            cost = sum(count * each for count, (each, _) in zip(trips, combination, strict=True))
+            cost = sum(
+                count * each for count, (each, _) in zip(trip_counts, combination, strict=True)
+            )
             needed = [clause & everywhere for clause in clauses if not clause & fixed]
             for left in remaining(list(weights), weights, needed, is_loop=around is not None):
                 if left | fixed not in found:
@@ -173,6 +175,6 @@ def _loops_of(item: Item) -> Iterator[Iteration]:
             yield from _loops_in(case)
 
 
-def _trips(item: Iteration) -> float:
+def _trip_count(item: Iteration) -> float:
     extent = getattr(item.statement, "extent", None)
     return float(extent.value) if isinstance(extent, tirx.IntImm) else _TRIPS

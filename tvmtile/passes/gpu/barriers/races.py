@@ -11,7 +11,7 @@ from tvm import ir
 
 from tvmtile.analysis.conflicts.dependence import Collision
 from tvmtile.analysis.conflicts.footprint import Footprints
-from tvmtile.analysis.effects import Access
+from tvmtile.analysis.effects import Effect
 
 
 class Race(Exception):
@@ -19,8 +19,8 @@ class Race(Exception):
 
     def __init__(
         self,
-        earlier: Access,
-        later: Access,
+        earlier: Effect,
+        later: Effect,
         *,
         in_flight: Collision = Collision.NEVER,
         in_statement: bool = False,
@@ -32,7 +32,7 @@ class Race(Exception):
         self.in_statement = in_statement
 
 
-def may_race(a: Access, b: Access) -> bool:
+def may_race(a: Effect, b: Effect) -> bool:
     """Tell whether threads that do two accesses of one element would have to wait for each other."""
     if a.root is not b.root or not (a.writes or b.writes):
         return False
@@ -44,26 +44,26 @@ def may_race(a: Access, b: Access) -> bool:
 
 
 def rivals(
-    accesses: Iterable[Access], depth: int, footprints: Footprints
-) -> dict[Access, Collection[Access]]:
+    accesses: Iterable[Effect], depth: int, footprints: Footprints
+) -> dict[Effect, Collection[Effect]]:
     """With which others each access may race; those that may race with none are left out.
 
     They are what happens within as many loops as `depth`.
     """
-    of_roots: dict[ir.Var, Counter[Access]] = {}
+    of_roots: dict[ir.Var, Counter[Effect]] = {}
     for each in accesses:
         repeats = len(each.loops) > depth
         of_roots.setdefault(each.root, Counter())[each] += 2 if repeats else 1
-    found: dict[Access, Collection[Access]] = {}
+    found: dict[Effect, Collection[Effect]] = {}
     for counts in of_roots.values():
         if _may_any_race(counts):
             found |= footprints.meetings(counts)
     return found
 
 
-def _may_any_race(accesses: Iterable[Access]) -> bool:
+def _may_any_race(accesses: Iterable[Effect]) -> bool:
     """Tell whether two of them may: what only one group does is ordered by itself."""
-    kinds: dict[Any, Access] = {}
+    kinds: dict[Any, Effect] = {}
     for each in accesses:
         kind = (each.writes, each.is_atomic, each.groups, each.hands_over)
         kinds.setdefault(kind, each)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tvmtile.analysis.conflicts.dependence import Collision
-from tvmtile.analysis.effects import Access
+from tvmtile.analysis.effects import Effect
 from tvmtile.errors import DataRace, VerifyError, warn
 from tvmtile.ir.asynchronous import BULK_STORE, CP_ASYNC, WGMMA
 from tvmtile.ir.operands import describe
@@ -74,7 +74,7 @@ def refuse(race: Race, *, is_scattered: bool) -> DataRace | VerifyError:
     )
 
 
-def _refuse_before_arrival(copy: Access, later: Access) -> DataRace | VerifyError:
+def _refuse_before_arrival(copy: Effect, later: Effect) -> DataRace | VerifyError:
     """The error for an access of elements that an asynchronous copy still writes or reads."""
     what = "written" if later.writes else "read"
     if copy.token == WGMMA.name:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tvm import ir
 
 from tvmtile.analysis.conflicts.dependence import ConflictScope, Distance, Side
-from tvmtile.analysis.effects import Access, Loop, Mbarrier
+from tvmtile.analysis.effects import Effect, Loop, MbarrierElement
 from tvmtile.ir import asynchronous
 from tvmtile.ir.asynchronous import CP_ASYNC, KINDS, kind_of
 from tvmtile.passes.gpu.barriers.clusters import Cluster
@@ -36,7 +36,7 @@ class SignalCounts(NamedTuple):
 class PendingAccess(NamedTuple):
     """An access that later ones may race with."""
 
-    access: Access
+    access: Effect
     distances: Distances
     ordered: ConflictScope
     """The threads that a barrier has ordered since: none, or those of a warp or a warpgroup."""
@@ -46,7 +46,7 @@ class PendingAccess(NamedTuple):
     """The rank, in its cluster, of the block that did it."""
     places: frozenset[int] = frozenset([0])
     """Those of the blocks whose memory it may touch."""
-    released: frozenset[tuple[Mbarrier, int]] = frozenset()
+    released: frozenset[tuple[MbarrierElement, int]] = frozenset()
     """The mbarriers at which its threads have arrived since, and of which block: who waits there knows
     of it."""
     known: int = 0
@@ -145,7 +145,7 @@ class State:
     def __init__(self, *, barriers_wait: bool = False) -> None:
         self._barriers_wait = barriers_wait
         self._passed = 0
-        self._of: dict[Access, dict[PendingAccess, _Entry]] = {}
+        self._of: dict[Effect, dict[PendingAccess, _Entry]] = {}
 
     def __contains__(self, opened: PendingAccess) -> bool:
         return opened in self._of.get(opened.access, ())
@@ -153,7 +153,7 @@ class State:
     def __iter__(self) -> Iterator[tuple[PendingAccess, Paths]]:
         return self.of(self._of)
 
-    def of(self, accesses: Collection[Access]) -> Iterator[tuple[PendingAccess, Paths]]:
+    def of(self, accesses: Collection[Effect]) -> Iterator[tuple[PendingAccess, Paths]]:
         """Some accesses, where they are open, and their paths."""
         few, many = sorted((accesses, self._of), key=len)
         for access in (access for access in few if access in many):
@@ -259,7 +259,7 @@ def following(distances: Distances, loop: Loop, is_in_flight: bool) -> Distances
     if exact is None:
         return _replaced(distances, loop, *own & {Distance.LATER})
     later = replace(exact, iterations=exact.iterations + 1)
-    if later.iterations == loop.trips:
+    if later.iterations == loop.trip_count:
         return None
     # What has not arrived yet stays open for several iterations, in which others may be accessed.
     most = _MAX_DISTANCE if is_in_flight else 1

@@ -18,14 +18,14 @@ from tvm.sym import Analyzer
 from tvmtile._tvm import OPAQUE, buffer_of, indices_of, mapped, nodes_in
 from tvmtile.analysis.conflicts.dependence import ConflictScope
 from tvmtile.analysis.conflicts.footprint import Footprints
-from tvmtile.analysis.effects import Access, Effects, Loop
+from tvmtile.analysis.effects import Effect, Effects, Loop
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.ir.asynchronous import signalled, waited
 from tvmtile.ir.barriers import arrivals, is_barrier, scope_of
 from tvmtile.ir.calls import effect_of, is_extern_call, op_name
 from tvmtile.ir.conditions import conjuncts
 from tvmtile.ir.kernels import Launch, flattened, is_loop_exit, statements_of
-from tvmtile.ir.nodes import once_per_node
+from tvmtile.ir.nodes import cached_per_node
 from tvmtile.ir.operands import constant, literal
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.rewriting import substitute, variables_of
@@ -113,7 +113,7 @@ def _has_warp_barrier(stmt: tirx.Stmt) -> bool:
     return any(is_barrier(s) and scope_of(s) == "warp" for s in nodes_in(stmt, tirx.Evaluate))
 
 
-@once_per_node  # each group asks
+@cached_per_node  # each group asks
 def _loads_and_calls(expression: ir.Expr) -> list[ir.Expr]:
     return nodes_in(expression, (ir.TensorLoad, ir.Call))
 
@@ -395,11 +395,11 @@ class Builder:
         ]
         return self._closed(Branch(stmt, (), cases, diverges=True), context)
 
-    def _read(self, expressions: Statements[Any], context: _Context) -> tuple[Access, ...]:
+    def _read(self, expressions: Statements[Any], context: _Context) -> tuple[Effect, ...]:
         groups = self._groups
         if groups is None:
             return ()
-        found: list[Access] = []
+        found: list[Effect] = []
         for expression in expressions:
             found += self._effects.of(
                 expression,

@@ -28,7 +28,7 @@ from tvmtile.passes.tile.pipelining.phases import Phases
 from tvmtile.passes.tile.pipelining.plan import (
     PIPELINE_ANNOTATIONS,
     BufferCopies,
-    Plan,
+    PipelinePlan,
     buffer_copies_of,
     other_annotations,
     plan_of,
@@ -47,8 +47,8 @@ __all__ = [
     "Mbarriers",
     "Obstacle",
     "Phases",
+    "PipelinePlan",
     "PipelineStmt",
-    "Plan",
     "Producers",
     "StageAxis",
     "Stages",

@@ -11,11 +11,13 @@ from tvmtile.ir.kernels import flattened, is_parallel, statements_of
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.scopes import is_shared, is_tensor
 from tvmtile.passes.tile.pipelining.body import PipelineStmt
-from tvmtile.passes.tile.pipelining.plan import Plan
+from tvmtile.passes.tile.pipelining.plan import PipelinePlan
 from tvmtile.passes.tile.pipelining.tiles import KernelTiles
 
 
-def async_units(units: Sequence[PipelineStmt], plan: Plan, tiles: KernelTiles) -> list[bool]:
+def async_units(
+    units: Sequence[PipelineStmt], plan: PipelinePlan, tiles: KernelTiles
+) -> list[bool]:
     """Tell of each unit whether what it writes may arrive when a later stage begins.
 
     That is so of moves into shared tiles which the rest of their iteration touches in later stages
@@ -26,7 +28,9 @@ def async_units(units: Sequence[PipelineStmt], plan: Plan, tiles: KernelTiles) -
     return [is_later and _is_move(unit.inner) for is_later, unit in zip(later, units, strict=True)]
 
 
-def later_units(units: Sequence[PipelineStmt], plan: Plan, tiles: KernelTiles) -> list[bool]:
+def later_units(
+    units: Sequence[PipelineStmt], plan: PipelinePlan, tiles: KernelTiles
+) -> list[bool]:
     """The same of units that may compute what they write."""
     written = {tiles.root(access.buffer) for access in tiles.accesses if access.writes}
     return [
@@ -50,7 +54,7 @@ def _is_move(stmt: tirx.Stmt) -> bool:
     return op is not None and op.copied() is not None
 
 
-def _is_used_later(number: int, units: Sequence[PipelineStmt], plan: Plan) -> bool:
+def _is_used_later(number: int, units: Sequence[PipelineStmt], plan: PipelinePlan) -> bool:
     """Tell whether other units touch what one writes before it, or in later stages, and some do."""
     written = units[number].writes.keys()
     users = [

@@ -11,11 +11,13 @@ from tvmtile.ir.asynchronous import Kind
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.scopes import is_shared
 from tvmtile.passes.tile.pipelining.body import PipelineStmt
-from tvmtile.passes.tile.pipelining.plan import Plan
+from tvmtile.passes.tile.pipelining.plan import PipelinePlan
 from tvmtile.tileop.registry import implementation_of
 
 
-def with_work_in_flight(plan: Plan, units: Sequence[PipelineStmt], kind: str) -> Plan:
+def with_work_in_flight(
+    plan: PipelinePlan, units: Sequence[PipelineStmt], kind: str
+) -> PipelinePlan:
     """A plan in which work of the last stage goes on until the next iteration has issued its own.
 
     These are operators whose implementation is waited for by a token, if nothing else in the loop
@@ -29,7 +31,7 @@ def with_work_in_flight(plan: Plan, units: Sequence[PipelineStmt], kind: str) ->
     )
     if plan.distance < 2 or not in_flight:
         return plan
-    return Plan(tuple(max(0, stage - 1) for stage in plan.stage), plan.order, in_flight)
+    return PipelinePlan(tuple(max(0, stage - 1) for stage in plan.stage), plan.order, in_flight)
 
 
 def _may_go_on(

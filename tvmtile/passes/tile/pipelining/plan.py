@@ -31,7 +31,7 @@ PIPELINE_ANNOTATIONS = (
 
 
 @dataclass(frozen=True)
-class Plan:
+class PipelinePlan:
     """What a pipelined loop does when."""
 
     stage: tuple[int, ...]
@@ -41,7 +41,7 @@ class Plan:
     """The units whose work goes on until the next iteration has issued its own."""
 
     @classmethod
-    def of_producers(cls, producers: Collection[int], count: int, last: int) -> Plan:
+    def of_producers(cls, producers: Collection[int], count: int, last: int) -> PipelinePlan:
         """Of so many units: some of them in stage 0, and first in an iteration."""
         issued = sorted(range(count), key=lambda i: (i not in producers, i))
         stage = tuple(0 if i in producers else last for i in range(count))
@@ -69,7 +69,7 @@ def other_annotations(loop: tirx.For) -> dict[str, object]:
     return {key: loop.annotations[key] for key in keys if key not in PIPELINE_ANNOTATIONS}
 
 
-def plan_of(loop: tirx.For) -> Plan | None:
+def plan_of(loop: tirx.For) -> PipelinePlan | None:
     """The plan in the annotations of a loop, if it has one."""
     if STAGE_ANNOTATION not in loop.annotations:
         return None
@@ -78,7 +78,9 @@ def plan_of(loop: tirx.For) -> Plan | None:
         for name in (STAGE_ANNOTATION, ORDER_ANNOTATION)
     )
     flying = loop.annotations.get(IN_FLIGHT_ANNOTATION, ())
-    return Plan(stages, orders, frozenset(i for i, count in enumerate(flying) if int(count)))
+    return PipelinePlan(
+        stages, orders, frozenset(i for i, count in enumerate(flying) if int(count))
+    )
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class BufferCopies:
 
 
 def buffer_copies_of(
-    loop: tirx.For, body: Body, plan: Plan, tiles: KernelTiles
+    loop: tirx.For, body: Body, plan: PipelinePlan, tiles: KernelTiles
 ) -> dict[ir.Var, BufferCopies]:
     """Check a plan, and say which tiles need several buffer copies.
 
@@ -130,7 +132,7 @@ def _conflicts(units: Sequence[PipelineStmt]) -> Iterator[tuple[int, int, list[i
                 yield first, second, shared
 
 
-def _check_bindings(body: Body, plan: Plan) -> None:
+def _check_bindings(body: Body, plan: PipelinePlan) -> None:
     """A name that can't be computed again is known only in the group of units that binds it."""
     places = sorted(range(len(body.units)), key=lambda unit: plan.order[unit])
     for binding, unit in enumerate(body.units):

@@ -10,7 +10,7 @@ from tvm import ir, tirx
 from tvmtile._tvm import is_buffer_var
 from tvmtile.ir.scopes import is_shared, is_tensor
 from tvmtile.passes.tile.pipelining.body import Obstacle, PipelineStmt
-from tvmtile.passes.tile.pipelining.plan import Plan
+from tvmtile.passes.tile.pipelining.plan import PipelinePlan
 from tvmtile.passes.tile.pipelining.tiles import KernelTiles
 
 
@@ -39,12 +39,12 @@ class Producers:
             raise Obstacle(reason, buffer)
         self._refused.update(dict.fromkeys(writers, reason))
 
-    def plan(self, last: int) -> Plan:
+    def plan(self, last: int) -> PipelinePlan:
         """Stage 0 for the producers, which come first in an iteration, the last one for the others."""
         producers = self._closed()
         if not producers:
             raise Obstacle(self._why_none())
-        return Plan.of_producers(producers, len(self._units), last)
+        return PipelinePlan.of_producers(producers, len(self._units), last)
 
     def _why_none(self) -> str:
         reasons = list(dict.fromkeys(reason for _, reason in self.refused))

@@ -22,7 +22,7 @@ from tvmtile.ir.rewriting import (
 )
 from tvmtile.passes.tile.pipelining.body import Body, PipelineStmt
 from tvmtile.passes.tile.pipelining.phases import Phases
-from tvmtile.passes.tile.pipelining.plan import Plan, other_annotations
+from tvmtile.passes.tile.pipelining.plan import PipelinePlan, other_annotations
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Stages:
     def __init__(
         self,
         loop: tirx.For,
-        plan: Plan,
+        plan: PipelinePlan,
         body: Body,
         are_async: Sequence[bool],
         on_mbarriers: Sequence[bool],
@@ -93,10 +93,10 @@ class Stages:
             )
         ]
         self._setup: list[tirx.Stmt] = list(body.declarations)
-        self._first = self._once("start", loop.min)
-        self._count = self._once("count", loop.extent)
+        self._first = self._named("start", loop.min)
+        self._count = self._named("count", loop.extent)
 
-    def _once(self, name: str, value: ir.Expr) -> ir.Expr:
+    def _named(self, name: str, value: ir.Expr) -> ir.Expr:
         """A bound of the loop, which is computed once."""
         if reads_no_memory(value):
             return value

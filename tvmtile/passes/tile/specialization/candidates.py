@@ -24,8 +24,8 @@ from tvmtile.passes.tile.pipelining import (
     Body,
     KernelTiles,
     Obstacle,
+    PipelinePlan,
     PipelineStmt,
-    Plan,
     Producers,
     async_units,
     body_of,
@@ -183,7 +183,7 @@ def candidates_in(
     def variance() -> ThreadVariance:
         return ThreadVariance(launch.body, [thread.loop_var for thread in launch.threads])
 
-    find = _Finder(tiles, kind, why_not, why_not_compute).candidate
+    find = _CandidateFinder(tiles, kind, why_not, why_not_compute).candidate
     loops = pipelined_loops_in(kernel)
     candidates = [find(loop, guard_of(loop, tiles, variance)) for loop in loops]
     for tile in dict.fromkeys(tile for each in candidates for tile in each.tiles):
@@ -193,7 +193,7 @@ def candidates_in(
     return candidates
 
 
-class _Finder:
+class _CandidateFinder:
     """Finds out which units of a loop a producer can do; what it asks is as of `candidates_in`."""
 
     def __init__(
@@ -255,7 +255,7 @@ class _Finder:
         """A loop of which a producer copies what some units do, and computes what others do."""
         producers = copied | chain
         units, count, tiles = body.units, len(body.units), self._tiles
-        plan = Plan.of_producers(producers, count, 1)
+        plan = PipelinePlan.of_producers(producers, count, 1)
         try:
             buffer_copies_of(loop, body, plan, tiles)
         except Obstacle as obstacle:
@@ -280,7 +280,9 @@ class _Finder:
                 reason = self._why_not(_by_values(op, unit.stmt), stages)
                 if reason is not None:
                     raise Unsuitable(reason)
-        longer = with_work_in_flight(Plan.of_producers(producers, count, 2), units, self._kind)
+        longer = with_work_in_flight(
+            PipelinePlan.of_producers(producers, count, 2), units, self._kind
+        )
         found = Candidate(
             loop,
             stages,

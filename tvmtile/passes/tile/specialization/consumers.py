@@ -13,11 +13,11 @@ from tvmtile.ir.kernels import flattened
 from tvmtile.ir.rewriting import seq
 from tvmtile.passes.tile.pipelining import Body, KernelTiles, work_of
 from tvmtile.passes.tile.specialization.candidates import Candidate
+from tvmtile.passes.tile.specialization.iteration_space import IterationSpace
 from tvmtile.passes.tile.specialization.preloads import Preload
 from tvmtile.passes.tile.specialization.ring import Ring
 from tvmtile.passes.tile.specialization.skew import skewed
 from tvmtile.passes.tile.specialization.split import Split, Splits, counters_of, parts_of
-from tvmtile.passes.tile.specialization.trips import IterationSpace
 
 
 def consumers_of(
@@ -68,11 +68,11 @@ def _consuming(
         [stmt for p in preloads if p.is_free_early == is_early for stmt in p.ring.release(thread)]
         for is_early in (True, False)
     )
-    trips = split.trips.of(loop)
-    counted = [*trips.counted(), *(stmt for each in preloads for stmt in each.counted())]
+    space = split.space.of(loop)
+    counted = [*space.counted(), *(stmt for each in preloads for stmt in each.counted())]
     if split.candidate.skew is not None:
-        parts = skewed(trips, split.candidate.skew, split.rings, body, thread, kind, early)
-        return [*body.declarations, *ready, *trips.begun(parts), *late, *counted]
+        parts = skewed(space, split.candidate.skew, split.rings, body, thread, kind, early)
+        return [*body.declarations, *ready, *space.begun(parts), *late, *counted]
     products = [n for n in split.candidate.order if work_of(body.units[n], kind) is not None]
     ahead = _ahead(split.candidate, products)
     tokens = {
@@ -84,18 +84,18 @@ def _consuming(
     begin = [number for number in awaited if ahead is not None and number <= products[0]]
     following = [ring for number in begin for ring in awaited.pop(number)]
     behind = {ahead: following} if ahead is not None and following else {}
-    statements = _iteration(trips, split, body, tokens, thread, awaited, behind)
+    statements = _iteration(space, split, body, tokens, thread, awaited, behind)
     used = body.bindings_for(statements)
-    whole = [trips.each([*used, *statements])]
+    whole = [space.each([*used, *statements])]
     if following:
-        first = [ring.wait_until_full(trips.number_of_first) for ring in following]
-        whole = [*trips.if_any(first), *whole]
+        first = [ring.wait_until_full(space.number_of_first) for ring in following]
+        whole = [*space.if_any(first), *whole]
     if split.candidate.in_flight:
         # If sums in flight met those of a loop without iterations in front of the wait for them, ptxas
         # would have each product wait for the one before (C7515).
         whole += [wait(tokens[number], 0) for number in split.candidate.in_flight]
-        whole = trips.if_any([*whole, *_released_last(split, trips, thread)])
-    return [*body.declarations, *ready, *trips.begun(whole), *early, *late, *counted]
+        whole = space.if_any([*whole, *_released_last(split, space, thread)])
+    return [*body.declarations, *ready, *space.begun(whole), *early, *late, *counted]
 
 
 def _ahead(candidate: Candidate, products: Sequence[int]) -> int | None:
@@ -140,7 +140,7 @@ def _awaited(split: Split, tokens: Mapping[int, str]) -> dict[int, list[Ring]]:
 
 
 def _iteration(
-    trips: IterationSpace,
+    space: IterationSpace,
     split: Split,
     body: Body,
     tokens: Mapping[int, str],
@@ -169,7 +169,7 @@ def _iteration(
             if ring.last == number:
                 tiles = set(split.filled(ring))
                 end([other for other in going_on if not tiles.isdisjoint(units[other].touches)])
-                statements.extend(_released(ring, trips, thread))
+                statements.extend(_released(ring, space, thread))
 
     for number in split.candidate.order:
         statements += [ring.wait_until_full() for ring in awaited.get(number, ())]
@@ -178,8 +178,8 @@ def _iteration(
             body.units[number].stmt, tokens.get(number), in_flight=number in in_flight
         )
         if number in behind:
-            waits = [ring.wait_until_full(trips.number_after) for ring in behind[number]]
-            statements.append(tirx.IfThenElse(trips.is_followed, seq(waits), None))
+            waits = [ring.wait_until_full(space.number_after) for ring in behind[number]]
+            statements.append(tirx.IfThenElse(space.is_followed, seq(waits), None))
         if number in tokens and number not in in_flight:
             going_on.append(number)
         else:
@@ -196,18 +196,18 @@ def _begun(stmt: tirx.Stmt, token: str | None, *, in_flight: bool) -> list[tirx.
     return [*issued, wait(token, 1)] if in_flight else issued
 
 
-def _released(ring: Ring, trips: IterationSpace, thread: ir.Expr) -> list[tirx.Stmt]:
+def _released(ring: Ring, space: IterationSpace, thread: ir.Expr) -> list[tirx.Stmt]:
     """Behind the last use in an iteration: the copy is free, or that of the iteration before."""
     if not ring.in_flight:
         return ring.release(thread)
-    return ring.release(thread, trips.number_before, trips.is_later)
+    return ring.release(thread, space.number_before, space.is_later)
 
 
-def _released_last(split: Split, trips: IterationSpace, thread: ir.Expr) -> list[tirx.Stmt]:
+def _released_last(split: Split, space: IterationSpace, thread: ir.Expr) -> list[tirx.Stmt]:
     """Behind the loop: the copies of the last iteration."""
     return [
         statement
         for ring in split.rings
         if ring.in_flight
-        for statement in ring.release(thread, trips.number_of_last)
+        for statement in ring.release(thread, space.number_of_last)
     ]

@@ -176,16 +176,16 @@ def _check_balance(loop: tirx.For, launch: Launch, multiprocessors: int) -> None
     loops = sorted(launch.blocks, key=_tag)
     grid = [constant(each.extent) or 0 for each in loops]
     total = math.prod(grid)
-    axis, trips = _trips(loop, loops, launch.body)
-    mean = sum(trips) / len(trips)
+    axis, trip_counts = _trip_counts(loop, loops, launch.body)
+    mean = sum(trip_counts) / len(trip_counts)
     if mean > _LONG:
         raise Unsuitable(f"its loop has {mean:.0f} iterations, beside which little is to be won")
     stride = math.prod(grid[:axis])
     work = [0] * multiprocessors
     for tile in range(total):
         turn, place = divmod(tile, multiprocessors)
-        block = multiprocessors - 1 - place if turn % 2 and len(trips) > 1 else place
-        work[block] += trips[tile // stride % len(trips)] + 1
+        block = multiprocessors - 1 - place if turn % 2 and len(trip_counts) > 1 else place
+        work[block] += trip_counts[tile // stride % len(trip_counts)] + 1
     most = max(work) * multiprocessors / sum(work)
     if most > _UNEQUAL:
         raise Unsuitable(f"a block would have {most:.2f} of the work of others")
@@ -197,7 +197,7 @@ _UNEQUAL = 1.15
 """Of the work of a block. The GPU, which gives the next block to who is ready, comes closer to 1."""
 
 
-def _trips(loop: tirx.For, blocks: list[tirx.For], body: tirx.Stmt) -> tuple[int, list[int]]:
+def _trip_counts(loop: tirx.For, blocks: list[tirx.For], body: tirx.Stmt) -> tuple[int, list[int]]:
     """How many iterations a loop has, by the index along an axis of the grid, and this axis."""
     names: dict[ir.Var, ir.Expr] = {}
     for name, value in let_values(body).items():

@@ -196,8 +196,8 @@ class _Slicer:
         for ring in split.rings:
             statements += self._filling(ring, split.candidate, body)
         used = body.bindings_for(statements)
-        trips = split.trips.of(loop)
-        return [*trips.begun([trips.each([*used, *statements])]), *trips.counted()]
+        space = split.space.of(loop)
+        return [*space.begun([space.each([*used, *statements])]), *space.counted()]
 
     def _filling(self, ring: Ring, candidate: Candidate, body: Body) -> list[tirx.Stmt]:
         """What fills the tiles of a ring: loads of operands begin before the tiles are free."""

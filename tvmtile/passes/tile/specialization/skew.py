@@ -31,8 +31,8 @@ from tvmtile.ir.rewriting import seq, substitute, with_fresh_variables
 from tvmtile.ir.scopes import is_fragment
 from tvmtile.ir.threads import WARPGROUP
 from tvmtile.passes.tile.pipelining import Body, PipelineStmt, work_of
+from tvmtile.passes.tile.specialization.iteration_space import IterationSpace
 from tvmtile.passes.tile.specialization.ring import Ring
-from tvmtile.passes.tile.specialization.trips import IterationSpace
 
 
 class Unskewed(Exception):
@@ -148,7 +148,7 @@ def _registers_of(fragment: ir.Var, threads: int) -> int:
 
 
 def skewed(
-    trips: IterationSpace,
+    space: IterationSpace,
     skew: CrossIterationOverlap,
     rings: Sequence[Ring],
     body: Body,
@@ -161,45 +161,45 @@ def skewed(
     Another role fills the `rings`. `thread` is a number among the consumers'. What is `before_last` is
     done before the last product, and where there is none.
     """
-    return _Skewed(trips, skew, rings, body, thread, kind).statements(before_last)
+    return _Skewed(space, skew, rings, body, thread, kind).statements(before_last)
 
 
 class _Skewed:
     def __init__(
         self,
-        trips: IterationSpace,
+        space: IterationSpace,
         skew: CrossIterationOverlap,
         rings: Sequence[Ring],
         body: Body,
         thread: ir.Expr,
         kind: str,
     ) -> None:
-        self._trips = trips
+        self._space = space
         self._skew = skew
         self._rings = rings
         self._body = body
         self._thread = thread
         self._tokens = {
-            number: f"{work.name}/{trips.loop.loop_var.name}{number}"
+            number: f"{work.name}/{space.loop.loop_var.name}{number}"
             for number in (skew.first, skew.second)
             if (work := work_of(body.units[number], kind)) is not None
         }
 
     def statements(self, before_last: Sequence[tirx.Stmt]) -> list[tirx.Stmt]:
-        others = self._trips.others(self._steady())
+        others = self._space.others(self._steady())
         whole = [*self._head(), others, *before_last, *self._tail()]
-        return self._trips.if_any(whole, before_last)
+        return self._space.if_any(whole, before_last)
 
     def _head(self) -> list[tirx.Stmt]:
         """The first iteration, but for its second product."""
         skew = self._skew
         begin = [*self._done(*skew.leading[:-1]), *self._begun()]
         rest = [*self._ended(skew.first), *self._ran(*skew.early), *self._ran(*skew.late)]
-        return [*self._of(self._trips.first, [*begin, *rest]), *self._trips.passed()]
+        return [*self._of(self._space.first, [*begin, *rest]), *self._space.passed()]
 
     def _steady(self) -> list[tirx.Stmt]:
         """An iteration, with the second product of the one before."""
-        skew, now, before = self._skew, dict[ir.Var, ir.Expr](), self._trips.before
+        skew, now, before = self._skew, dict[ir.Var, ir.Expr](), self._space.before
         return [
             *self._of(now, [*self._done(*skew.leading[:-1]), *self._begun()]),
             *self._of(before, [*self._ready(skew.second), *self._issued(skew.second)]),
@@ -210,7 +210,7 @@ class _Skewed:
 
     def _tail(self) -> list[tirx.Stmt]:
         """The second product of the last iteration."""
-        return self._of(self._trips.last, self._done(self._skew.second))
+        return self._of(self._space.last, self._done(self._skew.second))
 
     def _begun(self) -> list[tirx.Stmt]:
         """The first product, and the waits of the statements behind it."""

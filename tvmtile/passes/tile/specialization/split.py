@@ -10,9 +10,9 @@ from tvm import ir, tirx
 from tvmtile.passes.tile.pipelining import Body, KernelTiles, body_of
 from tvmtile.passes.tile.specialization.candidates import Candidate
 from tvmtile.passes.tile.specialization.guards import without_guard
+from tvmtile.passes.tile.specialization.iteration_space import IterationSpace
 from tvmtile.passes.tile.specialization.preloads import Preload
 from tvmtile.passes.tile.specialization.ring import Ring
-from tvmtile.passes.tile.specialization.trips import IterationSpace
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Split:
     """The loop as it was."""
     rings: list[Ring]
     """Of its tiles."""
-    trips: IterationSpace
+    space: IterationSpace
     """Its iterations."""
 
     @property
@@ -43,7 +43,7 @@ Splits = Mapping[ir.Var, Split]
 def counters_of(splits: Splits, preloads: Sequence[Preload]) -> list[tirx.Stmt]:
     """Counters that begin."""
     counters = [
-        *(each.trips.counter for each in splits.values()),
+        *(each.space.counter for each in splits.values()),
         *(each.counter for each in preloads),
     ]
     return [

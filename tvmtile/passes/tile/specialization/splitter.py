@@ -12,11 +12,14 @@ from tvmtile.ir.rewriting import defined_in, variables_of
 from tvmtile.ir.threads import WARP_SIZE, WARPGROUP
 from tvmtile.passes.tile.pipelining import BlockMemory, Mbarriers
 from tvmtile.passes.tile.specialization.candidates import Candidate, Unsuitable
+from tvmtile.passes.tile.specialization.iteration_space import (
+    FilteredIterationSpace,
+    IterationSpace,
+)
 from tvmtile.passes.tile.specialization.preloads import Preload, Preloaded
 from tvmtile.passes.tile.specialization.ring import Ring
 from tvmtile.passes.tile.specialization.skew import CrossIterationOverlap, Unskewed, skew_of
 from tvmtile.passes.tile.specialization.split import Split
-from tvmtile.passes.tile.specialization.trips import FilteredIterationSpace, IterationSpace
 
 
 class Splitter:
@@ -63,15 +66,15 @@ class Splitter:
         candidate = self._skewed(candidate.with_stages(self._stages_of(candidate)))
         loop = candidate.loop
         former = next((s for s in before if candidate.shares_tiles_with(s.candidate)), None)
-        counter = self._counter_of(candidate) if former is None else former.trips.counter
-        trips = IterationSpace(loop, counter)
+        counter = self._counter_of(candidate) if former is None else former.space.counter
+        space = IterationSpace(loop, counter)
         if candidate.condition is not None:
             assert counter is not None, "where some are left out, iterations are counted"
-            trips = FilteredIterationSpace.named(loop, counter, candidate.condition)
+            space = FilteredIterationSpace.named(loop, counter, candidate.condition)
         warps = self._launch.num_threads // WARP_SIZE
         rings = [
             Ring(
-                trips.number,
+                space.number,
                 tuple(units),
                 *between,
                 full=Mbarriers.named("full", candidate.stages, _arrivals(candidate, units)),
@@ -80,7 +83,7 @@ class Splitter:
             for between, units in candidate.uses().items()
         ]
         _check_own(candidate, rings)
-        split = Split(candidate, rings, trips)
+        split = Split(candidate, rings, space)
         return split if former is None else _going_on(split, former)
 
     def _preload(self, tile: ir.Var, candidate: Candidate, around: tirx.For | None) -> Preload:

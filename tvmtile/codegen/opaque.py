@@ -1,7 +1,7 @@
-"""`once(x)`: a value that TVM computes where it is bound to a name.
+"""`opaque(x)`: a value that TVM computes where it is bound to a name.
 
 TVM's simplifier puts the value of a name wherever the name stands, so that an expression grows with
-each name in it. It leaves values that read state where they are, as `once` says of itself. TVM's
+each name in it. It leaves values that read state where they are, as `opaque` says of itself. TVM's
 LowerIntrin, the last of its passes, takes it off; from a float's name it leaves the bits, since what it
 knows of names it asks then, too.
 
@@ -21,22 +21,22 @@ from tvmtile.codegen.device import device_pass
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.rewriting import contains
 
-_NAME = "tvmtile.once"
+_NAME = "tvmtile.opaque"
 
 
-def once(value: ir.Expr) -> ir.Call:
+def opaque(value: ir.Expr) -> ir.Call:
     """A value that is computed once, where it is bound."""
     return ir.Call(_NAME, [value], ret_ty=value.ty.dtype)
 
 
 def shown_if_cheap(call: ir.Call) -> ir.Expr:
-    """The value of a call of `once`; the call itself, where LowerIntrin is not to look at the value."""
+    """The value that is opaque; the call itself, where LowerIntrin is not to look at the value."""
     return call if contains(call.args[0], _COSTLY, _is_costly) else _lowered(call)
 
 
 @device_pass("AllowLetInlining")
 def AllowLetInlining(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
-    """Take off `once` where LowerIntrin has left it."""
+    """Take off `opaque` where LowerIntrin has left it."""
     del kind
 
     def shown(call: ir.Call) -> ir.Expr:
@@ -63,5 +63,5 @@ def _lowered(call: ir.Call) -> ir.Expr:
 register_op(_NAME, "A value that is computed where it is bound.")
 register_op_attr(_NAME, "TCallEffectKind", READS)
 register_op_attr(_NAME, "TVectorizable", True)
-register_op_attr(_NAME, "TScriptPrinterName", "tvmtile.once")
+register_op_attr(_NAME, "TScriptPrinterName", "tvmtile.opaque")
 tirx.register_intrin_lowering(_NAME, target="llvm", f=_lowered)
