@@ -224,10 +224,24 @@ _INFINITE = {"float16": 65520.0, "float8_e5m2": 61440.0}
 
 def conversion(value: ir.Expr, dtype: str) -> ir.Expr:
     """The conversion of a value, where it has another dtype."""
+    if (
+        isinstance(value, tirx.IntImm)
+        and (wrapped := _wrapped(int(value.value), dtype)) is not None
+    ):
+        return tirx.const(wrapped, dtype)
     number = _number_of(value)
     if number is None or (limited := _limited(number, dtype)) is number:
         return tirx.Cast(dtype, value)
     return tirx.const(limited, dtype)
+
+
+def _wrapped(number: int, dtype: str) -> int | None:
+    """The lowest bits of a number that an integer does not hold, which TVM's folding refuses."""
+    if not dtype.startswith(("int", "uint")):
+        return None
+    values = 1 << DataType(dtype).bits
+    low = 0 if dtype.startswith("u") else -(values >> 1)
+    return None if low <= number < low + values else (number - low) % values + low
 
 
 def _limited(number: float, dtype: str) -> float:

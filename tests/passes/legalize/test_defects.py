@@ -23,6 +23,7 @@ NO_DEFECTS = {
     "arrivals at mbarriers under a condition on the iteration": "ptxas says it of kernels of a GPU",
     "assertions in kernels": "TVM's return an error code, which a kernel can't",
     "assertions without their line": "what TVM does not know",
+    "bits of integers of 64 bits": "loops over threads alone show it; `Bits of literals` does",
     "barriers of warps, of some threads, of clusters and of the grid": "TVM's have no such operands",
     "comparisons behind a conversion": "undoes a rule",
     "conversions between float16 and bfloat16": "ptxas writes machine code, which tests do not read",

@@ -246,8 +246,16 @@ def _limited_shift(shift: ir.prim.RShift, scope: Scope) -> ir.Expr:
     return ir.prim.RShift(shift.a, scope.analyzer.simplify(amount), shift.span)
 
 
-def _is_wide(shift: ir.prim.RShift) -> bool:
-    return str(shift.ty.dtype).startswith("int64")
+def _unsigned_bits(call: ir.Call, _: Scope) -> ir.Expr:
+    """The bits of an int64 as those of a uint64."""
+    if op_name(call) != "tirx.reinterpret" or not _is_wide(call.args[0]):
+        return call
+    bits = tirx.Cast(f"u{call.args[0].ty.dtype}", call.args[0])
+    return ir.Call(call.op, [bits], attrs=call.attrs, span=call.span, ret_ty=call.ty)
+
+
+def _is_wide(value: ir.Expr) -> bool:
+    return str(value.ty.dtype).startswith("int64")
 
 
 def _guarded_remainder(remainder: Binary, scope: Scope) -> ir.Expr:
@@ -411,6 +419,13 @@ INDICES = (
         "there, and an error where it is a constant",
         lambda func: contains(func.body, ir.prim.RShift, _is_wide),
         asks=True,
+    ),
+    Rule(
+        "bits of integers of 64 bits",
+        (ir.Call,),
+        _unsigned_bits,
+        "TVM's NarrowDataType",
+        "it computes in 32 bits what fits in them, and what wants the other bits fails",
     ),
 )
 
