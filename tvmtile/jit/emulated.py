@@ -13,7 +13,7 @@ from tvm import ir
 from tvmtile.errors import import_optional
 from tvmtile.jit.arguments import strides_of
 from tvmtile.jit.artifact import Artifact
-from tvmtile.jit.launches import Launch
+from tvmtile.jit.launches import KernelLaunch
 from tvmtile.jit.recorded import RecordedAdapter, is_torch
 
 
@@ -58,7 +58,7 @@ class EmulatorAdapter(RecordedAdapter):
             torch = import_optional("torch", "torch", f"scratch memory of {dtype}")
             return torch.empty(elements, dtype=getattr(torch, dtype))
 
-    def run(self, launches: Sequence[Launch], memory: Mapping[int, Any]) -> None:
+    def run(self, launches: Sequence[KernelLaunch], memory: Mapping[int, Any]) -> None:
         """Emulate kernels.
 
         Raises
@@ -72,7 +72,7 @@ class EmulatorAdapter(RecordedAdapter):
             self.launch_statistics.append((launch.kernel, self._launched(launch, arrays)))
 
     @abstractmethod
-    def _launched(self, launch: Launch, arrays: Sequence[object]) -> Any:
+    def _launched(self, launch: KernelLaunch, arrays: Sequence[object]) -> Any:
         """Run one kernel, and say what it did."""
 
 

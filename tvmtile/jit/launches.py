@@ -73,7 +73,7 @@ class MapOf:
 
     buffer: int
     offset: int
-    """The memory, as in `Launch.buffers`, and the bytes from its start to the tensor."""
+    """The memory, as in `KernelLaunch.buffers`, and the bytes from its start to the tensor."""
     dtype: str
     """Of an element."""
     extents: tuple[int, ...]
@@ -106,7 +106,7 @@ class KernelInterface:
 
 
 @dataclass(frozen=True)
-class Launch:
+class KernelLaunch:
     """A kernel and what it is to be run with."""
 
     kernel: str
@@ -130,7 +130,7 @@ class Launch:
 class LaunchRecording:
     """What a call of a host function asks for."""
 
-    launches: list[Launch]
+    launches: list[KernelLaunch]
     """In order, without those whose grid is empty."""
     workspaces: dict[int, tuple[str, int]]
     """Dtypes and numbers of elements of the scratch tensors of global memory."""
@@ -191,13 +191,13 @@ def record(
     )
 
 
-def _launch(name: str, values: tuple[Any, ...], kernel: KernelInterface) -> Launch:
+def _launch(name: str, values: tuple[Any, ...], kernel: KernelInterface) -> KernelLaunch:
     count = len(kernel.dtypes)
     buffers = kernel.dtypes.count("handle")
     extents = dict(zip(kernel.tags, values[count:], strict=True))
     x, y, z, i, j, k = (int(extents.get(tag, 1)) for tag in _TAGS)
     u, v, w = (int(extents.get(tag, 1)) for tag in _CLUSTER)
-    return Launch(
+    return KernelLaunch(
         name,
         tuple(_position(value) for value in values[:buffers]),
         tuple(values[buffers:count]),

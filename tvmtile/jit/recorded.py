@@ -20,7 +20,7 @@ from tvmtile.ir.alignment import WIDEST
 from tvmtile.jit.adapter import Adapter
 from tvmtile.jit.arguments import is_pointer, strides_of
 from tvmtile.jit.artifact import Artifact
-from tvmtile.jit.launches import Launch, MapOf, record
+from tvmtile.jit.launches import KernelLaunch, MapOf, record
 from tvmtile.jit.placeholders import address_of, placeholder
 
 
@@ -68,7 +68,7 @@ class RecordedAdapter(Adapter):
         raise NotImplementedError
 
     @abstractmethod
-    def run(self, launches: Sequence[Launch], memory: Mapping[int, Any]) -> None:
+    def run(self, launches: Sequence[KernelLaunch], memory: Mapping[int, Any]) -> None:
         """Run kernels, one after the other, on the program's arguments and scratch tensors."""
 
     def source(self, kernel_only: bool) -> str:

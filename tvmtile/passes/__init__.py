@@ -20,10 +20,8 @@ from tvmtile.passes.cpu.launch_blocks import LaunchBlocksOnCpu
 from tvmtile.passes.cpu.lower_parallel import LowerParallelOnCpu
 from tvmtile.passes.cpu.serialize_threads import SerializeThreads
 from tvmtile.passes.gpu.batch_global_loads import BatchGlobalLoads
-from tvmtile.passes.gpu.cache_tensor_maps import CacheTensorMaps
 from tvmtile.passes.gpu.distribute_parallel import DistributeParallel
 from tvmtile.passes.gpu.eliminate_empty_async_groups import EliminateEmptyAsyncGroups
-from tvmtile.passes.gpu.encode_tensor_maps import EncodeTensorMaps
 from tvmtile.passes.gpu.fence_loads import FenceLoads
 from tvmtile.passes.gpu.fragment_to_simdgroup import FragmentToSimdgroup
 from tvmtile.passes.gpu.hoist_gather_indices import HoistGatherIndices
@@ -35,6 +33,7 @@ from tvmtile.passes.gpu.lower_thread_local_tile_ops import LowerThreadLocalTileO
 from tvmtile.passes.gpu.reduce_behind_loops import ReduceBehindLoops
 from tvmtile.passes.gpu.share_fragments import ShareFragments
 from tvmtile.passes.gpu.strength_reduce_modulo import StrengthReduceModulo
+from tvmtile.passes.gpu.tensor_maps import CacheTensorMaps, EncodeTensorMaps
 from tvmtile.passes.legalize import (
     LegalizeExpressions,
     LegalizeIndices,

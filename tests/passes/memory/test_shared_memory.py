@@ -5,7 +5,7 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 from tvmtile.passes.memory.shared_memory import (
-    Tile,
+    LiveTile,
     alignment_of,
     allocated_bytes,
     lifetimes_in,
@@ -42,13 +42,13 @@ def test_tiles_of_larger_alignment_begin_at_multiples_of_it_without_gaps():
 
 
 def test_a_tile_that_shares_memory_begins_where_it_may():
-    large = Tile(tile(8192), 8192, 128, 0, first=0, last=1)
-    small = Tile(tile(128), 128, 128, 0, first=2, last=3)
-    swizzled = Tile(tile(2048, 1024), 2048, 1024, 0, first=2, last=3)
+    large = LiveTile(tile(8192), 8192, 128, 0, first=0, last=1)
+    small = LiveTile(tile(128), 128, 128, 0, first=2, last=3)
+    swizzled = LiveTile(tile(2048, 1024), 2048, 1024, 0, first=2, last=3)
     (slot,) = packed([large, small, swizzled])
     assert slot.alignment == 1024
     assert slot.offsets == {large: 0, swizzled: 0, small: 2048}
-    beside = Tile(tile(1024, 1024), 1024, 1024, 0, first=3, last=4)
+    beside = LiveTile(tile(1024, 1024), 1024, 1024, 0, first=3, last=4)
     assert slot.place_of(beside) == 3072
 
 

@@ -96,7 +96,7 @@ class LaunchRecord(ctypes.Structure):
     )
 
 
-class Report(ctypes.Structure):
+class RunReport(ctypes.Structure):
     """What was found wrong, where and by which threads."""
 
     _fields_ = (

@@ -121,7 +121,7 @@ class Image:
             waits_for_all,
             least_blocks,
         )
-        report, statistics = abi.Report(), abi.Statistics()
+        report, statistics = abi.RunReport(), abi.Statistics()
         with _LOCK:
             failed = self._functions.emulator_launch(
                 ctypes.byref(launch), ctypes.byref(report), ctypes.byref(statistics)

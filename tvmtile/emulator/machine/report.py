@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tvmtile.emulator.machine.abi import Failure, MemoryAccess, Report
+from tvmtile.emulator.machine.abi import Failure, MemoryAccess, RunReport
 from tvmtile.errors import EmulationError
 
 _DOES = ("reads", "writes", "atomically reads", "atomically writes")
@@ -72,7 +72,7 @@ def _position(index: int, extent: Position) -> Position:
 class _Words:
     """The parts of a message."""
 
-    def __init__(self, report: Report, line: int, context: Context) -> None:
+    def __init__(self, report: RunReport, line: int, context: Context) -> None:
         self.report = report
         self.line = line
         self.context = context
@@ -292,7 +292,7 @@ class _Words:
         return "the emulator could not get the memory for this launch"
 
 
-def error_of(report: Report, line: int, context: Context) -> EmulationError:
+def error_of(report: RunReport, line: int, context: Context) -> EmulationError:
     """Make the exception of a report; the line is 0 if it is not known."""
     words = _Words(report, line, context)
     failure, names = words.failure, context.words

@@ -11,7 +11,7 @@ from tvm.target import Target
 from tvmtile._tvm import codegen_build
 from tvmtile.jit.artifact import Artifact
 from tvmtile.jit.emulated import EmulatorAdapter, memory_of
-from tvmtile.jit.launches import Launch, MapOf
+from tvmtile.jit.launches import KernelLaunch, MapOf
 
 
 def kernel_source(name: str, kernel: tirx.PrimFunc, target: Target) -> str:
@@ -46,7 +46,7 @@ class CudaEmulatorAdapter(EmulatorAdapter):
             memory_of(tensor), made_of.extents, made_of.strides, made_of.box, made_of.swizzle
         )
 
-    def _launched(self, launch: Launch, arrays: Sequence[object]) -> Any:
+    def _launched(self, launch: KernelLaunch, arrays: Sequence[object]) -> Any:
         from tvmtile.emulator.cuda import compile_cuda
 
         module = compile_cuda(self.sources[launch.kernel], arch=self._arch)

@@ -12,7 +12,7 @@ from tvm import ir
 
 from tvmtile.errors import NoLowering, import_optional
 from tvmtile.jit.artifact import Artifact
-from tvmtile.jit.launches import Launch
+from tvmtile.jit.launches import KernelLaunch
 from tvmtile.jit.metal.known_product import check_matmul2d
 from tvmtile.jit.metal.scalars import packed_scalars
 from tvmtile.jit.recorded import RecordedAdapter, is_torch
@@ -41,7 +41,7 @@ class TorchAdapter(RecordedAdapter):
         """A torch tensor on the GPU; torch keeps its memory until the kernels have run."""
         return self._torch.empty(elements, dtype=getattr(self._torch, dtype), device=self.device)
 
-    def run(self, launches: Sequence[Launch], memory: Mapping[int, Any]) -> None:
+    def run(self, launches: Sequence[KernelLaunch], memory: Mapping[int, Any]) -> None:
         """Enqueue kernels in torch's stream."""
         for launch in launches:
             kernel = self._kernel(launch.kernel)
@@ -62,7 +62,7 @@ class TorchAdapter(RecordedAdapter):
         return getattr(self._torch.mps.compile_shader(self.sources[name]), name)
 
 
-def _check_threads(launch: Launch, limit: int) -> None:
+def _check_threads(launch: KernelLaunch, limit: int) -> None:
     """Metal would run nothing, and say nothing."""
     count = math.prod(launch.threads)
     if count > limit:

@@ -20,11 +20,12 @@ from tvmtile.ir.kernels import Launch, is_parallel, target_of, with_kernels, wit
 from tvmtile.ir.operands import describe
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import for_loop, nest, replace_loop, retyped, seq, substitute
+from tvmtile.ir.rewriting import for_loop, replace_loop, retyped, seq, substitute
 from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment
 from tvmtile.layout.drawing import drawn, first_difference
 from tvmtile.layout.fragment import FragmentLayout
 from tvmtile.passes.gpu.fragment_layouts import Conflict, Inference, Placed
+from tvmtile.passes.gpu.share_fragments import copied_to_shared
 from tvmtile.passes.tile.lower_tile_op import TileOperators
 from tvmtile.passes.tile.select_implementation import with_implementation
 from tvmtile.tileop.registry import Decline, LoweringContext
@@ -160,16 +161,12 @@ def _staged(loop: tirx.For, conflict: Conflict, target: Target) -> tirx.For:
 
 
 def _with_copy(loop: tirx.For, fragment: ir.Var, reader: tirx.Stmt) -> tirx.For:
-    tile = retyped(fragment, scope=SHARED_SCOPE, name=f"{fragment.name}_shared")
-
-    def element(indices: list[ir.Var]) -> tirx.Stmt:
-        return tirx.BufferStore(tile, tirx.BufferLoad(fragment, indices), indices)
+    tile, copying = copied_to_shared(fragment, f"{fragment.name}_shared")
 
     def hand_over(node: tirx.Stmt, mutator: Mutator) -> tirx.Stmt:
         if not node.same_as(reader):
             return mutator.default_mutate(node)
-        copy = nest(fragment.ty.shape, element)
-        return seq([tirx.AllocBuffer(tile), copy, substitute(node, {fragment: tile})])
+        return seq([*copying, substitute(node, {fragment: tile})])
 
     return mutated(loop, ((tirx.For, tirx.Evaluate), hand_over))
 

@@ -287,7 +287,7 @@ def _inside(stmt: tirx.Stmt) -> Iterator[tirx.Stmt]:
 def _done_by(owner: Any, body: tirx.Stmt) -> tirx.Stmt:
     """Let one of the threads that repeat an iteration do what others would see."""
 
-    class _Once(ScopedRewriter):
+    class _OnOneThread(ScopedRewriter):
         def visit_if(self, node: tirx.IfThenElse) -> tirx.Stmt:
             return (
                 tirx.IfThenElse(owner, node, None)
@@ -303,7 +303,7 @@ def _done_by(owner: Any, body: tirx.Stmt) -> tirx.Stmt:
         def visit_evaluate(self, node: tirx.Evaluate) -> tirx.Stmt:
             return tirx.IfThenElse(owner, node, None) if has_effect(node.value) else node
 
-    return _Once().rewrite(body)
+    return _OnOneThread().rewrite(body)
 
 
 def _is_for_others(stmt: tirx.Stmt) -> bool:

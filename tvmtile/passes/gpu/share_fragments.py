@@ -113,7 +113,7 @@ def _with_copy(stmt: tirx.Stmt, fragment: ir.Var) -> tirx.Stmt | None:
 
 
 def _copied(statements: Sequence[tirx.Stmt], fragment: ir.Var) -> list[tirx.Stmt]:
-    whole = retyped(fragment, name=f"{fragment.name}_whole", scope=SHARED_SCOPE)
+    whole, copying = copied_to_shared(fragment, f"{fragment.name}_whole")
 
     def load(node: ir.TensorLoad, mutator: Mutator) -> ir.Expr:
         result = mutator.default_mutate(node)
@@ -124,12 +124,18 @@ def _copied(statements: Sequence[tirx.Stmt], fragment: ir.Var) -> list[tirx.Stmt
     def loop(node: tirx.For, mutator: Mutator) -> tirx.Stmt:
         return node if is_parallel(node) else mutator.default_mutate(node)
 
-    copy = nest(
-        list(fragment.ty.shape),
-        lambda indices: tirx.BufferStore(whole, tirx.BufferLoad(fragment, indices), indices),
-    )
     rest = [mutated(s, (tirx.For, loop), (ir.TensorLoad, load)) for s in statements]
-    return [tirx.AllocBuffer(whole), copy, *rest]
+    return [*copying, *rest]
+
+
+def copied_to_shared(fragment: ir.Var, name: str) -> tuple[ir.Var, list[tirx.Stmt]]:
+    """A shared tile for the elements of a fragment, and the statements that copy them."""
+    tile = retyped(fragment, name=name, scope=SHARED_SCOPE)
+
+    def element(indices: list[ir.Var]) -> tirx.Stmt:
+        return tirx.BufferStore(tile, tirx.BufferLoad(fragment, indices), indices)
+
+    return tile, [tirx.AllocBuffer(tile), nest(fragment.ty.shape, element)]
 
 
 def _reads_alone(stmt: tirx.Stmt, fragment: ir.Var) -> bool:

@@ -69,7 +69,7 @@ def one_after_the_other(tiles: Iterable[ir.Var], capability: GpuCapability) -> d
 
 
 @dataclass(eq=False)
-class Tile:
+class LiveTile:
     """A shared tile and when it is in use."""
 
     buffer: ir.Var
@@ -90,10 +90,10 @@ class Slot:
     size: int
     alignment: int
     """Bytes."""
-    offsets: dict[Tile, int] = field(default_factory=dict)
+    offsets: dict[LiveTile, int] = field(default_factory=dict)
     """Where each begins, in bytes."""
 
-    def place_of(self, tile: Tile) -> int | None:
+    def place_of(self, tile: LiveTile) -> int | None:
         """The first place where a tile fits beside those that are in use at the same time."""
         taken = sorted(
             (offset, offset + other.size)
@@ -107,14 +107,14 @@ class Slot:
             place = max(place, _aligned(last, tile.alignment))
         return place if place + tile.size <= self.size else None
 
-    def add(self, tile: Tile, place: int) -> None:
+    def add(self, tile: LiveTile, place: int) -> None:
         """Let a tile have a place."""
         self.offsets[tile] = place
         self.alignment = max(self.alignment, tile.alignment)
         self.size = _aligned(self.size, self.alignment)
 
 
-def packed(tiles: Iterable[Tile]) -> list[Slot]:
+def packed(tiles: Iterable[LiveTile]) -> list[Slot]:
     """Slots for tiles, the largest ones first: each in the smallest slot with room at its beginning."""
     slots: list[Slot] = []
     for tile in sorted(tiles, key=lambda tile: -tile.size):
@@ -128,7 +128,7 @@ def packed(tiles: Iterable[Tile]) -> list[Slot]:
     return slots
 
 
-def most_at_once(tiles: Iterable[Tile]) -> list[Tile]:
+def most_at_once(tiles: Iterable[LiveTile]) -> list[LiveTile]:
     """The tiles in use where these need most memory."""
     used = [tile for tile in tiles if tile.first >= 0]
     at_starts = ([t for t in used if t.first <= each.first <= t.last] for each in used)
@@ -137,7 +137,7 @@ def most_at_once(tiles: Iterable[Tile]) -> list[Tile]:
 
 def lifetimes_in(
     kernel: tirx.For, capability: GpuCapability, *, through_loops: bool = True
-) -> list[Tile]:
+) -> list[LiveTile]:
     """The shared tiles of a kernel, with when each is in use.
 
     A tile that a group of threads uses is in use all the time: what the others do meanwhile is not
@@ -154,14 +154,14 @@ class _Region:
     """A loop, or what some threads do alone: one in time for the tiles that are used in it."""
 
     diverges: bool
-    tiles: list[Tile] = field(default_factory=list)
+    tiles: list[LiveTile] = field(default_factory=list)
 
 
 class _Lifetimes:
     def __init__(self, kernel: tirx.For, capability: GpuCapability, *, through_loops: bool) -> None:
-        self.tiles: list[Tile] = []
+        self.tiles: list[LiveTile] = []
         self._capability = capability
-        self._by_buffer: dict[ir.Var, Tile] = {}
+        self._by_buffer: dict[ir.Var, LiveTile] = {}
         self._aliases = Aliases()
         self._time = 0
         self._groups = Regions()
@@ -214,7 +214,7 @@ class _Lifetimes:
         if is_shared(buffer_of(node)):
             size = allocated_bytes(buffer_of(node), self._capability)
             alignment = alignment_of(buffer_of(node), self._capability)
-            tile = Tile(buffer_of(node), size, alignment, len(self._around))
+            tile = LiveTile(buffer_of(node), size, alignment, len(self._around))
             if is_mbarrier(buffer_of(node)):  # initialised once: nothing else may lie there
                 tile.first, tile.last = 0, sys.maxsize
             self._by_buffer[buffer_of(node)] = tile

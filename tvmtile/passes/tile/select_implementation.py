@@ -170,7 +170,7 @@ def with_implementation(op: TileOp, context: LoweringContext) -> TileOp:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ImplementationChoice:
     """What implements an operator of a kernel."""
 
     location: SourceLocation | None
@@ -190,7 +190,7 @@ class Choice:
         return "\n".join([head, *(f"    not {v}: {reason}" for v, reason in self.declined)])
 
 
-class Choices(tuple[Choice, ...]):
+class Choices(tuple[ImplementationChoice, ...]):
     """The choices of a kernel in the order of its program; printed, a table."""
 
     __slots__ = ()
@@ -214,7 +214,7 @@ def choices_of(func: tirx.PrimFunc) -> Choices:
 class _Collect(TileOperators):
     def __init__(self, target: Target) -> None:
         super().__init__(target)
-        self.found: list[Choice] = []
+        self.found: list[ImplementationChoice] = []
 
     def rewritten(self, op: TileOp, context: LoweringContext, node: tirx.Evaluate) -> tirx.Stmt:
         chosen = implementation_of(op, context.kind)
@@ -222,6 +222,8 @@ class _Collect(TileOperators):
         if chosen is not None and written:
             declined = declined_before(op, context, chosen, lacking=False)
             operand = buffer_of(written[0]).name
-            choice = Choice(context.location, op.name, operand, chosen.variant, tuple(declined))
+            choice = ImplementationChoice(
+                context.location, op.name, operand, chosen.variant, tuple(declined)
+            )
             self.found.append(choice)
         return node

@@ -22,7 +22,7 @@ from tvmtile.ir.spans import first_location
 from tvmtile.ir.threads import WARPGROUP, group_of_region
 from tvmtile.passes.tile.pipelining import BlockMemory, warn_of_fewer_stages
 from tvmtile.passes.tile.plan_pipeline import MOST_STAGES
-from tvmtile.passes.tile.select_implementation import Choice
+from tvmtile.passes.tile.select_implementation import ImplementationChoice
 from tvmtile.passes.tile.specialization import (
     CrossIterationOverlap,
     RoleRegisters,
@@ -77,14 +77,14 @@ def WarpSpecialize(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return with_kernels(func, lambda kernel: _specialized(kernel, target, capability, limit))
 
 
-def roles_of(func: tirx.PrimFunc) -> list[Choice]:
+def roles_of(func: tirx.PrimFunc) -> list[ImplementationChoice]:
     """Whether the pipelined loops of a function are split, and why not; nothing where none ever is."""
     target = target_of(func)
     capability = gpu(target)
     if capability is None or not capability.has_bulk_copies:
         return []
     is_off = func.attrs is not None and func.attrs.get(ONE_ROLE, False)
-    found: list[Choice] = []
+    found: list[ImplementationChoice] = []
     for kernel in kernels_of(func):
         loops = pipelined_loops_in(kernel)
         try:
@@ -102,7 +102,9 @@ def roles_of(func: tirx.PrimFunc) -> list[Choice]:
         except Unsuitable as why:
             outcomes = [("one role", (("two roles", str(why)),))] * len(loops)
         found += [
-            Choice(first_location(loop), "Pipelined", loop.loop_var.name, chosen, declined)
+            ImplementationChoice(
+                first_location(loop), "Pipelined", loop.loop_var.name, chosen, declined
+            )
             for loop, (chosen, declined) in zip(loops, outcomes, strict=True)
         ]
     return found

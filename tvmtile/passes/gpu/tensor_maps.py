@@ -1,4 +1,4 @@
-"""EncodeTensorMaps: the host makes the tensor maps that a kernel uses, before it launches it."""
+"""EncodeTensorMaps and CacheTensorMaps: the host makes the tensor maps that a kernel takes."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import is_buffer_var, mapped, nodes_in
+from tvmtile.codegen.kept_maps import keep_name, kept_maps, recall_name
+from tvmtile.codegen.names import in_c
 from tvmtile.errors import InvalidOperand, SourceLocation
 from tvmtile.ir.alignment import failure_without_elements, origins
 from tvmtile.ir.conditions import conjuncts
 from tvmtile.ir.divisions import DIVISIONS, is_division
-from tvmtile.ir.kernels import is_kernel, statements_of, with_body
+from tvmtile.ir.kernels import importing_llvm, is_kernel, statements_of, with_body
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import defined_in, reads_no_memory, seq, variables_of
 from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.spans import location_of
-from tvmtile.ir.tensor_maps import ENCODER, TensorMap, tensor_map_of
+from tvmtile.ir.tensor_maps import ENCODER, TensorMap, is_encoder, tensor_map_of
 
 
 @prim_func_pass("EncodeTensorMaps", requires=(Property.NO_TILE_OPERATORS,))
@@ -154,3 +156,29 @@ def _encoded(made_of: TensorMap, tensor: str, number: int) -> tuple[ir.Var, list
     if has_elements is not None:
         encode = tirx.IfThenElse(has_elements, encode, None)
     return var, [tirx.Bind(var, memory), encode]
+
+
+@prim_func_pass("CacheTensorMaps", requires=(Property.NO_TILE_OPERATORS,))
+def CacheTensorMaps(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Look for a map that an earlier launch has encoded before it is encoded.
+
+    What the map is made of is compared: the tensor's address and all numbers that differ between calls.
+    A kernel gets its maps by value, so that a launch that waits in a stream or a graph has its own.
+    """
+    texts: list[str] = []
+    name = in_c(str(func.attrs["global_symbol"]))
+
+    def kept(stmt: tirx.Evaluate) -> tirx.Stmt:
+        call = stmt.value
+        if not is_encoder(call):
+            return stmt
+        _, memory, _, _, data, *numbers = call.args
+        unknown = [number.astype("int64") for number in numbers if constant(number) is None]
+        site = f"{name}_{len(texts)}"
+        texts.append(kept_maps(site, len(unknown)))
+        found = tirx.call_extern("int32", recall_name(site), memory, data, *unknown)
+        keep = tirx.call_extern("int32", keep_name(site), memory, data, *unknown)
+        return tirx.IfThenElse(found == 0, seq([stmt, tirx.Evaluate(keep)]), None)
+
+    body = mapped(func.body, (tirx.Evaluate, kept))
+    return with_body(func, importing_llvm(body, texts)) if texts else func
