@@ -121,7 +121,7 @@ _LOWER = (
     _cuda(P.EncodeTensorMaps),  # the host describes tensors to copies of boxes
 )
 _DISTRIBUTE = (
-    P.VersionParallelNests,  # conditions that hold for whole tiles are decided before their loops
+    P.VersionNests,  # conditions that hold for whole tiles are decided before their loops
     P.InsertBoundsGuards,  # accesses outside of a tensor read zero and write nothing
     _llvm(P.LowerCudaFunctions),  # CUDA's own functions, called by name, work here
     _llvm(P.LowerElementOp),  # operators on single elements become instructions and calls

@@ -213,10 +213,10 @@ def test_a_wrong_fill_is_found(monkeypatch, tmp_path):
 
 
 def test_a_guard_that_is_off_by_one_is_found(monkeypatch, tmp_path):
-    from tvmtile.passes.memory import insert_bounds_guards, nest_bounds
+    from tvmtile.passes.nests import insert_bounds_guards, ranges
 
-    within_axis = nest_bounds.within_axis
-    for module in (insert_bounds_guards, nest_bounds):
+    within_axis = ranges.within_axis
+    for module in (insert_bounds_guards, ranges):
         monkeypatch.setattr(
             module, "within_axis", lambda low, high, extent: within_axis(low, high - 1, extent)
         )

@@ -104,6 +104,13 @@ def constant(value: Index) -> int | None:
     return literal(_OF_THREAD.analyzer.simplify(value))
 
 
+def ends_of(index: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
+    """The first and the last index of the lanes of an access."""
+    if type(index) is tirx.Ramp:
+        return index.base, index.base + (index.lanes - 1) * index.stride
+    return index, index
+
+
 def offset_in_memory(buffer: ir.Var, indices: Sequence[ir.Expr]) -> ir.Expr:
     """The number of elements before one of a buffer, in memory."""
     strides = buffer.ty.strides

@@ -45,7 +45,6 @@ from tvmtile.passes.legalize.separate_remainders import SeparateRemainders
 from tvmtile.passes.legalize.spill_nested_lets import SpillNestedLets
 from tvmtile.passes.lower_tile_programs import LowerTilePrograms
 from tvmtile.passes.memory.flatten_shared import FlattenShared
-from tvmtile.passes.memory.insert_bounds_guards import InsertBoundsGuards
 from tvmtile.passes.memory.placement import (
     PlaceMemoryOnCpu,
     PlaceMemoryOnCuda,
@@ -54,6 +53,8 @@ from tvmtile.passes.memory.placement import (
 )
 from tvmtile.passes.memory.shared_layouts import LayOutSharedTiles
 from tvmtile.passes.memory.sink_shared_allocations import SinkSharedAllocations
+from tvmtile.passes.nests.insert_bounds_guards import InsertBoundsGuards
+from tvmtile.passes.nests.version_nests import VersionNests
 from tvmtile.passes.target.call_imported_functions import CallImportedFunctions
 from tvmtile.passes.target.lower_cuda_functions import LowerCudaFunctions
 from tvmtile.passes.target.lower_element_op import LowerElementOp
@@ -83,7 +84,6 @@ from tvmtile.passes.tile.split_reducers import SplitReducers
 from tvmtile.passes.tile.stage_overlapping_copies import StageOverlappingCopies
 from tvmtile.passes.tile.structure_exits import StructureExits
 from tvmtile.passes.tile.sum_before_scaling import SumBeforeScaling
-from tvmtile.passes.tile.version_parallel_nests import VersionParallelNests
 from tvmtile.passes.tile.warp_specialize import WarpSpecialize
 from tvmtile.passes.unrolling import DeferUnrolling, LimitUnrolling, PlanUnrolling
 
@@ -164,7 +164,7 @@ __all__ = [
     "SwizzleBlockIdx",
     "Verifier",
     "Verify",
-    "VersionParallelNests",
+    "VersionNests",
     "WarpSpecialize",
 ]
 
@@ -218,7 +218,8 @@ _MOVED = {
     "StoreNames": "SpillNestedLets",
     "StoreNamesOnCpu": "SpillNestedLets",
     "SwizzleShared": "LayOutSharedTiles",
-    "UnswitchConditions": "VersionParallelNests",
+    "UnswitchConditions": "VersionNests",
+    "VersionParallelNests": "VersionNests",
     "WidenIndices": "LegalizeIndices",
     "WidenTruthValuesOnCpu": "LegalizeOperations",
     "WrapUnsignedOnCpu": "LegalizeOperations",

@@ -13,7 +13,7 @@ from tvm.sym import ConstIntBound, ProofStrength
 from tvmtile._tvm import buffer_of, indices_of, mapped, ranges_of
 from tvmtile.ir.asynchronous import issued
 from tvmtile.ir.calls import is_if_then_else
-from tvmtile.ir.operands import constant, describe
+from tvmtile.ir.operands import constant, describe, ends_of
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.scoped_rewriter import ScopedRewriter
 
@@ -227,10 +227,3 @@ class Bounds(ScopedRewriter):
         """Tell whether an index is outside; under conditions that exclude each other, nothing is."""
         may_be = self.analyzer.const_int_bound(excess).max_value >= 0
         return may_be and self.analyzer.can_prove(excess >= 0)
-
-
-def ends_of(index: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
-    """The first and the last index of the lanes of an access."""
-    if type(index) is tirx.Ramp:
-        return index.base, index.base + (index.lanes - 1) * index.stride
-    return index, index

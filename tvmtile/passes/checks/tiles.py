@@ -14,13 +14,12 @@ from tvmtile.analysis.accesses import Access, accesses_of, kernels_of, let_value
 from tvmtile.errors import InvalidOperand, NestingError, OutOfBounds, SourceLocation, warn
 from tvmtile.ir.calls import is_if_then_else, takes_address
 from tvmtile.ir.kernels import is_loop_exit, is_parallel
-from tvmtile.ir.operands import constant, describe
+from tvmtile.ir.operands import constant, describe, ends_of
 from tvmtile.ir.operators import operators_in
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import contains, has_effect, substitute
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_global
 from tvmtile.ir.spans import location_of
-from tvmtile.passes.checks.bounds import ends_of
 
 _MOST_HELD_WHOLE = 64
 """Elements of a fragment that a thread may well hold all of, in registers."""

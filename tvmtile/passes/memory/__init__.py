@@ -1,8 +1,7 @@
-"""Where tiles lie: layouts of shared tiles, placement, guards, flat indices.
+"""Where tiles lie: layouts of shared tiles, placement, flat indices.
 
 In: tiles with scopes and layouts. Out: arrays of registers, of a block's shared memory and of the
 host (`placement`); tiles whose lifetimes do not overlap share memory where it would not suffice
 (`shared_memory`). Before that `shared_layouts` says where the elements of shared tiles lie, by what
-implementations and users want of them. Accesses that may lie outside of a tensor are guarded here, too
-(`nest_bounds`).
+implementations and users want of them.
 """

@@ -13,13 +13,13 @@ from tvmtile._tvm import buffer_of, indices_of, is_buffer_var, nodes_in
 from tvmtile.ir.calls import takes_address
 from tvmtile.ir.extents import assume_extents_nonnegative
 from tvmtile.ir.kernels import bound_target, is_kernel, is_parallel, with_body
-from tvmtile.ir.operands import origin_of
+from tvmtile.ir.operands import ends_of, origin_of
 from tvmtile.ir.operators import TileOp, operator_of, operators_in
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, has_effect, seq, with_fresh_variables
 from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.scopes import is_global
-from tvmtile.passes.memory.nest_bounds import Index, NestBounds, within_axis
+from tvmtile.passes.nests.ranges import Index, NestBounds, within_axis
 
 
 @prim_func_pass(
@@ -54,9 +54,7 @@ def _safe_values_of(func: tirx.PrimFunc) -> dict[ir.Var, ir.Expr]:
 
 def _tensors_of(func: tirx.PrimFunc) -> set[ir.Var]:
     """The tensors in global memory: parameters, their views, and targets of pointers."""
-    declared = [
-        buffer_of(node) for node in nodes_in(func.body, (tirx.DeclBuffer, tirx.AllocBuffer))
-    ]
+    declared = map(buffer_of, nodes_in(func.body, (tirx.DeclBuffer, tirx.AllocBuffer)))
     return {*filter(is_buffer_var, func.params), *filter(is_global, declared)}
 
 
@@ -69,9 +67,8 @@ class _Guard(ScopedRewriter):
         self._tensors = tensors
         self._outside = outside
         self._in_kernel = False
-        self._in_nest = False
         self._is_innermost = True  # no loop that moves tiles stands beside
-        self._inside: list[Index] = []  # of the nest that runs where all of it lies inside
+        self._inside: list[Index] | None = None  # in a nest: what is known to lie inside
 
     # Loops: an elementwise nest is versioned as a whole ---------------------------------------
 
@@ -81,29 +78,29 @@ class _Guard(ScopedRewriter):
             result = self._visit_body(loop)
             self._in_kernel = False
             return result
-        if not self._in_kernel or self._in_nest or loop.thread_binding is not None:
+        if not self._in_kernel or self._inside is not None or loop.thread_binding is not None:
             return super().visit_for(loop)
         if not is_parallel(loop):
             return self._visit_body(loop)
         if not self._is_innermost:
-            return self._visit_nest(loop)
+            return self._visit_nest(loop, [])
         found = NestBounds(self._tensors, self.analyzer)
-        conditions = found.of(loop)
-        if not conditions:
-            return self._inside_nest(loop, found.inside)
-        guarded = self._visit_nest(loop)
-        if self._exclude_each_other(conditions):
+        found.rewrite(loop)
+        if not found.conditions:
+            return self._visit_nest(loop, found.inside)
+        guarded = self._visit_nest(loop, [])
+        if self._exclude_each_other(found.conditions):
             return guarded
-        inside = tirx.all(*conditions)
+        inside = tirx.all(*found.conditions)
         with self.assuming(inside):
-            plain = self._inside_nest(loop, found.inside)
+            plain = self._visit_nest(loop, found.inside)
         return tirx.IfThenElse(inside, with_fresh_variables(plain), guarded)
 
-    def _inside_nest(self, loop: tirx.For, inside: list[Index]) -> tirx.Stmt:
+    def _visit_nest(self, loop: tirx.For, inside: list[Index]) -> tirx.Stmt:
         self._inside = inside
-        plain = self._visit_nest(loop)
-        self._inside = []
-        return plain
+        result = super().visit_for(loop)
+        self._inside = None
+        return result
 
     def _exclude_each_other(self, conditions: list[ir.Expr]) -> bool:
         """Tell whether conditions are known not to hold together: a tile is larger than its tensor."""
@@ -133,58 +130,55 @@ class _Guard(ScopedRewriter):
 
         return contains(body, tirx.For, is_loop)
 
-    def _visit_nest(self, loop: tirx.For) -> tirx.Stmt:
-        self._in_nest = True
-        result = super().visit_for(loop)
-        self._in_nest = False
-        return result
-
     # Single accesses ---------------------------------------------------------------------------
 
     def visit_load(self, node: ir.TensorLoad) -> ir.Expr:
         load = self.descend(node)
-        bindings, indices = _effects_once(indices_of(load))
-        if self._condition(buffer_of(load), indices) is None:
+        buffer = buffer_of(load)
+        names, lanes = self._guards(buffer, indices_of(load))
+        if not lanes:
             return load
-        lanes = [self._guarded_load(buffer_of(load), lane) for lane in _lanes(indices)]
-        guarded = lanes[0] if len(lanes) == 1 else tirx.Shuffle(lanes, list(range(len(lanes))))
-        for var, index in reversed(bindings):
+        outside = self._outside.get(buffer, tirx.const(0, str(buffer.ty.dtype)))
+        values = []
+        for indices, inside in lanes:
+            value = tirx.BufferLoad(buffer, indices)
+            values.append(value if inside is None else tirx.if_then_else(inside, value, outside))
+        guarded = values[0] if len(lanes) == 1 else tirx.Shuffle(values, list(range(len(lanes))))
+        for var, index in reversed(names):
             guarded = tirx.Let(var, index, guarded)
         return guarded
 
-    def _guarded_load(self, buffer: ir.Var, indices: list[ir.Expr]) -> ir.Expr:
-        load = tirx.BufferLoad(buffer, indices)
-        condition = self._condition(buffer, indices)
-        outside = self._outside.get(buffer, tirx.const(0, str(buffer.ty.dtype)))
-        return load if condition is None else tirx.if_then_else(condition, load, outside)
-
     def visit_store(self, node: tirx.BufferStore) -> tirx.Stmt:
         store = self.descend(node)
-        bindings, indices = _effects_once(indices_of(store))
-        if self._condition(buffer_of(store), indices) is None:
+        buffer = buffer_of(store)
+        names, lanes = self._guards(buffer, indices_of(store))
+        if not lanes:
             return store
-        first: list[tirx.Stmt] = [tirx.Bind(var, index) for var, index in bindings]
-        lanes = _lanes(indices)
-        if len(lanes) == 1:
-            return seq([*first, self._guarded_store(store, store.value, lanes[0])])
-        vector = ir.Var("vector", store.value.ty)
-        first.append(tirx.Bind(vector, store.value))
-        return seq(
-            [
-                *first,
-                *(
-                    self._guarded_store(store, tirx.Shuffle([vector], [number]), lane)
-                    for number, lane in enumerate(lanes)
-                ),
-            ]
-        )
+        values = [store.value]
+        if len(lanes) > 1:
+            vector = ir.Var("vector", store.value.ty)
+            names.append((vector, store.value))
+            values = [tirx.Shuffle([vector], [number]) for number in range(len(lanes))]
+        statements: list[tirx.Stmt] = [tirx.Bind(var, value) for var, value in names]
+        for value, (indices, inside) in zip(values, lanes, strict=True):
+            stored = tirx.BufferStore(buffer, value, indices, span=store.span)
+            statements.append(stored if inside is None else tirx.IfThenElse(inside, stored, None))
+        return seq(statements)
 
-    def _guarded_store(
-        self, store: tirx.BufferStore, value: ir.Expr, indices: list[ir.Expr]
-    ) -> tirx.Stmt:
-        inside = tirx.BufferStore(buffer_of(store), value, indices, span=store.span)
-        condition = self._condition(buffer_of(store), indices)
-        return inside if condition is None else tirx.IfThenElse(condition, inside, None)
+    def _guards(self, buffer: ir.Var, indices: Sequence[ir.Expr]) -> tuple[list[Any], list[Any]]:
+        """Names for indices with effects; and the indices of each lane, with what must hold for it.
+
+        None of both, if the whole access certainly lies inside.
+        """
+        names, indices = _effects_once(indices)
+        inside = self._condition(buffer, indices)
+        if inside is None:
+            return [], []
+        *outer, last = indices
+        if not isinstance(last, tirx.Ramp):
+            return names, [(indices, inside)]
+        lanes = ([*outer, last.base + lane * last.stride] for lane in range(int(last.lanes)))
+        return names, [(lane, self._condition(buffer, lane)) for lane in lanes]
 
     def visit_evaluate(self, node: tirx.Evaluate) -> tirx.Stmt:
         op = operator_of(node)
@@ -215,14 +209,10 @@ class _Guard(ScopedRewriter):
 
     def _places_inside(self, op: TileOp) -> ir.Expr | None:
         """What must hold for all elements that an operator names to lie inside their tensors."""
-        conditions = [
-            condition
-            for operand in [*op.writes(), *op.reads()]
-            if (condition := self._condition(buffer_of(operand), origin_of(operand))) is not None
-        ]
-        if not conditions:
-            return None
-        return tirx.all(*conditions)
+        places = [*op.writes(), *op.reads()]
+        found = [self._condition(buffer_of(place), origin_of(place)) for place in places]
+        conditions = [condition for condition in found if condition is not None]
+        return tirx.all(*conditions) if conditions else None
 
     def _with_guarded_values(self, call: ir.Call, op: TileOp) -> ir.Call:
         """The call with its values guarded; an operand names a place and is not a load."""
@@ -240,25 +230,15 @@ class _Guard(ScopedRewriter):
         unproven = [
             part
             for axis, (index, extent) in enumerate(zip(indices, buffer.ty.shape, strict=True))
-            if not Index(buffer, axis, index).is_among(self._inside)
-            for part in within_axis(index, index, extent)
+            if not Index(buffer, axis, index).is_among(self._inside or [])
+            for part in within_axis(*ends_of(index), extent)
             if not self.analyzer.can_prove(part)
         ]
-        if not unproven:
-            return None
-        return tirx.all(*unproven)
+        return tirx.all(*unproven) if unproven else None
 
 
 def _is_address(node: ir.Call) -> bool:
     return takes_address(node) and isinstance(node.args[0], ir.TensorLoad)
-
-
-def _lanes(indices: list[ir.Expr]) -> list[list[ir.Expr]]:
-    """The indices of each element of an access: of one, or of the lanes of a vector."""
-    *outer, last = indices
-    if not isinstance(last, tirx.Ramp):
-        return [indices]
-    return [[*outer, last.base + lane * last.stride] for lane in range(int(last.lanes))]
 
 
 def _effects_once(indices: Sequence[ir.Expr]) -> tuple[list[tuple[ir.Var, Any]], list[Any]]:
