@@ -43,7 +43,7 @@ def _refused(what: str, function: str, failure: RaisedError) -> TileError:
 def loop_in_python(failure: RaisedError) -> TileError | None:
     """`for i in T.Parallel(n)` in a plain function, or any loop of the kernel in a comprehension."""
     loops_over_frame = re.match(
-        r"'\w+(Frame|Nest|Bound)' object is not iterable", str(failure.error)
+        r"'\w+(Frame|Nest|Loop)' object is not iterable", str(failure.error)
     )
     loops_over_value = "object cannot be interpreted as an integer" in str(failure.error)
     if not isinstance(failure.error, TypeError) or not (loops_over_frame or loops_over_value):
