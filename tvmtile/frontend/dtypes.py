@@ -11,13 +11,13 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import dtype_constructed
 from tvmtile.errors import InvalidOperand, UnsupportedDtype, import_optional
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
 
     DTypeLike: TypeAlias = str | type | torch.dtype | np.dtype[Any]
@@ -216,9 +216,11 @@ def cast(value: Any, dtype: DTypeLike) -> Any:
 
 _LARGEST = {
     dtype: float(tirx.max_value(dtype).value)
-    for dtype in ("float16", "float8_e4m3fn", "float8_e5m2")
+    for dtype in ("float16", "float32", "float8_e4m3fn", "float8_e5m2")
 }
+_LARGEST["bfloat16"] = 2.0**128 - 2.0**120  # TVM has that of float32
 _INFINITE = {"float16": 65520.0, "float8_e5m2": 61440.0}
+_INFINITE |= {"bfloat16": 2.0**128 - 2.0**119, "float32": 2.0**128 - 2.0**103}
 """The least number that rounds to infinity."""
 
 
@@ -257,9 +259,23 @@ def _limited(number: float, dtype: str) -> float:
 def _number_of(value: Any) -> float | None:
     """The number that a constant is, also one that was converted; None of anything else."""
     if isinstance(value, tirx.IntImm | tirx.FloatImm):
-        return float(value.value)
-    keeps = isinstance(value, tirx.Cast) and str(value.ty.dtype) in ("float32", "float64", "int64")
-    return _number_of(value.value) if keeps else None
+        number = float(value.value)
+    elif isinstance(value, tirx.Cast) and (found := _number_of(value.value)) is not None:
+        number = found
+    else:
+        return None
+    dtype = str(value.ty.dtype)
+    if dtype in ("float64", "int64") or isinstance(value, tirx.IntImm):
+        return number
+    return _rounded(number, dtype) if dtype in _LARGEST else None
+
+
+def _rounded(number: float, dtype: str) -> float:
+    """The float of a dtype that is nearest to a number."""
+    import ml_dtypes  # noqa: F401 - numpy has narrow floats from it
+
+    with np.errstate(over="ignore"):
+        return float(np.float64(_limited(number, dtype)).astype(dtype))
 
 
 def with_kept_bits(value: ir.Expr, wanted: DType) -> ir.Expr:
