@@ -44,14 +44,13 @@ from tvmtile.passes.legalize.prevent_let_inlining import PreventLetInlining
 from tvmtile.passes.legalize.separate_remainders import SeparateRemainders
 from tvmtile.passes.legalize.spill_nested_lets import SpillNestedLets
 from tvmtile.passes.lower_tile_programs import LowerTilePrograms
-from tvmtile.passes.memory.flatten_shared import FlattenShared
 from tvmtile.passes.memory.placement import (
     PlaceMemoryOnCpu,
     PlaceMemoryOnCuda,
     PlaceMemoryOnGpu,
     PlanSharedMemory,
 )
-from tvmtile.passes.memory.shared_layouts import LayOutSharedTiles
+from tvmtile.passes.memory.shared_layouts import FlattenShared, LayOutSharedTiles
 from tvmtile.passes.memory.sink_shared_allocations import SinkSharedAllocations
 from tvmtile.passes.nests.insert_bounds_guards import InsertBoundsGuards
 from tvmtile.passes.nests.version_nests import VersionNests

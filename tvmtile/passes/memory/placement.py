@@ -6,7 +6,7 @@ share it where they must, and PlaceMemoryOnCuda asks for more than a kernel may 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
@@ -65,19 +65,26 @@ def PlaceMemoryOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
         for tensor, alignment in least_alignments(func, func.params).items()
     }
 
-    def place(var: ir.Var) -> ir.Var:
-        if not is_buffer_var(var):
-            return var
-        if var not in placed and not is_global(var):
-            placed[var] = retyped(var, scope="global")
-        return placed.get(var, var)
-
+    place = _in_scope(lambda var: None if is_global(var) else "global", placed)
     body = mapped(func.body, (ir.Var, place), ((tirx.For, tirx.While), _allocated_in_front))
     params = [placed.get(param, param) for param in func.params]
     if not any(is_buffer_var(param) for param in params):
         # TVM takes the device from a tensor; its pool of workspaces asks for it.
         body = tirx.AttrStmt(ir.StringImm("default"), "device_id", tirx.const(0, "int32"), body)
     return tirx.PrimFunc(params, body, func.ret_type, func.attrs, func.span)
+
+
+def _in_scope(
+    scope: Callable[[ir.Var], str | None], placed: dict[ir.Var, ir.Var]
+) -> Callable[[ir.Var], ir.Var]:
+    """What replaces buffers: as `placed` has them, else by one in another scope, if there is one."""
+
+    def place(var: ir.Var) -> ir.Var:
+        if is_buffer_var(var) and var not in placed and (other := scope(var)) is not None:
+            placed[var] = retyped(var, scope=other)
+        return placed.get(var, var)
+
+    return place
 
 
 def _allocated_in_front(loop: tirx.For | tirx.While) -> tirx.Stmt:
@@ -116,7 +123,8 @@ def PlaceMemoryOnGpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     warns. The size of shared tiles is fixed when a kernel is compiled.
     """
     placer = _Placer(func.body)
-    return with_body(func, mapped(placer.rewrite(func.body), (ir.Var, placer.placed)))
+    place = _in_scope(lambda var: _SCOPES_ON_GPU.get(var.ty.storage_scope), placer.arrays)
+    return with_body(func, mapped(placer.rewrite(func.body), (ir.Var, place)))
 
 
 _SCOPES_ON_GPU = {"shared.dyn": "shared", "local.var": "local"}
@@ -126,18 +134,10 @@ class _Placer(ScopedRewriter):
     def __init__(self, body: tirx.Stmt) -> None:
         super().__init__()
         self._launch: Launch | None = None
-        self._arrays: dict[ir.Var, ir.Var] = {}
+        self.arrays: dict[ir.Var, ir.Var] = {}
         self._layouts: dict[ir.Var, FragmentLayout] = {}
         for allocation in nodes_in(body, tirx.AllocBuffer):
             self._note(allocation)
-
-    def placed(self, var: ir.Var) -> ir.Var:
-        """The array that a tile becomes; anything else stays what it is."""
-        if is_buffer_var(var) and var not in self._arrays:
-            scope = _SCOPES_ON_GPU.get(var.ty.storage_scope)
-            if scope is not None:
-                self._arrays[var] = retyped(var, scope=scope)
-        return self._arrays.get(var, var)
 
     def _note(self, alloc: tirx.AllocBuffer) -> None:
         fragment = buffer_of(alloc)
@@ -156,7 +156,7 @@ class _Placer(ScopedRewriter):
             )
         in_matrices = fragment.ty.storage_scope == SIMDGROUP_SCOPE
         self._layouts[fragment] = layout
-        self._arrays[fragment] = tirx.decl_buffer(
+        self.arrays[fragment] = tirx.decl_buffer(
             (layout.registers * (WARP_SIZE if in_matrices else 1),),
             str(fragment.ty.dtype),
             name=fragment.name,
@@ -171,7 +171,7 @@ class _Placer(ScopedRewriter):
     def visit_store(self, node: tirx.BufferStore) -> tirx.Stmt:
         if buffer_of(node) not in self._layouts:
             return self.descend(node)
-        array = self._arrays[buffer_of(node)]
+        array = self.arrays[buffer_of(node)]
         value = self.mutate(node.value)
         register = self._register(buffer_of(node), indices_of(node))
         if array.ty.storage_scope == SIMDGROUP_SCOPE:
@@ -181,7 +181,7 @@ class _Placer(ScopedRewriter):
     def visit_load(self, node: ir.TensorLoad) -> ir.Expr:
         if buffer_of(node) not in self._layouts:
             return self.descend(node)
-        array = self._arrays[buffer_of(node)]
+        array = self.arrays[buffer_of(node)]
         register = self._register(buffer_of(node), indices_of(node))
         if array.ty.storage_scope == SIMDGROUP_SCOPE:
             return element_of(array, register)
@@ -328,7 +328,6 @@ def _with_arena(kernel: tirx.For, capability: GpuCapability) -> tirx.For:
         scope="shared.dyn",
         data_alignment=largest if largest > capability.shared_alignment else -1,
     )
-    dynamic: dict[ir.Var, ir.Var] = {}
 
     def part(node: tirx.AllocBuffer) -> tirx.Stmt:
         if buffer_of(node) not in offsets:
@@ -337,15 +336,11 @@ def _with_arena(kernel: tirx.For, capability: GpuCapability) -> tirx.For:
         data = T.ptr_byte_offset(arena.data, offsets[buffer_of(node)], dtype)
         return tirx.DeclBuffer(buffer_of(node), data=data)
 
-    def place(var: ir.Var) -> ir.Var:
-        if not is_buffer_var(var) or not is_shared(var) or var.same_as(arena):
-            return var
-        if var not in dynamic:
-            dynamic[var] = retyped(var, scope="shared.dyn")
-        return dynamic[var]
+    def scope(var: ir.Var) -> str | None:
+        return "shared.dyn" if is_shared(var) and not var.same_as(arena) else None
 
     parts = mapped(Launch(kernel).body, (tirx.AllocBuffer, part))
-    body = mapped(parts, (ir.Var, place))
+    body = mapped(parts, (ir.Var, _in_scope(scope, {})))
     return with_launch_body(kernel, seq([tirx.AllocBuffer(arena), body]))
 
 
