@@ -76,8 +76,7 @@ CHECKS: tuple[Any, ...] = (
 _NORMALIZE = (
     P.NormalizeSignature,  # tensors have axes, extents are bound, views are declared in kernels
     P.LegalizeExpressions,  # nothing that simplifies changes what expressions mean
-    P.NameDivisions,  # divisions by run-time values are named
-    P.LimitNames,  # names do not grow beyond measure where their values stand for them
+    P.NormalizeBinds,  # run-time divisions have names, and no name stands for too large a value
     P.SumBeforeScaling,  # what a loop adds with one scale is scaled once, behind the loop
     P.NormalizeOperands,  # operands of tile operators become explicit regions
     P.PackFloats,  # floats of 4 bits lie in pairs in bytes

@@ -62,13 +62,12 @@ from tvmtile.passes.target.lower_narrow_floats import (
     LowerNarrowFloatsOnCuda,
     LowerNarrowFloatsOnMetal,
 )
-from tvmtile.passes.target.name_divisions import NameDivisions
 from tvmtile.passes.tile.elide_shared_staging import ElideSharedStaging
 from tvmtile.passes.tile.find_groups import FindGroups
 from tvmtile.passes.tile.hoist_assumptions import HoistAssumptions
 from tvmtile.passes.tile.inject_pipeline import InjectPipeline
-from tvmtile.passes.tile.limit_names import LimitNames
 from tvmtile.passes.tile.lower_tile_op import LowerTileOp
+from tvmtile.passes.tile.normalize_binds import NormalizeBinds
 from tvmtile.passes.tile.normalize_operands import NormalizeOperands
 from tvmtile.passes.tile.order_iterations import OrderIterations
 from tvmtile.passes.tile.pack_floats import PackFloats
@@ -120,7 +119,6 @@ __all__ = [
     "LegalizeIndices",
     "LegalizeMemoryOnCpu",
     "LegalizeOperations",
-    "LimitNames",
     "LimitUnrolling",
     "LowerAsyncWork",
     "LowerCudaFunctions",
@@ -132,7 +130,7 @@ __all__ = [
     "LowerThreadLocalTileOps",
     "LowerTileOp",
     "LowerTilePrograms",
-    "NameDivisions",
+    "NormalizeBinds",
     "NormalizeOperands",
     "NormalizeSignature",
     "OrderIterations",
@@ -199,6 +197,7 @@ _MOVED = {
     "KeepTruncations": "LegalizeExpressions",
     "LeaveUnrolling": "DeferUnrolling",
     "Legalize": "NormalizeOperands",
+    "LimitNames": "NormalizeBinds",
     "LimitShifts": "LegalizeIndices",
     "LoadFirst": "BatchGlobalLoads",
     "LocateAssertionsOnCpu": "LegalizeExpressions",
@@ -208,6 +207,7 @@ _MOVED = {
     "LowerIntegerCastsOnCuda": "LegalizeOperations",
     "LowerMathOnCpu": "LegalizeOperations",
     "LowerWaitsOnCuda": "LegalizeOperations",
+    "NameDivisions": "NormalizeBinds",
     "OwnFragments": "PrivatizeFragments",
     "PadSharedRows": "LayOutSharedTiles",
     "PlaceFragments": "PlaceMemoryOnGpu",

@@ -1,4 +1,4 @@
-"""NameDivisions, PreventLetInlining: costly values are computed once, and programs don't grow."""
+"""NormalizeBinds, PreventLetInlining: costly values are computed once, and programs don't grow."""
 
 from __future__ import annotations
 
