@@ -35,6 +35,8 @@ mbarrier
     NVIDIA's barrier in shared memory: threads arrive at it and copies complete on it, in phases.
 nest
     Elementwise loops whose iterations have no order, before they are distributed.
+once
+    By the block, not by each of its threads.
 opaque
     Written so that TVM or LLVM does not look into it; costs nothing.
 parity
