@@ -112,7 +112,7 @@ def test_on_the_runtime_alone(library, printing):
     assert float(total) == expected(np.arange(16, dtype=np.float32).reshape(2, 8), 2.0).sum()
     ours = [
         "tvmtile",
-        *(f"tvmtile.{name}" for name in ("_loading", "_plugin", "errors", "library")),
+        *(f"tvmtile.{name}" for name in ("_loading", "_plugin", "compat", "errors", "library")),
     ]
     assert modules.split() == ours
     assert "[0. 1. 2. 3.]" in "".join(shown)

@@ -7,7 +7,7 @@ hints = carver.MatmulTemplate(M=4096, N=4096, K=4096).with_arch(carver.CUDA()).r
 `@tvmtile.autotune(configs="auto")` asks for them itself.
 """
 
-import sys
+from importlib import import_module
 
 from tvmtile.carver.devices import (
     CDNA,
@@ -30,7 +30,7 @@ from tvmtile.carver.templates import (
 )
 
 arch, roller, template = (
-    sys.modules[f"{__name__}.{path}"] for path in ("arch", "roller", "template")
+    import_module(f"{__name__}.{path}") for path in ("arch", "roller", "template")
 )
 
 __all__ = [

@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 import sys
 import types
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 
 PATHS = {
     "carver.arch": "tvmtile.carver.devices",
@@ -57,15 +59,31 @@ class _Module(types.ModuleType):
 
         raise no_attribute(path if path == "env" else "tvmtile", self, name)
 
+    def __setattr__(self, name: str, value: object) -> None:
+        # Python says so of a submodule: `engine.lower` stays the function, though there is a module.
+        if not isinstance(value, _Module):
+            super().__setattr__(name, value)
+
     def __dir__(self) -> list[str]:
         source = PATHS[self.__name__.removeprefix("tvmtile.")]
         return [] if source is None else dir(importlib.import_module(source))
 
 
+class _Finder(MetaPathFinder, Loader):
+    """Makes these modules, which are packages: of another submodule Python says that there is none."""
+
+    def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
+        is_ours = name.startswith("tvmtile.") and name.removeprefix("tvmtile.") in PATHS
+        return ModuleSpec(name, self, is_package=True) if is_ours else None
+
+    def create_module(self, spec: ModuleSpec) -> types.ModuleType:
+        source = PATHS[spec.name.removeprefix("tvmtile.")]
+        return _Module(spec.name, f"`{source or 'submodules'}`, under TileLang's name.")
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        pass
+
+
 def install() -> None:
-    """Let TileLang's module paths be imported; what they name is loaded when it is asked for."""
-    for path, source in PATHS.items():
-        name = f"tvmtile.{path}"
-        module = _Module(name, f"`{source or 'submodules'}`, under TileLang's name.")
-        module.__path__ = []  # a package: of another submodule Python says that there is none
-        sys.modules[name] = module
+    """Let TileLang's module paths be imported, where no other module has the name."""
+    sys.meta_path.append(_Finder())
