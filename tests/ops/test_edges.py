@@ -20,8 +20,9 @@ from tests.examples.test_examples import load  # noqa: F401 - a fixture
 from tests.gpu.machine import HAS_GPU
 from tvmtile import ops
 from tvmtile.errors import TileWarning
+from tvmtile.jit.following import chosen_target
 from tvmtile.ops import kernels, programs, torch_attention, torch_matmul, torch_rows
-from tvmtile.target import resolve
+from tvmtile.target import capabilities, resolve
 
 
 @sdpa_kernel(SDPBackend.MATH)  # the gradients of the others add a logarithm to the largest score
@@ -168,6 +169,10 @@ def test_rows_at_the_edges(target, operator, dtype):
     rows = ROWS(DTYPES[dtype])
     if "norm" in operator:  # what is left of squares that overflow is anybody's choice
         rows = {name: row for name, row in rows.items() if not _overflows(row)}
+    if (target, dtype) == ("llvm", "bfloat16") and "vdpbf16ps" in capabilities.cpu(
+        resolve("llvm")
+    ).dots:
+        del rows["subnormals"]  # which such a product takes for 0
     x = torch.stack(list(rows.values())).to(DEVICES.get(target)).requires_grad_()
     wide = x.detach().cpu().double().requires_grad_()
     expected = theirs(wide)
