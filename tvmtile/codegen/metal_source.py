@@ -20,11 +20,6 @@ _CALLBACK = "tvm_callback_metal_compile"  # TVM calls it with the source of each
 _SCALARS = "char|uchar|half|bfloat|short|ushort|int|uint|float|long|ulong"
 
 _UNION = "union __TVMArgUnion {\n int v_int[2];\n};\n"
-# A scalar of less than 32 bits is read as a member of this union that TVM does not declare.
-_WHOLE_UNION = (
-    "union __TVMArgUnion {\n int v_int[2];\n bool v_bool;\n char v_char;\n uchar v_uchar;\n"
-    " short v_short;\n ushort v_ushort;\n half v_half;\n};\n"
-)
 
 _CAST = re.compile(r"\(thread \w+\s*\*\)\(*(?!thread\b)(\w+)")
 _ARRAY = re.compile(
@@ -47,8 +42,7 @@ def complete(source: str, threads: int | None = None) -> str:
     source = source.replace(UNROLL_NEXT + "();", '_Pragma("clang loop unroll(full)")')
     # Metal has no long long; its long has 64 bits.
     source = _LONG_LONG.sub(r"\1\2L", _aligned(with_functions(source)))
-    uses_members = "__TVMArgUnion" in source.replace(_UNION, "")
-    return source.replace(_UNION, _WHOLE_UNION if uses_members else "").strip() + "\n"
+    return source.replace(_UNION, "").strip() + "\n"  # no kernel has a scalar that is read by it
 
 
 def _aligned(source: str) -> str:
