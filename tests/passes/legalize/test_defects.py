@@ -34,6 +34,7 @@ NO_DEFECTS = {
     "kernels that ask for blocks on a multiprocessor": "asked for",
     "maxima and minima of bfloat16": "Metal's functions",
     "negations of integers": "ptxas; `extremes_of_negated_integers` shows it on a GPU",
+    "names of large expressions of integers": "LLVM gets it right, in minutes",
     "pointers of tensors that may share memory": "our own mark",
     "remainders by a divisor that may be -1": "the languages of GPUs",
     "remainders in indices of loads": "where LLVM does so changes from loop to loop",

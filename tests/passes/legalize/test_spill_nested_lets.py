@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import operator
+
 import numpy as np
 import pytest
 import torch
@@ -12,9 +15,11 @@ from tvm.script import tirx as S
 import tvmtile
 import tvmtile.language as T
 from tests.fuzz.run import _processor_time as processor_time
-from tvmtile._tvm import mapped, walk
+from tvmtile._tvm import mapped, nodes_in, walk
 from tvmtile.ir.rewriting import contains
 from tvmtile.passes import SpillNestedLets
+from tvmtile.pipeline import lowering_passes
+from tvmtile.target import parse
 
 
 @S.prim_func
@@ -166,3 +171,20 @@ def test_names_of_divisions_by_one_another_take_time_in_proportion():
     tvmtile.compile(main, target="llvm")(given, 100)
     assert processor_time() - start < 10
     assert given.tolist() == expected
+
+
+@pytest.mark.parametrize("combine", [operator.add, operator.mul])
+def test_large_expressions_of_integers_are_not_one_to_llvm(combine):
+    count = 350  # three parts of 100 have names
+
+    @T.prim_func
+    def main(A: T.Tensor((count,), "int32"), C: T.Tensor((1,), "int32")):
+        with T.Kernel(1):
+            C[0] = functools.reduce(combine, [A[i] for i in range(count)])
+
+    mod = ir.IRModule({"main": main.with_attr("global_symbol", "main")})
+    for step in lowering_passes(parse("llvm")):
+        mod = step(mod)
+    parts = [each for each in nodes_in(mod["main"].body, tirx.Bind) if each.var.name == "part"]
+    assert len(parts) == 3
+    assert all(isinstance(each.value, tirx.BitwiseXor) for each in parts)

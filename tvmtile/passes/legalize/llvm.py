@@ -9,7 +9,7 @@ from typing import Any
 from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import buffer_of, indices_of, mapped
+from tvmtile._tvm import buffer_of, indices_of, mapped, nodes_in
 from tvmtile.codegen.cpu_math import exp2_float32, exp_float32, tanh_float32
 from tvmtile.codegen.float_functions import NAMES
 from tvmtile.codegen.llvm_integers import divisor_function, wrapping_function
@@ -137,6 +137,26 @@ def _divisor(a: Any, b: Any, scope: Scope) -> Any:
     return tirx.call_pure_extern(dtype, name, a if may_be_least else tirx.const(0, dtype), b)
 
 
+_BITWISE = (tirx.BitwiseAnd, tirx.BitwiseOr, tirx.BitwiseXor)
+_REORDERED = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Max, tirx.Min, *_BITWISE)
+_MOST_REORDERED = 50
+"""With more of these operators a name is one that Python's large expressions are cut into."""
+
+
+def _opaque_part(bind: tirx.Bind, scope: Scope) -> tirx.Bind:
+    """A name of a large expression of integers, in an exclusive `or` with an unknown zero."""
+    if scope.launch is None or not _is_large(bind):
+        return bind
+    zero = scope.zeros.of(str(bind.value.ty.dtype))
+    return tirx.Bind(bind.var, bind.value ^ zero, bind.span)
+
+
+def _is_large(bind: tirx.Bind) -> bool:
+    value = bind.value
+    is_scalar = is_integer(value) and DataType(str(value.ty.dtype)).lanes == 1
+    return is_scalar and len(list(nodes_in(value, _REORDERED))) > _MOST_REORDERED
+
+
 def _divides(func: tirx.PrimFunc) -> bool:
     return contains(func.body, DIVISIONS, divides_integers)
 
@@ -262,6 +282,15 @@ OPERATIONS = (
 )
 
 MEMORY = (
+    Rule(
+        "names of large expressions of integers",
+        (tirx.Bind,),
+        _opaque_part,
+        "LLVM 22, its SLP vectoriser",
+        "it may take integers in any order, so a sum of sums is one: of 4,000 it takes minutes",
+        lambda func: contains(func.body, tirx.Bind, _is_large),
+        asks=True,
+    ),
     Rule(
         "stores of truncated integers",
         (tirx.BufferStore,),
