@@ -266,6 +266,30 @@ def constants_beyond_a_narrow_float(C: float32[8, 1, 4]):
 
 
 @program(
+    parameters={"dtype": ["float16", BRAIN, E4M3, E5M2]},
+    examples="dtype",
+    inputs="extreme",
+    targets=["llvm", "metal", "sm_80", "gpu"],
+    fast=["metal"],
+)
+def known_numbers_that_are_rounded(X: float32[16, 4], C: float32[7, 16, 4], D: int32[16, 4]):
+    """Lowering comes to know them, and TVM computes with them; some are beyond what a float holds."""
+    with T.Kernel(1, threads=32):
+        for i in T.Parallel(16):
+            for k in T.unroll(4):
+                C[0, i, k] = T.cast(T.cast(k * 30000, dtype), "float32")
+                C[1, i, k] = T.cast(
+                    T.cast(T.cast(k, "float32") * T.float32(1.5e38), dtype), "float32"
+                )
+                C[2, i, k] = T.cast(-T.cast(k * -30000, dtype), "float32")
+                C[3, i, k] = T.cast(T.cast(T.cast(k * 20000, BRAIN), dtype), "float32")
+                C[4, i, k] = T.cast(T.cast(T.cast(T.int32(2147483392), BRAIN), dtype), "float32")
+                C[5, i, k] = X[i, k] / T.cast(k - 1, "float32")
+                C[6, i, k] = T.cast(T.cast(0.1, dtype), "float32")
+                D[i, k] = T.cast(T.cast(k + 16777215, "float32"), "int32")
+
+
+@program(
     parameters={"dtype": ["int8", "int16", "int32", "int64"]},
     examples=[{}, {"dtype": "int64"}],
     inputs="extreme",

@@ -244,8 +244,12 @@ def _reinterpretation(call: ir.Call, _: Scope) -> ir.Expr:
         call.args[0], tirx.FloatImm | tirx.IntImm
     ):
         return call
-    bits = _bits(call.args[0])
-    return bits if bits.ty == call.ty else ir.Call(call.op, [bits], span=call.span, ret_ty=call.ty)
+    bits, dtype = _bits(call.args[0]), str(call.ty.dtype)
+    if is_integer(call):
+        high = integer_range(dtype)[1]
+        value = int(bits.value)
+        return tirx.const(value if value <= high else value - 2 * (high + 1), dtype)
+    return ir.Call(call.op, [bits], span=call.span, ret_ty=call.ty)
 
 
 _EXTREMES = {tirx.Max: "__hmax", tirx.Min: "__hmin"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import tvm_ffi
@@ -19,7 +20,7 @@ from tvmtile.ir.operands import constant, integer_range
 from tvmtile.ir.rewriting import contains, seq, substitute
 from tvmtile.ir.scopes import is_global
 from tvmtile.ir.types import COMPARISONS, Binary
-from tvmtile.passes.legalize.rules import INFINITE, Rule, Scope, may_wrap
+from tvmtile.passes.legalize.rules import INFINITE, Rule, Scope, is_integer, may_wrap
 
 
 def _opaque_comparison(comparison: Binary, _: Scope) -> ir.Expr:
@@ -79,6 +80,81 @@ def _is_term(term: ir.Expr, value: ir.Expr) -> bool:
     """Tell whether a value is a term, or a sum with it."""
     operands = [value, *((value.a, value.b) if isinstance(value, tirx.Add) else ())]
     return any(tvm_ffi.structural_equal(operand, term) for operand in operands)
+
+
+def _unknown(value: ir.Expr) -> ir.Expr:
+    """A value by way of its bits, which is free: TVM does not compute with them."""
+    dtype = DataType(str(value.ty.dtype))
+    bits = tirx.reinterpret(str(DataType(f"uint{dtype.bits}").with_lanes(dtype.lanes)), value)
+    return tirx.reinterpret(str(dtype), bits)
+
+
+def _plain_reinterpretation(call: ir.Call, _: Scope) -> ir.Expr:
+    if op_name(call) != "tirx.reinterpret" or op_name(call.args[0]) != "tirx.reinterpret":
+        return call
+    (value,) = call.args[0].args
+    return value if value.ty == call.ty else call
+
+
+_DIGITS = {"float32": 24, "float16": 11, "bfloat16": 8, "float8_e4m3fn": 4, "float8_e5m2": 3}
+"""The binary digits of floats; narrower ones have at least one."""
+
+
+def _unfolded_conversion(cast: tirx.Cast, scope: Scope) -> ir.Expr:
+    """A conversion of what may be a constant, to or from a float that may not hold it exactly.
+
+    An integer goes by float32, which has all that floats of 16 and 8 bits tell apart: to TVM the bits
+    of an integer that is 0 are a null pointer.
+    """
+    rounded = cast.value if isinstance(cast.value, tirx.FloatImm) else cast
+    is_number = DataType(str(cast.value.ty.dtype)).bits >= 8
+    if not is_number or not (_rounds(cast) or _rounds(rounded)):
+        return cast
+    if not scope.may_be_constant(cast.value):
+        return cast
+    most = 2 ** min(_digits(value) for value in (cast, rounded))
+    dtype, value = DataType(str(cast.ty.dtype)), cast.value
+    if is_integer(value):
+        least, greatest = scope.bounds(value)
+        is_exact = -most <= least <= greatest <= most
+        value = tirx.Cast(str(DataType("float32").with_lanes(dtype.lanes)), value)
+    else:
+        number = float(value.value) if isinstance(value, tirx.FloatImm) else math.inf
+        is_exact = number.is_integer() and abs(number) <= most
+    if is_exact:
+        return cast
+    return (
+        _unknown(value)
+        if value.ty == cast.ty
+        else tirx.Cast(str(dtype), _unknown(value), cast.span)
+    )
+
+
+def _rounds(value: ir.Expr) -> bool:
+    return _digits(value) < 53
+
+
+def _digits(value: ir.Expr) -> int:
+    """The binary digits of a float; 53 of what holds as much as a number of TVM's."""
+    dtype = str(DataType(str(value.ty.dtype)).with_lanes(1))
+    return _DIGITS.get(dtype, 1) if "float" in dtype and dtype != "float64" else 53
+
+
+def _converts_to_floats(func: tirx.PrimFunc) -> bool:
+    return contains(func.body, tirx.Cast, lambda cast: _rounds(cast) or _rounds(cast.value))
+
+
+def _unfolded_quotient(quotient: tirx.Div, scope: Scope) -> ir.Expr:
+    """A quotient of floats by what may be 0."""
+    b = quotient.b
+    is_known = isinstance(b, tirx.FloatImm) and float(b.value) != 0
+    if is_known or not _divides_floats(quotient) or not scope.may_be_constant(b):
+        return quotient
+    return tirx.Div(quotient.a, _unknown(b), quotient.span)
+
+
+def _divides_floats(quotient: tirx.Div) -> bool:
+    return "float" in str(quotient.ty.dtype)
 
 
 _SUMS = (tirx.Add, tirx.Sub, tirx.Mul)
@@ -335,6 +411,25 @@ EXPRESSIONS = (
         asks=True,
     ),
     Rule(
+        "conversions of constants that are rounded",
+        (tirx.Cast,),
+        _unfolded_conversion,
+        "TVM's folding of constants",
+        "it does not round: a bfloat16 of 30000, which is 29952, becomes 30000 in a float32; and it "
+        "fails on a constant that does not fit, as 90000 in a float16, which is infinity",
+        _converts_to_floats,
+        asks=True,
+    ),
+    Rule(
+        "quotients of floats by what may be 0",
+        (tirx.Div,),
+        _unfolded_quotient,
+        "TVM's folding of constants",
+        "it fails on a divisor that is 0",
+        lambda func: contains(func.body, tirx.Div, _divides_floats),
+        asks=True,
+    ),
+    Rule(
         "quotients of remainders by negative numbers",
         (tirx.FloorDiv,),
         _opaque_remainder,
@@ -443,5 +538,12 @@ SOURCE = (
         _plain_bits,
         "readers of a kernel's source",
         "it hides from TVM that an integer may wrap around",
+    ),
+    Rule(
+        "reinterpretations there and back",
+        (ir.Call,),
+        _plain_reinterpretation,
+        "readers of a kernel's source",
+        "they hide from TVM that it may compute with a constant",
     ),
 )
