@@ -160,9 +160,7 @@ _LEGALIZE = (
     _cuda(P.StrengthReduceModulo),  # blocks that persist do not divide in each iteration
     _cuda(P.BatchGlobalLoads),  # copies by elements load all before they store
     _gpu(P.DeferUnrolling),  # the compiler of the source unrolls what is guarded, or very long
-    # Indices and names.
-    P.LegalizeIndices,  # elements of large tensors are numbered in 64 bits
-    P.SeparateRemainders,  # remainders that TVM would wrongly merge stay two
+    # Memory and names.
     _llvm(P.LowerNarrowFloatsOnCpu),  # bfloat16 and float8 become integers that hold their bits
     _llvm(P.LegalizeMemoryOnCpu),  # LLVM vectorises no store and no index wrongly
     P.SpillNestedLets,  # names that are used in one another many times become variables

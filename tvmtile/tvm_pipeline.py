@@ -19,6 +19,7 @@ from tvmtile.passes.checks.calls import CheckAlignment, CheckBuffers, CheckExten
 from tvmtile.passes.cpu.outline_blocks import OutlineBlocks
 from tvmtile.passes.gpu.launches import GuardLaunches, SetKernelAttributes, WidenScalars
 from tvmtile.passes.lower_tile_programs import LowerTilePrograms
+from tvmtile.passes.memory.flatten_buffers import FlattenBuffers
 from tvmtile.pipeline import SOURCE
 from tvmtile.target import gpu
 
@@ -30,8 +31,7 @@ _GPU_REST = ir.transform.Sequential(
     [
         s_tir.transform.UnifyThreadBinding(),
         s_tir.transform.LowerOpaqueBlock(),
-        tirx.transform.FlattenBuffer(),
-        tirx.transform.NarrowDataType(32),
+        FlattenBuffers,  # elements have numbers, of 64 bits where 32 may not do
         tirx.transform.VectorizeLoop(True),
         tirx.transform.UnrollLoop(),
         s_tir.transform.RenormalizeSplitPattern(),
@@ -73,9 +73,8 @@ def _cpu_rest(config: Mapping[str, object]) -> Any:
             s_tir.transform.StmtSimplify(),
             s_tir.transform.AnnotateIrregularLoop(),
             s_tir.transform.LowerOpaqueBlock(),
-            tirx.transform.FlattenBuffer(),
+            FlattenBuffers,  # elements have numbers, of 64 bits where 32 may not do
             tirx.transform.BF16ComputeLegalize(),
-            tirx.transform.NarrowDataType(32),
             s_tir.transform.LoopPartition(),
             tirx.transform.VectorizeLoop(not config.get("tirx.disable_vectorize", False)),
             s_tir.transform.HoistIfThenElse(),

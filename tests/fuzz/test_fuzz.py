@@ -238,16 +238,6 @@ def test_a_clear_that_does_not_see_views_is_found(monkeypatch, tmp_path):
     assert "wrong" in {outcome.kind for outcome in outcomes}
 
 
-@pytest.mark.full
-def test_a_sign_taken_out_of_a_division_is_found(monkeypatch, tmp_path):
-    """`(c - i) // d`, as TVM's FlattenBuffer has it where nothing hides it."""
-    from tvmtile.passes.legalize import separate_remainders
-
-    monkeypatch.setattr(separate_remainders._Keeper, "_counts_down", lambda *_: False)
-    outcome = run(generate_indexed(49, SIZE), "llvm", tmp_path)
-    assert outcome.kind == "wrong"
-
-
 @emulated
 def test_missing_barriers_are_found(monkeypatch, tmp_path):
     from tvmtile.passes import InsertBarriers

@@ -36,12 +36,10 @@ from tvmtile.passes.gpu.strength_reduce_modulo import StrengthReduceModulo
 from tvmtile.passes.gpu.tensor_maps import CacheTensorMaps, EncodeTensorMaps
 from tvmtile.passes.legalize import (
     LegalizeExpressions,
-    LegalizeIndices,
     LegalizeMemoryOnCpu,
     LegalizeOperations,
 )
 from tvmtile.passes.legalize.prevent_let_inlining import PreventLetInlining
-from tvmtile.passes.legalize.separate_remainders import SeparateRemainders
 from tvmtile.passes.legalize.spill_nested_lets import SpillNestedLets
 from tvmtile.passes.lower_tile_programs import LowerTilePrograms
 from tvmtile.passes.memory.placement import (
@@ -116,7 +114,6 @@ __all__ = [
     "LaunchClusters",
     "LayOutSharedTiles",
     "LegalizeExpressions",
-    "LegalizeIndices",
     "LegalizeMemoryOnCpu",
     "LegalizeOperations",
     "LimitUnrolling",
@@ -147,7 +144,6 @@ __all__ = [
     "ReduceBehindLoops",
     "RunScalarEffectsOnce",
     "SelectImplementation",
-    "SeparateRemainders",
     "SerializeThreads",
     "SerializeVectors",
     "ShareFragments",
@@ -192,13 +188,11 @@ _MOVED = {
     "InlineSingleTripLoops": "LegalizeOperations",
     "KeepComparisons": "LegalizeExpressions",
     "KeepNames": "PreventLetInlining",
-    "KeepRemainders": "SeparateRemainders",
     "KeepTensorMaps": "CacheTensorMaps",
     "KeepTruncations": "LegalizeExpressions",
     "LeaveUnrolling": "DeferUnrolling",
     "Legalize": "NormalizeOperands",
     "LimitNames": "NormalizeBinds",
-    "LimitShifts": "LegalizeIndices",
     "LoadFirst": "BatchGlobalLoads",
     "LocateAssertionsOnCpu": "LegalizeExpressions",
     "LowerAssertionsOnCuda": "LegalizeOperations",
@@ -219,7 +213,6 @@ _MOVED = {
     "SwizzleShared": "LayOutSharedTiles",
     "UnswitchConditions": "VersionNests",
     "VersionParallelNests": "VersionNests",
-    "WidenIndices": "LegalizeIndices",
     "WidenTruthValuesOnCpu": "LegalizeOperations",
     "WrapUnsignedOnCpu": "LegalizeOperations",
 }

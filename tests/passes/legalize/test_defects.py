@@ -23,7 +23,6 @@ NO_DEFECTS = {
     "arrivals at mbarriers under a condition on the iteration": "ptxas says it of kernels of a GPU",
     "assertions in kernels": "TVM's return an error code, which a kernel can't",
     "assertions without their line": "what TVM does not know",
-    "bits of integers of 64 bits": "loops over threads alone show it; `Bits of literals` does",
     "barriers of warps, of some threads, of clusters and of the grid": "TVM's have no such operands",
     "comparisons behind a conversion": "undoes a rule",
     "conversions between float16 and bfloat16": "ptxas writes machine code, which tests do not read",
@@ -74,24 +73,6 @@ def function_of(body: Callable[..., Any], dtypes: str, extent: int = 8) -> ir.IR
 
 def llvm(body: Callable[..., Any], dtypes: str) -> str:
     return str(tvm.compile(function_of(body, dtypes), target="llvm").mod.inspect_source("ll"))
-
-
-def indices_are_numbered_in_32_bits() -> bool:
-    matrix = tirx.decl_buffer((65536, 65536), "int8", "A")
-    k = tirx.Var("k", "int32")
-    loop = tirx.For(
-        k, 0, 65536, tirx.ForKind.SERIAL, tirx.BufferStore(matrix, tirx.const(0, "int8"), [k, k])
-    )
-    return fails(
-        tirx.transform.FlattenBuffer(), ir.IRModule({"main": tirx.PrimFunc([matrix], loop)})
-    )
-
-
-def shifts_are_narrowed() -> bool:
-    module = function_of(
-        lambda k, A, B: A[tirx.Cast("int64", B[k]) >> tirx.const(40, "int64")], "int64 int8"
-    )
-    return fails(tirx.transform.NarrowDataType(32), tirx.transform.FlattenBuffer()(module))
 
 
 def loops_of_one_iteration_have_two_ranges() -> bool:
@@ -169,9 +150,6 @@ DEFECTS: dict[str, Callable[[], bool]] = {
             )
         )
     ),
-    "loads from large tensors": indices_are_numbered_in_32_bits,
-    "stores into large tensors": indices_are_numbered_in_32_bits,
-    "shifts of 64 bits by more than 31": shifts_are_narrowed,
     "loops of one iteration, or of none": loops_of_one_iteration_have_two_ranges,
     "maxima and minima of floats": lambda: (
         "maxnum" not in llvm(lambda k, A, B: tirx.max(A[k], B[k]), "float32 float32")

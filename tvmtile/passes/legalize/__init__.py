@@ -6,10 +6,10 @@ is a `Rule` (`rules`), a row of a table: of `every_target`, `llvm`, `cuda` or `m
 its reason does. What takes more than a node and the loops around it
 is a pass of its own here.
 
-Rules act at five places of the pipeline, and a pass for each goes through a function once:
+Rules act at four places of the pipeline, and a pass for each goes through a function once:
 LegalizeExpressions, before anything simplifies; LegalizeOperations, when no operator is left;
-LegalizeMemoryOnCpu and LegalizeIndices, when it is known where all elements lie; LegalizeSource, when
-the source is printed next.
+LegalizeMemoryOnCpu, when it is known where all elements lie; LegalizeSource, when the source is printed
+next.
 """
 
 from __future__ import annotations
@@ -32,14 +32,13 @@ OPERATIONS: dict[str, tuple[Rule, ...]] = {
     "cuda": (*every_target.OPERATIONS_ON_GPUS, *cuda.OPERATIONS),
     "metal": every_target.OPERATIONS_ON_GPUS,
 }
-INDICES: dict[str, tuple[Rule, ...]] = dict.fromkeys(EXPRESSIONS, every_target.INDICES)
 MEMORY: dict[str, tuple[Rule, ...]] = {"llvm": llvm.MEMORY}
 SOURCE: dict[str, tuple[Rule, ...]] = {
     "cuda": (*every_target.SOURCE, *cuda.SOURCE),
     "metal": (*every_target.SOURCE, *metal.SOURCE),
 }
 
-RULE_TABLES = (EXPRESSIONS, OPERATIONS, INDICES, MEMORY, SOURCE)
+RULE_TABLES = (EXPRESSIONS, OPERATIONS, MEMORY, SOURCE)
 """The rules by kind of target, for each place of the pipeline."""
 
 
@@ -53,12 +52,6 @@ def LegalizeExpressions(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def LegalizeOperations(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Write what elements are computed by, and barriers and assertions, as the target has them."""
     return legalized(func, OPERATIONS.get(kind_of(func), ()))
-
-
-@prim_func_pass("LegalizeIndices")
-def LegalizeIndices(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Write indices so that TVM numbers elements right."""
-    return legalized(func, INDICES.get(kind_of(func), every_target.INDICES))
 
 
 @prim_func_pass("LegalizeMemoryOnCpu", requires=(Property.HOST_MEMORY,))

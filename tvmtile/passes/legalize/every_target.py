@@ -8,17 +8,15 @@ from typing import Any
 import tvm_ffi
 from tvm import DataType, ir, tirx
 
-from tvmtile._tvm import buffer_of, indices_of, is_buffer_var, nodes_in
+from tvmtile._tvm import buffer_of, indices_of
 from tvmtile.analysis.aliases import MAY_SHARE
 from tvmtile.codegen.opaque import opaque
 from tvmtile.ir.annotations import MAY_ALIAS
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.divisions import divides_integers
-from tvmtile.ir.index_width import is_large, widened
 from tvmtile.ir.kernels import leaves_loop
 from tvmtile.ir.operands import constant, integer_range
 from tvmtile.ir.rewriting import contains, seq, substitute
-from tvmtile.ir.scopes import is_global
 from tvmtile.ir.types import COMPARISONS, Binary
 from tvmtile.passes.legalize.rules import INFINITE, Rule, Scope, is_integer, may_wrap
 
@@ -284,56 +282,6 @@ def _plain_pointer(call: ir.Call, _: Scope) -> ir.Expr:
     return call.args[-1] if op_name(call) == MAY_SHARE else call
 
 
-_MOST = 31
-
-
-def _is_large_tensor(buffer: Any) -> bool:
-    return is_buffer_var(buffer) and is_global(buffer) and is_large(buffer)
-
-
-def _has_large_tensors(func: tirx.PrimFunc) -> bool:
-    others = nodes_in(func.body, (tirx.AllocBuffer, tirx.DeclBuffer))
-    return any(map(_is_large_tensor, (*func.params, *(buffer_of(each) for each in others))))
-
-
-def _wide_load(load: ir.TensorLoad, _: Scope) -> ir.Expr:
-    if not _is_large_tensor(buffer_of(load)):
-        return load
-    return tirx.BufferLoad(
-        buffer_of(load), [widened(index) for index in indices_of(load)], load.span
-    )
-
-
-def _wide_store(store: tirx.BufferStore, _: Scope) -> tirx.Stmt:
-    if not _is_large_tensor(buffer_of(store)):
-        return store
-    indices = [widened(index) for index in indices_of(store)]
-    return tirx.BufferStore(buffer_of(store), store.value, indices, span=store.span)
-
-
-def _limited_shift(shift: ir.prim.RShift, scope: Scope) -> ir.Expr:
-    """A shift by at most 31 of a number that fits in 32 bits: all the others are its sign."""
-    if not _is_wide(shift):
-        return shift
-    least, greatest = scope.bounds(shift.a)
-    if not -(2**_MOST) <= least <= greatest < 2**_MOST:
-        return shift
-    amount = tirx.min(shift.b, tirx.const(_MOST, str(shift.b.ty.dtype)))
-    return ir.prim.RShift(shift.a, scope.analyzer.simplify(amount), shift.span)
-
-
-def _unsigned_bits(call: ir.Call, _: Scope) -> ir.Expr:
-    """The bits of an int64 as those of a uint64."""
-    if op_name(call) != "tirx.reinterpret" or not _is_wide(call.args[0]):
-        return call
-    bits = tirx.Cast(f"u{call.args[0].ty.dtype}", call.args[0])
-    return ir.Call(call.op, [bits], attrs=call.attrs, span=call.span, ret_ty=call.ty)
-
-
-def _is_wide(value: ir.Expr) -> bool:
-    return str(value.ty.dtype).startswith("int64")
-
-
 def _guarded_remainder(remainder: Binary, scope: Scope) -> ir.Expr:
     """A remainder by 1 where the divisor is -1, which may divide the least integer."""
     dtype = DataType(str(remainder.ty.dtype))
@@ -479,48 +427,6 @@ OPERATIONS_ON_GPUS = (
         "for what they have in common",
         lambda func: contains(func.body, tirx.For, _may_be_short),
         asks=True,
-    ),
-)
-
-_FLATTENING = "TVM's FlattenBuffer"
-_NUMBERING = (
-    "it numbers elements in the dtype of their indices: along each axis they fit, and in a tensor of "
-    "more than 2^31 elements, or of dynamic extents, the sum may not"
-)
-
-INDICES = (
-    Rule(
-        "loads from large tensors",
-        (ir.TensorLoad,),
-        _wide_load,
-        _FLATTENING,
-        _NUMBERING,
-        _has_large_tensors,
-    ),
-    Rule(
-        "stores into large tensors",
-        (tirx.BufferStore,),
-        _wide_store,
-        _FLATTENING,
-        _NUMBERING,
-        _has_large_tensors,
-    ),
-    Rule(
-        "shifts of 64 bits by more than 31",
-        (ir.prim.RShift,),
-        _limited_shift,
-        "TVM's NarrowDataType",
-        "it computes in 32 bits what fits in them, and does not look at the amount, which is undefined "
-        "there, and an error where it is a constant",
-        lambda func: contains(func.body, ir.prim.RShift, _is_wide),
-        asks=True,
-    ),
-    Rule(
-        "bits of integers of 64 bits",
-        (ir.Call,),
-        _unsigned_bits,
-        "TVM's NarrowDataType",
-        "it computes in 32 bits what fits in them, and what wants the other bits fails",
     ),
 )
 

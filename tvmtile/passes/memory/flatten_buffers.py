@@ -1,0 +1,88 @@
+"""FlattenBuffers: an element's indices become its number in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from operator import mul
+
+from tvm import ir, tirx
+from tvm.ir.transform import PassContext
+
+from tvmtile._tvm import Replacement, buffer_of, indices_of, is_buffer_var, nodes_in
+from tvmtile.ir.index_width import count_of, is_large, widened
+from tvmtile.ir.kernels import with_body
+from tvmtile.ir.rewriting import retyped, seq
+from tvmtile.ir.scoped_rewriter import ScopedRewriter
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="tvmtile.FlattenBuffers")
+def FlattenBuffers(func: tirx.PrimFunc, _mod: ir.IRModule, _: PassContext) -> tirx.PrimFunc:
+    """Make all buffers arrays of one axis; parameters are viewed as such.
+
+    Elements are numbered in 64 bits where their numbers may not fit into 32. TVM's own passes for this
+    number them in the dtype of their indices, wherever the sum fits there or not; they find wrong
+    remainders where an index has several divisions of one variable; and they compute in 32 bits what
+    fits in them, also what is shifted by more, or whose bits are taken.
+    """
+    rewriter = _Flattener(func)
+    body = rewriter.rewrite(func.body)
+    accessed = {buffer_of(n) for n in nodes_in(func.body, (ir.TensorLoad, tirx.BufferStore))}
+    views = [
+        tirx.DeclBuffer(rewriter.flat(param), data=param.data)
+        for param in func.params
+        if param in accessed
+    ]
+    return with_body(func, seq([*views, body]))
+
+
+class _Flattener(ScopedRewriter):
+    def __init__(self, func: tirx.PrimFunc) -> None:
+        super().__init__()
+        self._params = set(func.params)
+        self._flat: dict[ir.Var, ir.Var] = {}
+
+    def others(self) -> list[Replacement]:
+        return [(ir.Var, self._named)]
+
+    def _named(self, var: ir.Var) -> ir.Var:
+        """A variable where it is declared, or its address is taken."""
+        return var if var in self._params or not is_buffer_var(var) else self.flat(var)
+
+    def flat(self, buffer: ir.Var) -> ir.Var:
+        """The array of one axis that a buffer becomes."""
+        if buffer not in self._flat:
+            shape, strides = buffer.ty.shape, buffer.ty.strides
+            extents = [shape[0], strides[0]] if strides else shape or [_ONE]
+            size = self.analyzer.simplify(count_of(extents))
+            self._flat[buffer] = retyped(buffer, shape=(size,), layout=None)
+        return self._flat[buffer]
+
+    def visit_store(self, store: tirx.BufferStore) -> tirx.Stmt:
+        place = self._place(buffer_of(store), indices_of(store))
+        value = self.mutate(store.value)
+        return tirx.BufferStore(self.flat(buffer_of(store)), value, [place], span=store.span)
+
+    def visit_load(self, load: ir.TensorLoad) -> ir.Expr:
+        place = self._place(buffer_of(load), indices_of(load))
+        return tirx.BufferLoad(self.flat(buffer_of(load)), [place], load.span)
+
+    def _place(self, buffer: ir.Var, indices: Sequence[ir.Expr]) -> ir.Expr:
+        """The number of an element, or of each one of a vector."""
+        places = [self.mutate(index) for index in indices] or [_ZERO]
+        extents, strides = list(buffer.ty.shape[1:]), list(buffer.ty.strides)
+        if is_large(buffer):
+            places, extents, strides = ([*map(widened, x)] for x in (places, extents, strides))
+        strides = strides or [*accumulate(reversed(extents), mul, initial=_ONE)][::-1]
+        *outer, last = places
+        vector = last if isinstance(last, tirx.Ramp) else None
+        firsts = [*outer, last if vector is None else vector.base]
+        first = sum((place * n for place, n in zip(firsts, strides, strict=True)), _ZERO)
+        first = self.analyzer.simplify(first)
+        if vector is None:
+            return first
+        step = self.analyzer.simplify(tirx.Cast(first.ty.dtype, vector.stride * strides[-1]))
+        return tirx.Ramp(first, step, vector.lanes)
+
+
+_ZERO, _ONE = tirx.const(0, "int32"), tirx.const(1, "int32")
