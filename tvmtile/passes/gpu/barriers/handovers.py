@@ -157,9 +157,8 @@ class Handovers:
         if family is None:
             return True, [*access.conditions]
         if id(access) not in self._recurrences:
-            strides = (stride for _, stride in access.block)
             self._recurrences[id(access)] = (
-                family.recur([*(access.indices or ()), *strides]),
+                family.recur(_elements(access)),
                 [each for each in access.conditions if family.recur([each])],
             )
         return self._recurrences[id(access)]
@@ -179,6 +178,9 @@ class Handovers:
             yield run({})
             return
         self._family = family
+        some = run(next(family.values(1, 2)))
+        accesses = [event.access for events in some.events.values() for event in events]
+        family.tiles = [_elements(each) for each in accesses]
         period = family.period
         for values in family.values(-1, 3 * period + 2):
             yield run(values)
@@ -187,6 +189,11 @@ class Handovers:
             if longest.states[2 * period] != longest.states[3 * period]:
                 raise UnknownHandover
             yield longest
+
+
+def _elements(access: Effect) -> list[ir.Expr]:
+    """What tells the elements of an access."""
+    return [*(access.indices or ()), *(stride for _, stride in access.block)]
 
 
 def orders_groups(program: Sequence) -> bool:
@@ -219,13 +226,22 @@ def _counts(launch: Launch) -> dict[ir.Var | None, tuple[int, ...]]:
 
 
 class TripCountFamily:
-    """The numbers of iterations that a kernel's loops may have."""
+    """The numbers of iterations that a kernel's loops may have.
+
+    Attributes
+    ----------
+    base : Var or None
+        What they depend on.
+    tiles : list
+        What tells the elements of each access.
+    """
 
     def __init__(self, reader: Reader) -> None:
         self._numbers = reader.numbers
         self._loops = reader.open_loops
         self._inner = {loop.var for loop in reader.open_loops}
         self.base: ir.Var | None = None
+        self.tiles: list[list[ir.Expr]] = []
         self._scale = 1
         if not self._loops:
             return
@@ -268,13 +284,15 @@ class TripCountFamily:
 
     @cached_property
     def period(self) -> int:
-        """After how many iterations threads do the same at the same mbarriers."""
+        """After how many iterations threads do the same at mbarriers, and to tiles if they can."""
         extents = {id(loop.extent) for loop in self._loops}
         others = [number.expression for number in self._numbers if id(number) not in extents]
-        for period in _PERIODS:
-            if self._recur(others, period):
-                return period
-        raise UnknownHandover
+        periods = [period for period in _PERIODS if self._recur(others, period)]
+        if not periods:
+            raise UnknownHandover
+        return next(
+            (p for p in periods if all(self._recur(each, p) for each in self.tiles)), periods[0]
+        )
 
     def is_open(self, var: ir.Var) -> bool:
         """Tell whether it is the variable of a loop whose number of iterations is not known."""
