@@ -41,6 +41,7 @@ class _Flattener(ScopedRewriter):
         super().__init__()
         self._params = set(func.params)
         self._flat: dict[ir.Var, ir.Var] = {}
+        self._strides: dict[ir.Var, list[ir.Expr]] = {}
 
     def others(self) -> list[Replacement]:
         return [(ir.Var, self._named)]
@@ -70,10 +71,11 @@ class _Flattener(ScopedRewriter):
     def _place(self, buffer: ir.Var, indices: Sequence[ir.Expr]) -> ir.Expr:
         """The number of an element, or of each one of a vector."""
         places = [self.mutate(index) for index in indices] or [_ZERO]
-        extents, strides = list(buffer.ty.shape[1:]), list(buffer.ty.strides)
         if is_large(buffer):
-            places, extents, strides = ([*map(widened, x)] for x in (places, extents, strides))
-        strides = strides or [*accumulate(reversed(extents), mul, initial=_ONE)][::-1]
+            places = [widened(place) for place in places]
+        strides = self._strides_of(buffer)
+        if len(places) == 1 and strides[0].same_as(_ONE):
+            return places[0]
         *outer, last = places
         vector = last if isinstance(last, tirx.Ramp) else None
         firsts = [*outer, last if vector is None else vector.base]
@@ -83,6 +85,15 @@ class _Flattener(ScopedRewriter):
             return first
         step = self.analyzer.simplify(tirx.Cast(first.ty.dtype, vector.stride * strides[-1]))
         return tirx.Ramp(first, step, vector.lanes)
+
+    def _strides_of(self, buffer: ir.Var) -> list[ir.Expr]:
+        if buffer not in self._strides:
+            extents, strides = list(buffer.ty.shape[1:]), list(buffer.ty.strides)
+            if is_large(buffer):
+                extents, strides = [*map(widened, extents)], [*map(widened, strides)]
+            inner = accumulate(reversed(extents), mul, initial=_ONE)
+            self._strides[buffer] = strides or [*inner][::-1]
+        return self._strides[buffer]
 
 
 _ZERO, _ONE = tirx.const(0, "int32"), tirx.const(1, "int32")
