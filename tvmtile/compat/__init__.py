@@ -85,5 +85,9 @@ class _Finder(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Let TileLang's module paths be imported, where no other module has the name."""
-    sys.meta_path.append(_Finder())
+    """Let TileLang's module paths be imported.
+
+    In front of Python's own finders, to which a folder without a module, as an older version of this
+    package leaves behind where it is a checkout, is a package too.
+    """
+    sys.meta_path.insert(0, _Finder())

@@ -240,9 +240,8 @@ def _bits(number: tirx.FloatImm | tirx.IntImm) -> tirx.IntImm:
 
 
 def _reinterpretation(call: ir.Call, _: Scope) -> ir.Expr:
-    if op_name(call) != "tirx.reinterpret" or not isinstance(
-        call.args[0], tirx.FloatImm | tirx.IntImm
-    ):
+    is_bits = op_name(call) == "tirx.reinterpret" and ir.is_prim_expr(call)  # and no pointer
+    if not is_bits or not isinstance(call.args[0], tirx.FloatImm | tirx.IntImm):
         return call
     bits, dtype = _bits(call.args[0]), str(call.ty.dtype)
     if is_integer(call):

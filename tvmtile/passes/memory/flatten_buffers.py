@@ -25,7 +25,7 @@ def FlattenBuffers(func: tirx.PrimFunc, _mod: ir.IRModule, _: PassContext) -> ti
     remainders where an index has several divisions of one variable; and they compute in 32 bits what
     fits in them, also what is shifted by more, or whose bits are taken.
     """
-    rewriter = _Flattener(func)
+    rewriter = _BufferFlattener(func)
     body = rewriter.rewrite(func.body)
     accessed = {buffer_of(n) for n in nodes_in(func.body, (ir.TensorLoad, tirx.BufferStore))}
     views = [
@@ -36,7 +36,7 @@ def FlattenBuffers(func: tirx.PrimFunc, _mod: ir.IRModule, _: PassContext) -> ti
     return with_body(func, seq([*views, body]))
 
 
-class _Flattener(ScopedRewriter):
+class _BufferFlattener(ScopedRewriter):
     def __init__(self, func: tirx.PrimFunc) -> None:
         super().__init__()
         self._params = set(func.params)
