@@ -712,7 +712,7 @@ def elements_of_a_part_of_a_vector(A: int64[5, 9], C: dtype[5, 9]):
     parameters={"dtype": ["int32", "int8", "int64", "int16"]},
     examples="dtype",
     targets=["llvm", "metal", "sm_80", "gpu"],
-    fast=["llvm"],
+    fast=["metal"],
 )
 def quotients_of_remainders(A: dtype[64], C: dtype[28, 64]):
     """TVM makes another expression of most of them, and of some a wrong one."""
