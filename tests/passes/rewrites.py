@@ -1,4 +1,4 @@
-"""The cases of `<phase>/<pass>.tvmscript`, programs before and after a pass; see `tests/README.md`."""
+"""The cases of `<folder>/<pass>.tvmscript`, programs before and after a pass; see `tests/README.md`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs before and after a pass: `<phase>/<pass>.tvmscript`, as `tests/README.md` says."""
+"""Programs before and after a pass: `<folder>/<pass>.tvmscript`, as `tests/README.md` says."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """TileLang's names that have no place of their own here: module paths, settings, options, helpers.
 
 `absent`, `ignored` and `transform` are tables that the compiler reads: names that are not here, options
-that change nothing, keys of `pass_configs`. All else stands on top of it.
+that change nothing, keys of `pass_configs`. All else stands on top of the compiler.
 """
 
 from __future__ import annotations

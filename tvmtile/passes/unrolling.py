@@ -54,7 +54,7 @@ _MOST_ITERATIONS = 64
 _MOST_WITH_LOOPS = 8
 """Those of a loop with loops inside, whose text is long and where there is little to gain."""
 _MOST_OVER_MEMORY = 256
-"""The statements that the iterations of such a loop are written out as."""
+"""The statements that the iterations of a loop without loops inside are written out as."""
 _FEW_STATEMENTS = 16
 """Statements of a nest that TVM unrolls in any case: as short as a loop."""
 _MOST_OPERATIONS = 56 * 1024
@@ -102,15 +102,19 @@ def _planned(loop: tirx.For) -> tirx.For:
     if loop.kind in _HINTS and leaves_loop(loop.body):
         return replace_loop(loop, kind=tirx.ForKind.SERIAL, annotations={})
     if UNROLL_FACTOR not in loop.annotations:
-        is_unrolled = loop.kind == tirx.ForKind.UNROLLED
-        is_long = is_unrolled and written_out(loop) > _MOST_ASKED_FOR
-        return replace_loop(loop, kind=tirx.ForKind.SERIAL, annotations={}) if is_long else loop
+        return _within_limit(loop)
     factor = int(loop.annotations[UNROLL_FACTOR])
     others = {key: value for key, value in loop.annotations.items() if key != UNROLL_FACTOR}
     plain = replace_loop(loop, annotations=others)
     count = constant(loop.extent)
     is_whole = count is not None and count <= factor
-    return plain if is_whole or leaves_loop(loop.body) else _split(plain, factor)
+    return _within_limit(plain) if is_whole or leaves_loop(loop.body) else _split(plain, factor)
+
+
+def _within_limit(loop: tirx.For) -> tirx.For:
+    """The loop, which is serial if it asks for more copies than can be compiled."""
+    is_long = loop.kind == tirx.ForKind.UNROLLED and written_out(loop) > _MOST_ASKED_FOR
+    return replace_loop(loop, kind=tirx.ForKind.SERIAL, annotations={}) if is_long else loop
 
 
 def _split(loop: tirx.For, factor: int) -> tirx.For:
@@ -122,7 +126,7 @@ def _split(loop: tirx.For, factor: int) -> tirx.For:
     count = constant(loop.extent)
     if count is None or count % factor:
         body = tirx.IfThenElse(place < loop.extent, body, None)
-    unrolled = for_loop(inner, factor, body, tirx.ForKind.UNROLLED)
+    unrolled = _within_limit(for_loop(inner, factor, body, tirx.ForKind.UNROLLED))
     rounds = tirx.ceildiv(loop.extent, factor)
     return replace_loop(
         for_loop(outer, rounds, unrolled), annotations=loop.annotations, span=loop.span
@@ -135,8 +139,8 @@ def LimitUnrolling(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     A loop whose variable says which registers an iteration uses, or what an instruction gets, stays
     unrolled: an array that is indexed at run time lies in memory. An array of more than 512 elements
-    does so anyway, as the tiles of a block with few threads do. Where there is
-    not a whole warp, fewer statements are written out.
+    does so anyway, as the tiles of a block with few threads do. Where there is not a whole warp, fewer
+    statements are written out.
     """
 
     def limited(kernel: tirx.For) -> tirx.Stmt:

@@ -56,6 +56,33 @@ def test_what_can_wrap_is_computed_in_64_bits():
     tvm.ir.assert_structural_equal(widened(wide), wide)
 
 
+def numbered_by_tvm(indices):
+    """A store to A[indices(k)] after TVM's passes, which this one replaces."""
+    k = tirx.Var("k", "int32")
+    matrix = tirx.decl_buffer((65536, 65536), "int8", name="A")
+    bits = tirx.decl_buffer((65536,), "int8", name="B")
+    store = tirx.BufferStore(matrix, tirx.const(0, "int8"), indices(k, bits))
+    loop = tirx.For(k, 0, 65536, tirx.ForKind.SERIAL, store)
+    module = tvm.ir.IRModule({"main": tirx.PrimFunc([matrix, bits], loop)})
+    return tirx.transform.NarrowDataType(32)(tirx.transform.FlattenBuffer()(module))
+
+
+@pytest.mark.parametrize(
+    "indices",
+    [
+        pytest.param(lambda k, B: [k, k], id="numbers beyond 32 bits"),
+        pytest.param(
+            lambda k, B: [0, tirx.Cast("int64", B[k]) >> tirx.const(40, "int64")],
+            id="shifts of 64 bits",
+        ),
+    ],
+)
+def test_tvms_own_passes_still_fail(indices):
+    """Once they do not, they may take the place of this one."""
+    with pytest.raises((ValueError, tvm.error.InternalError)):
+        numbered_by_tvm(indices)
+
+
 def rows(height, width):
     @T.prim_func
     def main(A: T.Tensor((height, width), "int8"), B: T.Tensor((4096, 1024), "int8")):

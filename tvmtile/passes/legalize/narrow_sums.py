@@ -21,7 +21,7 @@ _UNKNOWN = 2**63
 
 @device_pass("NarrowSums")
 def NarrowSums(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
-    """Convert sums to 64 bits, where TVM converts what is summed.
+    """Convert sums to 64 bits, where what is summed was converted: the indices of large tensors.
 
     TVM's simplifier moves conversions to the variables, so this comes when nothing simplifies any
     more. A part of an index is computed in 32 bits if the ranges of its variables show that it fits.

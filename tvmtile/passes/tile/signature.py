@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tvm import ir, tirx
+from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 
 from tvmtile._tvm import (
@@ -115,8 +115,12 @@ class _Dimension(NamedTuple):
     dtype: str
     is_stride: bool
 
+    @property
+    def words(self) -> str:
+        return f"{'the stride of ' * self.is_stride}axis {self.axis}"
+
     def __str__(self) -> str:
-        return f"{'the stride of ' * self.is_stride}axis {self.axis} of {self.buffer.name}"
+        return f"{self.words} of {self.buffer.name}"
 
     @property
     def is_read_by_tvm(self) -> bool:
@@ -128,9 +132,10 @@ class _Dimension(NamedTuple):
 
 
 def _dimensions(buffer: ir.Var) -> list[_Dimension]:
-    """TVM reads a stride in the widest dtype of the axis's extent and those behind it.
+    """The extents and strides of a tensor, each with the dtype in which TVM reads it of an argument.
 
-    (A stride that is not there is their product.) The dtype of a constant is chosen to suit.
+    TVM reads a stride in the widest dtype of the extents of its axis and those behind, whose product it
+    is where it is not given. A constant extent has the dtype of its stride.
     """
     extents, strides, widest = [], [], "int32"
     for axis, extent in reversed(list(enumerate(buffer.ty.shape))):
@@ -138,7 +143,7 @@ def _dimensions(buffer: ir.Var) -> list[_Dimension]:
         if buffer.ty.strides:
             stride = buffer.ty.strides[axis]
             dtype = str(stride.ty.dtype) if constant(extent) is not None else dtype
-            widest = max(widest, dtype)
+            widest = max(widest, dtype, key=lambda dtype: DataType(dtype).bits)
             strides.append(_Dimension(buffer, axis, stride, widest, True))
         extents.append(_Dimension(buffer, axis, extent, dtype, False))
     return [*reversed(extents), *reversed(strides)]
@@ -196,7 +201,7 @@ class _Solver:
         unknown = self._unknown(dimension.value)
         if unknown:
             raise InvalidOperand(
-                f"{describe(dimension.buffer)}: axis {dimension.axis} does not tell what "
+                f"{describe(dimension.buffer)}: {dimension.words} does not tell what "
                 f"{unknown[0].name} is",
                 help=f"use {unknown[0].name} as an extent by itself, or pass it as a parameter",
             )
@@ -282,8 +287,8 @@ def _with_views_in(kernel: tirx.For, aliases: Aliases, sharing: list[ir.Var]) ->
 def DeclareInKernel(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Declare tensors that are accessed directly and through views again, in the kernel.
 
-    TVM flattens what is accessed directly, outside of the kernel, which then has two arguments for one
-    tensor: the flat tensor for the direct accesses, the tensor itself for the views. But compilers for
+    FlattenBuffers makes a flat tensor of what is accessed directly, outside of the kernel, which then
+    has two arguments for one tensor: the flat tensor for the direct accesses, the tensor itself for the views. But compilers for
     GPUs take the arguments of a kernel to be different memory, and may move a load through the one in
     front of a store through the other.
     """

@@ -126,7 +126,6 @@ def gemm(
         )
 
 
-_MATRIX_DTYPES = ("float16", "bfloat16", "float32")
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _FLOAT8 = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
 _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "int4", "uint4")
