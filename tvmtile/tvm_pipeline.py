@@ -26,7 +26,8 @@ from tvmtile.target import gpu
 __all__ = ["tvm_pipeline"]
 
 # What TVM does with scheduled functions, without what only schedules need, without ThreadSync (the
-# barriers are there already), FlattenBuffer and NarrowDataType (FlattenBuffers says why), and without the passes that make integers of bfloat16, which GPUs have.
+# barriers are there already), FlattenBuffer and NarrowDataType (FlattenBuffers says why), and without
+# the passes that make integers of bfloat16, which GPUs have.
 _GPU_REST = ir.transform.Sequential(
     [
         s_tir.transform.UnifyThreadBinding(),

@@ -20,7 +20,7 @@ from tvmtile.ir.scoped_rewriter import ScopedRewriter
 def FlattenBuffers(func: tirx.PrimFunc, _mod: ir.IRModule, _: PassContext) -> tirx.PrimFunc:
     """Make all buffers arrays of one axis; parameters are viewed as such.
 
-    Elements are numbered in 64 bits where an int32 may not hold their numbers. TVM's own passes for this
+    Elements are numbered in 64 bits where an int32 may not hold their numbers. TVM's passes for this
     number them in the dtype of their indices, wherever the sum fits there or not; they find wrong
     remainders where an index has several divisions of one variable; and they compute in 32 bits what
     fits in them, also what is shifted by more, or whose bits are taken.

@@ -288,9 +288,9 @@ def DeclareInKernel(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Declare tensors that are accessed directly and through views again, in the kernel.
 
     FlattenBuffers makes a flat tensor of what is accessed directly, outside of the kernel, which then
-    has two arguments for one tensor: the flat tensor for the direct accesses, the tensor itself for the views. But compilers for
-    GPUs take the arguments of a kernel to be different memory, and may move a load through the one in
-    front of a store through the other.
+    has two arguments for one tensor: the flat tensor for the direct accesses, the tensor itself for the
+    views. But compilers for GPUs take the arguments of a kernel to be different memory, and may move a
+    load through the one in front of a store through the other.
     """
     return with_kernels(func, _with_declarations)
 
