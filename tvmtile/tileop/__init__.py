@@ -7,6 +7,7 @@ program is lowered (`tvmtile.tileop.lowerings`).
 from tvmtile.tileop import (
     atomic,
     copy,
+    copy_cluster,
     cp_async,
     dp4a,
     fill,
@@ -24,15 +25,21 @@ from tvmtile.tileop import (
     reducer,
     registers,
     rounded,
+    safe_value,
     scan,
     tma,
     transpose,
 )
+from tvmtile.tileop.gemm import background
+from tvmtile.tileop.tma import descriptors
 
 __all__ = [
     "atomic",
+    "background",
     "copy",
+    "copy_cluster",
     "cp_async",
+    "descriptors",
     "dp4a",
     "fill",
     "fp8_scaled_matmul",
@@ -49,6 +56,7 @@ __all__ = [
     "reducer",
     "registers",
     "rounded",
+    "safe_value",
     "scan",
     "tma",
     "transpose",
