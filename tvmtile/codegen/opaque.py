@@ -18,6 +18,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import READS, mapped, register_op, register_op_attr
 from tvmtile.codegen.device import device_pass
+from tvmtile.ir.divisions import DIVISIONS
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.rewriting import contains
 
@@ -45,8 +46,7 @@ def AllowLetInlining(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
     return with_body(func, mapped(func.body, (ir.Call, shown)))
 
 
-_DIVISIONS = (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod)
-_COSTLY = (*_DIVISIONS, tirx.Select)
+_COSTLY = (*DIVISIONS, tirx.Select)
 
 
 def _is_costly(value: Any) -> bool:

@@ -16,6 +16,7 @@ from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import dtype_constructed
 from tvmtile.errors import InvalidOperand, UnsupportedDtype, import_optional
+from tvmtile.ir.operands import describe, wrapped
 
 if TYPE_CHECKING:
     import torch
@@ -198,8 +199,6 @@ def cast(value: Any, dtype: DTypeLike) -> Any:
     if hasattr(expression, "load"):
         expression = expression.load()
     if not ir.is_prim_expr(expression):
-        from tvmtile.ir.operands import describe
-
         raise InvalidOperand(
             f"cast to {wanted}: {describe(value)} is not a value of the kernel",
             help="index a tile, `tile[i, j]`, in a loop over T.Parallel",
@@ -226,24 +225,14 @@ _INFINITE |= {"bfloat16": 2.0**128 - 2.0**119, "float32": 2.0**128 - 2.0**103}
 
 def conversion(value: ir.Expr, dtype: str) -> ir.Expr:
     """The conversion of a value, where it has another dtype."""
-    if (
-        isinstance(value, tirx.IntImm)
-        and (wrapped := _wrapped(int(value.value), dtype)) is not None
-    ):
-        return tirx.const(wrapped, dtype)
+    if isinstance(value, tirx.IntImm) and dtype.startswith(("int", "uint")):
+        low_bits = wrapped(int(value.value), str(DataType(dtype).with_lanes(1)))
+        if low_bits != int(value.value):  # which TVM's folding refuses
+            return tirx.const(low_bits, dtype)
     number = _number_of(value)
     if number is None or (limited := _limited(number, dtype)) is number:
         return tirx.Cast(dtype, value)
     return tirx.const(limited, dtype)
-
-
-def _wrapped(number: int, dtype: str) -> int | None:
-    """The lowest bits of a number that an integer does not hold, which TVM's folding refuses."""
-    if not dtype.startswith(("int", "uint")):
-        return None
-    values = 1 << DataType(dtype).bits
-    low = 0 if dtype.startswith("u") else -(values >> 1)
-    return None if low <= number < low + values else (number - low) % values + low
 
 
 def _limited(number: float, dtype: str) -> float:

@@ -205,6 +205,12 @@ def with_body(func: tirx.PrimFunc, body: tirx.Stmt) -> tirx.PrimFunc:
     return mutated(func, (type(own), lambda node, _: body if node.same_as(own) else node))
 
 
+def binds_thread(loop: tirx.For) -> bool:
+    """Tell whether the variable of a loop is an index of a thread in its block."""
+    binding = loop.thread_binding
+    return binding is not None and str(binding.thread_tag).startswith("threadIdx")
+
+
 def launched_with(kernel: tirx.PrimFunc, kind: str) -> int | None:
     """How many blocks ("blockIdx") or threads ("threadIdx") a kernel without its host has.
 

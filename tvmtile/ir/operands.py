@@ -92,6 +92,12 @@ def integer_range(dtype: str) -> tuple[int, int]:
     return int(tirx.min_value(dtype).value), int(tirx.max_value(dtype).value)
 
 
+def wrapped(number: int, dtype: str) -> int:
+    """The number of a dtype of integers that has the same lowest bits."""
+    low, high = integer_range(dtype)
+    return (number - low) % (high - low + 1) + low
+
+
 def literal(value: ir.Expr) -> int | None:
     """The value of an integer as it stands, None for anything else; `constant` simplifies first."""
     return int(value.value) if type(value) is tirx.IntImm else None

@@ -57,12 +57,17 @@ _Rewriting: TypeAlias = Callable[[tirx.PrimFunc], tirx.PrimFunc]
 
 
 def prim_func_pass(
-    name: str, *, requires: Iterable[Property] = (), establishes: Iterable[Property] = ()
+    name: str,
+    *,
+    requires: Iterable[Property] = (),
+    establishes: Iterable[Property] = (),
+    everywhere: bool = False,
 ) -> Callable[[_Rewriting], Any]:
     """Decorate a rewriting `func -> func` as a pass over the tile programs of a module.
 
     TVM calls it by the name, with a prefix. It relies on what it `requires`; what it `establishes`
-    holds after it.
+    holds after it. A pass that acts `everywhere` stands in TVM's part of the pipeline, in which the
+    functions are no tile programs any more: it goes over those of the host and of the device.
     """
     full = f"tvmtile.{name}"
     _CONTRACTS[full] = Contract(tuple(requires), tuple(establishes))
@@ -71,7 +76,7 @@ def prim_func_pass(
         def transform(
             func: tirx.PrimFunc, _mod: ir.IRModule, _context: PassContext
         ) -> tirx.PrimFunc:
-            return function(func) if is_tile_program(func) else func
+            return function(func) if everywhere or is_tile_program(func) else func
 
         result = tirx.transform.prim_func_pass(transform, opt_level=0, name=full)
         result.__doc__, result.__module__ = function.__doc__, function.__module__

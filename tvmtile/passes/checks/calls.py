@@ -7,11 +7,10 @@ kernels are split from the host, at how many tensors there are.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import Mutator, buffer_of, indices_of, is_buffer_var, mapped, mutated, nodes_in
 from tvmtile.codegen.names import in_c
@@ -22,6 +21,7 @@ from tvmtile.ir.extents import extent_range
 from tvmtile.ir.index_width import widened
 from tvmtile.ir.kernels import bound_target, importing_llvm, with_body
 from tvmtile.ir.operands import constant, integer_range
+from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import seq, variables_of
 from tvmtile.ir.scopes import is_global
 from tvmtile.ir.spans import location_of
@@ -33,19 +33,6 @@ _ARGUMENT, _ELEMENT = 15, 17
 _VECTOR_FUNCTION = re.compile(r"x(\d)\w*_aligned")
 
 
-def _over_functions(rewrite: Callable[[tirx.PrimFunc], tirx.PrimFunc]) -> ir.transform.Pass:
-    """A pass over all functions of a module: those of the host, and of the GPU once they are split."""
-
-    def run(func: tirx.PrimFunc, mod: ir.IRModule, context: PassContext) -> tirx.PrimFunc:
-        del mod, context
-        return rewrite(func)
-
-    name = f"tvmtile.{rewrite.__name__}"
-    result = tirx.transform.prim_func_pass(run, opt_level=0, name=name)
-    result.__doc__, result.__module__ = rewrite.__doc__, rewrite.__module__
-    return result
-
-
 def _stop(condition: Any, message: str) -> tirx.Stmt:
     return tirx.AssertStmt(condition, ir.StringImm("ValueError"), [ir.StringImm(message)])
 
@@ -53,7 +40,7 @@ def _stop(condition: Any, message: str) -> tirx.Stmt:
 # Addresses ---------------------------------------------------------------------------------------
 
 
-@_over_functions
+@prim_func_pass("CheckAlignment", everywhere=True)
 def CheckAlignment(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Refuse a call whose tensors begin at no multiple of what its kernels move at once.
 
@@ -141,7 +128,7 @@ def _bytes_at_once(call: ir.Call, buffer: ir.Var) -> int:
 # Numbers and extents -----------------------------------------------------------------------------
 
 
-@_over_functions
+@prim_func_pass("CheckExtents", everywhere=True)
 def CheckExtents(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Refuse an extent, a stride or a number that its parameter's dtype does not hold.
 
@@ -198,7 +185,7 @@ def _compared(check: tirx.AssertStmt, _: Mutator) -> tirx.Stmt:
 # Tensors -----------------------------------------------------------------------------------------
 
 
-@_over_functions
+@prim_func_pass("CheckBuffers", everywhere=True)
 def CheckBuffers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Refuse a kernel that takes more tensors than its GPU binds, and leave others as they are.
 

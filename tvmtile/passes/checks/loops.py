@@ -16,7 +16,14 @@ from tvmtile.analysis.nest_accesses import AccessedElements, elements_of, sample
 from tvmtile.analysis.nests import Nest
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.errors import DataRace, NestingError
-from tvmtile.ir.kernels import Launch, is_continue, is_kernel, is_loop_exit, is_parallel
+from tvmtile.ir.kernels import (
+    Launch,
+    binds_thread,
+    is_continue,
+    is_kernel,
+    is_loop_exit,
+    is_parallel,
+)
 from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.operators import operators_in
 from tvmtile.ir.passes import prim_func_pass
@@ -114,8 +121,7 @@ class _Nests(ScopedRewriter):
             self._enter_kernel(loop)
         if not is_parallel(loop):
             low, extent = constant(loop.min), constant(loop.extent)
-            is_thread = str(getattr(loop.thread_binding, "thread_tag", "")).startswith("thread")
-            if low is not None and extent is not None and not is_thread:
+            if low is not None and extent is not None and not binds_thread(loop):
                 self._fixed[loop.loop_var] = low
             return super().visit_for(loop)
         if self._variance is not None:

@@ -13,7 +13,7 @@ from tvmtile._tvm import Mutator, buffer_of, indices_of, mutated, nodes_in
 from tvmtile.analysis.accesses import Access, accesses_of, kernels_of, let_values, uses
 from tvmtile.errors import InvalidOperand, NestingError, OutOfBounds, SourceLocation, warn
 from tvmtile.ir.calls import is_if_then_else, takes_address
-from tvmtile.ir.kernels import is_loop_exit, is_parallel
+from tvmtile.ir.kernels import binds_thread, is_loop_exit, is_parallel
 from tvmtile.ir.operands import constant, describe, ends_of
 from tvmtile.ir.operators import operators_in
 from tvmtile.ir.passes import prim_func_pass
@@ -133,14 +133,9 @@ def _serial_index(access: Access, names: dict[ir.Var, ir.Expr]) -> tirx.For | No
     if any(is_parallel(loop) for loop in access.loops):
         return None
     used = [loop for loop in access.loops if uses(access.indices, loop.loop_var, names)]
-    if any(_binds_thread(loop) for loop in used):
+    if any(binds_thread(loop) for loop in used):
         return None  # written by thread index: the user decides who holds what
     return next((loop for loop in used if loop.thread_binding is None), None)
-
-
-def _binds_thread(loop: tirx.For) -> bool:
-    binding = loop.thread_binding
-    return binding is not None and str(binding.thread_tag).startswith("threadIdx")
 
 
 # Bounds ------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from tvmtile.ir.asynchronous import names_token
 from tvmtile.ir.barriers import is_barrier, is_grid_barrier
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.kernels import (
+    binds_thread,
     bound_target,
     is_kernel,
     is_parallel,
@@ -107,9 +108,9 @@ def _implementations_are_chosen(func: tirx.PrimFunc) -> Iterator[str]:
 def _nothing_waits(func: tirx.PrimFunc) -> Iterator[str]:
     """Nothing is bound to a thread, and nothing waits for one; blocks may wait for each other."""
     for loop in _contents(func).loops:
-        binding = loop.thread_binding
-        if binding is not None and str(binding.thread_tag).startswith("threadIdx"):
-            yield f"the loop over {loop.loop_var.name!r} is bound to {binding.thread_tag}"
+        if binds_thread(loop):
+            tag = loop.thread_binding.thread_tag
+            yield f"the loop over {loop.loop_var.name!r} is bound to {tag}"
     if contains(func.body, tirx.Evaluate, lambda s: is_barrier(s) and not is_grid_barrier(s)):
         yield "there is a barrier"
 

@@ -104,22 +104,16 @@ def _along(axis: str, size: int, body: tirx.Stmt) -> tirx.Stmt:
     return launch_loop(tirx.Var(f"c{axis}", "int32"), size, f"clusterCtaIdx.{axis}", body)
 
 
-@tvm.transform.module_pass(opt_level=0, name="tvmtile.GuardLaunches")
-def GuardLaunches(mod: ir.IRModule, _: PassContext) -> ir.IRModule:
+@prim_func_pass("GuardLaunches", everywhere=True)
+def GuardLaunches(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Launch a kernel only if its grid has blocks, where a call gives an extent of the grid.
 
     TVM's runtime takes an extent of 0 for 1: a block would run, and write what no block should. The
     kernel has no loops any more, but TVM's attributes of the extents of its axes. More blocks than a
     GPU launches in y or z are an error before the launch.
     """
-    result = mod.clone()
-    for name, func in mod.functions.items():
-        if isinstance(func, tirx.PrimFunc):
-            target = None if func.attrs is None else func.attrs.get("target")
-            guard = _LaunchGuard(gpu(target))
-            body = mutated(func.body, (tirx.AttrStmt, guard.guarded))
-            result.update_func(name, with_body(func, body))
-    return result
+    guard = _LaunchGuard(gpu((func.attrs or {}).get("target")))
+    return with_body(func, mutated(func.body, (tirx.AttrStmt, guard.guarded)))
 
 
 class _LaunchGuard:
@@ -245,20 +239,16 @@ _WIDE = {
 """The dtype that holds all values of one which the runtime refuses, or their bits."""
 
 
-@tvm.transform.module_pass(opt_level=0, name="tvmtile.WidenScalars")
-def WidenScalars(mod: ir.IRModule, _: PassContext) -> ir.IRModule:
+@prim_func_pass("WidenScalars", everywhere=True)
+def WidenScalars(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Convert numbers to a wider dtype where the host launches a kernel, and back in the kernel.
 
     TVM's runtime fails at the first launch of a kernel with a parameter of another dtype: its
     `GetArgConvertCode` knows integers of 32 and 64 bits, uint32, float32 and float64.
     """
-    result = mod.clone()
-    for name, func in mod.functions.items():
-        if isinstance(func, tirx.PrimFunc):
-            launched = with_body(func, mapped(func.body, (ir.Call, _with_wide_numbers)))
-            is_kernel = _LAUNCH in (func.attrs or {})
-            result.update_func(name, _taking_wide_numbers(func) if is_kernel else launched)
-    return result
+    if _LAUNCH in (func.attrs or {}):
+        return _taking_wide_numbers(func)
+    return with_body(func, mapped(func.body, (ir.Call, _with_wide_numbers)))
 
 
 def _with_wide_numbers(call: ir.Call) -> ir.Call:

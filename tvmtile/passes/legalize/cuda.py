@@ -33,7 +33,7 @@ from tvmtile.ir.barriers import (
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.conditions import conjuncts
 from tvmtile.ir.kernels import Launch, is_kernel, with_launch_body
-from tvmtile.ir.operands import as_int32, constant, integer_range
+from tvmtile.ir.operands import as_int32, constant, integer_range, wrapped
 from tvmtile.ir.options import options_of
 from tvmtile.ir.rewriting import contains, mentions, reads_no_memory, seq
 from tvmtile.ir.types import Binary
@@ -235,7 +235,7 @@ def _bits(number: tirx.FloatImm | tirx.IntImm) -> tirx.IntImm:
     if isinstance(number, tirx.FloatImm):
         bits = int.from_bytes(struct.pack(_FORMATS[str(dtype)], float(number.value)), "little")
     else:
-        bits = int(number.value) % (1 << dtype.bits)
+        bits = wrapped(int(number.value), f"uint{dtype.bits}")
     return tirx.const(bits, f"uint{dtype.bits}")
 
 
@@ -245,9 +245,7 @@ def _reinterpretation(call: ir.Call, _: Scope) -> ir.Expr:
         return call
     bits, dtype = _bits(call.args[0]), str(call.ty.dtype)
     if is_integer(call):
-        high = integer_range(dtype)[1]
-        value = int(bits.value)
-        return tirx.const(value if value <= high else value - 2 * (high + 1), dtype)
+        return tirx.const(wrapped(int(bits.value), dtype), dtype)
     return ir.Call(call.op, [bits], span=call.span, ret_ty=call.ty)
 
 

@@ -17,7 +17,7 @@ from tvmtile.ir.calls import op_name
 from tvmtile.ir.divisions import DIVISIONS, divides_integers
 from tvmtile.ir.extents import is_power_of_two
 from tvmtile.ir.kernels import bound_target
-from tvmtile.ir.operands import constant, integer_range
+from tvmtile.ir.operands import constant, integer_range, is_scalar
 from tvmtile.ir.rewriting import contains, mentions, variables_of
 from tvmtile.ir.types import COMPARISONS, Binary
 from tvmtile.passes.legalize.rules import Rule, Scope, is_integer
@@ -153,8 +153,8 @@ def _opaque_part(bind: tirx.Bind, scope: Scope) -> tirx.Bind:
 
 def _is_large(bind: tirx.Bind) -> bool:
     value = bind.value
-    is_scalar = is_integer(value) and DataType(str(value.ty.dtype)).lanes == 1
-    return is_scalar and len(list(nodes_in(value, _REORDERED))) > _MOST_REORDERED
+    is_number = is_integer(value) and is_scalar(value)
+    return is_number and len(list(nodes_in(value, _REORDERED))) > _MOST_REORDERED
 
 
 def _divides(func: tirx.PrimFunc) -> bool:

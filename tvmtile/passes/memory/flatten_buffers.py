@@ -7,17 +7,17 @@ from itertools import accumulate
 from operator import mul
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import Replacement, buffer_of, indices_of, is_buffer_var, nodes_in
 from tvmtile.ir.index_width import count_of, is_large, widened
 from tvmtile.ir.kernels import with_body
+from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import retyped, seq
 from tvmtile.ir.scoped_rewriter import ScopedRewriter
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvmtile.FlattenBuffers")
-def FlattenBuffers(func: tirx.PrimFunc, _mod: ir.IRModule, _: PassContext) -> tirx.PrimFunc:
+@prim_func_pass("FlattenBuffers", everywhere=True)
+def FlattenBuffers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Make all buffers arrays of one axis; parameters are viewed as such.
 
     Elements are numbered in 64 bits where an int32 may not hold their numbers. TVM's passes for this

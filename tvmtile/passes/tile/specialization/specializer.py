@@ -8,7 +8,7 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import mapped
 from tvmtile.instructions.wgmma import LEAST_BESIDE_SUMS, LEAST_REGISTERS
-from tvmtile.ir.kernels import Launch, with_launch_body
+from tvmtile.ir.kernels import Launch, binds_thread, with_launch_body
 from tvmtile.ir.operators import operators_in
 from tvmtile.ir.rewriting import replace_loop, seq
 from tvmtile.ir.threads import WARP_SIZE, WARPGROUP, Group, group_region, let_in
@@ -206,8 +206,7 @@ def _with_threads(kernel: tirx.For, count: int) -> tirx.For:
     """A kernel whose blocks have so many threads along their one axis."""
 
     def extend(loop: tirx.For) -> tirx.For:
-        bound = loop.thread_binding
-        if bound is None or not str(bound.thread_tag).startswith("threadIdx"):
+        if not binds_thread(loop):
             return loop
         return replace_loop(loop, extent=tirx.const(count, str(loop.loop_var.ty.dtype)))
 
