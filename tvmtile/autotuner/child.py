@@ -230,7 +230,6 @@ def close_children() -> None:
 
 
 atexit.register(close_children)
-if hasattr(
-    os, "register_at_fork"
-):  # they are the parent's, which talks to them through the same pipes
+if hasattr(os, "register_at_fork"):
+    # They are the parent's, which talks to them through the same pipes.
     os.register_at_fork(after_in_child=_idle.clear)

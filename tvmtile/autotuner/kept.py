@@ -101,7 +101,7 @@ def identity(value: object) -> Any:
 
     Raises
     ------
-    Unknown
+    Unidentified
         If there is an object in it of which this can't tell.
     """
     if isinstance(value, ir.Var):

@@ -29,14 +29,43 @@ def FlattenBuffers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     body = rewriter.rewrite(func.body)
     accessed = {buffer_of(n) for n in nodes_in(func.body, (ir.TensorLoad, tirx.BufferStore))}
     views = [
-        tirx.DeclBuffer(rewriter.flat(param), data=param.data)
+        tirx.DeclBuffer(rewriter.array_of(param), data=param.data)
         for param in func.params
         if param in accessed
     ]
     return with_body(func, seq([*views, body]))
 
 
-class _BufferFlattener(ScopedRewriter):
+class Flattener(ScopedRewriter):
+    """Makes arrays of one axis of buffers, and of indices the places of elements in them."""
+
+    def array_of(self, buffer: ir.Var) -> ir.Var:
+        """The array that a buffer becomes; the buffer itself, if it stays."""
+        raise NotImplementedError
+
+    def place_of(self, buffer: ir.Var, indices: Sequence[ir.Expr]) -> ir.Expr:
+        """The place of an element, or of the elements of a vector, by indices that are rewritten."""
+        raise NotImplementedError
+
+    def visit_store(self, store: tirx.BufferStore) -> tirx.Stmt:
+        array = self.array_of(buffer_of(store))
+        if array.same_as(buffer_of(store)):
+            return self.descend(store)
+        place = self._place(store)
+        return tirx.BufferStore(array, self.mutate(store.value), [place], span=store.span)
+
+    def visit_load(self, load: ir.TensorLoad) -> ir.Expr:
+        array = self.array_of(buffer_of(load))
+        if array.same_as(buffer_of(load)):
+            return self.descend(load)
+        return tirx.BufferLoad(array, [self._place(load)], load.span)
+
+    def _place(self, access: ir.TensorLoad | tirx.BufferStore) -> ir.Expr:
+        indices = [self.mutate(index) for index in indices_of(access)]
+        return self.place_of(buffer_of(access), indices)
+
+
+class _BufferFlattener(Flattener):
     def __init__(self, func: tirx.PrimFunc) -> None:
         super().__init__()
         self._params = set(func.params)
@@ -48,10 +77,9 @@ class _BufferFlattener(ScopedRewriter):
 
     def _named(self, var: ir.Var) -> ir.Var:
         """A variable where it is declared, or its address is taken."""
-        return var if var in self._params or not is_buffer_var(var) else self.flat(var)
+        return var if var in self._params or not is_buffer_var(var) else self.array_of(var)
 
-    def flat(self, buffer: ir.Var) -> ir.Var:
-        """The array of one axis that a buffer becomes."""
+    def array_of(self, buffer: ir.Var) -> ir.Var:
         if buffer not in self._flat:
             shape, strides = buffer.ty.shape, buffer.ty.strides
             extents = [shape[0], strides[0]] if strides else shape or [_ONE]
@@ -59,18 +87,9 @@ class _BufferFlattener(ScopedRewriter):
             self._flat[buffer] = retyped(buffer, shape=(size,), layout=None)
         return self._flat[buffer]
 
-    def visit_store(self, store: tirx.BufferStore) -> tirx.Stmt:
-        place = self._place(buffer_of(store), indices_of(store))
-        value = self.mutate(store.value)
-        return tirx.BufferStore(self.flat(buffer_of(store)), value, [place], span=store.span)
-
-    def visit_load(self, load: ir.TensorLoad) -> ir.Expr:
-        place = self._place(buffer_of(load), indices_of(load))
-        return tirx.BufferLoad(self.flat(buffer_of(load)), [place], load.span)
-
-    def _place(self, buffer: ir.Var, indices: Sequence[ir.Expr]) -> ir.Expr:
+    def place_of(self, buffer: ir.Var, indices: Sequence[ir.Expr]) -> ir.Expr:
         """The number of an element, or of each one of a vector."""
-        places = [self.mutate(index) for index in indices] or [_ZERO]
+        places = list(indices) or [_ZERO]
         if is_large(buffer):
             places = [widened(place) for place in places]
         strides = self._strides_of(buffer)
