@@ -27,8 +27,8 @@ from tests.fuzz.program import Program
 from tests.fuzz.run import run
 from tests.fuzz.shrink import shrink
 from tvmtile.errors import DataRace
-from tvmtile.passes.tile.specialization import Ring
-from tvmtile.passes.tile.specialization.iteration_space import FilteredIterationSpace
+from tvmtile.passes.tile.schedule.iteration_space import FilteredIterationSpace
+from tvmtile.passes.tile.schedule.rings import Ring
 from tvmtile.pipeline import LOWERING
 from tvmtile.tileop.fill import Fill
 

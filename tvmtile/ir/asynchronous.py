@@ -7,9 +7,10 @@ Work that goes on while threads do is described by three statements of a thread,
 * `wait(token, behind)` waits for all batches of the token but the latest `behind` ones.
 
 A token is a text, `"<kind>/<name>"`. A kind is a row of `KINDS`; its name alone is a token too, of all
-work of that kind in the order of its issue, whichever token it has. The pipelining passes write tokens,
-the analysis of barriers reads them, and LowerAsyncWork makes instructions of them last. The
-instructions themselves, where a program is written in them, mean the same on the token of their kind.
+work of that kind in the order of its issue, whichever token it has. The passes of the phase schedule
+write tokens, the analysis of barriers reads them, and LowerAsyncWork makes instructions of them last.
+The instructions themselves, where a program is written in them, mean the same on the token of their
+kind.
 """
 
 from __future__ import annotations

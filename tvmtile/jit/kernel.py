@@ -460,8 +460,8 @@ class Kernel(CompiledProgram[Results]):
         The passes are run again to find out.
         """
         from tvmtile.jit.trace import module_before
+        from tvmtile.passes.tile.schedule.warp_specialize import roles_of
         from tvmtile.passes.tile.select_implementation import Choices, choices_of
-        from tvmtile.passes.tile.warp_specialize import roles_of
 
         steps = self.lowering
         chosen = choices_of(module_before("tvmtile.LowerTileOp", steps)[self.name])

@@ -63,16 +63,17 @@ from tvmtile.passes.target.lower_narrow_floats import (
 from tvmtile.passes.tile.elide_shared_staging import ElideSharedStaging
 from tvmtile.passes.tile.find_groups import FindGroups
 from tvmtile.passes.tile.hoist_assumptions import HoistAssumptions
-from tvmtile.passes.tile.inject_pipeline import InjectPipeline
 from tvmtile.passes.tile.lower_tile_op import LowerTileOp
 from tvmtile.passes.tile.normalize_binds import NormalizeBinds
 from tvmtile.passes.tile.normalize_operands import NormalizeOperands
 from tvmtile.passes.tile.order_iterations import OrderIterations
 from tvmtile.passes.tile.pack_floats import PackFloats
-from tvmtile.passes.tile.plan_pipeline import PlanPipeline
 from tvmtile.passes.tile.privatize_fragments import PrivatizeFragments
 from tvmtile.passes.tile.reduce_accumulations import ReduceAccumulations
 from tvmtile.passes.tile.run_scalar_effects_once import RunScalarEffectsOnce
+from tvmtile.passes.tile.schedule.inject_pipeline import InjectPipeline
+from tvmtile.passes.tile.schedule.plan_pipeline import PlanPipeline
+from tvmtile.passes.tile.schedule.warp_specialize import WarpSpecialize
 from tvmtile.passes.tile.select_implementation import SelectImplementation
 from tvmtile.passes.tile.serialize_vectors import SerializeVectors
 from tvmtile.passes.tile.signature import DeclareInKernel, NormalizeSignature
@@ -80,7 +81,6 @@ from tvmtile.passes.tile.split_reducers import SplitReducers
 from tvmtile.passes.tile.stage_overlapping_copies import StageOverlappingCopies
 from tvmtile.passes.tile.structure_exits import StructureExits
 from tvmtile.passes.tile.sum_before_scaling import SumBeforeScaling
-from tvmtile.passes.tile.warp_specialize import WarpSpecialize
 from tvmtile.passes.unrolling import DeferUnrolling, LimitUnrolling, PlanUnrolling
 
 __all__ = [

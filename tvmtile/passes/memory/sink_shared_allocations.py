@@ -11,8 +11,7 @@ from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import replace_loop, seq
 from tvmtile.ir.scopes import is_shared
 from tvmtile.passes.memory.shared_memory import all_bytes
-from tvmtile.passes.tile.pipelining import KernelTiles, Obstacle, body_of
-from tvmtile.passes.tile.pipelining.coverage import Coverage
+from tvmtile.passes.tile.schedule.body import Coverage, KernelTiles, Obstacle, body_of
 from tvmtile.target import gpu
 
 

@@ -26,11 +26,10 @@ from tvmtile.ir.rewriting import (
     with_fresh_variables,
 )
 from tvmtile.ir.scopes import is_shared
-from tvmtile.passes.tile.pipelining import Body, KernelTiles, has_effects
-from tvmtile.passes.tile.specialization.candidates import Candidate, Unsuitable
-from tvmtile.passes.tile.specialization.preloads import Preload
-from tvmtile.passes.tile.specialization.ring import Ring
-from tvmtile.passes.tile.specialization.split import Split, Splits, counters_of, parts_of
+from tvmtile.passes.tile.schedule.body import Body, KernelTiles, has_effects
+from tvmtile.passes.tile.schedule.candidates import Candidate, Unsuitable
+from tvmtile.passes.tile.schedule.rings import Ring
+from tvmtile.passes.tile.schedule.roles import Preload, Split, Splits, counters_of, parts_of
 
 
 @dataclass(frozen=True)

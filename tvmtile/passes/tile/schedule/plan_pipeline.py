@@ -19,20 +19,16 @@ from tvmtile.ir.kernels import bound_target, flattened, with_kernels
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import replace_loop, seq
 from tvmtile.ir.spans import first_location
-from tvmtile.passes.tile.pipelining import (
+from tvmtile.passes.tile.schedule.body import Body, KernelTiles, Obstacle, body_of
+from tvmtile.passes.tile.schedule.plan import (
     PIPELINE_ANNOTATIONS,
-    BlockMemory,
-    Body,
-    KernelTiles,
-    Obstacle,
     PipelinePlan,
     Producers,
-    body_of,
     buffer_copies_of,
     other_annotations,
-    warn_of_fewer_stages,
     with_work_in_flight,
 )
+from tvmtile.passes.tile.schedule.resources import BlockMemory, warn_of_fewer_stages
 from tvmtile.target import gpu
 
 MOST_STAGES = "tvmtile.most_stages"

@@ -15,7 +15,7 @@ from tvm import ir, tirx
 from tvmtile.ir.annotations import NO_UNROLLING
 from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import mentions, replace_loop, seq, substitute
-from tvmtile.passes.tile.pipelining import other_annotations
+from tvmtile.passes.tile.schedule.plan import other_annotations
 
 
 @dataclass(frozen=True)

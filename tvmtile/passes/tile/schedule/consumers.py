@@ -10,14 +10,13 @@ from tvm import ir, tirx
 from tvmtile._tvm import Mutator, mutated
 from tvmtile.ir.asynchronous import asynchronously, signal, wait
 from tvmtile.ir.kernels import flattened
-from tvmtile.ir.rewriting import seq
-from tvmtile.passes.tile.pipelining import Body, KernelTiles, work_of
-from tvmtile.passes.tile.specialization.candidates import Candidate
-from tvmtile.passes.tile.specialization.iteration_space import IterationSpace
-from tvmtile.passes.tile.specialization.preloads import Preload
-from tvmtile.passes.tile.specialization.ring import Ring
-from tvmtile.passes.tile.specialization.skew import skewed
-from tvmtile.passes.tile.specialization.split import Split, Splits, counters_of, parts_of
+from tvmtile.ir.rewriting import seq, substitute, with_fresh_variables
+from tvmtile.passes.tile.schedule.body import Body, KernelTiles
+from tvmtile.passes.tile.schedule.candidates import Candidate, CrossIterationOverlap
+from tvmtile.passes.tile.schedule.iteration_space import IterationSpace
+from tvmtile.passes.tile.schedule.plan import work_of
+from tvmtile.passes.tile.schedule.rings import Ring
+from tvmtile.passes.tile.schedule.roles import Preload, Split, Splits, counters_of, parts_of
 
 
 def consumers_of(
@@ -211,3 +210,121 @@ def _released_last(split: Split, space: IterationSpace, thread: ir.Expr) -> list
         if ring.in_flight
         for statement in ring.release(thread, space.number_of_last)
     ]
+
+
+# Products of two iterations at once ---------------------------------------------------------------
+
+
+def skewed(
+    space: IterationSpace,
+    skew: CrossIterationOverlap,
+    rings: Sequence[Ring],
+    body: Body,
+    thread: ir.Expr,
+    kind: str,
+    before_last: Sequence[tirx.Stmt] = (),
+) -> list[tirx.Stmt]:
+    """What consumers do in place of a loop.
+
+    Another role fills the `rings`. `thread` is a number among the consumers'. What is `before_last` is
+    done before the last product, and where there is none.
+    """
+    return _Skewed(space, skew, rings, body, thread, kind).statements(before_last)
+
+
+class _Skewed:
+    """Prologue, steady state and epilogue of a loop whose second product goes on (see its `skew`).
+
+    What is no whole iteration stands before the loop and behind it: if a product stood in a branch,
+    ptxas would have each one wait for that before (C7514). A wait for a tile is a loop, past which
+    ptxas moves no instruction. So threads wait where products are issued: for the tiles of the
+    statements between them, too, before the first one. What these compute and what waits for the
+    second product is one piece of code then, in which exponentials hide the rest.
+    """
+
+    def __init__(
+        self,
+        space: IterationSpace,
+        skew: CrossIterationOverlap,
+        rings: Sequence[Ring],
+        body: Body,
+        thread: ir.Expr,
+        kind: str,
+    ) -> None:
+        self._space = space
+        self._skew = skew
+        self._rings = rings
+        self._body = body
+        self._thread = thread
+        self._tokens = {
+            number: f"{work.name}/{space.loop.loop_var.name}{number}"
+            for number in (skew.first, skew.second)
+            if (work := work_of(body.units[number], kind)) is not None
+        }
+
+    def statements(self, before_last: Sequence[tirx.Stmt]) -> list[tirx.Stmt]:
+        others = self._space.others(self._steady())
+        whole = [*self._head(), others, *before_last, *self._tail()]
+        return self._space.if_any(whole, before_last)
+
+    def _head(self) -> list[tirx.Stmt]:
+        """The first iteration, but for its second product."""
+        skew = self._skew
+        begin = [*self._done(*skew.leading[:-1]), *self._begun()]
+        rest = [*self._ended(skew.first), *self._ran(*skew.early), *self._ran(*skew.late)]
+        return [*self._of(self._space.first, [*begin, *rest]), *self._space.passed()]
+
+    def _steady(self) -> list[tirx.Stmt]:
+        """An iteration, with the second product of the one before."""
+        skew, now, before = self._skew, dict[ir.Var, ir.Expr](), self._space.before
+        return [
+            *self._of(now, [*self._done(*skew.leading[:-1]), *self._begun()]),
+            *self._of(before, [*self._ready(skew.second), *self._issued(skew.second)]),
+            *self._of(now, [*self._ended(skew.first), *self._ran(*skew.early)]),
+            *self._of(before, self._ended(skew.second)),
+            *self._of(now, self._ran(*skew.late)),
+        ]
+
+    def _tail(self) -> list[tirx.Stmt]:
+        """The second product of the last iteration."""
+        return self._of(self._space.last, self._done(self._skew.second))
+
+    def _begun(self) -> list[tirx.Stmt]:
+        """The first product, and the waits of the statements behind it."""
+        skew = self._skew
+        between = (*skew.early, *skew.late)
+        return [*self._ready(skew.first, *between), *self._issued(skew.first)]
+
+    def _of(self, iteration: dict[ir.Var, ir.Expr], statements: list[tirx.Stmt]) -> list[tirx.Stmt]:
+        """Statements of an iteration, with the names that they need."""
+        if not statements:
+            return []
+        whole = seq([*self._body.bindings_for(statements), *statements])
+        return list(flattened(with_fresh_variables(substitute(whole, iteration))))
+
+    # Each of these makes statements anew: a wait stands for what is in flight at its own place.
+
+    def _done(self, *numbers: int) -> list[tirx.Stmt]:
+        return [s for number in numbers for s in (*self._ready(number), *self._ran(number))]
+
+    def _ran(self, *numbers: int) -> list[tirx.Stmt]:
+        """Units whose tiles were waited for."""
+        return [s for number in numbers for s in (*self._issued(number), *self._ended(number))]
+
+    def _ready(self, *numbers: int) -> list[tirx.Stmt]:
+        """Before units: the tiles that they are the first to use have come."""
+        return [ring.wait_until_full() for ring in self._rings if ring.first in numbers]
+
+    def _issued(self, number: int) -> list[tirx.Stmt]:
+        """A unit; a product goes on until it is waited for."""
+        stmt, token = self._body.units[number].stmt, self._tokens.get(number)
+        return [stmt] if token is None else [asynchronously(token, stmt), signal(token)]
+
+    def _ended(self, number: int) -> list[tirx.Stmt]:
+        """Behind a unit: it is waited for, and the tiles that it used last are free."""
+        token = self._tokens.get(number)
+        statements = [] if token is None else [wait(token, 0)]
+        for ring in self._rings:
+            if ring.last == number:
+                statements += ring.release(self._thread)
+        return statements
