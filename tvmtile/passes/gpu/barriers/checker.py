@@ -132,6 +132,11 @@ class Checker:
         self._excused = self._excused or race
         return True
 
+    @property
+    def doubtful(self) -> MbarrierStep | None:
+        """An arrival that may count in another phase of its mbarrier than it is meant for."""
+        return None if self._handovers is None else next(iter(self._handovers.doubtful), None)
+
     def left_open(self, barriers: Barriers) -> Race | None:
         """Find a race between groups that neither mbarriers nor some barriers prevent.
 

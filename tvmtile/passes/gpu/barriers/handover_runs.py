@@ -10,6 +10,7 @@ from typing import Any
 from tvm import ir
 
 from tvmtile.analysis.conflicts.dependence import ConflictScope
+from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.analysis.effects import Effect
 from tvmtile.passes.gpu.barriers.handover_steps import (
     BatchEnd,
@@ -22,10 +23,7 @@ from tvmtile.passes.gpu.barriers.handover_steps import (
     UnknownHandover,
     Values,
 )
-from tvmtile.passes.gpu.barriers.items import (
-    Signal,
-    TokenWait,
-)
+from tvmtile.passes.gpu.barriers.items import MbarrierStep, Signal, TokenWait
 from tvmtile.passes.gpu.barriers.state import PendingAccess, SignalCounts
 
 _MOST_STEPS = 400_000
@@ -71,6 +69,10 @@ class _MbarrierState:
     arrived: Clock = field(default_factory=dict)
     over: list[Clock] = field(default_factory=list)
     """What is known of each phase that is over."""
+    arrivals: list[list[tuple[int, int]]] = field(default_factory=lambda: [[]])
+    """Of each phase, the one that goes on too: the groups that arrive in it, and their moments."""
+    with_bytes: set[int] = field(default_factory=set)
+    """The phases that last until bytes have come."""
 
 
 def _joined(a: Clock, b: Clock) -> Clock:
@@ -78,22 +80,36 @@ def _joined(a: Clock, b: Clock) -> Clock:
 
 
 class Execution:
-    """The kernel with loops of a known number of iterations."""
+    """The kernel with loops of a known number of iterations.
+
+    Attributes
+    ----------
+    goes_on : bool
+        Threads do something behind a loop whose number of iterations is not known.
+    doubtful : dict
+        The mbarriers at which threads may arrive in another phase than they mean, with such an arrival.
+        They order nothing: a kernel in which some are found is run again, without them.
+    """
 
     def __init__(
         self,
         steps: list[Step],
         groups: list[int],
-        threads_of: Callable[[Effect], int],
+        footprints: Footprints,
         counts: dict[ir.Var | None, tuple[int, ...]],
         values: Values,
+        doubtful: dict[Component, MbarrierStep | None],
         open_loops: Iterable[Repeat] = (),
         period: int = 0,
     ) -> None:
-        self._groups, self._threads_of = groups, threads_of
+        self._groups, self._warps_of = groups, footprints.warps_of
+        self._threads_of = footprints.threads_of
         self._counts = counts
+        self.goes_on = False
+        self.doubtful = doubtful
         self._open_loops, self._period = list(open_loops), period
         self._looping: dict[int, Repeat] = {}
+        self._looped: set[int] = set()
         self.events: dict[int, list[Event]] = defaultdict(list)
         self._now = [1] * len(groups)
         self._waits = [0] * len(groups)
@@ -148,6 +164,10 @@ class Execution:
                     each.pending,
                     relative(each.arrived),
                     tuple(map(relative, each.over[before.get(key, 0) :])),
+                    tuple(
+                        frozenset((n, moment - times[n]) for n, moment in arrivals)
+                        for arrivals in each.arrivals[before.get(key, 0) :]
+                    ),
                 )
                 for key, each in self._phases.items()
             },
@@ -173,14 +193,14 @@ class Execution:
             self._work += 1
             if self._work > _MOST_STEPS:
                 raise UnknownHandover
+            if n in self._looped and not isinstance(step, Case | Repeat):
+                self.goes_on = self.goes_on or not isinstance(step, Do) or bool(step.accesses)
             if isinstance(step, Do):
                 self._do(n, step, values)
             elif isinstance(step, BatchEnd):
                 self._token(n, step.item)
             elif isinstance(step, Sync):
-                phases = self._phases_of(None, 0)
-                self._arrive(n, phases)
-                yield from self._wait(n, phases, self._clocks[n].get(phases.key, 0) % 2)
+                yield from self._sync(n, step)
             elif isinstance(step, Meet):
                 yield from self._meet(n, step, values)
             elif isinstance(step, Case):
@@ -193,6 +213,8 @@ class Execution:
                     values[step.var] = first + k
                     yield from self._thread(n, step.body, values)
                 values.pop(step.var, None)
+                if step in self._open_loops:
+                    self._looped.add(n)
 
     def _come_to_cut(self, n: int, loop: Repeat, k: int) -> Iterator[Callable[[], bool]]:
         if self._looping.setdefault(n, loop) is not loop:
@@ -224,6 +246,7 @@ class Execution:
             on = None
             if access.mbarrier is not None and number is not None:
                 on = self._phases_of(access.mbarrier.root, number.at(values))
+                on = None if on.key in self.doubtful else on
             if access.mbarrier is not None and not access.root.same_as(access.mbarrier.root):
                 event.phase = None if on is None else self._expected.get((n, on.key))
                 event.opened = PendingAccess(access, frozenset(), ConflictScope.NONE)
@@ -248,7 +271,8 @@ class Execution:
     def _expect(self, n: int, phases: _MbarrierState) -> None:
         """Take in that the phase which a group knows to go on lasts until bytes have come."""
         phase = len(phases.over)
-        if self._clocks[n].get(phases.key, 0) == phase:
+        phases.with_bytes.add(phase)
+        if self._known(n, phases) == phase:
             self._expected[n, phases.key] = phase
         else:
             self._expected.pop((n, phases.key), None)
@@ -271,45 +295,75 @@ class Execution:
                 raise UnknownHandover
             yield from self._wait(n, phases, step.parity.at(values))
         else:
-            self._arrive(n, phases, with_copies=step.item.with_copies)
+            self._arrive(n, phases, step.item)
 
-    def _phases_of(self, root: ir.Var | None, number: int) -> _MbarrierState:
+    def _sync(self, n: int, step: Sync) -> Iterator[Callable[[], bool]]:
+        if step.threads is None:
+            phases = self._phases_of(None, 0)
+        else:
+            warp = self._warps_of(self._groups[n]) if step.in_warps else step.threads
+            together = step.threads & warp
+            phases = self._phases_of(step, together, together.bit_count())
+        self._arrive(n, phases)
+        yield from self._wait(n, phases, self._known(n, phases) % 2)
+
+    def _phases_of(self, root: Any, number: int, count: int | None = None) -> _MbarrierState:
         key = root, number
         if key not in self._phases:
-            counts = self._counts.get(root, ())
-            if not 0 <= number < len(counts):
-                raise UnknownHandover
-            self._phases[key] = _MbarrierState(key, counts[number])
+            if count is None:
+                counts = self._counts.get(root, ())
+                if not 0 <= number < len(counts):
+                    raise UnknownHandover
+                count = counts[number]
+            self._phases[key] = _MbarrierState(key, count)
         return self._phases[key]
 
-    def _arrive(self, n: int, phases: _MbarrierState, *, with_copies: bool = False) -> None:
-        phase = len(phases.over)
-        if self._clocks[n].get(phases.key, 0) != phase:
-            raise UnknownHandover  # it may count in the phase before
+    def _known(self, n: int, phases: _MbarrierState) -> int:
+        """How many phases all threads of a group know to be over.
+
+        Without a wait they do where they know of all arrivals; a single thread, of its own.
+        """
+        clock, known = self._clocks[n], self._clocks[n].get(phases.key, 0)
+        own = self._now[n] if self._groups[n].bit_count() == 1 else clock.get(n, 0)
+        reached = {**clock, n: own}
+        is_over = known
+        while (
+            is_over < len(phases.over)
+            and is_over not in phases.with_bytes
+            and all(reached.get(g, 0) > moment for g, moment in phases.arrivals[is_over])
+        ):
+            is_over += 1
+        if is_over > known:
+            self._clocks[n] = {**clock, phases.key: is_over}
+            self._waits[n] += 1
+        return is_over
+
+    def _arrive(self, n: int, phases: _MbarrierState, step: MbarrierStep | None = None) -> None:
+        phase, size = len(phases.over), self._groups[n].bit_count()
+        if self._known(n, phases) != phase or phases.pending + size > phases.count:
+            self.doubtful.setdefault(phases.key, step)  # it may count in the phase before
+        if phases.key in self.doubtful:
+            return
         for event in list(self._in_flight[n]):
-            if with_copies and event.opened is not None and event.opened.is_cp_async:
+            is_copy = event.opened is not None and event.opened.is_cp_async
+            if step is not None and step.with_copies and is_copy:
                 event.after.append((phases.key, phase + 1))
         known = {**self._clocks[n], n: self._now[n]}
+        phases.arrivals[-1].append((n, self._now[n]))
         self._now[n] += 1
         phases.arrived = _joined(phases.arrived, known)
-        phases.pending += self._groups[n].bit_count()
-        if phases.pending > phases.count:
-            raise UnknownHandover
+        phases.pending += size
         if phases.pending == phases.count:
             phases.pending = 0
             phases.arrived = {**phases.arrived, phases.key: phase + 1}
             phases.over.append(phases.arrived)
-            expected = {(key, of) for (_, key), of in self._expected.items()}
-            if phases.count == 1 and (phases.key, phase) not in expected:
-                self._clocks[n] = {**self._clocks[n], phases.key: phase + 1}
-                self._waits[n] += 1
+            phases.arrivals.append([])
 
     def _wait(self, n: int, phases: _MbarrierState, parity: int) -> Iterator[Callable[[], bool]]:
-        known = self._clocks[n].get(phases.key, 0)
-        if parity != known % 2:
+        known = self._known(n, phases)
+        if phases.key in self.doubtful or parity != known % 2:
             return  # for one that it knows to be over
-        yield lambda: len(phases.over) > known
-        if len(phases.over) > known + 1:
-            raise UnknownHandover  # it may have missed the phase
-        self._clocks[n] = _joined(self._clocks[n], phases.over[known])
-        self._waits[n] += 1
+        yield lambda: phases.key in self.doubtful or len(phases.over) > known
+        if phases.key not in self.doubtful:
+            self._clocks[n] = _joined(self._clocks[n], phases.over[known])
+            self._waits[n] += 1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
+import operator
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +19,7 @@ from tvmtile.analysis.conflicts.dependence import ConflictScope
 from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
 from tvmtile.analysis.effects import Effect, Effects
+from tvmtile.ir.barriers import arrivals, is_barrier, scope_of
 from tvmtile.ir.calls import effect_of, takes_address
 from tvmtile.ir.conditions import conjuncts
 from tvmtile.ir.extents import is_power_of_two
@@ -98,7 +101,11 @@ class BatchEnd:
 
 @dataclass(eq=False)
 class Sync:
-    """A barrier of all threads that are looked at."""
+    """A barrier of all threads that are looked at, or of some, those of each warp for themselves."""
+
+    threads: int | None = None
+    """A bit each; None of all."""
+    in_warps: bool = False
 
 
 @dataclass(eq=False)
@@ -159,6 +166,7 @@ class Reader:
         self._names: dict[ir.Var, ir.Expr] = {}
         self._symbols: dict[tvm_ffi.StructuralKey, ir.Var] = {}
         self._inner: set[ir.Var] = set()
+        self._active: int | None = footprints.all_threads
         self.masks: list[int] = []
         self.open_loops: list[Repeat] = []
         self.numbers: list[Number] = []
@@ -192,6 +200,7 @@ class Reader:
         if isinstance(item, Leaf):
             self._note(item.statement)
             yield self._do(item.accesses)
+            yield from self._barrier(item.statement)
         elif isinstance(item, MbarrierStep):
             yield self._do(item.accesses)
             parity = None if item.parity is None else self._number(item.parity)
@@ -199,8 +208,23 @@ class Reader:
         elif isinstance(item, UserBarrier):
             if self._group is None and item.barrier.scope >= self._of_all:
                 yield Sync()
+            else:
+                yield from self._barrier(item.statement)
         else:
             yield BatchEnd(item)
+
+    def _barrier(self, stmt: tirx.Stmt) -> Iterator[Sync]:
+        """A barrier of all threads that come to a statement, or of those of each warp."""
+        if not is_barrier(stmt) or not self._active:
+            return
+        if scope_of(stmt) == "warp":
+            threads = self._active
+            while threads:  # each group is of one warp
+                self.masks.append(self._footprints.warps_of(threads & -threads))
+                threads &= ~self.masks[-1]
+            yield Sync(self._active, in_warps=True)
+        elif arrivals(stmt) == self._active.bit_count():
+            yield Sync(self._active)
 
     def _do(self, accesses: Iterable[Effect]) -> Do:
         def completing(access: Effect) -> Number | None:
@@ -220,12 +244,12 @@ class Reader:
                 parts.append(holds)
             else:
                 parts.append(self._number(part))
-        before = dict(self._scalars)
+        before, around = dict(self._scalars), self._active
         cases = []
-        for case in item.cases:
-            self._scalars = dict(before)
+        for case, active in zip(item.cases, _threads_of_cases(parts, around), strict=False):
+            self._scalars, self._active = dict(before), active
             cases.append(self.steps(case))
-        self._scalars = before
+        self._scalars, self._active = before, around
         self._forget(stmt)
         return Case(parts, cases[0], cases[1] if len(cases) > 1 else [])
 
@@ -305,6 +329,17 @@ class Reader:
         if key not in self._symbols:
             self._symbols[key] = tirx.Var("symbol", node.ty.dtype)
         return self._symbols[key]
+
+
+def _threads_of_cases(parts: list[int | Number], around: int | None) -> list[int | None]:
+    """The threads that take the two cases of a branch; None of those that are not known."""
+    if around is None:
+        return [None, None]
+    masks = [part for part in parts if isinstance(part, int)]
+    taking = functools.reduce(operator.and_, masks, around)
+    if len(masks) == len(parts):
+        return [taking, around & ~taking]
+    return [taking, None if masks else around]
 
 
 def _remainder(node: Any) -> ir.Expr:

@@ -4,11 +4,13 @@ The statements at mbarriers are run, group by group, for every number of iterati
 vector clocks: which statements of which threads certainly come before. One schedule tells for all.
 A wait is for the phase after the last one that its threads know to be over, if it has that parity, and
 orders nothing otherwise. An arrival counts in a phase for certain if its threads know that the one
-before is over; where they do not, nothing is said of the kernel, nor where threads wait for ever.
+before is over; where they do not, its mbarrier orders nothing: a thread that arrives twice in a phase
+ends it before another one has come. Nothing is said of kernels whose threads wait for ever.
 
 Loops whose number of iterations is not known run `q + c` times for a constant c each: from some q on,
 a kernel is in the same state `period` iterations later, what is longer ago than a period being the same
-to it. What holds for as many iterations holds for all.
+to it. What holds for as many iterations holds for all. Fewer iterations are the first ones of more,
+unless something comes behind the loops: then each number of them is run.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import contextlib
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -29,25 +31,27 @@ from tvmtile._tvm import nodes_in
 from tvmtile.analysis.conflicts.dependence import Collision, ConflictScope
 from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.analysis.effects import Effect, Effects
-from tvmtile.ir.barriers import is_barrier
+from tvmtile.ir.barriers import is_barrier, scope_of
 from tvmtile.ir.kernels import Launch
-from tvmtile.ir.operands import constant
+from tvmtile.ir.operands import constant, literal
 from tvmtile.ir.operators import operator_of
-from tvmtile.ir.rewriting import mentions, substitute
+from tvmtile.ir.rewriting import mentions, substitute, variables_of
 from tvmtile.ir.threads import Group
+from tvmtile.ir.types import Binary
 from tvmtile.passes.gpu.barriers.handover_runs import Event, Execution
-from tvmtile.passes.gpu.barriers.handover_steps import Reader, UnknownHandover, Values
+from tvmtile.passes.gpu.barriers.handover_steps import Number, Reader, UnknownHandover, Values
 from tvmtile.passes.gpu.barriers.items import (
     Barriers,
     Branch,
     Leaf,
+    MbarrierStep,
     Sequence,
     UserBarrier,
     items_in,
 )
 from tvmtile.passes.gpu.barriers.races import may_race
 
-_PERIODS = (1, 2, 4, 3, 6, 8, 12, 16)
+_LONGEST_PERIOD = 256  # three of which are run
 _MOST_CLASSES = 8  # remainders of the number of iterations that differ
 
 
@@ -69,6 +73,7 @@ class Handovers:
         self._colliding: dict[tuple[int, int], bool] = {}
         self._ordered: dict[tuple[int, int], bool] = {}
         self._runs: list[Execution] = []
+        self.doubtful: dict[MbarrierStep, None] = {}
         self._family: TripCountFamily | None = None
         self._recurrences: dict[int, tuple[bool, list[ir.Expr]]] = {}
         with contextlib.suppress(UnknownHandover):
@@ -171,7 +176,13 @@ class Handovers:
         counts = {**_counts(launch), None: (self._in_sync,)}
 
         def run(values: Values, *cuts: Any) -> Execution:
-            return Execution(steps, groups, self._footprints.threads_of, counts, values, *cuts)
+            doubtful: dict[Any, MbarrierStep | None] = {}
+            while True:
+                known = len(doubtful)
+                done = Execution(steps, groups, self._footprints, counts, values, doubtful, *cuts)
+                if len(doubtful) == known:
+                    self.doubtful |= {step: None for step in doubtful.values() if step}
+                    return done
 
         family = TripCountFamily(reader)
         if family.base is None:
@@ -182,13 +193,40 @@ class Handovers:
         accesses = [event.access for events in some.events.values() for event in events]
         family.tiles = [_elements(each) for each in accesses]
         period = family.period
-        for values in family.values(-1, 3 * period + 2):
-            yield run(values)
+        are_prefixes = family.are_prefixes
         for values in family.values(3 * period + 2, 3 * period + 3):
             longest = run(values, reader.open_loops, period)
             if longest.states[2 * period] != longest.states[3 * period]:
                 raise UnknownHandover
+            are_prefixes = are_prefixes and not longest.goes_on
             yield longest
+        if not are_prefixes:
+            for values in family.values(-1, 3 * period + 2):
+                yield run(values)
+
+
+def growth(value: ir.Expr, growing: Mapping[ir.Var, int]) -> tuple[int, int]:
+    """After how many iterations a value has grown by how much, whenever they begin.
+
+    Of what is no sum, quotient or remainder the step only tells whether it is 0.
+    """
+    if isinstance(value, ir.Var):
+        return 1, growing.get(value, 0)
+    if not isinstance(value, Binary):
+        periods = (growth(each, growing)[0] for each in nodes_in(value, tirx.FloorMod))
+        return math.lcm(*periods), int(any(name in growing for name in variables_of(value)))
+    (n, a), (m, b) = growth(value.a, growing), growth(value.b, growing)
+    period = math.lcm(n, m)
+    a, b = a * period // n, b * period // m
+    by = literal(value.b)
+    if isinstance(value, tirx.FloorDiv | tirx.FloorMod) and by:
+        shared = math.gcd(a, by)
+        return period * abs(by) // shared, a // shared if isinstance(value, tirx.FloorDiv) else 0
+    if isinstance(value, tirx.Add | tirx.Sub):
+        return period, a + b if isinstance(value, tirx.Add) else a - b
+    if isinstance(value, tirx.Mul) and by is not None:
+        return period, a * by
+    return period, int(bool(a or b))
 
 
 def _elements(access: Effect) -> list[ir.Expr]:
@@ -197,11 +235,11 @@ def _elements(access: Effect) -> list[ir.Expr]:
 
 
 def orders_groups(program: Sequence) -> bool:
-    """Tell whether mbarriers are all that threads of different branches wait for each other at."""
+    """Tell whether mbarriers are all that warps of different branches wait for each other at."""
     items = items_in(program)
     parting = [item for item in items if isinstance(item, Branch) and item.diverges]
     return any(item.hands_over for item in parting) and not any(
-        is_barrier(child.statement)
+        is_barrier(child.statement) and scope_of(child.statement) != "warp"
         for item in parting
         for child in items_in(item)
         if isinstance(child, Leaf | UserBarrier)
@@ -285,14 +323,34 @@ class TripCountFamily:
     @cached_property
     def period(self) -> int:
         """After how many iterations threads do the same at mbarriers, and to tiles if they can."""
-        extents = {id(loop.extent) for loop in self._loops}
-        others = [number.expression for number in self._numbers if id(number) not in extents]
-        periods = [period for period in _PERIODS if self._recur(others, period)]
-        if not periods:
+        others = [number.expression for number in self._steady]
+        period = math.lcm(*(growth(each, self._growing)[0] for each in others))
+        if period > _LONGEST_PERIOD or not self._recur(others, period):
             raise UnknownHandover
-        return next(
-            (p for p in periods if all(self._recur(each, p) for each in self.tiles)), periods[0]
-        )
+        for tile in self.tiles:
+            found = [growth(each, self._growing) for each in tile]
+            both = math.lcm(period, *(own for own, _ in found))
+            if both <= _LONGEST_PERIOD and not any(step for _, step in found):
+                period = both
+        return period
+
+    @cached_property
+    def _growing(self) -> dict[ir.Var, int]:
+        """By how much names grow from one number of iterations, or iteration, to the next."""
+        assert self.base is not None
+        return {**dict.fromkeys(self._inner, 1), self.base: self._scale}
+
+    @cached_property
+    def _steady(self) -> list[Number]:
+        """All numbers but those of iterations."""
+        extents = {id(loop.extent) for loop in self._loops}
+        return [number for number in self._numbers if id(number) not in extents]
+
+    @property
+    def are_prefixes(self) -> bool:
+        """Tell whether fewer iterations are the first ones of more, but for what comes behind loops."""
+        assert self.base is not None
+        return not any(mentions(number.expression, self.base) for number in self._steady)
 
     def is_open(self, var: ir.Var) -> bool:
         """Tell whether it is the variable of a loop whose number of iterations is not known."""

@@ -55,7 +55,7 @@ class UserBarrier:
 class MbarrierStep:
     """What threads do at an mbarrier: they arrive, or wait for those that do."""
 
-    statement: tirx.Stmt
+    statement: tirx.Evaluate
     accesses: tuple[Effect, ...]
     """Of the mbarrier itself, and others of the statement."""
     mbarrier: MbarrierElement

@@ -7,12 +7,20 @@ from tvmtile.analysis.effects import Effect
 from tvmtile.errors import DataRace, VerifyError, warn
 from tvmtile.ir.asynchronous import BULK_STORE, CP_ASYNC, WGMMA
 from tvmtile.ir.operands import describe
+from tvmtile.ir.spans import location_of
 from tvmtile.passes.gpu.barriers.checker import Checker
+from tvmtile.passes.gpu.barriers.items import MbarrierStep
 from tvmtile.passes.gpu.barriers.races import Race
 
 _ROWS = (
     "; an index that is loaded from memory may be anything: where it stays in a row of the thread's "
     "own, give the tile an axis of rows, s[row, index] for s[row * length + index]"
+)
+
+
+_MEET = (
+    "let both groups come to a barrier, T.sync_threads(number, threads) or one of T.alloc_barrier, or "
+    "give each a branch of its own, one after the other"
 )
 
 
@@ -28,7 +36,7 @@ def settle(race: Race, checker: Checker) -> None:
     """
     if checker.is_handed_over(race):
         return
-    error = refuse(race, is_scattered=checker.is_scattered(race.later))
+    error = refuse(race, checker.doubtful, is_scattered=checker.is_scattered(race.later))
     if not checker.forgives or race.in_flight != Collision.NEVER:
         raise error
     warn(
@@ -38,10 +46,13 @@ def settle(race: Race, checker: Checker) -> None:
     checker.forgive(race)
 
 
-def refuse(race: Race, *, is_scattered: bool) -> DataRace | VerifyError:
+def refuse(
+    race: Race, doubtful: MbarrierStep | None = None, *, is_scattered: bool
+) -> DataRace | VerifyError:
     """The error for a race that no barrier can prevent.
 
     Which elements the later access touches is known to the kernel's input alone if it is scattered.
+    Threads may arrive too early at a `doubtful` mbarrier, which orders nothing therefore.
     """
     earlier, later = race.earlier, race.later
     if race.in_flight != Collision.NEVER:
@@ -56,21 +67,32 @@ def refuse(race: Race, *, is_scattered: bool) -> DataRace | VerifyError:
     what = "written" if later.writes else "read"
     before = "written" if earlier.writes else "read"
     where = "" if earlier.location is None else f", at {earlier.location}"
+    remedy = doubtful and _arrives_once(doubtful)
     if earlier.groups != later.groups:
         first, second = (each.groups[-1:] or ("all threads",) for each in (earlier, later))
         return DataRace(
             f"elements of {describe(later.root)} are {what} by {second[0]} of the block and {before} "
             f"by {first[0]}{where}, which run at the same time: no barrier can stand between",
             location=later.location or earlier.location,
-            help="let both groups come to a barrier, T.sync_threads(number, threads) or one of "
-            "T.alloc_barrier, or give each a branch of its own, one after the other",
+            help=remedy or _MEET,
         )
     return DataRace(
         f"elements of {describe(later.root)} are {what} by other threads than those that have "
         f"{before} them before{where}, and no barrier can stand between: not all threads of the "
         "block come there together",
         location=later.location or earlier.location,
-        help="end the branch, or the loop, that depends on the thread between the two" + rows,
+        help=remedy
+        or "end the branch, or the loop, that depends on the thread between the two" + rows,
+    )
+
+
+def _arrives_once(step: MbarrierStep) -> str:
+    location = location_of(step.statement.value)
+    where = "" if location is None else f", at {location}"
+    return (
+        f"threads may arrive twice in one phase of {step.mbarrier.root.name}{where}, so that it "
+        "orders nothing: before they arrive again, let them wait for the phase, or for others that "
+        "have waited for it"
     )
 
 
