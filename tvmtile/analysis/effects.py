@@ -1,31 +1,39 @@
-"""The accesses, in a statement of a thread, of memory that barriers order."""
+"""What statements and expressions do to memory, in the order in which they do it.
+
+One visitor finds it, for all passes; what a node does is looked for once.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_of, indices_of, is_buffer_var, walk
+from tvmtile._tvm import Mutator, buffer_of, indices_of, is_buffer_var, mutated, nodes_in, ranges_of
+from tvmtile.analysis.addresses import CONVERSIONS, COPIED, FUNCTIONS, UNKNOWN, Role
 from tvmtile.analysis.aliases import Aliases, Start
-from tvmtile.analysis.uses import Use, uses_in
+from tvmtile.analysis.conflicts.expressions import strides
 from tvmtile.errors import SourceLocation
-from tvmtile.ir.annotations import ORDER_OF_STORES
-from tvmtile.ir.kernels import statements_of
-from tvmtile.ir.operands import literal
-from tvmtile.ir.rewriting import contains, reads_no_memory, substitute, variables_of
-from tvmtile.ir.scopes import is_global, is_private, is_shared
+from tvmtile.ir.asynchronous import Issue, Product, issued, product_of
+from tvmtile.ir.calls import is_if_then_else, op_name, takes_address
+from tvmtile.ir.kernels import leaves_loop
+from tvmtile.ir.nodes import cached_per_node
+from tvmtile.ir.operands import literal, origin_of
+from tvmtile.ir.operators import TileOp, operator_of
+from tvmtile.ir.rewriting import substitute, variables_of
+from tvmtile.ir.scopes import is_shared
 from tvmtile.ir.spans import location_of
 from tvmtile.ir.threads import Group
+
+N = TypeVar("N", bound=ir.Node)
 
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """A loop of a thread, as accesses know it.
+    """A loop of a thread, as the conflicts of its effects know it.
 
     Attributes
     ----------
@@ -75,31 +83,110 @@ class MbarrierElement(NamedTuple):
         return self.root.same_as(other.root) and (None in numbers or numbers[0] == numbers[1])
 
 
-@dataclass(frozen=True, eq=False)
-class Effect(Use):
-    """What the threads do to a buffer in one place of the program.
+@dataclass(eq=False)  # frozen ones take long to make, and there are thousands
+class Effect:
+    """One read, or one write, of a buffer.
 
-    Indices and conditions hold no names that are bound to values which never change.
+    Those below `start` are what `tvmtile.analysis.thread_effects` knows of it in the program of a
+    thread; there names that are bound to values which never change are replaced in all expressions.
+
+    Attributes
+    ----------
+    buffer : Var
+        As the program names it: it may be a view.
+    root : Var
+        The buffer that was allocated, as far as views are declared in what was looked at.
+    indices : tuple of Expr, or None
+        The element, one index an axis of `buffer`, or a single one that counts its elements in the
+        order of memory; None where none is named, as of a tile.
+    block : tuple of (int, Expr)
+        Extents and strides, in elements, of what lies around that element and is touched with it.
+    is_exact : bool
+        Nothing else of the buffer is touched; where not, any element may be.
+    writes, is_atomic : bool
+        How.
+    is_update : bool
+        An operator that writes the buffer reads it too.
+    is_collective : bool
+        The threads of a simdgroup do it together: any of them may touch any of the elements.
+    is_gathered : bool
+        Each of these threads names some of the elements; otherwise all name the same ones.
+    is_opaque : bool
+        A function that is called with an address does it.
+    token : str or None
+        Of what goes on until a wait: what is written arrives there, what is read may be written then.
+    completes_on : TensorLoad or None
+        Of what arrives when a phase of an mbarrier is over: which one.
+    ranks : tuple of Expr, or None
+        The blocks of the cluster whose memory it is; None: the block's own.
+    operator : TileOp or None
+        The operator whose operand it is; None of a load, a store or a function.
+    value : Expr or None
+        What a store stores.
+    around : tuple of For
+        The loops around it in what was looked at, outermost first.
+    conditions : tuple of Expr
+        Those of the branches around it, as they have to be.
+    is_certain : bool
+        Loops and conditions alone decide whether it happens.
+    nodes : tuple of Node
+        The statements and expressions around it that may carry the user's line, outermost first.
+    start : Start or None
+        Where the element is that the indices count from. None without indices.
+    loops : tuple of Loop
+        The loops around it, outermost first.
+    mbarrier : MbarrierElement or None
+        What it completes on.
+    groups : tuple of Group
+        The groups of threads whose regions are around it, outermost first.
+    ordering : tuple of Loop, or None
+        Of device memory that one statement stores to: the loops whose iterations do so in their order,
+        which nothing else has. None of any other memory.
+    hands_over : bool
+        In the outermost of the regions threads come to barriers by number that others come to too.
     """
 
+    buffer: ir.Var
     root: ir.Var
-    """The buffer that was allocated, the same object in all its accesses."""
-    start: Start | None
-    """Where the element is that the indices count from. None without indices."""
-    loops: tuple[Loop, ...]
-    """The loops around it, outermost first."""
-    mbarrier: MbarrierElement | None
-    """What it completes on."""
-    location: SourceLocation | None
-    """The user's line."""
+    indices: Any
+    block: tuple[tuple[int, Any], ...]
+    writes: bool
+    around: tuple[tirx.For, ...]
+    conditions: tuple[ir.Expr, ...]
+    is_certain: bool
+    nodes: tuple[ir.Node, ...]
+    is_exact: bool = True
+    is_atomic: bool = False
+    is_update: bool = False
+    is_collective: bool = False
+    is_gathered: bool = False
+    is_opaque: bool = False
+    token: str | None = None
+    completes_on: ir.TensorLoad | None = None
+    ranks: tuple[ir.Expr, ...] | None = None
+    operator: TileOp | None = None
+    value: Any = None
+    start: Start | None = None
+    loops: tuple[Loop, ...] = ()
+    mbarrier: MbarrierElement | None = None
     groups: tuple[Group, ...] = ()
-    """The groups of threads whose regions are around it, outermost first."""
     ordering: tuple[Loop, ...] | None = None
-    """Of device memory that one statement stores to: the loops whose iterations do so in their order,
-    which nothing else has. None of any other memory.
-    """
     hands_over: bool = False
-    """In the outermost of these regions threads come to barriers by number that others come to too."""
+
+    @property
+    def reads(self) -> bool:
+        """It is no write."""
+        return not self.writes
+
+    @property
+    def is_whole(self) -> bool:
+        """A function gets the buffer, and may do anything to it."""
+        return self.is_opaque and self.indices is None
+
+    @cached_property
+    def location(self) -> SourceLocation | None:
+        """The user's line."""
+        return next(filter(None, map(location_of, reversed(self.nodes))), None)
 
     def is_comparable(self, other: Effect) -> bool:
         """Tell whether the elements of both are known by their places from one buffer on."""
@@ -111,7 +198,7 @@ class Effect(Use):
 
     @property
     def bits_before(self) -> int:
-        """Those between the first element of the buffer that its start counts from, and of its own."""
+        """How far from the buffer of `start` on the element with index 0 is."""
         return 0 if self.start is None else 8 * self.start.offset
 
     @cached_property
@@ -122,7 +209,8 @@ class Effect(Use):
     @cached_property
     def places(self) -> list[ir.Expr]:
         """The expressions that say which elements are touched."""
-        used = [*(self.indices or ()), *(stride for _, stride in self.block), *self.conditions]
+        strides_around = (stride for _, stride in self.block)
+        used = [*(self.indices or ()), *strides_around, *self.conditions]
         for loop in self.loops:
             if loop.var is not None:
                 used += [loop.low, loop.extent]
@@ -135,235 +223,278 @@ class Effect(Use):
         return frozenset(loop for loop in self.loops if hash(loop.var) in names)
 
 
-class Effects:
-    """Finds the accesses of expressions and of single statements.
+@cached_per_node  # of most statements several passes ask
+def effects_of(node: ir.Node) -> tuple[Effect, ...]:
+    """The effects of a statement or an expression, in program order."""
+    return _Visitor().of(node)
 
-    Threadgroup memory is looked at, and device memory that the kernel both reads and writes, updates
-    atomically besides one of these, or writes in two places, or in the iterations of a loop that have
-    an order.
 
-    Parameters
-    ----------
-    body : Stmt
-        What a thread does: its views of buffers and its bindings are looked up.
-    in_whiles : iterable of str
-        The tensors that iterations of `while` loops store to one after the other.
+def elements_in(stmt: tirx.Stmt, names: dict[ir.Var, ir.Expr]) -> list[Effect]:
+    """The effects on single elements in a statement, in its order, with names replaced by values."""
 
-    Attributes
-    ----------
-    written : set of Var
-        The buffers that are written, as the program names them, but for the arrays of a thread.
-    exchanged : frozenset of Var
-        The device memory that is used in two ways, of reads, writes and atomic updates.
-    device_memory : frozenset of Var
-        That, and what is written in two places.
-    stored_by_iterations : frozenset of Var
-        Other device memory, that a loop stores to whose iterations have an order.
+    def known(expressions: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
+        return tuple(substitute(each, names) for each in expressions)
+
+    return [
+        replace(
+            each,
+            indices=known(each.indices),
+            value=None if each.value is None else substitute(each.value, names),
+            conditions=known(each.conditions),
+        )
+        for each in effects_of(stmt)
+        if each.indices
+    ]
+
+
+def written_parameters(func: tirx.PrimFunc) -> tuple[int, ...]:
+    """The positions of the parameters whose memory a program may write."""
+    written = {effect.root for effect in effects_of(func.body) if effect.writes}
+    return tuple(index for index, param in enumerate(func.params) if param in written)
+
+
+# The visitor -------------------------------------------------------------------------------------
+
+
+class _Visitor:
+    """Notes each load, store, operand and address; what these are given comes first.
+
+    An operand of an operator names a place and is no load; its indices are expressions like others.
     """
 
-    def __init__(self, body: tirx.Stmt, in_whiles: Iterable[str] = ()) -> None:
-        self._aliases = Aliases(body)
-        self._in_whiles = frozenset(in_whiles)
-        self._stored_in_order = set(self._in_whiles)
-        self._objects: dict[ir.Var, ir.Var] = {}
-        self._bound: Counter[ir.Var] = Counter()
-        self._values: dict[ir.Var, ir.Expr] = {}
-        walk(body, (tirx.Bind, self._note_value), (tirx.For, self._note_order), order="pre")
-        self._uses: dict[int, tuple[Any, list[Use]]] = {}
-        self._resolutions: dict[int, tuple[Any, Any]] = {}
-        self._ordered: dict[int, bool] = {}
-        self._present: dict[int, tuple[tirx.Stmt, bool]] = {}
-        uses = [use for part in _parts(body) for use in self._uses_in(part)]
-        self.written = {use.buffer for use in uses if use.writes}
-        self.exchanged = self._exchanged(uses)
-        self.device_memory = self.exchanged | self._stored_in_two_places(uses)
-        self.stored_by_iterations = self._stored_by_iterations(uses) - self.device_memory
+    def __init__(self) -> None:
+        self._found: list[Effect] = []
+        self._aliases = Aliases()
+        self._around: tuple[tirx.For, ...] = ()
+        self._conditions: tuple[ir.Expr, ...] = ()
+        self._is_certain = True
+        self._nodes: tuple[ir.Node, ...] = ()
+        self._role = UNKNOWN
+        self._arguments: tuple[Any, ...] = ()  # of the function that an address is handed to
+        self._token: str | None = None  # of the copy that it is handed to
 
-    @cached_property
-    def written_by_blocks(self) -> frozenset[ir.Var]:
-        """The written buffers that other blocks may write too, and their views."""
-        root = self._aliases.root
-        roots = set(map(root, self.written))
-        written = roots.union(view for view in self._aliases.views if root(view) in roots)
-        return frozenset(
-            buffer
-            for buffer in written
-            if is_buffer_var(buffer) and not is_shared(buffer) and not is_private(buffer)
+    def of(self, node: ir.Node) -> tuple[Effect, ...]:
+        mutated(
+            node,
+            (tirx.BufferStore, self._store),
+            (ir.TensorLoad, self._load),
+            (ir.Call, self._call),
+            (tirx.For, self._loop),
+            (tirx.While, self._uncertain),
+            (tirx.IfThenElse, self._branch),
+            (tirx.Select, self._select),
+            (tirx.AllocBuffer, lambda allocation, _: allocation),
+            (tirx.DeclBuffer, self._view),
         )
+        return tuple(self._found)
 
-    def _note_value(self, bind: tirx.Bind) -> None:
-        if bind.var in self._bound:  # in two places, with values that may differ
-            self._values.pop(bind.var, None)
-        elif ir.is_prim_expr(bind.value) and reads_no_memory(bind.value):
-            self._values[bind.var] = substitute(bind.value, self._values)
-        self._bound[bind.var] += 1
-
-    def _note_order(self, loop: tirx.For) -> None:
-        self._stored_in_order |= ordered_by(loop)
-
-    def is_bound_once(self, name: ir.Var) -> bool:
-        """Tell whether only one place gives a name its value."""
-        return self._bound[name] == 1
-
-    def _exchanged(self, uses: list[Use]) -> frozenset[ir.Var]:
-        read, written, updated = (
-            {self.root(use.buffer) for use in uses if _is_of_kind(use)}
-            for _is_of_kind in (
-                lambda use: not (use.is_atomic or use.writes),
-                lambda use: not use.is_atomic and use.writes,
-                lambda use: use.is_atomic,
+    def _note(
+        self,
+        buffer: ir.Var,
+        indices: Iterable[ir.Expr] | None,
+        *,
+        writes: bool,
+        block: tuple[tuple[int, Any], ...] = (),
+        **how: Any,
+    ) -> None:
+        self._found.append(
+            Effect(
+                buffer,
+                self._aliases.root(buffer),
+                None if indices is None else tuple(indices),
+                block,
+                writes,
+                self._around,
+                self._conditions,
+                self._is_certain,
+                self._nodes,
+                **how,
             )
         )
-        in_two_ways = (read & written) | (written & updated) | (read & updated)
-        return frozenset(filter(is_global, in_two_ways))
 
-    def _stored_in_two_places(self, uses: list[Use]) -> frozenset[ir.Var]:
-        stores = Counter(self.root(use.buffer) for use in uses if use.writes and not use.is_atomic)
-        return frozenset(root for root, count in stores.items() if count > 1 and is_global(root))
+    # Statements --------------------------------------------------------------------------------
 
-    def _stored_by_iterations(self, uses: list[Use]) -> frozenset[ir.Var]:
-        """The device memory that a loop stores to whose iterations have an order.
+    def _loop(self, loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
+        outer, self._around = self._around, (*self._around, loop)
+        if leaves_loop(loop.body):
+            self._uncertain(loop, mutator)
+        else:
+            mutator.default_mutate(loop)
+        self._around = outer
+        return loop
 
-        Asynchronous copies keep an order of their own.
-        """
-        stored = {self.root(use.buffer) for use in uses if use.writes and not use.is_atomic}
-        copied = {self.root(use.buffer) for use in uses if use.token is not None}
-        in_order = self._stored_in_order
-        return frozenset(
-            root for root in stored - copied if is_global(root) and root.name in in_order
-        )
+    def _uncertain(self, node: N, mutator: Mutator) -> N:
+        outer, self._is_certain = self._is_certain, False
+        mutator.default_mutate(node)
+        self._is_certain = outer
+        return node
 
-    def root(self, buffer: ir.Var) -> ir.Var:
-        """The buffer that a view looks at: always the same object."""
-        root = self._aliases.root(buffer)
-        return self._objects.setdefault(root, root)
+    def _branch(self, branch: tirx.IfThenElse, mutator: Mutator) -> tirx.Stmt:
+        self._cases(mutator, branch.condition, branch.then_case, branch.else_case)
+        return branch
 
-    def loop(self, node: tirx.For | tirx.While, is_uniform: bool) -> Loop:
-        """A loop, as the accesses in it know it."""
-        if isinstance(node, tirx.While):
-            return Loop(node, is_uniform, ordered=self._in_whiles)
-        bounds = self.resolved(node.min), self.resolved(node.extent)
-        return Loop(node, is_uniform, *bounds, ordered_by(node))
+    def _select(self, node: tirx.Select, mutator: Mutator) -> ir.Expr:
+        self._cases(mutator, node.condition, node.true_value, node.false_value)
+        return node
 
-    def of(
-        self,
-        node: ir.Node,
-        loops: tuple[Loop, ...],
-        conditions: tuple[ir.Expr, ...],
-        **region: object,
-    ) -> list[Effect]:
-        """The accesses of an expression, or of a statement that holds no others, in their order.
+    def _cases(
+        self, mutator: Mutator, condition: ir.Expr, then: ir.Node, otherwise: ir.Node | None
+    ) -> None:
+        mutator.mutate(condition)
+        outer = self._conditions
+        for case, holds in ((then, condition), (otherwise, tirx.Not(condition))):
+            self._conditions = (*outer, holds)
+            if case is not None:
+                mutator.mutate(case)
+        self._conditions = outer
 
-        The last ones are attributes of them all.
-        """
-        return [
-            self._access(use, loops, conditions, location_of(node), region)
-            for use in self._uses_in(node)
-            if self._is_ordered(use.buffer)
-        ]
+    def _view(self, declaration: tirx.DeclBuffer, _: Mutator) -> tirx.Stmt:
+        self._aliases.add(declaration)
+        return declaration
 
-    def _uses_in(self, node: ir.Node) -> list[Use]:
-        """The uses in a part of the body, which is looked at once, but for the arrays of a thread."""
-        if hash(node) not in self._uses:
-            uses = uses_in(node) if contains(node, ir.Var, _is_seen_by_others) else []
-            self._uses[hash(node)] = node, [use for use in uses if not is_private(use.buffer)]
-        return self._uses[hash(node)][1]
+    def _store(self, store: tirx.BufferStore, mutator: Mutator) -> tirx.Stmt:
+        outer, self._nodes = self._nodes, (*self._nodes, store)
+        mutator.mutate(store.value)
+        indices = tuple(indices_of(store))
+        for index in indices:
+            mutator.mutate(index)
+        self._note(buffer_of(store), indices, writes=True, value=store.value)
+        self._nodes = outer
+        return store
 
-    def are_in(self, stmt: tirx.Stmt) -> bool:
-        """Tell whether a statement accesses memory that barriers order, or calls anything."""
-        known = self._present.get(hash(stmt))
-        if known is None:
-            children = statements_of(stmt)
-            uses = (use for part in _own_parts(stmt, children) for use in self._uses_in(part))
-            are_in = (
-                type(stmt) is tirx.Evaluate
-                or any(map(self.are_in, children))
-                or any(self._is_ordered(use.buffer) for use in uses)
+    def _load(self, load: ir.TensorLoad, mutator: Mutator) -> ir.Expr:
+        outer, self._nodes = self._nodes, (*self._nodes, load)
+        self._note(buffer_of(load), indices_of(load), writes=False)
+        self._nodes = outer
+        return mutator.default_mutate(load)
+
+    def _call(self, call: ir.Call, mutator: Mutator) -> ir.Expr:
+        op, name = operator_of(call), op_name(call)
+        if op is not None:
+            self._operator(op, call, mutator)
+        elif is_if_then_else(call):
+            self._cases(mutator, *call.args)
+        elif (product := product_of(call)) is not None:
+            self._product(product, mutator)
+        elif (copy := issued(call)) is not None:
+            self._copy(copy, mutator)
+        elif takes_address(call):
+            self._address(call.args[0], mutator)
+        elif name in CONVERSIONS:
+            mutator.default_mutate(call)
+        elif name == "tirx.tvm_access_ptr":
+            for buffer in filter(is_buffer_var, nodes_in(call.args[1], ir.Var)):
+                self._passed(buffer, (call.args[2],) if self._role.names_elements else None)
+        else:
+            self._function_call(call.args[:], FUNCTIONS.get(name, (UNKNOWN,)), mutator)
+        return call
+
+    # Operators ---------------------------------------------------------------------------------
+
+    def _operator(self, op: TileOp, call: ir.Call, mutator: Mutator) -> None:
+        outer = self._is_certain, self._nodes
+        self._is_certain = False  # it decides what it touches
+        self._nodes = (*self._nodes, call)
+        reads, writes = op.reads(), op.writes()
+        named = (op.completes_on(), op.releases())
+        arrivals = [x for x in named if x is not None and not any(map(x.same_as, writes))]
+        for argument in call.args[:]:
+            self._argument(argument, [*reads, *writes, *arrivals], mutator)
+        for mbarrier in arrivals:
+            self._note(buffer_of(mbarrier), indices_of(mbarrier), writes=False, is_atomic=True)
+        for operands, others, is_written in ((reads, writes, False), (writes, reads, True)):
+            for operand in operands:
+                buffer = buffer_of(operand)
+                is_element = not op.is_tile and isinstance(operand, ir.TensorLoad)
+                ranks = op.ranks() if is_written else None
+                self._note(
+                    buffer,
+                    None if op.is_tile else origin_of(operand),
+                    writes=is_written,
+                    block=_box(buffer, op.touched()) if is_element else (),
+                    is_exact=is_element,
+                    is_atomic=op.is_atomic,
+                    is_update=any(buffer_of(other).same_as(buffer) for other in others),
+                    token=op.token(),
+                    completes_on=op.completes_on(),
+                    ranks=None if ranks is None else tuple(ranks),
+                    operator=op,
+                )
+        self._is_certain, self._nodes = outer
+
+    def _argument(self, argument: Any, operands: list[Any], mutator: Mutator) -> None:
+        """Visit an operator's argument; of an operand what says where it is."""
+        if is_buffer_var(argument):
+            return
+        if not any(map(argument.same_as, operands)):
+            mutator.mutate(argument)
+        elif isinstance(argument, ir.TensorRegion):
+            for r in ranges_of(argument)[:]:
+                mutator.mutate(r.min)
+                mutator.mutate(r.extent)
+        else:
+            for index in indices_of(argument)[:]:
+                mutator.mutate(index)
+
+    # Addresses ---------------------------------------------------------------------------------
+
+    def _copy(self, copy: Issue, mutator: Mutator) -> None:
+        outer, self._token = self._token, copy.token
+        self._function_call(copy.operands, COPIED, mutator)
+        self._token = outer
+
+    def _product(self, product: Product, mutator: Mutator) -> None:
+        self._note(buffer_of(product.sums), indices_of(product.sums), writes=True)
+        mutator.mutate(product.sums)
+        if not takes_address(product.a):
+            mutator.mutate(product.a)
+        outer = self._role, self._token
+        self._token = product.token
+        for address, rows, columns in product.matrices:
+            self._role = Role(reads=True, tile=(rows, columns))
+            mutator.mutate(address)
+        self._role, self._token = outer
+
+    def _function_call(
+        self, arguments: Iterable[ir.Expr], roles: tuple[Role, ...], mutator: Mutator
+    ) -> None:
+        outer = self._role, self._arguments
+        self._arguments = tuple(arguments)
+        for number, argument in enumerate(self._arguments):
+            self._role = roles[min(number, len(roles) - 1)]
+            if is_buffer_var(argument):
+                self._passed(argument, None)
+            else:
+                mutator.mutate(argument)
+        self._role, self._arguments = outer
+
+    def _address(self, load: ir.Expr, mutator: Mutator) -> None:
+        if not isinstance(load, ir.TensorLoad):
+            mutator.mutate(load)
+            return
+        for index in indices_of(load):
+            mutator.mutate(index)
+        self._passed(buffer_of(load), indices_of(load))
+
+    def _passed(self, buffer: ir.Var, indices: Iterable[ir.Expr] | None) -> None:
+        role = self._role
+        for writes in [False] * role.reads + [True] * role.writes:
+            self._note(
+                buffer,
+                indices,
+                writes=writes,
+                block=role.block(buffer, self._arguments),
+                is_exact=role.names_elements and indices is not None,
+                is_collective=role.is_collective,
+                is_gathered=role.row,
+                is_opaque=True,
+                token=self._token if role.is_asynchronous else None,
             )
-            known = self._present[hash(stmt)] = stmt, are_in
-        return known[1]
-
-    def _is_ordered(self, buffer: ir.Var) -> bool:
-        if hash(buffer) not in self._ordered:
-            root = self.root(buffer)
-            of_device = self.device_memory | self.stored_by_iterations
-            self._ordered[hash(buffer)] = is_shared(root) or root in of_device
-        return self._ordered[hash(buffer)]
-
-    def _access(
-        self,
-        use: Use,
-        loops: tuple[Loop, ...],
-        conditions: tuple[ir.Expr, ...],
-        location: SourceLocation | None,
-        region: dict[str, Any],
-    ) -> Effect:
-        start = self._aliases.start(use.buffer)
-        indices = None if start is None else use.indices
-        root = self.root(use.buffer)
-        ordering = None
-        if root in self.stored_by_iterations:
-            ordering = tuple(loop for loop in loops if root.name in loop.ordered)
-        return Effect(
-            buffer=use.buffer,
-            indices=None if indices is None else tuple(map(self.resolved, indices)),
-            block=tuple((extent, self.resolved(stride)) for extent, stride in use.block),
-            writes=use.writes,
-            is_atomic=use.is_atomic,
-            is_collective=use.is_collective,
-            is_gathered=use.is_gathered,
-            token=use.token,
-            completes_on=use.completes_on,
-            is_opaque=use.is_opaque,
-            conditions=tuple(map(self.resolved, (*conditions, *use.conditions))),
-            ranks=None if use.ranks is None else tuple(map(self.resolved, use.ranks)),
-            root=root,
-            start=start,
-            loops=loops,
-            ordering=ordering,
-            mbarrier=None if use.completes_on is None else self.mbarrier(use.completes_on),
-            location=location,
-            **region,
-        )
-
-    def mbarrier(self, element: ir.TensorLoad) -> MbarrierElement:
-        """Which mbarrier an element is."""
-        return MbarrierElement(
-            self.root(buffer_of(element)), literal(self.resolved(indices_of(element)[0]))
-        )
-
-    def resolved(self, expression: ir.Expr) -> ir.Expr:
-        """An expression with bound names replaced by their values, where these never change."""
-        if not self._values:
-            return expression
-        if hash(expression) not in self._resolutions:
-            resolution = expression, substitute(expression, self._values)
-            self._resolutions[hash(expression)] = resolution
-        return self._resolutions[hash(expression)][1]
 
 
-def ordered_by(loop: tirx.For) -> frozenset[str]:
-    """The tensors that the iterations of a loop store to one after the other; see OrderIterations."""
-    return frozenset(map(str, loop.annotations.get(ORDER_OF_STORES, ())))
-
-
-def _is_seen_by_others(var: ir.Var) -> bool:
-    """Tell whether a variable is a buffer that other threads access too."""
-    return is_buffer_var(var) and not is_private(var)
-
-
-def _parts(stmt: tirx.Stmt) -> Iterator[Any]:
-    """The expressions of loops and branches, and the statements that hold no others."""
-    children = statements_of(stmt)
-    for child in children:
-        yield from _parts(child)
-    yield from _own_parts(stmt, children)
-
-
-def _own_parts(stmt: tirx.Stmt, children: list[tirx.Stmt]) -> Iterator[Any]:
-    """What a statement holds beside other statements; itself, if it holds none."""
-    if not children:
-        yield stmt
-        return
-    expressions = (getattr(stmt, name, None) for name in ("min", "extent", "condition", "value"))
-    yield from (each for each in expressions if each is not None)
+def _box(buffer: ir.Var, extents: Sequence[int]) -> tuple[tuple[int, Any], ...]:
+    """The extents and strides of a box along the last axes of a buffer, without leading units."""
+    steps = strides(buffer)[len(buffer.ty.shape) - len(extents) :]
+    axes = list(zip(extents, steps, strict=True))
+    first = next((axis for axis, extent in enumerate(extents) if extent > 1), len(axes))
+    return tuple(axes[first:])

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from tvm import ir, tirx
 
-from tvmtile.analysis.accesses import Access
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
+from tvmtile.analysis.effects import Effect
 from tvmtile.ir.operands import constant
 
 _MOST = 4096
@@ -43,7 +43,7 @@ def _ends(extent: int, most: int) -> np.ndarray:
 class AccessedElements:
     """What iterations access."""
 
-    access: Access
+    access: Effect
     """Where."""
     iterations: Any
     """The number of an iteration in the sample."""
@@ -56,7 +56,7 @@ class AccessedElements:
 
 
 def elements_of(
-    access: Access,
+    access: Effect,
     iterations: dict[ir.Var, np.ndarray],
     fixed: dict[ir.Var, int],
     is_uniform: Callable[[ir.Var], bool],
@@ -67,7 +67,7 @@ def elements_of(
     each of the variables of loops around, and `is_uniform` tells whether another variable has one value
     for all.
     """
-    points = _with_inner_loops(access.loops, iterations)
+    points = _with_inner_loops(access.around, iterations)
     if points is None or not access.is_certain:
         return None
 

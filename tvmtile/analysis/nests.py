@@ -9,7 +9,8 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, mutated
-from tvmtile.analysis.accesses import Access, elements_in, let_values
+from tvmtile.analysis.effects import Effect, elements_in
+from tvmtile.analysis.kernel_info import let_values
 from tvmtile.ir.kernels import is_parallel
 from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import substitute
@@ -45,7 +46,7 @@ class Nest:
         return [constant(loop.extent) for loop in self.loops]
 
     @cached_property
-    def accesses(self) -> list[Access]:
+    def accesses(self) -> list[Effect]:
         """The elements that an iteration touches, once each, those that it writes first.
 
         Names that it binds are replaced by their values.
@@ -53,7 +54,7 @@ class Nest:
         names: dict[ir.Var, ir.Expr] = {}
         for name, value in let_values(self.body).items():
             names[name] = substitute(value, names)
-        found: dict[Any, Access] = {}
+        found: dict[Any, Effect] = {}
         for access in sorted(elements_in(self.body, names), key=lambda access: not access.writes):
             place = tvm_ffi.StructuralKey(access.indices)
             found.setdefault((access.buffer, access.writes, place), access)

@@ -11,7 +11,8 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile._tvm import buffer_of
-from tvmtile.analysis.accesses import Access, accesses_of, let_values
+from tvmtile.analysis.effects import Effect, effects_of
+from tvmtile.analysis.kernel_info import let_values
 from tvmtile.errors import InvalidValue
 from tvmtile.ir.operands import bits_of, constant, dtype_of, extents_of
 from tvmtile.ir.operators import TileOp
@@ -51,7 +52,7 @@ def counts_of(program: tirx.PrimFunc, extents: Mapping[ir.Var, int] | None = Non
 
 class _Count:
     def __init__(self, program: tirx.PrimFunc, extents: Mapping[ir.Var, int]) -> None:
-        self._accesses = accesses_of(program.body)
+        self._accesses = effects_of(program.body)
         self._values: dict[ir.Var, Any] = {
             var: tirx.const(value, str(var.ty.dtype)) for var, value in extents.items()
         }
@@ -67,19 +68,17 @@ class _Count:
             if op is not None and op.is_product and id(op) not in counted:
                 counted.add(id(op))
                 products[dtype_of(op.reads()[0])] += self._flops(op) * self._times(access)
-            if is_global(access.buffer):
-                count = self._elements(access) * self._times(access)
-                for writes in {access.writes, not access.reads}:
-                    moved[access.buffer, writes] += count
+            if is_global(access.root):
+                moved[access.root, access.writes] += self._elements(access) * self._times(access)
         return Counts(
             dict(products),
             sum(count * bits_of(tensor) for (tensor, _), count in moved.items()) // 8,
             sum(min(count, self._size(t)) * bits_of(t) for (t, _), count in moved.items()) // 8,
         )
 
-    def _times(self, access: Access) -> int:
+    def _times(self, access: Effect) -> int:
         """How often all blocks do it; tile operators and loops of `T.Parallel` are a block's."""
-        return self._iterations([loop for loop in access.loops if not _is_thread(loop)], {})
+        return self._iterations([loop for loop in access.around if not _is_thread(loop)], {})
 
     def _iterations(self, loops: Sequence[tirx.For], at: Mapping[ir.Var, Any]) -> int:
         """How often the innermost one's body runs; an extent may depend on the loops around it."""
@@ -100,7 +99,7 @@ class _Count:
         inner = _extents(op.A)[-2 if op.transpose_A else -1]
         return 2 * m * n * self._known(inner)
 
-    def _elements(self, access: Access) -> int:
+    def _elements(self, access: Effect) -> int:
         if access.operator is None or not access.operator.is_tile:
             return 1
         return math.prod(map(self._known, _moved(access.operator, access.buffer)))

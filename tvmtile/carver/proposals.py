@@ -10,7 +10,7 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile._tvm import buffer_of, is_buffer_var
-from tvmtile.analysis.accesses import Access, accesses_of
+from tvmtile.analysis.effects import Effect, effects_of
 from tvmtile.carver.devices import TileDevice
 from tvmtile.carver.templates import (
     BaseTemplate,
@@ -128,7 +128,7 @@ def template_of(program: tirx.PrimFunc) -> BaseTemplate:
     InvalidValue
         If an extent of its tensors is not known before it runs.
     """
-    accesses = accesses_of(program.body)
+    accesses = effects_of(program.body)
     products = _operators(accesses, lambda op: op.is_product)
     reductions = _operators(accesses, lambda op: op.role == "reduction")
     if len(products) > 1:
@@ -143,21 +143,21 @@ def template_of(program: tirx.PrimFunc) -> BaseTemplate:
     return ElementwiseTemplate([math.prod(shape[:-1]), shape[-1]], dtype, tensors)
 
 
-def _operators(accesses: Sequence[Access], wanted: Any) -> list[Access]:
+def _operators(accesses: Sequence[Effect], wanted: Any) -> list[Effect]:
     """The first access of each operator that is wanted."""
-    found: dict[int, Access] = {}
+    found: dict[int, Effect] = {}
     for access in accesses:
         if access.operator is not None and wanted(access.operator):
             found.setdefault(id(access.operator), access)
     return list(found.values())
 
 
-def _written(program: tirx.PrimFunc, accesses: Sequence[Access]) -> ir.Var:
+def _written(program: tirx.PrimFunc, accesses: Sequence[Effect]) -> ir.Var:
     """The largest tensor that the program writes."""
     written = [
         param
         for param in program.params
-        if any(access.writes and access.buffer.same_as(param) for access in accesses)
+        if any(access.writes and access.root.same_as(param) for access in accesses)
     ]
     if not written:
         raise InvalidValue("the program writes no tensor", help="give the configurations")
@@ -179,10 +179,10 @@ def _known(operand: Any) -> list[int]:
     return [constant(extent) or 1 for extent in extents][-2:]
 
 
-def _steps(access: Access) -> int | None:
+def _steps(access: Effect) -> int | None:
     """How often a block does it; None where that is not known."""
     steps = 1
-    for loop in access.loops:
+    for loop in access.around:
         if loop.thread_binding is None and not is_parallel(loop):
             extent = constant(loop.extent)
             if extent is None:
@@ -191,7 +191,7 @@ def _steps(access: Access) -> int | None:
     return steps
 
 
-def _matmul(product: Access, result: ir.Var) -> MatmulTemplate:
+def _matmul(product: Effect, result: ir.Var) -> MatmulTemplate:
     op: Any = product.operator
     *rows, columns = _shape(result)
     inner = _known(op.A)[0 if op.transpose_A else 1]
@@ -208,7 +208,7 @@ def _matmul(product: Access, result: ir.Var) -> MatmulTemplate:
 
 
 def _attention(
-    program: tirx.PrimFunc, scores: Access, accesses: Sequence[Access]
+    program: tirx.PrimFunc, scores: Effect, accesses: Sequence[Effect]
 ) -> FlashAttentionTemplate:
     op: Any = scores.operator
     dim = _known(op.A)[0 if op.transpose_A else 1]
@@ -225,7 +225,7 @@ def _attention(
 
 
 def _reduction(
-    program: tirx.PrimFunc, reduction: Access, result: ir.Var
+    program: tirx.PrimFunc, reduction: Effect, result: ir.Var
 ) -> GeneralReductionTemplate:
     tensors = [param for param in program.params if is_buffer_var(param)]
     source = max(tensors, key=lambda tensor: math.prod(_shape(tensor)))

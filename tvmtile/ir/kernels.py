@@ -40,6 +40,11 @@ def is_kernel(node: tirx.Stmt) -> TypeGuard[tirx.For]:
     return isinstance(node, tirx.For) and KERNEL_ANNOTATION in node.annotations
 
 
+def kernels_of(func: tirx.PrimFunc) -> Iterator[tirx.For]:
+    """The outermost loop of every `T.Kernel` of a function."""
+    return filter(is_kernel, nodes_in(func.body, tirx.For))
+
+
 def bound_target(func: tirx.PrimFunc) -> Target | None:
     """The target that a function is bound to; None if it is bound to none."""
     return func.attrs.get("target") if func.attrs is not None else None

@@ -14,7 +14,7 @@ from tvm import ir, tirx
 from tvm.target import Target
 
 from tvmtile._plugin import PIPELINE_NAME, register
-from tvmtile.analysis.accesses import written_parameters
+from tvmtile.analysis.effects import written_parameters
 from tvmtile.codegen.metal_source import complete
 from tvmtile.codegen.metal_versions import lacking_in_tvm
 from tvmtile.compat.transform import EFFECTS, with_effect

@@ -13,7 +13,6 @@ from tvm import ir, tirx
 from tvm.target import Target
 
 from tvmtile._tvm import nodes_in
-from tvmtile.analysis.accesses import kernels_of
 from tvmtile.errors import (
     ArgumentError,
     CudaCompileError,
@@ -28,7 +27,7 @@ from tvmtile.errors import (
 from tvmtile.ir.assumptions import failure_of, is_assumption
 from tvmtile.ir.barriers import is_grid_barrier
 from tvmtile.ir.conditions import conjuncts
-from tvmtile.ir.kernels import MORE_BLOCKS_IN_X, TOO_MANY_BLOCKS, is_tile_program
+from tvmtile.ir.kernels import MORE_BLOCKS_IN_X, TOO_MANY_BLOCKS, is_tile_program, kernels_of
 from tvmtile.ir.spans import location_of
 
 _OUR_LOWERING = tuple(

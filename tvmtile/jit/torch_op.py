@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from typing_extensions import Unpack
 
-from tvmtile.analysis.accesses import written_parameters
+from tvmtile.analysis.effects import written_parameters
 from tvmtile.errors import ArgumentError, InvalidOperand, InvalidValue
 from tvmtile.frontend.dtypes import DType
 from tvmtile.frontend.source import parse_definition

@@ -15,7 +15,7 @@ from typing import Any
 from tvm import DataType, ir
 from tvm.sym import Analyzer
 
-from tvmtile.analysis.accesses import Access
+from tvmtile.analysis.effects import Effect
 from tvmtile.analysis.nests import Nest
 from tvmtile.ir.rewriting import defined_in, variables_of
 from tvmtile.ir.types import Index
@@ -63,7 +63,7 @@ class LoopLayout:
         return gaps(self.threads, (d for axis in self.axes.values() for d in axis.digits))
 
     @classmethod
-    def of_elements(cls, nest: Nest, access: Access, layout: FragmentLayout) -> LoopLayout | None:
+    def of_elements(cls, nest: Nest, access: Effect, layout: FragmentLayout) -> LoopLayout | None:
         """Let the threads that hold an element run the iteration that touches it.
 
         Loops whose variable is not in the access are spread over the threads that hold copies.
@@ -102,7 +102,7 @@ class LoopLayout:
             axes[variable] = LoopAxis(joined, bases.get(variable, 0))
         return cls(layout.threads, axes)._completed(nest, access)
 
-    def _completed(self, nest: Nest, access: Access) -> LoopLayout | None:
+    def _completed(self, nest: Nest, access: Effect) -> LoopLayout | None:
         """Spread the loops without digits over the threads that would repeat their iterations."""
         axes = dict(self.axes)
         free = self.replicas if not access.writes else []
@@ -136,7 +136,7 @@ class LoopLayout:
         return LoopLayout(self.threads, {v: axes[v] for v in nest.variables})
 
     def of_fragment(
-        self, nest: Nest, access: Access, shape: Sequence[int]
+        self, nest: Nest, access: Effect, shape: Sequence[int]
     ) -> FragmentLayout | None:
         """The layout of a fragment whose elements lie where the iterations that touch them run."""
         axes = []
@@ -151,7 +151,7 @@ class LoopLayout:
         layout = compact_registers(FragmentLayout(self.threads, tuple(axes)))
         return None if access.writes and not self._writes_all_copies(layout) else layout
 
-    def reaches(self, nest: Nest, access: Access, layout: FragmentLayout) -> bool:
+    def reaches(self, nest: Nest, access: Effect, layout: FragmentLayout) -> bool:
         """Tell whether each thread holds the elements that its iterations touch.
 
         What is written must be written by all threads that hold it.
@@ -260,7 +260,7 @@ def is_free(nest: Nest, layouts: Callable[[ir.Var], FragmentLayout | None]) -> b
     return not any(_binds(access, layouts(access.buffer)) for access in nest.accesses)
 
 
-def _binds(access: Access, layout: FragmentLayout | None) -> bool:
+def _binds(access: Effect, layout: FragmentLayout | None) -> bool:
     """Tell whether an access of a fragment says which thread runs an iteration."""
     return layout is not None and (access.writes or any(digit.is_thread for digit in layout.digits))
 
@@ -281,7 +281,7 @@ def loop_layout(
     return None
 
 
-def _preference(item: tuple[Access, FragmentLayout]) -> tuple[int, bool]:
+def _preference(item: tuple[Effect, FragmentLayout]) -> tuple[int, bool]:
     """Elements with few copies first; written ones among equals."""
     access, layout = item
     return _count(layout.replicas), not access.writes

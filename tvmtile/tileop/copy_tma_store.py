@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from tvm import ir, tirx
 
 from tvmtile._tvm import buffer_of, is_buffer_var, ranges_of
-from tvmtile.analysis.accesses import Access, let_values, transitive_variables
+from tvmtile.analysis.effects import Effect
+from tvmtile.analysis.kernel_info import let_values, transitive_variables
 from tvmtile.ir.annotations import BLOCKS_ANNOTATION
 from tvmtile.ir.asynchronous import BULK_STORE, wait
 from tvmtile.ir.operands import as_region, bits_of, describe, dtype_of, is_whole, region
@@ -119,7 +120,7 @@ def _fits(op: Copy, context: LoweringContext) -> None:
         _check_others(op, found, context)
 
 
-def _check_others(op: Copy, found: Sequence[Access], context: LoweringContext) -> None:
+def _check_others(op: Copy, found: Sequence[Effect], context: LoweringContext) -> None:
     """Decline, unless the tensor is used by copies of fragments alone, each to a part of its own."""
     tensor = buffer_of(op.dst)
     parts = [
@@ -146,7 +147,7 @@ def _are_apart(
     )
 
 
-def _moves(part: Sequence[ir.Range], use: Access, context: LoweringContext) -> bool:
+def _moves(part: Sequence[ir.Range], use: Effect, context: LoweringContext) -> bool:
     """Tell whether a block may store into another part of the tensor in a later iteration.
 
     Another warpgroup may have stored some of that before. Iterations that do the work of other blocks
@@ -154,7 +155,7 @@ def _moves(part: Sequence[ir.Range], use: Access, context: LoweringContext) -> b
     """
     names = let_values(context.launch.body)
     behind = set(transitive_variables(tuple(r.min for r in part), names))
-    changes = {loop.loop_var for loop in use.loops if BLOCKS_ANNOTATION not in loop.annotations}
+    changes = {loop.loop_var for loop in use.around if BLOCKS_ANNOTATION not in loop.annotations}
     return any(var in changes or (is_buffer_var(var) and not is_global(var)) for var in behind)
 
 
@@ -246,7 +247,7 @@ def _stores_apart(op: Copy, context: LoweringContext) -> bool:
     is_repeated = any(
         loop.thread_binding is None and loop.kind == tirx.ForKind.SERIAL
         for use in found
-        for loop in use.loops
+        for loop in use.around
     )
     return is_repeated and not any(_moves(ranges_of(op.dst), use, context) for use in found)
 

@@ -16,7 +16,7 @@ from tvmtile._tvm import mapped, nodes_in
 from tvmtile.analysis.conflicts.dependence import ConflictScope
 from tvmtile.analysis.conflicts.expressions import period
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, Value, evaluate, may_wrap
-from tvmtile.analysis.uses import Use
+from tvmtile.analysis.effects import Effect
 from tvmtile.ir.kernels import Launch
 from tvmtile.ir.operands import literal
 from tvmtile.ir.rewriting import defined_in, substitute, variables_of
@@ -185,7 +185,7 @@ class Domain:
         known = self._analyzer.modular_set(expression)
         return int(known.coeff) or 1, int(known.base)
 
-    def threads(self, access: Use) -> tuple[Any, Any, Any]:
+    def threads(self, access: Effect) -> tuple[Any, Any, Any]:
         """The threads to enumerate, and the first and last thread that each stands for."""
         threads = np.arange(self.num_threads)
         if not access.is_collective:

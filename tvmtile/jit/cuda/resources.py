@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 from tvm import tirx
 
-from tvmtile.analysis.accesses import kernels_of
-from tvmtile.ir.kernels import Launch, target_of
+from tvmtile.ir.kernels import Launch, kernels_of, target_of
 from tvmtile.ir.scopes import SHARED_SCOPE
 from tvmtile.passes.memory.shared_memory import allocated_bytes, shared_tiles_in
 from tvmtile.target import GpuCapability, gpu

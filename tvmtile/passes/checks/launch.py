@@ -10,7 +10,7 @@ from tvm import ir, tirx
 from tvm.target import Target
 
 from tvmtile._tvm import Mutator, buffer_of, mutated, nodes_in
-from tvmtile.analysis.accesses import accesses_of, kernels_of
+from tvmtile.analysis.effects import effects_of
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.errors import (
     InvalidOperand,
@@ -25,6 +25,7 @@ from tvmtile.ir.kernels import (
     MORE_BLOCKS_IN_X,
     Launch,
     is_kernel,
+    kernels_of,
     statements_of,
     target_of,
     too_many_blocks,
@@ -264,11 +265,11 @@ def _refuse_lanes(
 
 
 def _check_dtypes(kernel: tirx.For, capability: GpuCapability) -> None:
-    for access in accesses_of(kernel):
-        dtype = str(access.buffer.ty.dtype)
+    for access in effects_of(kernel):
+        dtype = str(access.root.ty.dtype)
         if dtype in capability.lacks:
             raise UnsupportedDtype(
-                f"{describe(access.buffer)}: {capability.name} has no {dtype}",
+                f"{describe(access.root)}: {capability.name} has no {dtype}",
                 help=_OTHER_DTYPES[dtype],
                 location=access.location,
             )

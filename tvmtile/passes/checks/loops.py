@@ -10,8 +10,9 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 
 from tvmtile._tvm import Mutator, buffer_of, mutated, nodes_in
-from tvmtile.analysis.accesses import Access, elements_in, let_values
 from tvmtile.analysis.aliases import Aliases
+from tvmtile.analysis.effects import Effect, elements_in
+from tvmtile.analysis.kernel_info import let_values
 from tvmtile.analysis.nest_accesses import AccessedElements, elements_of, sample
 from tvmtile.analysis.nests import Nest
 from tvmtile.analysis.uniformity import ThreadVariance
@@ -154,10 +155,10 @@ class _Nests(ScopedRewriter):
             return var not in bound and not variance.depends(var)
 
         accesses = elements_in(body, self._names)
-        for buffer in dict.fromkeys(a.buffer for a in accesses if a.value is not None):
+        for buffer in dict.fromkeys(a.root for a in accesses if a.value is not None):
             if buffer in self._aliased or buffer in _own_or_ordered(body):
                 continue
-            own = [access for access in accesses if access.buffer.same_as(buffer)]
+            own = [access for access in accesses if access.root.same_as(buffer)]
             if is_private(buffer):
                 if self._threads > 1 and not variance.depends(buffer):
                     _check_private(own)
@@ -180,7 +181,7 @@ def _own_or_ordered(body: tirx.Stmt) -> set[ir.Var]:
     return own | {buffer_of(each) for op in operators_in(body) for each in op.writes()}
 
 
-def _are_apart(accesses: list[Access], loops: list[tirx.For]) -> bool:
+def _are_apart(accesses: list[Effect], loops: list[tirx.For]) -> bool:
     """Tell whether all indices are the same, and those of different iterations are different."""
     first, *others = (access.indices for access in accesses)
     if not all(tvm_ffi.structural_equal(list(first), list(other)) for other in others):
@@ -191,11 +192,11 @@ def _are_apart(accesses: list[Access], loops: list[tirx.For]) -> bool:
 # Rules -------------------------------------------------------------------------------------------
 
 
-def _check_private(accesses: list[Access]) -> None:
+def _check_private(accesses: list[Effect]) -> None:
     first = accesses[0]
     if first.value is None and first.is_certain and not first.conditions:
         raise DataRace(
-            f"an iteration of T.Parallel reads what another one has left in {describe(first.buffer)}, "
+            f"an iteration of T.Parallel reads what another one has left in {describe(first.root)}, "
             "of which every thread has one for itself",
             help="sum into a T.alloc_fragment or a T.alloc_reducer, or loop with T.serial",
             location=first.location,
@@ -213,7 +214,7 @@ def _check_elements(found: list[AccessedElements], loops: list[tirx.For]) -> Non
         for other in found:
             if other.access.value is None:
                 _check_read(other, writing, written, loops)
-            elif not _is_of_threads(writing.access.buffer):
+            elif not _is_of_threads(writing.access.root):
                 _check_written_twice(other, writing, loops)
 
 
@@ -224,7 +225,7 @@ def _check_read(
     loops: list[tirx.For],
 ) -> None:
     readers, writers = _shared_points(read, writing)
-    if _is_of_threads(read.access.buffer):
+    if _is_of_threads(read.access.root):
         # A thread adds to an element of a fragment that it holds in one iteration after the other.
         exchanged = ~_written_too(read, written)[readers]
         readers, writers = readers[exchanged], writers[exchanged]
@@ -315,12 +316,12 @@ def _iteration(loops: list[tirx.For], elements: AccessedElements, point: Any) ->
 def _element(elements: AccessedElements, point: Any) -> str:
     place = zip(elements.places[point], elements.terms, strict=True)
     indices = (str(int(n)) if term is None else f"{term} + {int(n)}" for n, term in place)
-    return f"{elements.access.buffer.name}[{', '.join(indices)}]"
+    return f"{elements.access.root.name}[{', '.join(indices)}]"
 
 
-def _race(access: Access, what: str, help: str) -> DataRace:
+def _race(access: Effect, what: str, help: str) -> DataRace:
     return DataRace(
-        f"{describe(access.buffer)}: the iterations of T.Parallel have no order, and {what}",
+        f"{describe(access.root)}: the iterations of T.Parallel have no order, and {what}",
         help=help,
         location=access.location,
     )

@@ -10,10 +10,11 @@ from typing import Any
 from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import Mutator, buffer_of, indices_of, mutated, nodes_in
-from tvmtile.analysis.accesses import Access, accesses_of, kernels_of, let_values, uses
+from tvmtile.analysis.effects import Effect, effects_of
+from tvmtile.analysis.kernel_info import let_values, uses
 from tvmtile.errors import InvalidOperand, NestingError, OutOfBounds, SourceLocation, warn
 from tvmtile.ir.calls import is_if_then_else, takes_address
-from tvmtile.ir.kernels import binds_thread, is_loop_exit, is_parallel
+from tvmtile.ir.kernels import binds_thread, is_loop_exit, is_parallel, kernels_of
 from tvmtile.ir.operands import constant, describe, ends_of
 from tvmtile.ir.operators import operators_in
 from tvmtile.ir.passes import prim_func_pass
@@ -88,13 +89,13 @@ def CheckTiles(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _check_locals(kernel: tirx.For, names: dict[ir.Var, ir.Expr]) -> None:
-    for access in accesses_of(kernel):
-        if access.buffer.ty.storage_scope != "local":
+    for access in effects_of(kernel):
+        if access.root.ty.storage_scope != "local":
             continue
-        for loop in access.loops:
-            if is_parallel(loop) and uses(access.indices, loop.loop_var, names):
+        for loop in access.around:
+            if is_parallel(loop) and uses(access.indices or (), loop.loop_var, names):
                 raise InvalidOperand(
-                    f"{loop.loop_var.name!r} of T.Parallel indexes {describe(access.buffer)}, of "
+                    f"{loop.loop_var.name!r} of T.Parallel indexes {describe(access.root)}, of "
                     "which every thread has one for itself",
                     help="use T.alloc_fragment for a tile that the threads share",
                     location=access.location,
@@ -102,37 +103,38 @@ def _check_locals(kernel: tirx.For, names: dict[ir.Var, ir.Expr]) -> None:
 
 
 def _check_fragments(kernel: tirx.For, names: dict[ir.Var, ir.Expr]) -> None:
-    accesses = accesses_of(kernel)
-    spread = {access.buffer for access in accesses if _spreads(access, names)}
+    accesses = effects_of(kernel)
+    spread = {access.root for access in accesses if _spreads(access, names)}
     spread -= {buffer for op in operators_in(kernel) for buffer in op.fixed_layouts()}
     for access in accesses:
-        loop = _serial_index(access, names) if access.buffer in spread else None
+        loop = _serial_index(access, names) if access.root in spread else None
         if loop is not None:
             raise NestingError(
                 f"the serial loop over {loop.loop_var.name!r} visits elements of the fragment "
-                f"{describe(access.buffer)}, which are spread over the threads of the block",
+                f"{describe(access.root)}, which are spread over the threads of the block",
                 help="visit them in T.Parallel, or T.copy the fragment to a shared tile and index that",
                 location=access.location,
             )
 
 
-def _spreads(access: Access, names: dict[ir.Var, ir.Expr]) -> bool:
-    if access.buffer.ty.storage_scope != FRAGMENT_SCOPE:
+def _spreads(access: Effect, names: dict[ir.Var, ir.Expr]) -> bool:
+    if access.root.ty.storage_scope != FRAGMENT_SCOPE:
         return False
     op = access.operator
     if op is not None and op.is_tile:
-        return access.writes and (access.reads or op.is_product)
-    extents = [constant(extent) or math.inf for extent in access.buffer.ty.shape]
+        return access.writes and (access.is_update or op.is_product)
+    extents = [constant(extent) or math.inf for extent in access.root.ty.shape]
     return math.prod(extents) > _MOST_HELD_WHOLE and any(
-        is_parallel(loop) and uses(access.indices, loop.loop_var, names) for loop in access.loops
+        is_parallel(loop) and uses(access.indices or (), loop.loop_var, names)
+        for loop in access.around
     )
 
 
-def _serial_index(access: Access, names: dict[ir.Var, ir.Expr]) -> tirx.For | None:
+def _serial_index(access: Effect, names: dict[ir.Var, ir.Expr]) -> tirx.For | None:
     """The serial loop whose variable is in the indices of an element; None in T.Parallel."""
-    if any(is_parallel(loop) for loop in access.loops):
+    if any(is_parallel(loop) for loop in access.around):
         return None
-    used = [loop for loop in access.loops if uses(access.indices, loop.loop_var, names)]
+    used = [loop for loop in access.around if uses(access.indices or (), loop.loop_var, names)]
     if any(binds_thread(loop) for loop in used):
         return None  # written by thread index: the user decides who holds what
     return next((loop for loop in used if loop.thread_binding is None), None)
@@ -260,12 +262,12 @@ def _check_reducers(kernel: tirx.For) -> None:
     totals: dict[ir.Var, _Total] = {}
     reducers: dict[ir.Var, None] = {}
     before: Any = None
-    for access in accesses_of(kernel):
-        total = totals.setdefault(access.buffer, _Total())
+    for access in effects_of(kernel):
+        total = totals.setdefault(access.root, _Total())
         if not _is_of_reducer(access):
             _ordinary(access, total)
         elif access.operator is not before:  # one that ends in place has it as both operands
-            reducers[access.buffer] = None
+            reducers[access.root] = None
             _phase(access, total)
         before = access.operator
     for buffer in reducers:
@@ -277,13 +279,13 @@ def _check_reducers(kernel: tirx.For) -> None:
             )
 
 
-def _is_of_reducer(access: Access) -> bool:
+def _is_of_reducer(access: Effect) -> bool:
     """Tell whether an operator uses the buffer as a reducer; the target of a finalize is none."""
     role = "" if access.operator is None else access.operator.role
-    return access.reads if role == "end" else role in ("begin", "contribute")
+    return access.reads or access.is_update if role == "end" else role in ("begin", "contribute")
 
 
-def _phase(access: Access, total: _Total) -> None:
+def _phase(access: Effect, total: _Total) -> None:
     assert access.operator is not None
     name, role = access.operator.name, access.operator.role
     if role == "begin":
@@ -291,25 +293,25 @@ def _phase(access: Access, total: _Total) -> None:
             raise _misuse(access, f"double T.{name} of", "finalize it before it begins again")
         total.is_open = total.is_strict = True
         total.has_ended = False
-        total.loops, total.location = access.loops, access.location
+        total.loops, total.location = access.around, access.location
         return
     if not (total.is_open and (total.is_strict or role == "end")):
         raise _misuse(access, f"{name} before T.reducer_init of", "begin the totals before")
     if role == "end":
-        if not _same(access.loops, total.loops):
+        if not _same(access.around, total.loops):
             raise _misuse(
                 access,
                 f"{name} is not in the scope of its T.reducer_init, of",
                 "begin and finalize the totals in the same loops",
             )
         total.is_open, total.has_ended = False, True
-    elif not any(map(is_parallel, access.loops)):
+    elif not any(map(is_parallel, access.around)):
         raise _misuse(
             access, f"{name} outside any T.Parallel, of", "contribute in a loop over T.Parallel(1)"
         )
 
 
-def _ordinary(access: Access, total: _Total) -> None:
+def _ordinary(access: Effect, total: _Total) -> None:
     if total.is_open and total.is_strict:
         what = "store to" if access.writes else "read of"
         raise _misuse(
@@ -319,7 +321,7 @@ def _ordinary(access: Access, total: _Total) -> None:
         )
     if access.writes and not total.is_open:
         total.is_open, total.is_strict = True, False
-        total.loops, total.location = access.loops, access.location
+        total.loops, total.location = access.around, access.location
 
 
 def _same(a: tuple[tirx.For, ...], b: tuple[tirx.For, ...]) -> bool:
@@ -328,9 +330,9 @@ def _same(a: tuple[tirx.For, ...], b: tuple[tirx.For, ...]) -> bool:
     )
 
 
-def _misuse(access: Access, problem: str, remedy: str) -> InvalidOperand:
+def _misuse(access: Effect, problem: str, remedy: str) -> InvalidOperand:
     return InvalidOperand(
-        f"{problem} {describe(access.buffer)}", help=remedy, location=access.location
+        f"{problem} {describe(access.root)}", help=remedy, location=access.location
     )
 
 
@@ -340,35 +342,35 @@ def _misuse(access: Access, problem: str, remedy: str) -> InvalidOperand:
 def _check_values(kernel: tirx.For) -> None:
     """Warn of tiles that are accumulated into, or read, and have no value."""
     allocated = {buffer_of(each) for each in nodes_in(kernel, tirx.AllocBuffer)}
-    accesses = [each for each in accesses_of(kernel) if each.buffer in allocated]
+    accesses = [each for each in effects_of(kernel) if each.root in allocated]
     written: set[ir.Var] = set()
     for access in accesses:
-        if access.buffer not in written and access.reads and access.writes:
-            _warn_of_accumulation(access)
-        if access.writes:
-            written.add(access.buffer)
+        if access.writes and access.root not in written:
+            if access.is_update:
+                _warn_of_accumulation(access)
+            written.add(access.root)
     # A call may write the elements that it gets, as reductions over threads do.
     calls = filter(has_effect, nodes_in(kernel, ir.Call))
     given = (each for call in calls for each in call.args if isinstance(each, ir.TensorLoad))
     written |= {buffer_of(load) for load in given}
     for access in accesses:
-        if access.buffer not in written:
-            written.add(access.buffer)  # one warning is enough
+        if access.root not in written:
+            written.add(access.root)  # one warning is enough
             warn(
-                f"{describe(access.buffer)} is read, and nothing writes it: copy to it, or write "
-                f"T.clear({access.buffer.name}) before",
+                f"{describe(access.root)} is read, and nothing writes it: copy to it, or write "
+                f"T.clear({access.root.name}) before",
                 access.location,
             )
 
 
-def _warn_of_accumulation(access: Access) -> None:
+def _warn_of_accumulation(access: Effect) -> None:
     op = access.operator
     if op is None or not op.is_tile:
         return
-    remedy = f"T.clear({access.buffer.name}) before it"
+    remedy = f"T.clear({access.root.name}) before it"
     if op.clearing:
         remedy += f", or {op.clearing}=True"
     warn(
-        f"{op.name} updates {describe(access.buffer)}, which holds no value yet: write {remedy}",
+        f"{op.name} updates {describe(access.root)}, which holds no value yet: write {remedy}",
         access.location,
     )

@@ -8,7 +8,8 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, buffer_of, mapped, mutated, ranges_of
-from tvmtile.analysis.accesses import Access, accesses_of, let_values
+from tvmtile.analysis.effects import Effect, effects_of
+from tvmtile.analysis.kernel_info import let_values
 from tvmtile.ir.extents import linear_in
 from tvmtile.ir.kernels import Launch, leaves_loop, target_of, with_kernels
 from tvmtile.ir.operands import constant, is_whole, region
@@ -55,7 +56,7 @@ class _InPlace:
         self._kernel = kernel
         self._context = context
         self._blocks = [b for b in Launch(kernel).blocks if constant(b.extent) != 1]
-        self._accesses = accesses_of(kernel)
+        self._accesses = effects_of(kernel)
         self._names = let_values(kernel)
 
     def apply(self) -> tirx.For:
@@ -87,8 +88,8 @@ class _InPlace:
         result = mapped(seq(kept), (tirx.Evaluate, moved))
         return node if mentions(result, tile) else result
 
-    def _uses(self, tile: ir.Var) -> list[Access]:
-        return [access for access in self._accesses if access.buffer.same_as(tile)]
+    def _uses(self, tile: ir.Var) -> list[Effect]:
+        return [access for access in self._accesses if access.root.same_as(tile)]
 
     def _goal(self, node: tirx.SeqStmt, tile: ir.Var, ends: tuple[Any, Any]) -> Any:
         """The region that the tile is copied to, if its sums may be kept there."""

@@ -11,8 +11,8 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 
 from tvmtile._tvm import buffer_of, mapped, ranges_of
-from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
+from tvmtile.analysis.effects import effects_of
 from tvmtile.ir.kernels import leaves_loop, with_kernels
 from tvmtile.ir.operands import constant, region
 from tvmtile.ir.operators import TileOp, operator_of
@@ -68,7 +68,7 @@ def _cleared(statement: tirx.Stmt) -> ir.TensorRegion | None:
 
 
 def _uses(statement: tirx.Stmt, tile: ir.TensorRegion) -> bool:
-    return any(access.buffer.same_as(buffer_of(tile)) for access in accesses_of(statement))
+    return any(access.root.same_as(buffer_of(tile)) for access in effects_of(statement))
 
 
 def _begun(loop: tirx.Stmt, tile: ir.TensorRegion) -> tirx.Stmt | None:

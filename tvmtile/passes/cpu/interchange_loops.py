@@ -9,8 +9,8 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmtile._tvm import mapped, nodes_in
-from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
+from tvmtile.analysis.effects import effects_of
 from tvmtile.ir.extents import linear_in
 from tvmtile.ir.kernels import flattened, is_parallel, with_body
 from tvmtile.ir.operands import constant
@@ -60,10 +60,10 @@ def _is_legal(loop: tirx.For, aliased: set[ir.Var]) -> bool:
     accesses: dict[ir.Var, list[Any]] = {}
     stored: set[ir.Var] = set()
 
-    for access in accesses_of(loop.body):
-        accesses.setdefault(access.buffer, []).append(access.indices)
+    for access in effects_of(loop.body):
+        accesses.setdefault(access.root, []).append(access.indices)
         if access.value is not None:
-            stored.add(access.buffer)
+            stored.add(access.root)
     inner = [inside.loop_var for inside in nodes_in(loop.body, tirx.For)]
     if stored & aliased or not all(_is_owned(accesses[b], loop.loop_var, inner) for b in stored):
         return False

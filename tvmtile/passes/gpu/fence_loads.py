@@ -9,8 +9,8 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, buffer_of, mutated
 from tvmtile.analysis.aliases import Aliases
+from tvmtile.analysis.effects import Effect, effects_of
 from tvmtile.analysis.forward import Forward
-from tvmtile.analysis.uses import Use, uses_in
 from tvmtile.ir.annotations import BARRIER_ID
 from tvmtile.ir.asynchronous import CP_ASYNC, kind_of
 from tvmtile.ir.barriers import attributes_of, is_barrier, is_cluster_barrier, scope_of
@@ -73,7 +73,7 @@ class _LoadFences(Forward[frozenset[ir.Var]]):
         self.body = body
         self.needed: set[tirx.Stmt] = set()
         self._root = Aliases(body).root
-        loads = [use for use in uses_in(body) if _is_load(use)]
+        loads = [use for use in effects_of(body) if _is_load(use)]
         self.filled = {self._root(load.buffer) for load in loads}
         self._fills_others = any(load.ranks is not None for load in loads)
         self._used: dict[ir.Node, frozenset[ir.Var]] = {}
@@ -84,7 +84,7 @@ class _LoadFences(Forward[frozenset[ir.Var]]):
                 self._warp_barriers[next_one] = one
 
     def changes(self, stmt: tirx.Stmt) -> bool:
-        fills = any(map(_is_load, uses_in(stmt)))
+        fills = any(map(_is_load, effects_of(stmt)))
         return fills or is_proxy_fence(stmt) or self._hands_over(stmt) or bool(self._used_by(stmt))
 
     def follow(self, stmt: tirx.Stmt, state: frozenset[ir.Var]) -> frozenset[ir.Var]:
@@ -98,7 +98,7 @@ class _LoadFences(Forward[frozenset[ir.Var]]):
     def past(self, stmt: tirx.Stmt, state: frozenset[ir.Var]) -> frozenset[ir.Var]:
         if is_proxy_fence(stmt):
             return frozenset()
-        if any(_is_load(use) and self._root(use.buffer) in state for use in uses_in(stmt)):
+        if any(_is_load(use) and self._root(use.buffer) in state for use in effects_of(stmt)):
             self.needed.add(stmt)
             state = frozenset()
         return state | self._used_by(stmt)
@@ -109,7 +109,7 @@ class _LoadFences(Forward[frozenset[ir.Var]]):
     def _used_by(self, node: ir.Node) -> frozenset[ir.Var]:
         """The tiles that threads use in a statement that holds no others, or in an expression."""
         if node not in self._used:
-            uses = (use for use in uses_in(node) if _is_by_threads(use))
+            uses = (use for use in effects_of(node) if _is_by_threads(use))
             self._used[node] = frozenset(map(self._root, (use.buffer for use in uses)))
             self._used[node] &= self.filled
         return self._used[node]
@@ -126,13 +126,13 @@ class _LoadFences(Forward[frozenset[ir.Var]]):
         return _number_of(stmt) in self._numbers
 
 
-def _is_load(use: Use) -> bool:
+def _is_load(use: Effect) -> bool:
     """Tell whether a bulk copy fills what is used; of its mbarrier it says the same."""
     mbarrier = use.completes_on
     return use.writes and mbarrier is not None and not buffer_of(mbarrier).same_as(use.buffer)
 
 
-def _is_by_threads(use: Use) -> bool:
+def _is_by_threads(use: Effect) -> bool:
     is_copied = use.token is not None and kind_of(use.token) is CP_ASYNC
     return use.completes_on is None and (use.token is None or is_copied) and is_shared(use.buffer)
 

@@ -20,7 +20,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, buffer_of, nodes_in
-from tvmtile.analysis.accesses import Access
+from tvmtile.analysis.effects import Effect
 from tvmtile.analysis.nests import Nest, nests_in
 from tvmtile.errors import LayoutConflict, SourceLocation
 from tvmtile.ir.kernels import is_parallel
@@ -308,7 +308,7 @@ class Inference:
         kind = self._context.kind
         return len(fragments_of(op)) > 1 and any(c.stages for c in candidates_of(op, kind))
 
-    def _apart(self, nest: Nest, touched: list[Access], least: Access) -> tuple[Placed, ...]:
+    def _apart(self, nest: Nest, touched: list[Effect], least: Effect) -> tuple[Placed, ...]:
         """A fragment and one whose threads can't reach it; empty where one alone is the problem."""
         own = {a.buffer: LoopLayout.of_elements(nest, a, self.layouts[a.buffer]) for a in touched}
         if None in own.values():

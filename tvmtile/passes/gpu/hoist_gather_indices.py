@@ -11,8 +11,8 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, buffer_of, mapped, mutated, nodes_in
-from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
+from tvmtile.analysis.effects import effects_of
 from tvmtile.ir.asynchronous import CP_ASYNC, issued, kind_of
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.kernels import flattened, with_kernels
@@ -48,7 +48,7 @@ def _with_indices_held(kernel: tirx.For) -> tirx.For:
 
     def times_written(stmt: tirx.Stmt) -> Counter[ir.Var]:
         """How often a statement writes each buffer, by whichever of its names."""
-        return Counter(root(access.buffer) for access in accesses_of(stmt) if access.writes)
+        return Counter(root(access.buffer) for access in effects_of(stmt) if access.writes)
 
     def is_fixed(index: _Index, changing: set[ir.Var]) -> bool:
         load, around = index

@@ -11,8 +11,8 @@ from tvm import ir, tirx
 from tvm.target import Target
 
 from tvmtile._tvm import Mutator, buffer_of, mapped, mutated, nodes_in
-from tvmtile.analysis.accesses import Access
 from tvmtile.analysis.aliases import Aliases
+from tvmtile.analysis.effects import Effect
 from tvmtile.analysis.nest_accesses import elements_of, sample
 from tvmtile.analysis.nests import Nest
 from tvmtile.errors import warn
@@ -215,10 +215,10 @@ def _in_order(loop: tirx.For, memory: set[ir.Var]) -> tirx.Stmt:
     return body
 
 
-def _are_distinct(stores: list[Access], nest: Nest) -> bool:
+def _are_distinct(stores: list[Effect], nest: Nest) -> bool:
     """Tell whether all iterations of a nest certainly store to elements of their own."""
     iterations = sample(nest.loops)
-    if iterations is None or len(stores) != 1 or stores[0].loops or None in nest.extents:
+    if iterations is None or len(stores) != 1 or stores[0].around or None in nest.extents:
         return False
     count = math.prod(extent or 0 for extent in nest.extents)
     found = elements_of(stores[0], iterations, {}, lambda _: False)

@@ -9,7 +9,7 @@ from tvm import ir, tirx
 from tvmtile._tvm import mapped, nodes_in
 from tvmtile.analysis.conflicts.dependence import ConflictScope
 from tvmtile.analysis.conflicts.footprint import Footprints
-from tvmtile.analysis.effects import Effects, ordered_by
+from tvmtile.analysis.thread_effects import Effects, ordered_by
 from tvmtile.codegen.metal_barriers import device_barrier
 from tvmtile.errors import SourceLocation
 from tvmtile.ir.annotations import EXCHANGES_TENSORS, OWN_BARRIERS

@@ -6,8 +6,8 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import buffer_of
 from tvmtile.analysis.aliases import Aliases
+from tvmtile.analysis.effects import effects_of
 from tvmtile.analysis.forward import Forward
-from tvmtile.analysis.uses import uses_in
 from tvmtile.ir.asynchronous import Product, product_of
 from tvmtile.ir.kernels import Launch, statements_of
 from tvmtile.ir.operands import constant
@@ -61,7 +61,7 @@ class _ProductFences(Forward[frozenset[ir.Var]]):
         if product_in(stmt) is not None:
             self._products[stmt] = path
             return
-        uses = [use for use in uses_in(stmt) if use.writes and use.completes_on is None]
+        uses = [use for use in effects_of(stmt) if use.writes and use.completes_on is None]
         self._writes[stmt] = {root for u in uses if is_shared(root := self._root(u.buffer))}
         self._unfenced += [(tile, path) for tile in self._writes[stmt]]
         if is_proxy_fence(stmt):

@@ -8,7 +8,7 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, buffer_of, indices_of, mapped, mutated
-from tvmtile.analysis.accesses import Access, accesses_of
+from tvmtile.analysis.effects import Effect, effects_of
 from tvmtile.analysis.linearity import is_linear
 from tvmtile.analysis.nests import Nest
 from tvmtile.ir.kernels import (
@@ -233,8 +233,8 @@ class _GroupRewriter:
         return [*indices[: self._group.dim], *indices[self._group.dim + 1 :]]
 
 
-def _accesses(stmt: tirx.Stmt, buffer: ir.Var) -> list[Access]:
-    return [access for access in accesses_of(stmt) if access.buffer.same_as(buffer)]
+def _accesses(stmt: tirx.Stmt, buffer: ir.Var) -> list[Effect]:
+    return [access for access in effects_of(stmt) if access.root.same_as(buffer)]
 
 
 def _is_set_by(statements: Iterable[tirx.Stmt], buffer: ir.Var) -> bool:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, buffer_of, indices_of, mutated
-from tvmtile.analysis.accesses import Access, accesses_of
 from tvmtile.analysis.aliases import Aliases
+from tvmtile.analysis.effects import Effect, effects_of
 from tvmtile.ir.kernels import Launch, is_parallel, with_kernels, with_launch_body
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -43,18 +43,18 @@ def ShareFragments(func: tirx.PrimFunc) -> tirx.PrimFunc:
 class _FragmentUses:
     """The accesses to a fragment: in nests and operators, and by single statements."""
 
-    together: list[Access]
-    alone: list[Access]
+    together: list[Effect]
+    alone: list[Effect]
 
 
 def _computed_in_loops(body: tirx.Stmt) -> list[ir.Var]:
     """The fragments that serial loops compute, and that statements outside of them read."""
     aliased = Aliases(body).aliased
     uses: dict[ir.Var, _FragmentUses] = {}
-    for access in accesses_of(body):
-        if is_fragment(access.buffer) and access.buffer not in aliased:
-            of_buffer = uses.setdefault(access.buffer, _FragmentUses([], []))
-            is_alone = access.operator is None and not any(map(is_parallel, access.loops))
+    for access in effects_of(body):
+        if is_fragment(access.root) and access.root not in aliased:
+            of_buffer = uses.setdefault(access.root, _FragmentUses([], []))
+            is_alone = access.operator is None and not any(map(is_parallel, access.around))
             (of_buffer.alone if is_alone else of_buffer.together).append(access)
     return [fragment for fragment, each in uses.items() if _is_worth_it(fragment, each)]
 
@@ -65,9 +65,9 @@ def _is_worth_it(fragment: ir.Var, uses: _FragmentUses) -> bool:
         return False
     if any(access.writes for access in uses.alone) or not all(map(_counts, uses.together)):
         return False
-    around = uses.alone[0].loops
+    around = uses.alone[0].around
     return any(
-        access.writes and any(_is_serial(loop) and loop not in around for loop in access.loops)
+        access.writes and any(_is_serial(loop) and loop not in around for loop in access.around)
         for access in uses.together
     )
 
@@ -76,20 +76,20 @@ def _is_serial(loop: tirx.For) -> bool:
     return not is_parallel(loop) and loop.thread_binding is None
 
 
-def _counts(access: Access) -> bool:
+def _counts(access: Effect) -> bool:
     """Tell whether an operator goes through a fragment, or a nest counts all of its elements.
 
     What else is in the nest is in memory: where it lies in registers is not for this pass to change.
     """
     if access.operator is not None:
         return access.operator.as_loops() is not None
-    loops = [loop for loop in access.loops if is_parallel(loop)]
+    loops = [loop for loop in access.around if is_parallel(loop)]
     counted = [
         any(index.same_as(loop.loop_var) for loop in loops)
-        for index, extent in zip(access.indices, access.buffer.ty.shape, strict=True)
+        for index, extent in zip(access.indices or (), access.root.ty.shape, strict=True)
         if constant(extent) != 1
     ]
-    others = (a.buffer for a in accesses_of(loops[0]) if not a.buffer.same_as(access.buffer))
+    others = (a.root for a in effects_of(loops[0]) if not a.root.same_as(access.root))
     return all(counted) and not any(map(is_fragment, others))
 
 
@@ -140,12 +140,12 @@ def copied_to_shared(fragment: ir.Var, name: str) -> tuple[ir.Var, list[tirx.Stm
 
 def _reads_alone(stmt: tirx.Stmt, fragment: ir.Var) -> bool:
     return any(
-        access.buffer.same_as(fragment)
+        access.root.same_as(fragment)
         and access.operator is None
-        and not any(map(is_parallel, access.loops))
-        for access in accesses_of(stmt)
+        and not any(map(is_parallel, access.around))
+        for access in effects_of(stmt)
     )
 
 
 def _writes(stmt: tirx.Stmt, fragment: ir.Var) -> bool:
-    return any(a.writes and a.buffer.same_as(fragment) for a in accesses_of(stmt))
+    return any(a.writes and a.root.same_as(fragment) for a in effects_of(stmt))

@@ -10,8 +10,8 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 
 from tvmtile._tvm import Mutator, buffer_of, mapped, mutated, nodes_in
-from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
+from tvmtile.analysis.effects import effects_of
 from tvmtile.ir.extents import is_power_of_two
 from tvmtile.ir.kernels import is_continue, with_kernels
 from tvmtile.ir.operands import constant
@@ -75,7 +75,7 @@ class _Carrier:
 
     def __init__(self, loop: tirx.For, root: Callable[[ir.Var], ir.Var]) -> None:
         self._loop, self._root = loop, root
-        self._changing = {root(access.buffer) for access in accesses_of(loop) if access.writes}
+        self._changing = {root(access.buffer) for access in effects_of(loop) if access.writes}
         self._changing |= defined_in(loop.body)
         self._known: dict[Any, ir.Var] = {}
         self._before: list[tirx.Stmt] = []

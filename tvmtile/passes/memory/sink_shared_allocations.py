@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, buffer_of, mutated
-from tvmtile.analysis.accesses import Access
+from tvmtile.analysis.effects import Effect
 from tvmtile.ir.kernels import Launch, flattened, target_of, with_kernels
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import replace_loop, seq
@@ -61,7 +61,7 @@ class _Allocations:
         """The outermost loop around all uses of a tile in which it holds an iteration's own values."""
         if self._tiles.views_of(buffer) or self._tiles.escapes(buffer):
             return None
-        uses = [access for access in self._tiles.accesses if access.buffer.same_as(buffer)]
+        uses = [access for access in self._tiles.accesses if access.root.same_as(buffer)]
         for loop in _common_loops(uses):
             if self._holds_own_values(loop, buffer):
                 return loop
@@ -90,10 +90,10 @@ class _Allocations:
         return replace_loop(loop, body=seq([*allocations, loop.body])) if allocations else loop
 
 
-def _common_loops(uses: list[Access]) -> list[tirx.For]:
+def _common_loops(uses: list[Effect]) -> list[tirx.For]:
     """The loops around all of some uses, outermost first."""
     if not uses:
         return []
-    first, *others = (list(use.loops) for use in uses)
+    first, *others = (list(use.around) for use in uses)
     around = [{loop.loop_var for loop in loops} for loops in others]
     return [loop for loop in first if all(loop.loop_var in other for other in around)]

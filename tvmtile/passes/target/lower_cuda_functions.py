@@ -8,10 +8,10 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, mutated, nodes_in
+from tvmtile._tvm import Mutator, mutated
 from tvmtile.errors import NoLowering, SourceLocation
 from tvmtile.ir.calls import is_extern_call
-from tvmtile.ir.kernels import is_kernel, target_of, with_body
+from tvmtile.ir.kernels import kernels_of, target_of, with_body
 from tvmtile.ir.operators import operator_for
 from tvmtile.ir.options import options_of
 from tvmtile.ir.passes import prim_func_pass
@@ -61,7 +61,7 @@ def LowerCudaFunctions(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _refuse_sources(func: tirx.PrimFunc, kind: str) -> None:
-    for kernel in filter(is_kernel, nodes_in(func.body, tirx.For)):
+    for kernel in kernels_of(func):
         if options_of(kernel).source:
             raise NoLowering(
                 f"T.import_source: the text is in CUDA C++, which {kind} does not take",

@@ -7,8 +7,8 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, buffer_of, mapped, mutated, nodes_in, ranges_of
-from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
+from tvmtile.analysis.effects import effects_of
 from tvmtile.ir.annotations import STAGE_ANNOTATION, STAGES_ANNOTATION
 from tvmtile.ir.kernels import Launch, target_of, with_kernels
 from tvmtile.ir.operands import constant, is_whole
@@ -48,9 +48,9 @@ class _Direct:
         self._kernel = kernel
         self._context = context
         self._regions = Regions()
-        self._accesses = accesses_of(kernel)
+        self._accesses = effects_of(kernel)
         self._root = Aliases(kernel).root
-        self._written = {access.buffer for access in self._accesses if access.writes}
+        self._written = {access.root for access in self._accesses if access.writes}
         self._written_by_plan = _written_in_planned_loops(kernel)
         self._left_out: set[ir.Var] = set()
 
@@ -66,8 +66,8 @@ class _Direct:
         """A loop without its copies has nothing that could run ahead."""
         if STAGES_ANNOTATION not in loop.annotations:
             return loop
-        accesses = accesses_of(loop.body)
-        if any(access.writes and is_shared(access.buffer) for access in accesses):
+        accesses = effects_of(loop.body)
+        if any(access.writes and is_shared(access.root) for access in accesses):
             return loop
         kept = {k: v for k, v in loop.annotations.items() if k != STAGES_ANNOTATION}
         return replace_loop(loop, annotations=kept)
@@ -146,7 +146,7 @@ class _Direct:
         self, tile: ir.Var, following: list[tirx.Stmt]
     ) -> tuple[int, tirx.Evaluate] | None:
         """The statement, among those that follow, which alone uses a tile besides its copy."""
-        if sum(access.buffer.same_as(tile) for access in self._accesses) != 2:
+        if sum(access.root.same_as(tile) for access in self._accesses) != 2:
             return None
         for number, statement in enumerate(following):
             if not isinstance(statement, tirx.Evaluate):
@@ -160,4 +160,4 @@ class _Direct:
 def _written_in_planned_loops(kernel: tirx.For) -> set[ir.Var]:
     """What loops write whose stages and order the user gives."""
     planned = (loop for loop in nodes_in(kernel, tirx.For) if STAGE_ANNOTATION in loop.annotations)
-    return {access.buffer for loop in planned for access in accesses_of(loop.body) if access.writes}
+    return {access.root for loop in planned for access in effects_of(loop.body) if access.writes}

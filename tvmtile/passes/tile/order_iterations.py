@@ -5,8 +5,9 @@ from __future__ import annotations
 from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var, mapped, nodes_in
-from tvmtile.analysis.accesses import Access, accesses_of, let_values, transitive_variables
 from tvmtile.analysis.aliases import Aliases
+from tvmtile.analysis.effects import Effect, effects_of
+from tvmtile.analysis.kernel_info import let_values, transitive_variables
 from tvmtile.ir.annotations import BLOCKS_ANNOTATION, ORDER_OF_STORES
 from tvmtile.ir.kernels import Launch, is_parallel, with_kernels
 from tvmtile.ir.operands import origin_of
@@ -39,13 +40,13 @@ def _with_order(kernel: tirx.For) -> tirx.For:
     names_threads = contains(launch.body, ir.Var, threads.__contains__)
     aliases, names = Aliases(kernel), let_values(kernel)
 
-    def stores_in(stmt: tirx.Stmt) -> list[tuple[str, Access]]:
+    def stores_in(stmt: tirx.Stmt) -> list[tuple[str, Effect]]:
         """The stores to tensors whose places are known, with the tensors' names."""
         return [
             (aliases.root(access.buffer).name, access)
-            for access in accesses_of(stmt)
+            for access in effects_of(stmt)
             if access.writes
-            and is_global(access.buffer)
+            and is_global(access.root)
             and not _is_looked_up(access, names)
             and not (names_threads and _is_by_thread(access))
         ]
@@ -55,7 +56,7 @@ def _with_order(kernel: tirx.For) -> tirx.For:
         for name, _ in stores_in(repeated):
             stored.setdefault(kernel.loop_var, {})[name] = None
     for name, access in stores_in(kernel):
-        for loop in access.loops:
+        for loop in access.around:
             if is_parallel(loop):
                 break
             if _has_order(loop):
@@ -76,14 +77,14 @@ def _has_order(loop: tirx.For) -> bool:
     return is_ordered and BLOCKS_ANNOTATION not in loop.annotations
 
 
-def _is_by_thread(access: Access) -> bool:
+def _is_by_thread(access: Effect) -> bool:
     """Tell whether each thread does an access for itself, where threads are named."""
-    return access.operator is None and not any(map(is_parallel, access.loops))
+    return access.operator is None and not any(map(is_parallel, access.around))
 
 
-def _is_looked_up(access: Access, names: dict[ir.Var, ir.Expr]) -> bool:
+def _is_looked_up(access: Effect, names: dict[ir.Var, ir.Expr]) -> bool:
     """Tell whether memory that threads share says which elements are written."""
-    places = access.indices
+    places = access.indices or ()
     if access.operator is not None:
         written = access.operator.writes()
         places = tuple(place for operand in written for place in origin_of(operand))

@@ -10,7 +10,7 @@ from tvm import ir, tirx
 from tvm_ffi import structural_equal
 
 from tvmtile._tvm import buffer_of, mapped, nodes_in
-from tvmtile.analysis.accesses import Access, accesses_of
+from tvmtile.analysis.effects import Effect, effects_of
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.errors import InvalidOperand
 from tvmtile.ir.kernels import Launch, is_parallel, with_kernels, with_launch_body
@@ -53,18 +53,18 @@ def PrivatizeFragments(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _owned(body: tirx.Stmt, own: Set[ir.Var], variance: ThreadVariance) -> tirx.Stmt:
-    uses: defaultdict[ir.Var, list[Access]] = defaultdict(list)
-    nests: defaultdict[ir.Var, list[Access]] = defaultdict(list)  # by the variable of the loop
-    for access in accesses_of(body):
-        uses[access.buffer].append(access)
-        for nest in filter(is_parallel, access.loops):
+    uses: defaultdict[ir.Var, list[Effect]] = defaultdict(list)
+    nests: defaultdict[ir.Var, list[Effect]] = defaultdict(list)  # by the variable of the loop
+    for access in effects_of(body):
+        uses[access.root].append(access)
+        for nest in filter(is_parallel, access.around):
             nests[nest.loop_var].append(access)
     for fragment in filter(own.__contains__, uses):
         _check_elements(uses[fragment], variance)
     filled = {
         loop_var
         for loop_var, accesses in nests.items()
-        if any(each.writes and each.buffer in own for each in accesses)
+        if any(each.writes and each.root in own for each in accesses)
     }
     for loop_var in filter(filled.__contains__, nests):
         _check_nest(nests[loop_var], own)
@@ -79,7 +79,7 @@ def _owned(body: tirx.Stmt, own: Set[ir.Var], variance: ThreadVariance) -> tirx.
     return substitute(body, {name: retyped(name, scope="local") for name in names})
 
 
-def _check_elements(uses: Sequence[Access], variance: ThreadVariance) -> None:
+def _check_elements(uses: Sequence[Effect], variance: ThreadVariance) -> None:
     """Make sure that a thread finds in its own fragment what the program stores there.
 
     An axis that the thread has a part in is indexed the same everywhere, and no operator goes along it.
@@ -98,7 +98,7 @@ def _check_elements(uses: Sequence[Access], variance: ThreadVariance) -> None:
         ]
         for other in others:
             raise InvalidOperand(
-                f"threads store to elements of the fragment {describe(other.buffer)} by their "
+                f"threads store to elements of the fragment {describe(other.root)} by their "
                 "index, and use others than they have stored",
                 help="use T.alloc_shared for a tile of which each thread stores a part, or "
                 "T.alloc_local for an array of each thread",
@@ -106,18 +106,18 @@ def _check_elements(uses: Sequence[Access], variance: ThreadVariance) -> None:
             )
 
 
-def _check_nest(accesses: Sequence[Access], own: Set[ir.Var]) -> None:
+def _check_nest(accesses: Sequence[Effect], own: Set[ir.Var]) -> None:
     """Make sure that every thread can go through a nest by itself."""
     for access in accesses:
-        is_of_thread = is_private(access.buffer) or access.buffer in own
-        if not is_of_thread and (access.writes or is_fragment(access.buffer)):
-            raise _shared_out(next(each for each in accesses if each.buffer in own))
+        is_of_thread = is_private(access.root) or access.root in own
+        if not is_of_thread and (access.writes or is_fragment(access.root)):
+            raise _shared_out(next(each for each in accesses if each.root in own))
 
 
-def _shared_out(use: Access) -> InvalidOperand:
+def _shared_out(use: Effect) -> InvalidOperand:
     work = "T.Parallel" if use.operator is None else f"T.{use.operator.name}"
     return InvalidOperand(
-        f"{work} shares {describe(use.buffer)} out to the threads, but each of them stores "
+        f"{work} shares {describe(use.root)} out to the threads, but each of them stores "
         "another value in it elsewhere",
         help="store to it in T.Parallel, by the loop's variables, or keep what each thread has "
         "for itself in T.alloc_local",

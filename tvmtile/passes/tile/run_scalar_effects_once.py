@@ -7,8 +7,8 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile._tvm import Replacement, buffer_of, indices_of
-from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
+from tvmtile.analysis.effects import effects_of
 from tvmtile.ir.barriers import is_barrier_of_blocks
 from tvmtile.ir.kernels import Launch, is_parallel, with_kernels, with_launch_body
 from tvmtile.ir.operands import is_scalar
@@ -43,7 +43,7 @@ def RunScalarEffectsOnce(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _written_tensors(body: tirx.Stmt) -> set[ir.Var]:
     """The names of the tensors that a kernel writes, those of views of them included."""
-    written = {access.buffer for access in accesses_of(body) if access.writes}
+    written = {access.root for access in effects_of(body) if access.writes}
     aliases = Aliases(body)
     written.update(view for view in aliases.views if aliases.root(view) in written)
     return {buffer for buffer in written if is_global(buffer)}

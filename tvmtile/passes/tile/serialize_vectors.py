@@ -10,8 +10,8 @@ from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 
 from tvmtile._tvm import buffer_of, indices_of, is_buffer_var, mapped, walk
-from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
+from tvmtile.analysis.effects import effects_of
 from tvmtile.ir.extents import linear_in
 from tvmtile.ir.kernels import bound_target, with_body
 from tvmtile.ir.operands import constant
@@ -112,12 +112,12 @@ class _Iterations:
             (tirx.Bind, self._bind),
             order="pre",
         )
-        for access in accesses_of(loop.body):
+        for access in effects_of(loop.body):
             if access.indices:
                 written = [substitute(index, self._names) for index in access.indices]
-                self._accesses.setdefault(access.buffer, []).append(written)
+                self._accesses.setdefault(access.root, []).append(written)
             if access.value is not None:
-                self._stored.add(access.buffer)
+                self._stored.add(access.root)
 
     def _bind(self, bind: tirx.Bind) -> None:
         self._names[bind.var] = substitute(bind.value, self._names)

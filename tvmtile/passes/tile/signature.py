@@ -17,8 +17,8 @@ from tvmtile._tvm import (
     nodes_in,
     ranges_of,
 )
-from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases, may_share
+from tvmtile.analysis.effects import effects_of
 from tvmtile.errors import InvalidOperand
 from tvmtile.ir.annotations import MAY_ALIAS
 from tvmtile.ir.extents import linear_in
@@ -251,8 +251,8 @@ def _sharing(func: tirx.PrimFunc) -> list[ir.Var]:
 
 
 def _with_views_in(kernel: tirx.For, aliases: Aliases, sharing: list[ir.Var]) -> tirx.For:
-    accesses = accesses_of(kernel)
-    names = {access.buffer for access in accesses}
+    accesses = effects_of(kernel)
+    names = {access.root for access in accesses}
     used = {aliases.root(name) for name in names}
     shared = [tensor for tensor in sharing if tensor in used]
 
@@ -260,7 +260,7 @@ def _with_views_in(kernel: tirx.For, aliases: Aliases, sharing: list[ir.Var]) ->
         root = aliases.root(buffer)
         return shared[0] if root in {*shared} else root
 
-    written = {memory(access.buffer) for access in accesses if access.writes}
+    written = {memory(access.root) for access in accesses if access.writes}
     inside = Aliases(kernel).views
     new: dict[ir.Var, ir.Var] = {}
     declarations: list[tirx.Stmt] = []

@@ -7,8 +7,8 @@ from tvm.sym import Analyzer
 from tvm.target import Target
 
 from tvmtile._tvm import Mutator, buffer_of, mutated
-from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
+from tvmtile.analysis.effects import effects_of
 from tvmtile.ir.kernels import flattened, is_parallel, target_of, with_kernels
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.passes import prim_func_pass
@@ -74,5 +74,5 @@ class _Sums:
         read = {self._root(var) for var in variables_of(end)}
         return any(
             self._root(access.buffer) in (written | read if access.writes else written)
-            for access in accesses_of(others)
+            for access in effects_of(others)
         )

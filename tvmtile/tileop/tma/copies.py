@@ -9,7 +9,7 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile._tvm import buffer_of, nodes_in
-from tvmtile.analysis.accesses import let_values
+from tvmtile.analysis.kernel_info import let_values
 from tvmtile.ir.annotations import APART, ARRIVE_COUNT
 from tvmtile.ir.asynchronous import BULK_STORE, signal
 from tvmtile.ir.barriers import sync

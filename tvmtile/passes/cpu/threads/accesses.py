@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm import ir
 
-from tvmtile.analysis.accesses import accesses_of
+from tvmtile.analysis.effects import effects_of
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.ir.scopes import is_of_block
 
@@ -20,7 +20,7 @@ class Accesses:
 
     def add(self, node: Any) -> Accesses:
         """Take in the accesses of a statement or an expression."""
-        for access in accesses_of(node):
+        for access in effects_of(node):
             if not is_of_block(access.buffer):
                 continue
             uses = self._uses.setdefault(self._variance.root(access.buffer), set())

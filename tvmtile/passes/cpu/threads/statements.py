@@ -11,7 +11,7 @@ from tvm.sym import Analyzer
 from tvm_ffi import structural_equal
 
 from tvmtile._tvm import buffer_of, indices_of, nodes_in
-from tvmtile.analysis.accesses import accesses_of
+from tvmtile.analysis.effects import effects_of
 from tvmtile.analysis.uniformity import ThreadVariance, VarianceOfGroups, check_alone
 from tvmtile.errors import NestingError
 from tvmtile.ir.annotations import ARRIVE_COUNT
@@ -291,7 +291,7 @@ def _stored_private(stmt: tirx.Stmt, variance: ThreadVariance) -> set[ir.Var]:
     declared = {buffer_of(each) for each in nodes_in(stmt, tirx.AllocBuffer)}
     stored = {
         variance.root(access.buffer)
-        for access in accesses_of(stmt)
+        for access in effects_of(stmt)
         if access.writes and is_private(access.buffer)
     }
     return stored - declared

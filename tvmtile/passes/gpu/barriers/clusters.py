@@ -17,7 +17,8 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import buffer_of, is_buffer_var, mapped, nodes_in
 from tvmtile.analysis.conflicts.footprint import Footprints
-from tvmtile.analysis.effects import Effect, Effects, Loop
+from tvmtile.analysis.effects import Effect, Loop
+from tvmtile.analysis.thread_effects import Effects
 from tvmtile.ir.annotations import CLUSTER_ANNOTATION
 from tvmtile.ir.conditions import conjuncts
 from tvmtile.ir.operands import constant

@@ -18,7 +18,8 @@ from tvmtile._tvm import PURE, buffer_of, indices_of, is_buffer_var, mapped, nod
 from tvmtile.analysis.conflicts.dependence import ConflictScope
 from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
-from tvmtile.analysis.effects import Effect, Effects
+from tvmtile.analysis.effects import Effect
+from tvmtile.analysis.thread_effects import Effects
 from tvmtile.ir.barriers import arrivals, is_barrier, scope_of
 from tvmtile.ir.calls import effect_of, takes_address
 from tvmtile.ir.conditions import conjuncts

@@ -30,7 +30,8 @@ from tvm.sym import Analyzer
 from tvmtile._tvm import nodes_in
 from tvmtile.analysis.conflicts.dependence import Collision, ConflictScope
 from tvmtile.analysis.conflicts.footprint import Footprints
-from tvmtile.analysis.effects import Effect, Effects
+from tvmtile.analysis.effects import Effect
+from tvmtile.analysis.thread_effects import Effects
 from tvmtile.ir.barriers import is_barrier, scope_of
 from tvmtile.ir.kernels import Launch
 from tvmtile.ir.operands import constant, literal

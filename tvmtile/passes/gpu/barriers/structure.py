@@ -18,7 +18,8 @@ from tvm.sym import Analyzer
 from tvmtile._tvm import OPAQUE, buffer_of, indices_of, mapped, nodes_in
 from tvmtile.analysis.conflicts.dependence import ConflictScope
 from tvmtile.analysis.conflicts.footprint import Footprints
-from tvmtile.analysis.effects import Effect, Effects, Loop
+from tvmtile.analysis.effects import Effect, Loop
+from tvmtile.analysis.thread_effects import Effects
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.ir.asynchronous import signalled, waited
 from tvmtile.ir.barriers import arrivals, is_barrier, scope_of

@@ -11,8 +11,8 @@ from tvm import ir, tirx
 from tvm_ffi import structural_equal
 
 from tvmtile._tvm import PURE, buffer_of, indices_of, is_buffer_var, nodes_in
-from tvmtile.analysis.accesses import Access, accesses_of
 from tvmtile.analysis.aliases import Aliases
+from tvmtile.analysis.effects import Effect, effects_of
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.errors import SourceLocation
 from tvmtile.ir.calls import effect_of, takes_address
@@ -36,7 +36,7 @@ class KernelTiles(Aliases):
     ----------
     allocated : dict of Var to AllocBuffer
         What the kernel allocates.
-    accesses : list of Access
+    accesses : tuple of Effect
         All uses, views resolved.
     bound_loops : list of For
         The loops that are bound to blocks and threads.
@@ -50,11 +50,11 @@ class KernelTiles(Aliases):
         launch = Launch(kernel)
         self.bound_loops = [*launch.blocks, *launch.threads]
         self.threads = {loop.loop_var for loop in launch.threads}
-        self.accesses = accesses_of(kernel)
+        self.accesses = effects_of(kernel)
 
     def escapes(self, buffer: ir.Var) -> bool:
         """Tell whether a buffer, or its address, is handed to something as a whole."""
-        return any(a.is_whole and a.buffer.same_as(buffer) for a in self.accesses)
+        return any(a.is_whole and a.root.same_as(buffer) for a in self.accesses)
 
 
 # Statements ---------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ class PipelineStmt:
     """Those under which it runs, where they have the same value anywhere in an iteration."""
     inner: tirx.Stmt
     """The statement without these conditions."""
-    accesses: list[Access]
+    accesses: tuple[Effect, ...]
     """What it does to buffers."""
     reads: dict[ir.Var, None]
     writes: dict[ir.Var, None]
@@ -196,7 +196,7 @@ def body_of(loop: tirx.For, tiles: KernelTiles, *, split: bool = False) -> Body:
 
 def is_rematerializable(loop: tirx.For, tiles: KernelTiles) -> Callable[[ir.Expr], bool]:
     """Tell of a value whether it can be computed again anywhere in an iteration of a loop."""
-    written = {tiles.root(a.buffer) for a in accesses_of(loop.body) if a.writes}
+    written = {tiles.root(a.buffer) for a in effects_of(loop.body) if a.writes}
 
     def is_replayable(value: ir.Expr) -> bool:
         return (
@@ -241,7 +241,7 @@ def _is_guard(stmt: tirx.Stmt, is_replayable: Any) -> TypeGuard[tirx.IfThenElse]
 
 
 def _unit(stmt: tirx.Stmt, tiles: KernelTiles, is_replayable: Any) -> PipelineStmt:
-    accesses = accesses_of(stmt)
+    accesses = effects_of(stmt)
     names = [var for var in variables_of(stmt) if not is_buffer_var(var)]
     reads = dict.fromkeys([*(tiles.root(a.buffer) for a in accesses if a.reads), *names])
     writes = dict.fromkeys(tiles.root(a.buffer) for a in accesses if a.writes)

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from tvm import ir, tirx
 
 from tvmtile._tvm import buffer_of, is_buffer_var, nodes_in
-from tvmtile.analysis.accesses import let_values
+from tvmtile.analysis.kernel_info import let_values
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.ir.annotations import STAGE_ANNOTATION, STAGES_ANNOTATION
 from tvmtile.ir.kernels import Launch
@@ -189,7 +189,7 @@ def candidates_in(
     candidates = [find(loop, guard_of(loop, tiles, variance)) for loop in loops]
     for tile in dict.fromkeys(tile for each in candidates for tile in each.tiles):
         inside = sum(_uses(tile, each) for each in candidates)
-        if inside < sum(access.buffer.same_as(tile) for access in tiles.accesses):
+        if inside < sum(access.root.same_as(tile) for access in tiles.accesses):
             raise Unsuitable(f"{tile.name} is used outside of the loop too")
     return candidates
 
@@ -303,7 +303,7 @@ def _uses(tile: ir.Var, candidate: Candidate) -> int:
     """How many accesses of a tile are in a loop that fills it."""
     if tile not in candidate.tiles:
         return 0
-    return sum(access.buffer.same_as(tile) for unit in candidate.units for access in unit.accesses)
+    return sum(access.root.same_as(tile) for unit in candidate.units for access in unit.accesses)
 
 
 def _check_tile(tile: ir.Var, found: Candidate, body: Body, tiles: KernelTiles) -> None:

@@ -186,7 +186,7 @@ class _Chain:
         return [i for i, unit in enumerate(self._units) if var in unit.writes]
 
     def _count(self, var: ir.Var, number: int) -> int:
-        return sum(access.buffer.same_as(var) for access in self._units[number].accesses)
+        return sum(access.root.same_as(var) for access in self._units[number].accesses)
 
 
 def _uses(var: ir.Var, tiles: KernelTiles) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile.analysis.accesses import let_values
+from tvmtile.analysis.kernel_info import let_values
 from tvmtile.ir.annotations import BLOCKS_ANNOTATION, CLUSTER_ANNOTATION, NO_UNROLLING
 from tvmtile.ir.assumptions import is_assumption
 from tvmtile.ir.barriers import is_grid_barrier

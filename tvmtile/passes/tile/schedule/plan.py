@@ -216,12 +216,12 @@ def _is_read_outside(loop: tirx.For, buffer: ir.Var, tiles: KernelTiles) -> bool
     for access in tiles.accesses:
         if not access.reads or not tiles.root(access.buffer).same_as(buffer):
             continue
-        for other in access.loops:
+        for other in access.around:
             if other.loop_var not in known:
                 known[other.loop_var] = not _has_loop(other, loop) and _reads_own_values(
                     other, buffer, tiles
                 )
-        if not any(known[other.loop_var] for other in access.loops):
+        if not any(known[other.loop_var] for other in access.around):
             return True
     return False
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tvm import ir, tirx
 
 from tvmtile._tvm import mapped
-from tvmtile.analysis.accesses import accesses_of
+from tvmtile.analysis.effects import effects_of
 from tvmtile.ir.assumptions import is_assumption
 from tvmtile.ir.asynchronous import CP_ASYNC, asynchronously
 from tvmtile.ir.kernels import flattened, is_loop_exit, leaves_loop
@@ -219,7 +219,7 @@ class _Slicer:
 
 def _written_in(statements: Sequence[tirx.Stmt]) -> list[ir.Var]:
     """The buffers that statements write, once for each time."""
-    return [a.buffer for stmt in statements for a in accesses_of(stmt) if a.writes]
+    return [a.root for stmt in statements for a in effects_of(stmt) if a.writes]
 
 
 def _may_be_each_roles(buffer: ir.Var) -> bool:

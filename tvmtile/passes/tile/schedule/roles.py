@@ -9,7 +9,7 @@ from typing import TypeAlias
 from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, buffer_of, mutated, nodes_in
-from tvmtile.analysis.accesses import Access
+from tvmtile.analysis.effects import Effect
 from tvmtile.ir.kernels import Launch, flattened, leaves_loop, outermost_loops_in
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.rewriting import contains, defined_in, variables_of
@@ -124,23 +124,23 @@ def _written(op: TileOp) -> ir.Var:
 def _belongs_to(tile: ir.Var, candidate: Candidate, tiles: KernelTiles) -> bool:
     if tile not in tiles.allocated or not is_shared(tile) or tiles.views_of(tile):
         return False
-    writes, *reads = [each for each in tiles.accesses if each.buffer.same_as(tile)]
+    writes, *reads = [each for each in tiles.accesses if each.root.same_as(tile)]
     sources = [tiles.root(buffer_of(at)) for at in _operator(writes).reads()]
     is_constant = not any(
-        each.writes and any(each.buffer.same_as(source) for source in sources)
+        each.writes and any(each.root.same_as(source) for source in sources)
         for each in tiles.accesses
     )
     inside = [
         access
         for number in candidate.order
         for access in candidate.units[number].accesses
-        if access.buffer.same_as(tile)
+        if access.root.same_as(tile)
     ]
     is_only_read = writes.writes and not any(access.writes for access in (*reads, *inside))
     return is_constant and is_only_read and len(inside) == len(reads)
 
 
-def _operator(access: Access) -> TileOp:
+def _operator(access: Effect) -> TileOp:
     assert access.operator is not None, "the first access is the copy"
     return access.operator
 

@@ -10,12 +10,18 @@ from tvm.target import Target
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import buffer_of, mapped, nodes_in
-from tvmtile.analysis.accesses import kernels_of
 from tvmtile.errors import warn
 from tvmtile.instructions.wgmma import LEAST_BESIDE_SUMS, LEAST_REGISTERS
 from tvmtile.ir.annotations import ONE_ROLE, STAGES_ANNOTATION
 from tvmtile.ir.barriers import is_barrier_of_blocks
-from tvmtile.ir.kernels import Launch, binds_thread, target_of, with_kernels, with_launch_body
+from tvmtile.ir.kernels import (
+    Launch,
+    binds_thread,
+    kernels_of,
+    target_of,
+    with_kernels,
+    with_launch_body,
+)
 from tvmtile.ir.operators import operators_in
 from tvmtile.ir.options import options_of
 from tvmtile.ir.passes import Property, prim_func_pass

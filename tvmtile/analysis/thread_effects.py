@@ -1,0 +1,253 @@
+"""The effects, in the program of a thread, on memory that barriers order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from tvm import ir, tirx
+
+from tvmtile._tvm import buffer_of, indices_of, is_buffer_var, walk
+from tvmtile.analysis.aliases import Aliases
+from tvmtile.analysis.effects import Effect, Loop, MbarrierElement, effects_of
+from tvmtile.ir.annotations import ORDER_OF_STORES
+from tvmtile.ir.kernels import statements_of
+from tvmtile.ir.operands import literal
+from tvmtile.ir.rewriting import contains, reads_no_memory, substitute
+from tvmtile.ir.scopes import is_global, is_private, is_shared
+
+
+class Effects:
+    """Finds the accesses of expressions and of single statements.
+
+    Threadgroup memory is looked at, and device memory that the kernel both reads and writes, updates
+    atomically besides one of these, or writes in two places, or in the iterations of a loop that have
+    an order.
+
+    Parameters
+    ----------
+    body : Stmt
+        What a thread does: its views of buffers and its bindings are looked up.
+    in_whiles : iterable of str
+        The tensors that iterations of `while` loops store to one after the other.
+
+    Attributes
+    ----------
+    written : set of Var
+        The buffers that are written, as the program names them, but for the arrays of a thread.
+    exchanged : frozenset of Var
+        The device memory that is used in two ways, of reads, writes and atomic updates.
+    device_memory : frozenset of Var
+        That, and what is written in two places.
+    stored_by_iterations : frozenset of Var
+        Other device memory, that a loop stores to whose iterations have an order.
+    """
+
+    def __init__(self, body: tirx.Stmt, in_whiles: Iterable[str] = ()) -> None:
+        self._aliases = Aliases(body)
+        self._in_whiles = frozenset(in_whiles)
+        self._stored_in_order = set(self._in_whiles)
+        self._objects: dict[ir.Var, ir.Var] = {}
+        self._bound: Counter[ir.Var] = Counter()
+        self._values: dict[ir.Var, ir.Expr] = {}
+        walk(body, (tirx.Bind, self._note_value), (tirx.For, self._note_order), order="pre")
+        self._known: dict[int, tuple[Any, list[Effect]]] = {}
+        self._resolutions: dict[int, tuple[Any, Any]] = {}
+        self._ordered: dict[int, bool] = {}
+        self._present: dict[int, tuple[tirx.Stmt, bool]] = {}
+        effects = [effect for part in _parts(body) for effect in self._effects_in(part)]
+        self.written = {effect.buffer for effect in effects if effect.writes}
+        self.exchanged = self._exchanged(effects)
+        self.device_memory = self.exchanged | self._stored_in_two_places(effects)
+        self.stored_by_iterations = self._stored_by_iterations(effects) - self.device_memory
+
+    @cached_property
+    def written_by_blocks(self) -> frozenset[ir.Var]:
+        """The written buffers that other blocks may write too, and their views."""
+        root = self._aliases.root
+        roots = set(map(root, self.written))
+        written = roots.union(view for view in self._aliases.views if root(view) in roots)
+        return frozenset(
+            buffer
+            for buffer in written
+            if is_buffer_var(buffer) and not is_shared(buffer) and not is_private(buffer)
+        )
+
+    def _note_value(self, bind: tirx.Bind) -> None:
+        if bind.var in self._bound:  # in two places, with values that may differ
+            self._values.pop(bind.var, None)
+        elif ir.is_prim_expr(bind.value) and reads_no_memory(bind.value):
+            self._values[bind.var] = substitute(bind.value, self._values)
+        self._bound[bind.var] += 1
+
+    def _note_order(self, loop: tirx.For) -> None:
+        self._stored_in_order |= ordered_by(loop)
+
+    def is_bound_once(self, name: ir.Var) -> bool:
+        """Tell whether only one place gives a name its value."""
+        return self._bound[name] == 1
+
+    def _exchanged(self, effects: list[Effect]) -> frozenset[ir.Var]:
+        read, written, updated = (
+            {self.root(effect.buffer) for effect in effects if _is_of_kind(effect)}
+            for _is_of_kind in (
+                lambda effect: not (effect.is_atomic or effect.writes),
+                lambda effect: not effect.is_atomic and effect.writes,
+                lambda effect: effect.is_atomic,
+            )
+        )
+        in_two_ways = (read & written) | (written & updated) | (read & updated)
+        return frozenset(filter(is_global, in_two_ways))
+
+    def _stored_in_two_places(self, effects: list[Effect]) -> frozenset[ir.Var]:
+        stores = Counter(
+            self.root(effect.buffer) for effect in effects if effect.writes and not effect.is_atomic
+        )
+        return frozenset(root for root, count in stores.items() if count > 1 and is_global(root))
+
+    def _stored_by_iterations(self, effects: list[Effect]) -> frozenset[ir.Var]:
+        """The device memory that a loop stores to whose iterations have an order.
+
+        Asynchronous copies keep an order of their own.
+        """
+        stored = {
+            self.root(effect.buffer) for effect in effects if effect.writes and not effect.is_atomic
+        }
+        copied = {self.root(effect.buffer) for effect in effects if effect.token is not None}
+        in_order = self._stored_in_order
+        return frozenset(
+            root for root in stored - copied if is_global(root) and root.name in in_order
+        )
+
+    def root(self, buffer: ir.Var) -> ir.Var:
+        """The buffer that a view looks at: always the same object."""
+        root = self._aliases.root(buffer)
+        return self._objects.setdefault(root, root)
+
+    def loop(self, node: tirx.For | tirx.While, is_uniform: bool) -> Loop:
+        """A loop, as the accesses in it know it."""
+        if isinstance(node, tirx.While):
+            return Loop(node, is_uniform, ordered=self._in_whiles)
+        bounds = self.resolved(node.min), self.resolved(node.extent)
+        return Loop(node, is_uniform, *bounds, ordered_by(node))
+
+    def of(
+        self,
+        node: ir.Node,
+        loops: tuple[Loop, ...],
+        conditions: tuple[ir.Expr, ...],
+        **region: object,
+    ) -> list[Effect]:
+        """The accesses of an expression, or of a statement that holds no others, in their order.
+
+        The last ones are attributes of them all.
+        """
+        return [
+            self._effect(effect, node, loops, conditions, region)
+            for effect in self._effects_in(node)
+            if self._is_ordered(effect.buffer)
+        ]
+
+    def _effects_in(self, node: ir.Node) -> list[Effect]:
+        """The effects of a part of the body, which is looked at once, but on the arrays of a thread."""
+        if hash(node) not in self._known:
+            found = effects_of(node) if contains(node, ir.Var, _is_seen_by_others) else ()
+            self._known[hash(node)] = node, [each for each in found if not is_private(each.buffer)]
+        return self._known[hash(node)][1]
+
+    def are_in(self, stmt: tirx.Stmt) -> bool:
+        """Tell whether a statement accesses memory that barriers order, or calls anything."""
+        known = self._present.get(hash(stmt))
+        if known is None:
+            children = statements_of(stmt)
+            effects = (
+                effect for part in _own_parts(stmt, children) for effect in self._effects_in(part)
+            )
+            are_in = (
+                type(stmt) is tirx.Evaluate
+                or any(map(self.are_in, children))
+                or any(self._is_ordered(effect.buffer) for effect in effects)
+            )
+            known = self._present[hash(stmt)] = stmt, are_in
+        return known[1]
+
+    def _is_ordered(self, buffer: ir.Var) -> bool:
+        if hash(buffer) not in self._ordered:
+            root = self.root(buffer)
+            of_device = self.device_memory | self.stored_by_iterations
+            self._ordered[hash(buffer)] = is_shared(root) or root in of_device
+        return self._ordered[hash(buffer)]
+
+    def _effect(
+        self,
+        effect: Effect,
+        node: ir.Node,
+        loops: tuple[Loop, ...],
+        conditions: tuple[ir.Expr, ...],
+        region: dict[str, Any],
+    ) -> Effect:
+        start = self._aliases.start(effect.buffer)
+        indices = None if start is None or not effect.is_exact else effect.indices
+        root = self.root(effect.buffer)
+        ordering = None
+        if root in self.stored_by_iterations:
+            ordering = tuple(loop for loop in loops if root.name in loop.ordered)
+        return replace(
+            effect,
+            root=root,
+            indices=None if indices is None else tuple(map(self.resolved, indices)),
+            block=tuple((extent, self.resolved(stride)) for extent, stride in effect.block),
+            conditions=tuple(map(self.resolved, (*conditions, *effect.conditions))),
+            ranks=None if effect.ranks is None else tuple(map(self.resolved, effect.ranks)),
+            nodes=(node,),
+            start=start,
+            loops=loops,
+            ordering=ordering,
+            mbarrier=None if effect.completes_on is None else self.mbarrier(effect.completes_on),
+            **region,
+        )
+
+    def mbarrier(self, element: ir.TensorLoad) -> MbarrierElement:
+        """Which mbarrier an element is."""
+        return MbarrierElement(
+            self.root(buffer_of(element)), literal(self.resolved(indices_of(element)[0]))
+        )
+
+    def resolved(self, expression: ir.Expr) -> ir.Expr:
+        """An expression with bound names replaced by their values, where these never change."""
+        if not self._values:
+            return expression
+        if hash(expression) not in self._resolutions:
+            resolution = expression, substitute(expression, self._values)
+            self._resolutions[hash(expression)] = resolution
+        return self._resolutions[hash(expression)][1]
+
+
+def ordered_by(loop: tirx.For) -> frozenset[str]:
+    """The tensors that the iterations of a loop store to one after the other; see OrderIterations."""
+    return frozenset(map(str, loop.annotations.get(ORDER_OF_STORES, ())))
+
+
+def _is_seen_by_others(var: ir.Var) -> bool:
+    """Tell whether a variable is a buffer that other threads access too."""
+    return is_buffer_var(var) and not is_private(var)
+
+
+def _parts(stmt: tirx.Stmt) -> Iterator[Any]:
+    """The expressions of loops and branches, and the statements that hold no others."""
+    children = statements_of(stmt)
+    for child in children:
+        yield from _parts(child)
+    yield from _own_parts(stmt, children)
+
+
+def _own_parts(stmt: tirx.Stmt, children: list[tirx.Stmt]) -> Iterator[Any]:
+    """What a statement holds beside other statements; itself, if it holds none."""
+    if not children:
+        yield stmt
+        return
+    expressions = (getattr(stmt, name, None) for name in ("min", "extent", "condition", "value"))
+    yield from (each for each in expressions if each is not None)
