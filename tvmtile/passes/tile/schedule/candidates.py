@@ -368,6 +368,11 @@ class CrossIterationOverlap:
         """All of them, in the order of an iteration."""
         return (*self.leading, *self.early, *self.late, self.second)
 
+    @property
+    def issued(self) -> tuple[int, ...]:
+        """All of them, the second product being that of the iteration before."""
+        return (*self.leading, self.second, *self.early, *self.late)
+
 
 def skew_of(
     units: Sequence[PipelineStmt],

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 from tvm import ir, tirx
 
@@ -11,9 +12,8 @@ from tvmtile._tvm import Mutator, mutated
 from tvmtile.ir.asynchronous import asynchronously, signal, wait
 from tvmtile.ir.kernels import flattened
 from tvmtile.ir.rewriting import seq, substitute, with_fresh_variables
-from tvmtile.passes.tile.schedule.body import Body, KernelTiles
-from tvmtile.passes.tile.schedule.candidates import Candidate, CrossIterationOverlap
-from tvmtile.passes.tile.schedule.iteration_space import IterationSpace
+from tvmtile.passes.tile.schedule.body import KernelTiles
+from tvmtile.passes.tile.schedule.candidates import Candidate
 from tvmtile.passes.tile.schedule.plan import work_of
 from tvmtile.passes.tile.schedule.rings import Ring
 from tvmtile.passes.tile.schedule.roles import Preload, Split, Splits, counters_of, parts_of
@@ -47,54 +47,193 @@ def consumers_of(
         if split is None:
             return mutator.default_mutate(loop)
         own = [each for each in preloads if each.variable.same_as(loop.loop_var)]
-        return seq(_consuming(loop, split, parts_of(loop, split, tiles), thread, kind, own))
+        return seq(_Consumed(loop, split, tiles, thread, kind, own).statements())
 
     return seq(
         [*counters_of(splits, preloads), mutated(body, (tirx.For, visit), (tirx.SeqStmt, sequence))]
     )
 
 
-def _consuming(
-    loop: tirx.For,
-    split: Split,
-    body: Body,
-    thread: ir.Expr,
-    kind: str,
-    preloads: Sequence[Preload],
-) -> list[tirx.Stmt]:
-    ready = [each.ring.wait_until_full() for each in preloads]
-    early, late = (
-        [stmt for p in preloads if p.is_free_early == is_early for stmt in p.ring.release(thread)]
-        for is_early in (True, False)
-    )
-    space = split.space.of(loop)
-    counted = [*space.counted(), *(stmt for each in preloads for stmt in each.counted())]
-    if split.candidate.skew is not None:
-        parts = skewed(space, split.candidate.skew, split.rings, body, thread, kind, early)
-        return [*body.declarations, *ready, *space.begun(parts), *late, *counted]
-    products = [n for n in split.candidate.order if work_of(body.units[n], kind) is not None]
-    ahead = _ahead(split.candidate, products)
-    tokens = {
-        number: f"{work.name}/{loop.loop_var.name}{number}"
-        for number in (*split.candidate.in_flight, *_going_on(split.candidate, products, ahead))
-        if (work := work_of(body.units[number], kind)) is not None
-    }
-    awaited = _awaited(split, tokens)
-    begin = [number for number in awaited if ahead is not None and number <= products[0]]
-    following = [ring for number in begin for ring in awaited.pop(number)]
-    behind = {ahead: following} if ahead is not None and following else {}
-    statements = _iteration(space, split, body, tokens, thread, awaited, behind)
-    used = body.bindings_for(statements)
-    whole = [space.each([*used, *statements])]
-    if following:
-        first = [ring.wait_until_full(space.number_of_first) for ring in following]
-        whole = [*space.if_any(first), *whole]
-    if split.candidate.in_flight:
-        # If sums in flight met those of a loop without iterations in front of the wait for them, ptxas
-        # would have each product wait for the one before (C7515).
-        whole += [wait(tokens[number], 0) for number in split.candidate.in_flight]
-        whole = space.if_any([*whole, *_released_last(split, space, thread)])
-    return [*body.declarations, *ready, *space.begun(whole), *early, *late, *counted]
+_Event: TypeAlias = tuple[int, tirx.Stmt]
+"""A statement, and by how many iterations it is ahead of the others, or behind them."""
+
+
+class _Consumed:
+    """A loop as its consumers execute it: units, waits for tiles and products, and releases.
+
+    The second product of a loop with a skew belongs to the iteration before. What is no whole iteration
+    stands in a prologue and an epilogue then: if a product stood in a branch, ptxas would have each one
+    wait for that before (C7514). In other loops only waits and releases are of neighbouring iterations,
+    each in a branch of its own.
+
+    A wait for a tile is a loop, past which ptxas moves no instruction. So what reads a tile under a
+    product waits for the tile before that is issued, and what threads compute meanwhile is one piece of
+    code, in which exponentials hide the rest.
+    """
+
+    def __init__(
+        self,
+        loop: tirx.For,
+        split: Split,
+        tiles: KernelTiles,
+        thread: ir.Expr,
+        kind: str,
+        preloads: Sequence[Preload],
+    ) -> None:
+        self._candidate, self._rings, self._thread = split.candidate, split.rings, thread
+        self._units = split.candidate.units
+        self._body = parts_of(loop, split, tiles)
+        self._space = split.space.of(loop)
+        self._preloads = preloads
+        works = {n: work_of(self._body.units[n], kind) for n in self._candidate.order}
+        products = [n for n, work in works.items() if work is not None]
+        ahead = _ahead(self._candidate, products)
+        self._tokens = {
+            n: f"{work.name}/{loop.loop_var.name}{n}"
+            for n, work in works.items()
+            if work is not None and self._goes_on(n, ahead)
+        }
+        self._awaited = self._awaited_before()
+        self._following: dict[int, list[Ring]] = {}
+        """The tiles that the next iteration waits for, by the product behind which that is done."""
+        if ahead is not None:
+            begin = [n for n in self._awaited if n <= products[0]]
+            self._following[ahead] = [ring for n in begin for ring in self._awaited.pop(n)]
+
+    def statements(self) -> list[tirx.Stmt]:
+        """What consumers do in place of the loop."""
+        ready = [each.ring.wait_until_full() for each in self._preloads]
+        early, late = (
+            [
+                s
+                for p in self._preloads
+                if p.is_free_early == at
+                for s in p.ring.release(self._thread)
+            ]
+            for at in (True, False)
+        )
+        counted = [s for each in self._preloads for s in each.counted()]
+        if self._candidate.skew is not None:
+            whole = self._space.begun(self._peeled(early))
+        else:
+            whole = [*self._space.begun(self._guarded()), *early]
+        return [*self._body.declarations, *ready, *whole, *late, *self._space.counted(), *counted]
+
+    def _goes_on(self, product: int, ahead: int | None) -> bool:
+        """Tell whether a product goes on under statements behind it."""
+        candidate = self._candidate
+        if candidate.skew is not None or product in candidate.in_flight or product == ahead:
+            return True
+        behind = candidate.order[candidate.order.index(product) + 1 :][:1]
+        unit = self._units[product]
+        return not unit.conditions and any(not unit.conflicts(self._units[n]) for n in behind)
+
+    def _awaited_before(self) -> dict[int, list[Ring]]:
+        """Whose tiles are waited for before which unit: that which uses them first, or a product."""
+        awaited: dict[int, list[Ring]] = {}
+        product: int | None = None
+        for number in self._candidate.order:
+            product = number if number in self._tokens else product
+            rings = [ring for ring in self._rings if ring.first == number]
+            awaited.setdefault(number if product is None else product, []).extend(rings)
+        return awaited
+
+    # An iteration ----------------------------------------------------------------------------------
+
+    def _events(self) -> list[_Event]:
+        """An iteration; products are waited for where a unit needs them to be done.
+
+        Each time the statements are made anew: a wait stands for what is in flight at its own place.
+        """
+        candidate, skew = self._candidate, self._candidate.skew
+        events: list[_Event] = []
+        going_on: list[int] = []
+
+        def add(number: int, *statements: tirx.Stmt) -> None:
+            offset = -1 if skew is not None and number == skew.second else 0
+            events.extend((offset, stmt) for stmt in statements)
+
+        def end(numbers: Sequence[int]) -> None:
+            """Wait for products, and so for those that began before."""
+            while any(number in going_on for number in numbers):
+                first = going_on.pop(0)
+                add(first, wait(self._tokens[first], 0))
+                release(first)
+
+        def release(number: int) -> None:
+            for ring in self._rings:
+                if ring.last == number:
+                    tiles = {tile for n in ring.units for tile in self._units[n].writes}
+                    end([n for n in going_on if not tiles.isdisjoint(self._units[n].touches)])
+                    add(number, *self._released(ring))
+
+        for number in candidate.order if skew is None else skew.issued:
+            add(number, *(ring.wait_until_full() for ring in self._awaited.get(number, ())))
+            end([other for other in going_on if self._units[other].conflicts(self._units[number])])
+            add(number, *self._begun(number))
+            if following := self._following.get(number):
+                waits = [ring.at(self._space.after).wait_until_full() for ring in following]
+                add(number, tirx.IfThenElse(self._space.is_followed, seq(waits), None))
+            if number in self._tokens and number not in candidate.in_flight:
+                going_on.append(number)
+            else:
+                release(number)
+        end(list(going_on))
+        return events
+
+    def _begun(self, number: int) -> list[tirx.Stmt]:
+        """A unit; with a token it goes on, in flight until the next iteration has issued its own."""
+        stmt, token = self._body.units[number].stmt, self._tokens.get(number)
+        if token is None:
+            return [stmt]
+        issued = [asynchronously(token, stmt), signal(token)]
+        return [*issued, wait(token, 1)] if number in self._candidate.in_flight else issued
+
+    def _released(self, ring: Ring) -> list[tirx.Stmt]:
+        """Behind the last use in an iteration: the copy is free, or that of the iteration before."""
+        if not ring.in_flight:
+            return ring.release(self._thread)
+        return ring.at(self._space.before).release(self._thread, self._space.is_later)
+
+    # All iterations --------------------------------------------------------------------------------
+
+    def _guarded(self) -> list[tirx.Stmt]:
+        """A loop without a skew."""
+        space = self._space
+        statements = [stmt for _, stmt in self._events()]
+        whole = [space.each([*self._body.bindings_for(statements), *statements])]
+        following = [ring for rings in self._following.values() for ring in rings]
+        if following:
+            first = [ring.at(space.first).wait_until_full() for ring in following]
+            whole = [*space.if_any(first), *whole]
+        if self._candidate.in_flight:
+            # If sums in flight met those of a loop without iterations in front of the wait for them,
+            # ptxas would have each product wait for the one before (C7515).
+            whole += [wait(self._tokens[number], 0) for number in self._candidate.in_flight]
+            for ring in self._rings:
+                whole += ring.at(space.last).release(self._thread) if ring.in_flight else []
+            whole = space.if_any(whole)
+        return whole
+
+    def _peeled(self, before_last: list[tirx.Stmt]) -> list[tirx.Stmt]:
+        """A loop with a skew; `before_last` stands before the last product, and where there is none."""
+        space = self._space
+        prologue, epilogue = (
+            self._of(iteration, [stmt for at, stmt in self._events() if at == offset])
+            for offset, iteration in ((0, space.first), (-1, space.last))
+        )
+        steady = [
+            stmt
+            for offset, group in itertools.groupby(self._events(), lambda event: event[0])
+            for stmt in self._of(space.before if offset else {}, [stmt for _, stmt in group])
+        ]
+        whole = [*prologue, *space.passed(), space.others(steady), *before_last, *epilogue]
+        return space.if_any(whole, before_last)
+
+    def _of(self, iteration: dict[ir.Var, Any], statements: list[tirx.Stmt]) -> list[tirx.Stmt]:
+        """Statements of an iteration, with the names that they need."""
+        whole = seq([*self._body.bindings_for(statements), *statements])
+        return list(flattened(with_fresh_variables(substitute(whole, iteration))))
 
 
 def _ahead(candidate: Candidate, products: Sequence[int]) -> int | None:
@@ -105,226 +244,7 @@ def _ahead(candidate: Candidate, products: Sequence[int]) -> int | None:
     """
     if not products or candidate.in_flight or not candidate.may_hold_a_copy:
         return None
-    if candidate.condition is not None or candidate.units[products[-1]].conditions:
+    if candidate.skew is not None or candidate.condition is not None:
         return None
-    return None if products[-1] == candidate.order[-1] else products[-1]
-
-
-def _going_on(candidate: Candidate, products: Sequence[int], ahead: int | None) -> list[int]:
-    """Products that go on under statements behind them, to the end of the iteration at most."""
-    return [
-        number
-        for number, following in itertools.pairwise(candidate.order)
-        if number in products
-        and number not in candidate.in_flight
-        and not candidate.units[number].conditions
-        and (number == ahead or not candidate.units[number].conflicts(candidate.units[following]))
-    ]
-
-
-def _awaited(split: Split, tokens: Mapping[int, str]) -> dict[int, list[Ring]]:
-    """Whose tiles are waited for before which statement.
-
-    What reads a tile under a product waits for the tile before that is issued: a wait is a loop, past
-    which ptxas would move no instruction of what threads compute meanwhile.
-    """
-    awaited: dict[int, list[Ring]] = {}
-    product: int | None = None
-    for number in split.candidate.order:
-        product = number if number in tokens else product
-        before = number if product is None else product
-        rings = [ring for ring in split.rings if ring.first == number]
-        awaited.setdefault(before, []).extend(rings)
-    return awaited
-
-
-def _iteration(
-    space: IterationSpace,
-    split: Split,
-    body: Body,
-    tokens: Mapping[int, str],
-    thread: ir.Expr,
-    awaited: Mapping[int, Sequence[Ring]],
-    behind: Mapping[int, Sequence[Ring]],
-) -> list[tirx.Stmt]:
-    """The statements of an iteration; products are waited for where one needs them to be done.
-
-    The tiles of `awaited` are waited for before statements, those that the next iteration has in
-    `behind` after them.
-    """
-    units, in_flight = split.candidate.units, split.candidate.in_flight
-    statements: list[tirx.Stmt] = []
-    going_on: list[int] = []
-
-    def end(numbers: list[int]) -> None:
-        """Wait for products, and so for those that began before."""
-        while any(number in going_on for number in numbers):
-            first = going_on.pop(0)
-            statements.append(wait(tokens[first], 0))
-            release(first)
-
-    def release(number: int) -> None:
-        for ring in split.rings:
-            if ring.last == number:
-                tiles = set(split.filled(ring))
-                end([other for other in going_on if not tiles.isdisjoint(units[other].touches)])
-                statements.extend(_released(ring, space, thread))
-
-    for number in split.candidate.order:
-        statements += [ring.wait_until_full() for ring in awaited.get(number, ())]
-        end([other for other in going_on if units[other].conflicts(units[number])])
-        statements += _begun(
-            body.units[number].stmt, tokens.get(number), in_flight=number in in_flight
-        )
-        if number in behind:
-            waits = [ring.wait_until_full(space.number_after) for ring in behind[number]]
-            statements.append(tirx.IfThenElse(space.is_followed, seq(waits), None))
-        if number in tokens and number not in in_flight:
-            going_on.append(number)
-        else:
-            release(number)
-    end(list(going_on))
-    return statements
-
-
-def _begun(stmt: tirx.Stmt, token: str | None, *, in_flight: bool) -> list[tirx.Stmt]:
-    """A statement; with a token it goes on, in flight until the next iteration has issued its own."""
-    if token is None:
-        return [stmt]
-    issued = [asynchronously(token, stmt), signal(token)]
-    return [*issued, wait(token, 1)] if in_flight else issued
-
-
-def _released(ring: Ring, space: IterationSpace, thread: ir.Expr) -> list[tirx.Stmt]:
-    """Behind the last use in an iteration: the copy is free, or that of the iteration before."""
-    if not ring.in_flight:
-        return ring.release(thread)
-    return ring.release(thread, space.number_before, space.is_later)
-
-
-def _released_last(split: Split, space: IterationSpace, thread: ir.Expr) -> list[tirx.Stmt]:
-    """Behind the loop: the copies of the last iteration."""
-    return [
-        statement
-        for ring in split.rings
-        if ring.in_flight
-        for statement in ring.release(thread, space.number_of_last)
-    ]
-
-
-# Products of two iterations at once ---------------------------------------------------------------
-
-
-def skewed(
-    space: IterationSpace,
-    skew: CrossIterationOverlap,
-    rings: Sequence[Ring],
-    body: Body,
-    thread: ir.Expr,
-    kind: str,
-    before_last: Sequence[tirx.Stmt] = (),
-) -> list[tirx.Stmt]:
-    """What consumers do in place of a loop.
-
-    Another role fills the `rings`. `thread` is a number among the consumers'. What is `before_last` is
-    done before the last product, and where there is none.
-    """
-    return _Skewed(space, skew, rings, body, thread, kind).statements(before_last)
-
-
-class _Skewed:
-    """Prologue, steady state and epilogue of a loop whose second product goes on (see its `skew`).
-
-    What is no whole iteration stands before the loop and behind it: if a product stood in a branch,
-    ptxas would have each one wait for that before (C7514). A wait for a tile is a loop, past which
-    ptxas moves no instruction. So threads wait where products are issued: for the tiles of the
-    statements between them, too, before the first one. What these compute and what waits for the
-    second product is one piece of code then, in which exponentials hide the rest.
-    """
-
-    def __init__(
-        self,
-        space: IterationSpace,
-        skew: CrossIterationOverlap,
-        rings: Sequence[Ring],
-        body: Body,
-        thread: ir.Expr,
-        kind: str,
-    ) -> None:
-        self._space = space
-        self._skew = skew
-        self._rings = rings
-        self._body = body
-        self._thread = thread
-        self._tokens = {
-            number: f"{work.name}/{space.loop.loop_var.name}{number}"
-            for number in (skew.first, skew.second)
-            if (work := work_of(body.units[number], kind)) is not None
-        }
-
-    def statements(self, before_last: Sequence[tirx.Stmt]) -> list[tirx.Stmt]:
-        others = self._space.others(self._steady())
-        whole = [*self._head(), others, *before_last, *self._tail()]
-        return self._space.if_any(whole, before_last)
-
-    def _head(self) -> list[tirx.Stmt]:
-        """The first iteration, but for its second product."""
-        skew = self._skew
-        begin = [*self._done(*skew.leading[:-1]), *self._begun()]
-        rest = [*self._ended(skew.first), *self._ran(*skew.early), *self._ran(*skew.late)]
-        return [*self._of(self._space.first, [*begin, *rest]), *self._space.passed()]
-
-    def _steady(self) -> list[tirx.Stmt]:
-        """An iteration, with the second product of the one before."""
-        skew, now, before = self._skew, dict[ir.Var, ir.Expr](), self._space.before
-        return [
-            *self._of(now, [*self._done(*skew.leading[:-1]), *self._begun()]),
-            *self._of(before, [*self._ready(skew.second), *self._issued(skew.second)]),
-            *self._of(now, [*self._ended(skew.first), *self._ran(*skew.early)]),
-            *self._of(before, self._ended(skew.second)),
-            *self._of(now, self._ran(*skew.late)),
-        ]
-
-    def _tail(self) -> list[tirx.Stmt]:
-        """The second product of the last iteration."""
-        return self._of(self._space.last, self._done(self._skew.second))
-
-    def _begun(self) -> list[tirx.Stmt]:
-        """The first product, and the waits of the statements behind it."""
-        skew = self._skew
-        between = (*skew.early, *skew.late)
-        return [*self._ready(skew.first, *between), *self._issued(skew.first)]
-
-    def _of(self, iteration: dict[ir.Var, ir.Expr], statements: list[tirx.Stmt]) -> list[tirx.Stmt]:
-        """Statements of an iteration, with the names that they need."""
-        if not statements:
-            return []
-        whole = seq([*self._body.bindings_for(statements), *statements])
-        return list(flattened(with_fresh_variables(substitute(whole, iteration))))
-
-    # Each of these makes statements anew: a wait stands for what is in flight at its own place.
-
-    def _done(self, *numbers: int) -> list[tirx.Stmt]:
-        return [s for number in numbers for s in (*self._ready(number), *self._ran(number))]
-
-    def _ran(self, *numbers: int) -> list[tirx.Stmt]:
-        """Units whose tiles were waited for."""
-        return [s for number in numbers for s in (*self._issued(number), *self._ended(number))]
-
-    def _ready(self, *numbers: int) -> list[tirx.Stmt]:
-        """Before units: the tiles that they are the first to use have come."""
-        return [ring.wait_until_full() for ring in self._rings if ring.first in numbers]
-
-    def _issued(self, number: int) -> list[tirx.Stmt]:
-        """A unit; a product goes on until it is waited for."""
-        stmt, token = self._body.units[number].stmt, self._tokens.get(number)
-        return [stmt] if token is None else [asynchronously(token, stmt), signal(token)]
-
-    def _ended(self, number: int) -> list[tirx.Stmt]:
-        """Behind a unit: it is waited for, and the tiles that it used last are free."""
-        token = self._tokens.get(number)
-        statements = [] if token is None else [wait(token, 0)]
-        for ring in self._rings:
-            if ring.last == number:
-                statements += ring.release(self._thread)
-        return statements
+    is_last = products[-1] == candidate.order[-1]
+    return None if is_last or candidate.units[products[-1]].conditions else products[-1]

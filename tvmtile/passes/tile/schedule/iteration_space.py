@@ -45,27 +45,6 @@ class IterationSpace:
         iteration = self.loop.loop_var - self.loop.min
         return iteration if self.counter is None else _value(self.counter) + iteration
 
-    @property
-    def number_before(self) -> ir.Expr:
-        """That of the iteration before, in an iteration."""
-        return self.number - self._one
-
-    @property
-    def number_after(self) -> ir.Expr:
-        """That of the iteration after, in an iteration."""
-        return self.number + self._one
-
-    @property
-    def number_of_first(self) -> ir.Expr:
-        """That of the first iteration, before the loop."""
-        zero = tirx.const(0, str(self.loop.loop_var.ty.dtype))
-        return zero if self.counter is None else _value(self.counter)
-
-    @property
-    def number_of_last(self) -> ir.Expr:
-        """That of the last iteration, behind the loop."""
-        return substitute(self.number, self.last)
-
     # An iteration, by what stands for its names ----------------------------------------------------
 
     @property
@@ -77,6 +56,11 @@ class IterationSpace:
     def before(self) -> dict[ir.Var, Any]:
         """The iteration before, in an iteration."""
         return {self.loop.loop_var: self.loop.loop_var - self._one}
+
+    @property
+    def after(self) -> dict[ir.Var, Any]:
+        """The iteration after, in an iteration."""
+        return {self.loop.loop_var: self.loop.loop_var + self._one}
 
     @property
     def last(self) -> dict[ir.Var, Any]:

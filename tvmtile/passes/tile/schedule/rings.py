@@ -8,7 +8,7 @@ the next.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import ir, tirx
@@ -17,6 +17,7 @@ from tvm_ffi import structural_equal
 
 from tvmtile._tvm import Mutator, buffer_of, indices_of, mutated, ranges_of
 from tvmtile.ir.operators import operator_for, operator_of
+from tvmtile.ir.rewriting import substitute
 from tvmtile.ir.scopes import MBARRIER_SCOPE
 from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.ir.types import Index
@@ -160,6 +161,10 @@ class Ring:
         """The mbarriers, ready for use."""
         return [*self.full.declared(), *self.empty.declared()]
 
+    def at(self, iteration: dict[ir.Var, Any]) -> Ring:
+        """The ring at another iteration, by what stands for the names of this one."""
+        return replace(self, iteration=substitute(self.iteration, iteration))
+
     # What a thread does in an iteration ----------------------------------------------------------
 
     def wait_until_empty(self) -> tirx.Stmt:
@@ -167,10 +172,9 @@ class Ring:
         parity = self.empty.parity(self.iteration)
         return _act(self.empty.of(self.iteration), tirx.const(1, "int32") - parity, "wait")
 
-    def wait_until_full(self, iteration: ir.Expr | None = None) -> tirx.Stmt:
-        """Wait for the tiles of an iteration, of all that the kernel does, or of this one."""
-        number = self.iteration if iteration is None else iteration
-        return _act(self.full.of(number), self.full.parity(number), "wait")
+    def wait_until_full(self) -> tirx.Stmt:
+        """Wait for the tiles of the iteration."""
+        return _act(self.full.of(self.iteration), self.full.parity(self.iteration), "wait")
 
     @property
     def arrives_on(self) -> ir.TensorLoad:
@@ -213,16 +217,13 @@ class Ring:
             *_of_warps(thread, arrive),
         ]
 
-    def release(
-        self, thread: ir.Expr, iteration: ir.Expr | None = None, condition: ir.Expr | None = None
-    ) -> list[tirx.Stmt]:
+    def release(self, thread: ir.Expr, condition: ir.Expr | None = None) -> list[tirx.Stmt]:
         """Let the producer have the copy again: a thread of each warp says so.
 
-        `thread` is a number among the consumers'. The copy is that of an iteration, of all that the
-        kernel does, or of this one; `condition` says whether there was one. FenceLoads sees to it that
-        loads of the threads are over by then.
+        `thread` is a number among the consumers'; `condition` says whether there is such an iteration.
+        FenceLoads sees to it that loads of the threads are over by then.
         """
-        copy = self.empty.of(self.iteration if iteration is None else iteration)
+        copy = self.empty.of(self.iteration)
         return _of_warps(thread, _act(copy, tirx.const(1, "int32"), "arrive"), condition)
 
 

@@ -300,10 +300,11 @@ class Splitter:
     def _skewed(self, candidate: Candidate) -> Candidate:
         """A loop, with the order of its statements if the products of two iterations overlap."""
         try:
-            return replace(candidate, skew=self._skew_of(candidate))
+            skew = self._skew_of(candidate)
         except Unskewed as obstacle:
             self._unskewed[candidate.loop.loop_var] = obstacle
             return candidate
+        return candidate if skew is None else replace(candidate, skew=skew, in_flight=frozenset())
 
     def _skew_of(self, candidate: Candidate) -> CrossIterationOverlap | None:
         threads = self._launch.num_threads
