@@ -14,8 +14,8 @@ from tests.fuzz.run import compiled, run
 from tests.programs import catalogue
 from tvmtile._tvm import nodes_in
 from tvmtile.ir.rewriting import substitute
-from tvmtile.passes.tile.schedule.candidates import Unsuitable
 from tvmtile.passes.tile.schedule.persistence import _place_and_turns, persistent
+from tvmtile.passes.tile.schedule.schedules import Unsuitable
 from tvmtile.pipeline import lowering_passes
 from tvmtile.target import capabilities, parse
 

@@ -6,8 +6,9 @@ buffer copy of its tiles (`rings`). `plan_pipeline` and `inject_pipeline` do tha
 threads of a block copy ahead and compute.
 
 `warp_specialize` splits the loops of a kernel between two roles: a producer, warps of their own that
-copy tiles ahead (`producer`), and consumers, which use them (`consumers`). `candidates` says which
-loops can be split, `copies` what a producer can do, `roles` which rings and counters they get,
+copy tiles ahead (`producer`), and consumers, which use them (`consumers`). `schedules` says which
+loops can be split, and what a `Schedule` of two roles is, `copies` what a producer can do, `roles`
+which rings and counters loops get,
 `iteration_space` which iterations they have, `persistence` how blocks follow each other in a block,
 `resources` what memory and registers there are.
 

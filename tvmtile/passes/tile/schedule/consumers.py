@@ -13,15 +13,15 @@ from tvmtile.ir.asynchronous import asynchronously, signal, wait
 from tvmtile.ir.kernels import flattened
 from tvmtile.ir.rewriting import seq, substitute, with_fresh_variables
 from tvmtile.passes.tile.schedule.body import KernelTiles
-from tvmtile.passes.tile.schedule.candidates import Candidate
 from tvmtile.passes.tile.schedule.plan import work_of
 from tvmtile.passes.tile.schedule.rings import Ring
-from tvmtile.passes.tile.schedule.roles import Preload, Split, Splits, counters_of, parts_of
+from tvmtile.passes.tile.schedule.roles import Preload, Schedules, counters_of, parts_of
+from tvmtile.passes.tile.schedule.schedules import Schedule
 
 
 def consumers_of(
     body: tirx.Stmt,
-    splits: Splits,
+    schedules: Schedules,
     tiles: KernelTiles,
     thread: ir.Expr,
     kind: str,
@@ -30,7 +30,7 @@ def consumers_of(
 ) -> tirx.Stmt:
     """What the consumers do: all but the producer's copies.
 
-    Tiles have their buffer copies in `body`; `splits` are its loops by their variable. `thread` is a
+    Tiles have their buffer copies in `body`; `schedules` are its loops by their variable. `thread` is a
     number among the consumers', who leave out the statements `without`.
     """
 
@@ -43,14 +43,17 @@ def consumers_of(
         return seq([mutator.mutate(child) for child in kept])
 
     def visit(loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
-        split = splits.get(loop.loop_var)
-        if split is None:
+        schedule = schedules.get(loop.loop_var)
+        if schedule is None:
             return mutator.default_mutate(loop)
         own = [each for each in preloads if each.variable.same_as(loop.loop_var)]
-        return seq(_Consumed(loop, split, tiles, thread, kind, own).statements())
+        return seq(_Consumed(loop, schedule, tiles, thread, kind, own).statements())
 
     return seq(
-        [*counters_of(splits, preloads), mutated(body, (tirx.For, visit), (tirx.SeqStmt, sequence))]
+        [
+            *counters_of(schedules, preloads),
+            mutated(body, (tirx.For, visit), (tirx.SeqStmt, sequence)),
+        ]
     )
 
 
@@ -74,20 +77,20 @@ class _Consumed:
     def __init__(
         self,
         loop: tirx.For,
-        split: Split,
+        schedule: Schedule,
         tiles: KernelTiles,
         thread: ir.Expr,
         kind: str,
         preloads: Sequence[Preload],
     ) -> None:
-        self._candidate, self._rings, self._thread = split.candidate, split.rings, thread
-        self._units = split.candidate.units
-        self._body = parts_of(loop, split, tiles)
-        self._space = split.space.of(loop)
+        self._schedule, self._rings, self._thread = schedule, schedule.rings, thread
+        self._units = schedule.units
+        self._body = parts_of(loop, schedule, tiles)
+        self._space = schedule.space.of(loop)
         self._preloads = preloads
-        works = {n: work_of(self._body.units[n], kind) for n in self._candidate.order}
+        works = {n: work_of(self._body.units[n], kind) for n in self._schedule.order}
         products = [n for n, work in works.items() if work is not None]
-        ahead = _ahead(self._candidate, products)
+        ahead = _ahead(self._schedule, products)
         self._tokens = {
             n: f"{work.name}/{loop.loop_var.name}{n}"
             for n, work in works.items()
@@ -113,7 +116,7 @@ class _Consumed:
             for at in (True, False)
         )
         counted = [s for each in self._preloads for s in each.counted()]
-        if self._candidate.skew is not None:
+        if self._schedule.skew is not None:
             whole = self._space.begun(self._peeled(early))
         else:
             whole = [*self._space.begun(self._guarded()), *early]
@@ -121,10 +124,10 @@ class _Consumed:
 
     def _goes_on(self, product: int, ahead: int | None) -> bool:
         """Tell whether a product goes on under statements behind it."""
-        candidate = self._candidate
-        if candidate.skew is not None or product in candidate.in_flight or product == ahead:
+        schedule = self._schedule
+        if schedule.skew is not None or product in schedule.in_flight or product == ahead:
             return True
-        behind = candidate.order[candidate.order.index(product) + 1 :][:1]
+        behind = schedule.order[schedule.order.index(product) + 1 :][:1]
         unit = self._units[product]
         return not unit.conditions and any(not unit.conflicts(self._units[n]) for n in behind)
 
@@ -132,7 +135,7 @@ class _Consumed:
         """Whose tiles are waited for before which unit: that which uses them first, or a product."""
         awaited: dict[int, list[Ring]] = {}
         product: int | None = None
-        for number in self._candidate.order:
+        for number in self._schedule.order:
             product = number if number in self._tokens else product
             rings = [ring for ring in self._rings if ring.first == number]
             awaited.setdefault(number if product is None else product, []).extend(rings)
@@ -145,7 +148,7 @@ class _Consumed:
 
         Each time the statements are made anew: a wait stands for what is in flight at its own place.
         """
-        candidate, skew = self._candidate, self._candidate.skew
+        schedule, skew = self._schedule, self._schedule.skew
         events: list[_Event] = []
         going_on: list[int] = []
 
@@ -163,18 +166,18 @@ class _Consumed:
         def release(number: int) -> None:
             for ring in self._rings:
                 if ring.last == number:
-                    tiles = {tile for n in ring.units for tile in self._units[n].writes}
+                    tiles = set(self._schedule.filled(ring))
                     end([n for n in going_on if not tiles.isdisjoint(self._units[n].touches)])
                     add(number, *self._released(ring))
 
-        for number in candidate.order if skew is None else skew.issued:
+        for number in schedule.order if skew is None else skew.issued:
             add(number, *(ring.wait_until_full() for ring in self._awaited.get(number, ())))
             end([other for other in going_on if self._units[other].conflicts(self._units[number])])
             add(number, *self._begun(number))
             if following := self._following.get(number):
                 waits = [ring.at(self._space.after).wait_until_full() for ring in following]
                 add(number, tirx.IfThenElse(self._space.is_followed, seq(waits), None))
-            if number in self._tokens and number not in candidate.in_flight:
+            if number in self._tokens and number not in schedule.in_flight:
                 going_on.append(number)
             else:
                 release(number)
@@ -187,7 +190,7 @@ class _Consumed:
         if token is None:
             return [stmt]
         issued = [asynchronously(token, stmt), signal(token)]
-        return [*issued, wait(token, 1)] if number in self._candidate.in_flight else issued
+        return [*issued, wait(token, 1)] if number in self._schedule.in_flight else issued
 
     def _released(self, ring: Ring) -> list[tirx.Stmt]:
         """Behind the last use in an iteration: the copy is free, or that of the iteration before."""
@@ -206,10 +209,10 @@ class _Consumed:
         if following:
             first = [ring.at(space.first).wait_until_full() for ring in following]
             whole = [*space.if_any(first), *whole]
-        if self._candidate.in_flight:
+        if self._schedule.in_flight:
             # If sums in flight met those of a loop without iterations in front of the wait for them,
             # ptxas would have each product wait for the one before (C7515).
-            whole += [wait(self._tokens[number], 0) for number in self._candidate.in_flight]
+            whole += [wait(self._tokens[number], 0) for number in self._schedule.in_flight]
             for ring in self._rings:
                 whole += ring.at(space.last).release(self._thread) if ring.in_flight else []
             whole = space.if_any(whole)
@@ -236,15 +239,15 @@ class _Consumed:
         return list(flattened(with_fresh_variables(substitute(whole, iteration))))
 
 
-def _ahead(candidate: Candidate, products: Sequence[int]) -> int | None:
+def _ahead(schedule: Schedule, products: Sequence[int]) -> int | None:
     """The product behind which an iteration waits for tiles of the next one, if it does.
 
     That is the last one, where all are waited for before the iteration ends: the next ones are issued
     as soon as threads have used the sums then. A buffer copy is held meanwhile.
     """
-    if not products or candidate.in_flight or not candidate.may_hold_a_copy:
+    if not products or schedule.in_flight or not schedule.may_hold_a_copy:
         return None
-    if candidate.skew is not None or candidate.condition is not None:
+    if schedule.skew is not None or schedule.condition is not None:
         return None
-    is_last = products[-1] == candidate.order[-1]
-    return None if is_last or candidate.units[products[-1]].conditions else products[-1]
+    is_last = products[-1] == schedule.order[-1]
+    return None if is_last or schedule.units[products[-1]].conditions else products[-1]

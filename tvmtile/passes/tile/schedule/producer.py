@@ -27,9 +27,9 @@ from tvmtile.ir.rewriting import (
 )
 from tvmtile.ir.scopes import is_shared
 from tvmtile.passes.tile.schedule.body import Body, KernelTiles, has_effects
-from tvmtile.passes.tile.schedule.candidates import Candidate, Unsuitable
 from tvmtile.passes.tile.schedule.rings import Ring
-from tvmtile.passes.tile.schedule.roles import Preload, Split, Splits, counters_of, parts_of
+from tvmtile.passes.tile.schedule.roles import Preload, Schedules, counters_of, parts_of
+from tvmtile.passes.tile.schedule.schedules import Schedule, Unsuitable
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Producer:
 
 def producer_of(
     body: tirx.Stmt,
-    splits: Splits,
+    schedules: Schedules,
     tiles: KernelTiles,
     thread: ir.Expr,
     threads: int,
@@ -73,8 +73,8 @@ def producer_of(
     Unsuitable
         If the copies depend on what only consumers know.
     """
-    slicer = _Slicer(body, splits, tiles, thread, threads, preloads)
-    whole = with_fresh_variables(seq([*counters_of(splits, preloads), *slicer.slice()]))
+    slicer = _Slicer(body, schedules, tiles, thread, threads, preloads)
+    whole = with_fresh_variables(seq([*counters_of(schedules, preloads), *slicer.slice()]))
     _check_known(whole, body)
     return Producer(whole, slicer.replayed)
 
@@ -85,7 +85,7 @@ class _Slicer:
     def __init__(
         self,
         body: tirx.Stmt,
-        splits: Splits,
+        schedules: Schedules,
         tiles: KernelTiles,
         thread: ir.Expr,
         threads: int,
@@ -94,7 +94,7 @@ class _Slicer:
         self.replayed: list[tirx.Stmt] = []
         self._preloads = preloads
         self._body = body
-        self._splits = splits
+        self._schedules = schedules
         self._tiles = tiles
         self._thread = thread
         self._threads = threads
@@ -107,11 +107,11 @@ class _Slicer:
 
     def _of(self, stmt: tirx.Stmt) -> list[tirx.Stmt]:
         """What a statement is to the producer; nothing without loops to be split and exits of loops."""
-        if isinstance(stmt, tirx.For) and stmt.loop_var in self._splits:
-            return self._producing(stmt, self._splits[stmt.loop_var])
+        if isinstance(stmt, tirx.For) and stmt.loop_var in self._schedules:
+            return self._producing(stmt, self._schedules[stmt.loop_var])
         if is_loop_exit(stmt):
             return [stmt]
-        has_split = contains(stmt, tirx.For, lambda loop: loop.loop_var in self._splits)
+        has_split = contains(stmt, tirx.For, lambda loop: loop.loop_var in self._schedules)
         if not has_split and not leaves_loop(stmt):
             return []
         if isinstance(stmt, tirx.SeqStmt):
@@ -187,20 +187,20 @@ class _Slicer:
             if has_effect(value):
                 raise Unsuitable(f"{value} has an effect, which the copies would repeat")
 
-    def _producing(self, loop: tirx.For, split: Split) -> list[tirx.Stmt]:
-        body = parts_of(loop, split, self._tiles)
-        for number in split.candidate.producers:
+    def _producing(self, loop: tirx.For, schedule: Schedule) -> list[tirx.Stmt]:
+        body = parts_of(loop, schedule, self._tiles)
+        for number in schedule.producers:
             self._filled.update(body.units[number].writes)
         statements: list[tirx.Stmt] = []
-        for ring in split.rings:
-            statements += self._filling(ring, split.candidate, body)
+        for ring in schedule.rings:
+            statements += self._filling(ring, schedule, body)
         used = body.bindings_for(statements)
-        space = split.space.of(loop)
+        space = schedule.space.of(loop)
         return [*space.begun([space.each([*used, *statements])]), *space.counted()]
 
-    def _filling(self, ring: Ring, candidate: Candidate, body: Body) -> list[tirx.Stmt]:
+    def _filling(self, ring: Ring, schedule: Schedule, body: Body) -> list[tirx.Stmt]:
         """What fills the tiles of a ring: loads of operands begin before the tiles are free."""
-        by_threads, computed = candidate.by_threads, candidate.computed
+        by_threads, computed = schedule.by_threads, schedule.computed
         loops = [
             asynchronously(CP_ASYNC.name, body.units[number].stmt)
             for number in ring.units
@@ -211,7 +211,7 @@ class _Slicer:
             for number in ring.units
             if number not in by_threads
         ]
-        own = sorted({*candidate.needed_by(ring.units), *computed.intersection(ring.units)})
+        own = sorted({*schedule.needed_by(ring.units), *computed.intersection(ring.units)})
         first = next((place for place, n in enumerate(own) if n in ring.units), 0)
         early, late = ([body.units[n].stmt for n in part] for part in (own[:first], own[first:]))
         return [*early, *ring.fill(loops, copies, self._thread, self._threads, late)]

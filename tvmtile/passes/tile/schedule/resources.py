@@ -16,7 +16,7 @@ from tvmtile.ir.spans import first_location
 from tvmtile.ir.threads import REGISTER_FILE, WARPGROUP, registers_of_each, whole_registers
 from tvmtile.passes.memory.shared_memory import lifetimes_in, most_at_once
 from tvmtile.passes.tile.schedule.body import PipelineStmt
-from tvmtile.passes.tile.schedule.candidates import REGISTER_BITS, Candidate, registers_held
+from tvmtile.passes.tile.schedule.schedules import REGISTER_BITS, Schedule, registers_held
 from tvmtile.target import GpuCapability
 
 
@@ -102,9 +102,9 @@ class RoleRegisters:
         """Tell whether one block takes all of them, for so many threads that multiply."""
         return self.least_blocks is None and not self.are_fixed and _may_move(consumers)
 
-    def why_fixed(self, consumers: int, candidates: Sequence[Candidate]) -> str | None:
+    def why_fixed(self, consumers: int, schedules: Sequence[Schedule]) -> str | None:
         """What the kernel asks for that keeps a block of this size from moving registers."""
-        if not _may_move(consumers) or self._shares(consumers, candidates) is not None:
+        if not _may_move(consumers) or self._shares(consumers, schedules) is not None:
             return None
         if self.are_fixed:
             return "the kernel asks that none move"
@@ -114,16 +114,16 @@ class RoleRegisters:
         """Registers that each thread begins with, beside a producer's warpgroup."""
         return registers_of_each((self.least_blocks or 1) * (consumers + WARPGROUP))
 
-    def of_consumer(self, consumers: int, candidates: Sequence[Candidate]) -> int:
+    def of_consumer(self, consumers: int, schedules: Sequence[Schedule]) -> int:
         """Registers of a thread that multiplies, at most."""
-        shares = self._shares(consumers, candidates)
+        shares = self._shares(consumers, schedules)
         return self.at_first(consumers) if shares is None else shares[1]
 
     def moved(
-        self, consumers: int, candidates: Sequence[Candidate]
+        self, consumers: int, schedules: Sequence[Schedule]
     ) -> tuple[list[tirx.Stmt], list[tirx.Stmt]]:
         """What moves registers from the producer's warpgroup to those of the consumers."""
-        shares = self._shares(consumers, candidates)
+        shares = self._shares(consumers, schedules)
         if shares is None:
             return [], []
         move = operator_for("registers")
@@ -136,13 +136,13 @@ class RoleRegisters:
         """How many blocks have registers at once, whose threads hold so many."""
         return self.least_blocks or max(1, REGISTER_FILE // (threads * (held + _BESIDE_SUMS)))
 
-    def _shares(self, consumers: int, candidates: Sequence[Candidate]) -> tuple[int, int] | None:
+    def _shares(self, consumers: int, schedules: Sequence[Schedule]) -> tuple[int, int] | None:
         """Registers of a thread that copies, and of one that multiplies; None if none move.
 
         Threads that compute a tile load all of their elements before they need the first, so they get
         registers for these, of what the sums of those that multiply leave.
         """
-        fewest = _FEWEST.get((consumers, any(each.by_threads for each in candidates)))
+        fewest = _FEWEST.get((consumers, any(each.by_threads for each in schedules)))
         at_first = self.at_first(consumers)
         if fewest is None or fewest >= at_first or self.are_fixed:
             return None
@@ -150,9 +150,9 @@ class RoleRegisters:
             consumers + WARPGROUP
         )  # which a block has: an increase waits for no others
         few = fewest
-        wanted = max((registers_loaded(each) for each in candidates), default=0)
+        wanted = max((registers_loaded(each) for each in schedules), default=0)
         if wanted:
-            sums = max(registers_held(each.units, each.order, consumers) for each in candidates)
+            sums = max(registers_held(each.units, each.order, consumers) for each in schedules)
             left = (pool - consumers * (sums + _BESIDE_SUMS)) // WARPGROUP
             few = min(max(fewest, whole_registers(min(wanted + _BESIDE_OPERANDS, left))), at_first)
         return few, min(whole_registers((pool - WARPGROUP * few) // consumers), _MOST_REGISTERS)
@@ -162,9 +162,9 @@ def _may_move(consumers: int) -> bool:
     return (consumers, False) in _FEWEST
 
 
-def registers_loaded(candidate: Candidate) -> int:
+def registers_loaded(schedule: Schedule) -> int:
     """What a thread that computes the tiles of a loop loads for one of them, in registers."""
-    computed = (candidate.units[number] for number in candidate.computed)
+    computed = (schedule.units[number] for number in schedule.computed)
     return max(map(_loaded, computed), default=0)
 
 

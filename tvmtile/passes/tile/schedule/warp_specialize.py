@@ -30,15 +30,6 @@ from tvmtile.ir.scopes import is_mbarrier
 from tvmtile.ir.spans import first_location
 from tvmtile.ir.threads import WARP_SIZE, WARPGROUP, Group, group_of_region, group_region, let_in
 from tvmtile.passes.tile.schedule.body import KernelTiles
-from tvmtile.passes.tile.schedule.candidates import (
-    Candidate,
-    CrossIterationOverlap,
-    Unskewed,
-    Unsuitable,
-    candidates_in,
-    pipelined_loops_in,
-    registers_held,
-)
 from tvmtile.passes.tile.schedule.consumers import consumers_of
 from tvmtile.passes.tile.schedule.copies import BulkCopies, computes_as_it_loads
 from tvmtile.passes.tile.schedule.persistence import persistent
@@ -52,7 +43,14 @@ from tvmtile.passes.tile.schedule.resources import (
     warn_of_fewer_stages,
 )
 from tvmtile.passes.tile.schedule.rings import StageAxis, with_stage_axes
-from tvmtile.passes.tile.schedule.roles import Preload, Splits, Splitter, preloaded_in
+from tvmtile.passes.tile.schedule.roles import Preload, RolePlanner, Schedules, preloaded_in
+from tvmtile.passes.tile.schedule.schedules import (
+    Schedule,
+    Unsuitable,
+    pipelined_loops_in,
+    registers_held,
+    schedules_in,
+)
 from tvmtile.passes.tile.select_implementation import ImplementationChoice
 from tvmtile.target import GpuCapability, gpu
 from tvmtile.tileop.registry import LoweringContext, implementation_of
@@ -114,13 +112,10 @@ def roles_of(func: tirx.PrimFunc) -> list[ImplementationChoice]:
             if is_off:
                 raise Unsuitable("tl.disable_warp_specialized is set")
             roles = _split(kernel, target, capability)
-            split, obstacle = roles.specializer, roles.one_block_each
-            fixed = split.why_registers_are_fixed()
+            fixed = roles.specializer.why_registers_are_fixed()
             outcomes = [
-                _outcome(obstacle, skew, computing, fixed, skips=skips)
-                for skew, computing, skips in zip(
-                    split.skews(), split.computing(), split.skips(), strict=True
-                )
+                _outcome(schedule, fixed, roles.one_block_each)
+                for schedule in roles.specializer.schedules
             ]
         except Unsuitable as why:
             outcomes = [("one role", (("two roles", str(why)),))] * len(loops)
@@ -134,25 +129,20 @@ def roles_of(func: tirx.PrimFunc) -> list[ImplementationChoice]:
 
 
 def _outcome(
-    one_block_each: str | None,
-    skew: CrossIterationOverlap | Unskewed | None,
-    computing: bool | str,
-    fixed_registers: str | None,
-    *,
-    skips: bool,
+    schedule: Schedule, fixed_registers: str | None, one_block_each: str | None
 ) -> tuple[str, tuple[tuple[str, str], ...]]:
     """What became of a loop, and why it is nothing better."""
     chosen, declined = ["two roles"], list[tuple[str, str]]()
-    if skips:
+    if schedule.condition is not None:
         chosen.append("skipped iterations")
-    if computing is True:
+    if schedule.not_computed is not None:
+        declined.append(("computing producer", schedule.not_computed))
+    elif schedule.computed:
         chosen.append("computing producer")
-    elif computing:
-        declined.append(("computing producer", computing))
-    if isinstance(skew, CrossIterationOverlap):
+    if schedule.skew is not None:
         chosen.append("skewed")
-    elif skew is not None:
-        declined.append(("skewed", str(skew)))
+    elif schedule.not_skewed is not None:
+        declined.append(("skewed", schedule.not_skewed))
     if fixed_registers is not None:
         declined.append(("registers for consumers", fixed_registers))
     if one_block_each is None:
@@ -309,15 +299,16 @@ class Specializer:
             )
         why_not = BulkCopies(kernel, self._context).why_not
         kind = self._context.kind
-        self._candidates = candidates_in(kernel, self._tiles, kind, why_not, self._why_not_compute)
-        candidates = self._candidates
-        self._preloaded = preloaded_in(self._launch.body, candidates, self._tiles, why_not)
-        self._by_threads = any(each.by_threads for each in candidates)
+        schedules = schedules_in(kernel, self._tiles, kind, why_not, self._why_not_compute)
+        self._preloaded = preloaded_in(self._launch.body, schedules, self._tiles, why_not)
+        self._by_threads = any(each.by_threads for each in schedules)
         self._memory = BlockMemory(kernel, capability)
-        held = self._registers.of_consumer(self._launch.num_threads, candidates)
-        self._splitter = Splitter(self._launch, candidates, self._memory, held, kind)
+        held = self._registers.of_consumer(self._launch.num_threads, schedules)
+        self._planner = RolePlanner(self._launch, schedules, self._memory, held, kind)
+        self.schedules = list(self._planner.schedules.values())
+        """The loops that are split."""
 
-    def _why_not_compute(self, candidate: Candidate) -> str | None:
+    def _why_not_compute(self, schedule: Schedule) -> str | None:
         """Why threads of the producer should not compute tiles; the kernel may ask for it anyway.
 
         Where a multiprocessor runs several blocks, one of them multiplies while another computes. Of
@@ -328,8 +319,8 @@ class Specializer:
         bytes of a tensor, times scales, takes 423 with one role and 538 with a producer.
         """
         threads = self._launch.num_threads
-        held = registers_held(candidate.units, candidate.order, threads)
-        most = self._registers.of_consumer(threads, [candidate])
+        held = registers_held(schedule.units, schedule.order, threads)
+        most = self._registers.of_consumer(threads, [schedule])
         if held + LEAST_BESIDE_SUMS > most:
             return (
                 f"fragments take {held} registers of a thread that multiplies, of {most} that threads "
@@ -343,9 +334,9 @@ class Specializer:
             return (
                 f"{blocks} blocks fit on a multiprocessor, each under the others' products; {asks}"
             )
-        if any(computes_as_it_loads(candidate.units[number]) for number in candidate.computed):
+        if any(computes_as_it_loads(schedule.units[number]) for number in schedule.computed):
             return f"a loop that loads and computes would wait for each load; {asks}"
-        loaded = registers_loaded(candidate)
+        loaded = registers_loaded(schedule)
         if loaded < LEAST_LOADED:
             return f"a thread would load {loaded} registers in an iteration; {asks}"
         return None
@@ -358,15 +349,15 @@ class Specializer:
 
     def kernel(self) -> tirx.For:
         """The kernel with a warpgroup more, of which one warp is the producer."""
-        splits = self._splitter.splits
-        preloads = self._splitter.preloads(self._preloaded)
+        schedules = self._planner.schedules
+        preloads = self._planner.preloads(self._preloaded)
         axes = {
             variable: {
                 tile: StageAxis(ring.stages, ring.index)
-                for ring in split.rings
-                for tile in split.filled(ring)
+                for ring in schedule.rings
+                for tile in schedule.filled(ring)
             }
-            for variable, split in splits.items()
+            for variable, schedule in schedules.items()
         }
         for each in preloads:
             if each.around is not None and each.ring.stages > 1:
@@ -383,13 +374,13 @@ class Specializer:
         thread = launch.thread_index
         declarations, body = _without_declarations(launch.body)
         copier = producer.index_of(thread)
-        ahead = producer_of(body, splits, tiles, copier, producer.count, preloads)
-        using = self._consuming(body, splits, tiles, consumers.index_of(thread), ahead, preloads)
+        ahead = producer_of(body, schedules, tiles, copier, producer.count, preloads)
+        using = self._consuming(body, schedules, tiles, consumers.index_of(thread), ahead, preloads)
         own, copying = ahead.apart_from(using)
-        rings = {ring.full: ring for split in splits.values() for ring in split.rings}
+        rings = {ring.full: ring for each in self.schedules for ring in each.rings}
         rings |= {each.ring.full: each.ring for each in preloads}
         ready = [statement for ring in rings.values() for statement in ring.declared()]
-        few, many = self._registers.moved(consumers.count, self._candidates)
+        few, many = self._registers.moved(consumers.count, self.schedules)
         roles = tirx.IfThenElse(
             consumers.admits(thread, launch.num_threads),
             group_region(consumers, seq([*many, using])),
@@ -401,30 +392,18 @@ class Specializer:
     def blocks_at_once(self) -> int:
         """How many blocks a multiprocessor runs, as far as registers and shared memory are known."""
         threads = self._launch.num_threads
-        held = max(registers_held(each.units, each.order, threads) for each in self._candidates)
+        held = max(registers_held(each.units, each.order, threads) for each in self.schedules)
         by_registers = self._registers.blocks_at_once(threads + WARPGROUP, held)
         return min(by_registers, self._memory.blocks_at_once())
 
-    def skews(self) -> list[CrossIterationOverlap | Unskewed | None]:
-        """How the products of each loop overlap, or why they don't; None where there are not two."""
-        return self._splitter.skews()
-
-    def skips(self) -> list[bool]:
-        """Whether iterations of each loop may be left out."""
-        return [each.condition is not None for each in self._candidates]
-
-    def computing(self) -> list[bool | str]:
-        """Whether the producer computes tiles of each loop; why it does not, where it could."""
-        return [each.not_computed or bool(each.computed) for each in self._candidates]
-
     def why_registers_are_fixed(self) -> str | None:
         """What the kernel asks for that keeps registers from moving to the consumers."""
-        return self._registers.why_fixed(self._launch.num_threads, self._candidates)
+        return self._registers.why_fixed(self._launch.num_threads, self.schedules)
 
     def _consuming(
         self,
         body: tirx.Stmt,
-        splits: Splits,
+        schedules: Schedules,
         tiles: KernelTiles,
         number: ir.Expr,
         ahead: Producer,
@@ -434,7 +413,7 @@ class Specializer:
         without = ahead.replayed
         while True:
             kind = self._context.kind
-            using = consumers_of(body, splits, tiles, number, kind, preloads, without)
+            using = consumers_of(body, schedules, tiles, number, kind, preloads, without)
             needed = ahead.needed_by(using)
             kept = [stmt for stmt in without if not any(map(stmt.same_as, needed))]
             if len(kept) == len(without):

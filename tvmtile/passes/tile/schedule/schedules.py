@@ -32,6 +32,7 @@ from tvmtile.passes.tile.schedule.body import (
     without_guard,
 )
 from tvmtile.passes.tile.schedule.copies import computed_ahead, is_computed, why_not_from_tiles
+from tvmtile.passes.tile.schedule.iteration_space import IterationSpace
 from tvmtile.passes.tile.schedule.plan import (
     PipelinePlan,
     Producers,
@@ -41,6 +42,7 @@ from tvmtile.passes.tile.schedule.plan import (
     with_work_in_flight,
     work_of,
 )
+from tvmtile.passes.tile.schedule.rings import Ring
 
 _BYTES_ON_THE_WAY = 32 << 10
 """What a multiprocessor has to have asked for at any time, to get as much as memory gives."""
@@ -51,10 +53,12 @@ class Unsuitable(Exception):
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A pipelined loop that can be split."""
+class Schedule:
+    """A pipelined loop that is split between a producer and consumers."""
 
     loop: tirx.For
+    space: IterationSpace
+    """Its iterations."""
     stages: int
     """Buffer copies of its tiles that it asks for."""
     producers: tuple[int, ...]
@@ -73,8 +77,12 @@ class Candidate:
     """Whether an iteration is done, in terms of the loop's variable; None where all are."""
     skew: CrossIterationOverlap | None = None
     """How an iteration begins in the one before, if it does."""
+    not_skewed: str | None = None
+    """Why it does not, though it has two products."""
+    rings: tuple[Ring, ...] = ()
+    """Of its tiles."""
 
-    def with_stages(self, stages: int) -> Candidate:
+    def with_stages(self, stages: int) -> Schedule:
         """The loop with so many buffer copies."""
         found = replace(self, stages=stages)
         return found if found.may_hold_a_copy else replace(found, in_flight=frozenset())
@@ -98,6 +106,10 @@ class Candidate:
         written = (var for number in self.producers for var in self.units[number].writes)
         return list(dict.fromkeys(filter(is_shared, written)))
 
+    def filled(self, ring: Ring) -> list[ir.Var]:
+        """The tiles of a ring."""
+        return [tile for unit in ring.units for tile in self.units[unit].writes]
+
     def needed_by(self, units: Sequence[int]) -> list[int]:
         """The producers that fill fragments for others, in order."""
         found = set(units)
@@ -107,7 +119,7 @@ class Candidate:
                 found.add(number)
         return sorted(found.difference(units))
 
-    def shares_tiles_with(self, other: Candidate) -> bool:
+    def shares_tiles_with(self, other: Schedule) -> bool:
         """Tell whether two loops copy into one of their tiles both."""
         return not set(self.tiles).isdisjoint(other.tiles)
 
@@ -156,17 +168,17 @@ def pipelined_loops_in(body: tirx.Stmt) -> list[tirx.For]:
     return [loop for loop in loops if int(loop.annotations.get(STAGES_ANNOTATION, 0)) > 0]
 
 
-def candidates_in(
+def schedules_in(
     kernel: tirx.For,
     tiles: KernelTiles,
     kind: str,
     why_not: Callable[[TileOp, int], str | None],
-    why_not_compute: Callable[[Candidate], str | None],
-) -> list[Candidate]:
+    why_not_compute: Callable[[Schedule], str | None],
+) -> list[Schedule]:
     """The pipelined loops of a kernel, if all of them can be split.
 
     `why_not(op, stages)` says why a copy can't go on by itself until an mbarrier says that it is done,
-    where its tile has so many buffer copies; None where it can. `why_not_compute(candidate)` says why
+    where its tile has so many buffer copies; None where it can. `why_not_compute(schedule)` says why
     threads of the producer should not compute tiles.
 
     Raises
@@ -184,32 +196,32 @@ def candidates_in(
     def variance() -> ThreadVariance:
         return ThreadVariance(launch.body, [thread.loop_var for thread in launch.threads])
 
-    find = _CandidateFinder(tiles, kind, why_not, why_not_compute).candidate
+    find = _ScheduleFinder(tiles, kind, why_not, why_not_compute).schedule
     loops = pipelined_loops_in(kernel)
-    candidates = [find(loop, guard_of(loop, tiles, variance)) for loop in loops]
-    for tile in dict.fromkeys(tile for each in candidates for tile in each.tiles):
-        inside = sum(_uses(tile, each) for each in candidates)
+    schedules = [find(loop, guard_of(loop, tiles, variance)) for loop in loops]
+    for tile in dict.fromkeys(tile for each in schedules for tile in each.tiles):
+        inside = sum(_uses(tile, each) for each in schedules)
         if inside < sum(access.root.same_as(tile) for access in tiles.accesses):
             raise Unsuitable(f"{tile.name} is used outside of the loop too")
-    return candidates
+    return schedules
 
 
-class _CandidateFinder:
-    """Finds out which units of a loop a producer can do; what it asks is as of `candidates_in`."""
+class _ScheduleFinder:
+    """Finds out which units of a loop a producer can do; what it asks is as of `schedules_in`."""
 
     def __init__(
         self,
         tiles: KernelTiles,
         kind: str,
         why_not: Callable[[TileOp, int], str | None],
-        why_not_compute: Callable[[Candidate], str | None],
+        why_not_compute: Callable[[Schedule], str | None],
     ) -> None:
         self._tiles = tiles
         self._kind = kind
         self._why_not = why_not
         self._why_not_compute = why_not_compute
 
-    def candidate(self, loop: tirx.For, guard: ir.Expr | None) -> Candidate:
+    def schedule(self, loop: tirx.For, guard: ir.Expr | None) -> Schedule:
         """A loop whose iterations are done where a guard holds."""
         if STAGE_ANNOTATION in loop.annotations:
             raise Unsuitable("its stages and its order are given")
@@ -252,7 +264,7 @@ class _CandidateFinder:
         body: Body,
         copied: frozenset[int],
         chain: frozenset[int] = frozenset(),
-    ) -> Candidate:
+    ) -> Schedule:
         """A loop of which a producer copies what some units do, and computes what others do."""
         producers = copied | chain
         units, count, tiles = body.units, len(body.units), self._tiles
@@ -284,8 +296,9 @@ class _CandidateFinder:
         longer = with_work_in_flight(
             PipelinePlan.of_producers(producers, count, 2), units, self._kind
         )
-        found = Candidate(
+        found = Schedule(
             loop,
+            IterationSpace(loop, None),
             stages,
             tuple(sorted(producers)),
             units,
@@ -299,14 +312,14 @@ class _CandidateFinder:
         return found.with_stages(stages)
 
 
-def _uses(tile: ir.Var, candidate: Candidate) -> int:
+def _uses(tile: ir.Var, schedule: Schedule) -> int:
     """How many accesses of a tile are in a loop that fills it."""
-    if tile not in candidate.tiles:
+    if tile not in schedule.tiles:
         return 0
-    return sum(access.root.same_as(tile) for unit in candidate.units for access in unit.accesses)
+    return sum(access.root.same_as(tile) for unit in schedule.units for access in unit.accesses)
 
 
-def _check_tile(tile: ir.Var, found: Candidate, body: Body, tiles: KernelTiles) -> None:
+def _check_tile(tile: ir.Var, found: Schedule, body: Body, tiles: KernelTiles) -> None:
     if tile not in tiles.allocated or not is_shared(tile) or tiles.views_of(tile):
         raise Unsuitable(f"{tile.name} has views")
     for number, unit in enumerate(body.units):
