@@ -13,6 +13,8 @@ SUMS_OF_SUMS = [
     "absolute values",
     "under a condition",
     "read behind an inner loop",
+    "largest",
+    "largest of absolute values",
 ]
 OTHER_SUMS = [
     "maximum",
@@ -70,6 +72,10 @@ def sums_of_rows_in_a_loop(A: dtype[3, 16, 32], S: dtype[3, 16], C: dtype[2, 16]
             elif form == "absolute values":
                 T.reduce_abssum(x, part, dim=1)
                 _add(part, total, scale)
+            elif form == "largest":
+                T.reduce_max(x, total, dim=1, clear=False)
+            elif form == "largest of absolute values":
+                T.reduce_absmax(x, total, dim=1, clear=False)
             elif form == "under a condition":
                 if k < 2:
                     T.reduce_sum(x, part, dim=1)

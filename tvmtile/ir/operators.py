@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, ClassVar, TypeVar
 
+import tvm_ffi
 from tvm import ir, tirx
 from tvm.target import Target
 from typing_extensions import dataclass_transform
@@ -300,7 +301,9 @@ class ValueOp(TileOp):
 
 
 def python_value(value: ir.Expr) -> Any:
-    """An attribute of a call as a number of Python's, where it is a constant of TVM's."""
+    """An attribute of a call as a number or a tuple of Python's, where it is made of constants."""
+    if isinstance(value, tvm_ffi.Array):
+        return tuple(python_value(each) for each in value)
     if isinstance(value, tirx.IntImm):
         return bool(value.value) if value.ty.dtype == "bool" else int(value.value)
     return value
@@ -363,7 +366,7 @@ def operator_for(role: str) -> Callable[..., TileOp]:
     Parameters
     ----------
     role : str
-        `reduction` and `partial reduction`, made from `(src, dst, kind, dim, clear)`; `begin` and
+        `reduction` and `partial reduction`, made from `(src, dst, kind, dims, clear)`; `begin` and
         `contribute`, from `(dst, value, kind)`; `end`, from `(src, dst, kind)`; `arithmetic` with a
         rounding, from `(operands, operation, rounding)`; or such a `cast`, from
         `((value,), dtype, rounding)`. `kind` is the name of a combiner. Of mbarriers: `mbarriers`,

@@ -125,10 +125,18 @@ class FragmentLayout:
                     number = number + _digit_value(index, weight, digit, size) * digit.stride
         return number
 
-    def without_axis(self, axis: int) -> FragmentLayout:
-        """The layout without a reduced axis: replicated over the threads that held it."""
-        kept = [digits for number, digits in enumerate(self.axes) if number != axis]
+    def without_axis(self, *reduced: int) -> FragmentLayout:
+        """The layout without reduced axes: replicated over the threads that held them."""
+        kept = (digits for number, digits in enumerate(self.axes) if number not in reduced)
         return compact_registers(FragmentLayout(self.threads, tuple(kept)))
+
+    def partial(self, *reduced: int) -> FragmentLayout:
+        """The layout of partial results over axes: of their digits, those that threads keep."""
+        axes = (
+            tuple(d for d in digits if d.is_thread or number not in reduced)
+            for number, digits in enumerate(self.axes)
+        )
+        return compact_registers(FragmentLayout(self.threads, tuple(axes)))
 
     def to_tvm(self) -> TileLayout:
         """The layout as TVM writes it."""

@@ -1,16 +1,20 @@
-"""ReduceBehindLoops: sums that a loop only adds up are exchanged between threads behind it."""
+"""ReduceBehindLoops: what a loop only accumulates is exchanged between threads behind it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+import tvm_ffi
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, buffer_of, indices_of, mapped, mutated
+from tvmtile._tvm import Mutator, buffer_of, indices_of, mapped, mutated, nodes_in, ranges_of
+from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.effects import Effect, effects_of
 from tvmtile.analysis.linearity import is_linear
 from tvmtile.analysis.nests import Nest
+from tvmtile.ir.combiners import COMBINERS, accumulator_dtype
 from tvmtile.ir.kernels import (
     Launch,
     flattened,
@@ -20,43 +24,39 @@ from tvmtile.ir.kernels import (
     with_launch_body,
     without,
 )
-from tvmtile.ir.operands import as_region, constant, dtype_of
+from tvmtile.ir.operands import as_region, constant, dtype_of, extents_of, is_whole, region
 from tvmtile.ir.operators import operator_for, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import contains, for_loop, nest, seq
+from tvmtile.ir.rewriting import contains, for_loop, mentions, nest, seq
+from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_fragment
 from tvmtile.ir.threads import group_of_region
-from tvmtile.layout.fragment import layout_of
-from tvmtile.passes.gpu.sums_in_parts import (
-    SumGroup,
-    layout_of_parts,
-    next_group,
-    store_of,
-    sum_of,
-    sums_in,
-)
+from tvmtile.layout.fragment import FragmentLayout, layout_of
+
+_COMBINED = {"abssum": "sum", "absmax": "max"}
+"""How results are combined where elements are combined otherwise."""
 
 
 @prim_func_pass("ReduceBehindLoops", requires=(Property.FRAGMENT_LAYOUTS,))
 def ReduceBehindLoops(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Let each thread add up its part of sums in a loop, and put the parts together behind it.
+    """Let each thread accumulate its part in a loop, and combine the parts behind it.
 
-    The threads that hold the elements of a row would exchange their sums in each iteration. Where the
-    sums are only scaled and added up, `total[i] = total[i] * scale[i] + sum[i]`, the same may be done
-    to the parts: the scale of a row is the same in all of its threads. In place of `sum` and `total`
-    are fragments with an element for each of these threads. Behind the last sum the parts of `total`
-    are reduced, and what follows reads `total`.
+    The threads that hold the elements of a row would exchange their results in each iteration. In place
+    of the fragment `total`, to which a reduction adds, is one that has an element for each of these
+    threads, its partial result. Behind the last reduction they are reduced, and what follows reads
+    `total`. Where sums are scaled and added up, `total[i] = total[i] * scale[i] + sum[i]`, the same is
+    done to the parts of both: the scale of a row is the same in all of its threads.
 
-    That is done to sums of whole fragments into fragments if all that touches these, from the first to
-    the last sum, is such a reduction or a store of an expression that is linear in them, one of the
-    sums stands in a loop, and no `break` or `continue` between them leaves a loop around. Sums of
-    floats are taken in another order, and scaled before they are added.
+    That is done if all that touches the fragments, from the first to the last reduction, is such a
+    reduction or, of sums, a store of an expression that is linear in them, one of the reductions stands
+    in a loop, and no `break` or `continue` between them leaves a loop around. Floats are summed in
+    another order, and scaled before they are added.
     """
     return with_kernels(func, _behind_loops)
 
 
 def _behind_loops(kernel: tirx.For) -> tirx.For:
-    tried: set[ir.Var] = set()
-    while (group := next_group(kernel, tried)) is not None:
+    tried: set[object] = set()
+    while (group := _next_group(kernel, tried)) is not None:
         rewriter = _GroupRewriter(group, kernel)
         launch = Launch(kernel)
         body = rewriter.rewrite(launch.body)
@@ -66,11 +66,148 @@ def _behind_loops(kernel: tirx.For) -> tirx.For:
     return kernel
 
 
+# What is accumulated -----------------------------------------------------------------------------
+
+
+class _Form(NamedTuple):
+    """What reductions have in common that may accumulate into the same parts."""
+
+    kind: str
+    """How parts are combined."""
+    dims: tuple[int, ...]
+    """The axes that are reduced."""
+    layout: FragmentLayout
+    """Of parts."""
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Fragments that are results of reductions of one form, or their sums."""
+
+    op: Any
+    """One of the reductions."""
+    form: _Form
+    is_exact: bool
+    """Whether parts have the elements of whole fragments, in the threads that hold these."""
+    parts: dict[ir.Var, ir.Var]
+    """For each of the fragments, the one with an element for each thread along the axes."""
+
+    def mentioned_in(self, stmt: tirx.Stmt) -> bool:
+        """Tell whether a statement uses one of the fragments."""
+        return any(mentions(stmt, buffer) for buffer in self.parts)
+
+    def part_for(self, op: Any) -> ir.Var | None:
+        """The parts that a reduction may accumulate into; None where it does not belong here."""
+        part = self.parts.get(buffer_of(op.dst))
+        if self.is_exact:
+            belongs = is_whole(op.dst)
+        else:
+            belongs = not op.clear and tvm_ffi.structural_equal(op.dst, self.op.dst)
+        return part if belongs and _form(op) == self.form else None
+
+    def is_reduced_in(self, stmt: tirx.Stmt) -> bool:
+        """Tell whether a statement has reductions of the group."""
+        return any(self.part_for(op) is not None for op in _reductions_in(stmt))
+
+
+def _next_group(kernel: tirx.For, tried: set[object]) -> _Group | None:
+    """The fragments around a reduction that was not looked at yet."""
+    aliased = Aliases(kernel).aliased
+    for op in _reductions_in(kernel):
+        form, result = _form(op), buffer_of(op.dst)
+        key = form, tvm_ffi.StructuralKey(op.dst)
+        if form is None or key in tried or result in aliased:
+            continue
+        tried.add(key)
+        is_exact = is_whole(op.src) and is_whole(op.dst) and _lies_along(op)
+        totals = _accumulators(kernel, result) if is_exact and form.kind == "sum" else []
+        found = [result, *(total for total in totals if total not in aliased)]
+        return _Group(op, form, is_exact, {each: _part_of(each, form.layout) for each in found})
+    return None
+
+
+def _reductions_in(stmt: tirx.Stmt) -> list[Any]:
+    return [op for op in map(_reduction, nodes_in(stmt, tirx.Evaluate)) if op is not None]
+
+
+def _reduction(stmt: tirx.Stmt) -> Any:
+    """The reduction that a statement is."""
+    op: Any = operator_of(stmt)
+    return op if op is not None and op.role == "reduction" else None
+
+
+def _form(op: Any) -> _Form | None:
+    """The form of a reduction; None where threads exchange nothing, or what they do is converted."""
+    source, result = buffer_of(op.src), buffer_of(op.dst)
+    layout = layout_of(source) if is_fragment(source) and is_fragment(result) else None
+    if layout is None or layout.shape != tuple(constant(e) for e in source.ty.shape):
+        return None
+    is_converted = dtype_of(result) != accumulator_dtype(dtype_of(source), dtype_of(result))
+    begins = [constant(r.min) for r in ranges_of(op.src)]
+    is_placed = not any(begins) and all(constant(r.min) is not None for r in ranges_of(op.dst))
+    along = (digit for dim in op.dims for digit in layout.axes[dim])
+    if is_converted or op.nan_propagate or not is_placed or not any(d.is_thread for d in along):
+        return None
+    return _Form(_COMBINED.get(op.kind, op.kind), op.dims, layout.partial(*op.dims))
+
+
+def _lies_along(op: Any) -> bool:
+    """Tell whether the threads that hold a row of what is reduced hold its result, and no others."""
+    layout = layout_of(buffer_of(op.src))
+    return layout is not None and layout_of(buffer_of(op.dst)) == layout.without_axis(*op.dims)
+
+
+def _part_of(buffer: ir.Var, layout: FragmentLayout) -> ir.Var:
+    return tirx.decl_buffer(
+        layout.shape,
+        dtype_of(buffer),
+        name=f"{buffer.name}_part",
+        scope=FRAGMENT_SCOPE,
+        layout=layout.to_tvm(),
+    )
+
+
+def _accumulators(kernel: tirx.For, result: ir.Var) -> list[ir.Var]:
+    """The fragments like a result that nests add it to."""
+    found: dict[ir.Var, None] = {}
+
+    def note(loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
+        store = _store_of(loop)
+        if store is None:
+            return loop if is_parallel(loop) else mutator.default_mutate(loop)
+        total = buffer_of(store)
+        is_alike = layout_of(total) == layout_of(result) and dtype_of(total) == dtype_of(result)
+        if is_alike and all(mentions(store.value, each) for each in (total, result)):
+            found[total] = None
+        return loop
+
+    mutated(kernel, (tirx.For, note))
+    return [total for total in found if not total.same_as(result)]
+
+
+def _store_of(loop: tirx.For) -> tirx.BufferStore | None:
+    """The only statement of a nest, if it stores one element an iteration, in order."""
+    nest_ = Nest(loop) if is_parallel(loop) else None
+    if nest_ is None or not isinstance(nest_.body, tirx.BufferStore):
+        return None
+    store = nest_.body
+    shape = [constant(extent) for extent in buffer_of(store).ty.shape]
+    at_zero = all(constant(each.min) == 0 for each in nest_.loops)
+    if not at_zero or nest_.extents != shape or len(indices_of(store)) != len(shape):
+        return None
+    pairs = zip(indices_of(store), nest_.variables, strict=True)
+    return store if all(index.same_as(variable) for index, variable in pairs) else None
+
+
+# Parts in place of fragments ---------------------------------------------------------------------
+
+
 class _GroupRewriter:
     """Puts the parts in place of the buffers of a group, from a first sum to a last one."""
 
-    def __init__(self, group: SumGroup, kernel: tirx.For) -> None:
+    def __init__(self, group: _Group, kernel: tirx.For) -> None:
         self._group = group
+        self._form = group.form
         self._kernel = kernel
         self._before: list[tirx.Stmt] = []
         self._is_repeated = False
@@ -113,7 +250,7 @@ class _GroupRewriter:
         """
         found: list[tirx.Stmt] = []
         last, is_looped = 0, False
-        if not self._sums_in(statements[0]):
+        if not self._group.is_reduced_in(statements[0]):
             return []
         for number, stmt in enumerate(statements, 1):
             if leaves_loop(stmt):  # it would skip what puts the parts together
@@ -132,10 +269,7 @@ class _GroupRewriter:
         return found[:last] if is_looped else []
 
     def _adds_up(self, loop: tirx.For) -> bool:
-        return not is_parallel(loop) and bool(self._sums_in(loop))
-
-    def _sums_in(self, stmt: tirx.Stmt) -> list[Any]:
-        return [op for op in sums_in(stmt) if buffer_of(op.dst) in self._group.parts]
+        return not is_parallel(loop) and self._group.is_reduced_in(loop)
 
     def _apart(
         self, statements: Sequence[tirx.Stmt], inside: Sequence[tirx.Stmt]
@@ -144,6 +278,10 @@ class _GroupRewriter:
         begin: list[tirx.Stmt] = []
         end: list[tirx.Stmt] = []
         for buffer, part in self._group.parts.items():
+            if not self._group.is_exact:
+                begin.append(self._first(buffer, part))
+                end.append(self._together(buffer, part))
+                continue
             within = sum(len(_accesses(stmt, buffer)) for stmt in statements)
             before = sum(len(_accesses(stmt, buffer)) for stmt in self._before)
             behind = len(_accesses(self._kernel, buffer)) - within - before
@@ -156,20 +294,27 @@ class _GroupRewriter:
         return [*begin, *inside, *end]
 
     def _first(self, buffer: ir.Var, part: ir.Var) -> tirx.Stmt:
-        """One of the parts is what the buffer holds, the others are nothing."""
-        zero = tirx.const(0, dtype_of(buffer))
+        """The parts are nothing, but one of them is what the fragment holds, where that may be."""
+        nothing = COMBINERS[self._form.kind].identity(dtype_of(buffer))
+        dims = self._form.dims
 
         def body(indices: list[ir.Var]) -> tirx.Stmt:
-            own = tirx.BufferLoad(buffer, self._without_axis(indices))
-            is_first = tirx.EQ(indices[self._group.dim], tirx.const(0, "int32"))
-            return tirx.BufferStore(part, tirx.Select(is_first, own, zero), indices)
+            if not self._group.is_exact:
+                return tirx.BufferStore(part, nothing, indices)
+            own = tirx.BufferLoad(buffer, [i for n, i in enumerate(indices) if n not in dims])
+            is_first = tirx.all(*(tirx.EQ(indices[dim], tirx.const(0, "int32")) for dim in dims))
+            return tirx.BufferStore(part, tirx.Select(is_first, own, nothing), indices)
 
         return nest(part.ty.shape, body)
 
     def _together(self, buffer: ir.Var, part: ir.Var) -> tirx.Stmt:
-        reduce = operator_for("reduction")
-        op = reduce(as_region(part), as_region(buffer), "sum", self._group.dim, True)
-        return tirx.Evaluate(op.to_call())
+        op, is_exact = self._group.op, self._group.is_exact
+        extents = zip(part.ty.shape, extents_of(op.src) or [], strict=True)
+        held = [own if n in op.dims else all_ for n, (own, all_) in enumerate(extents)]
+        parts = region(part, [0] * len(held), held)
+        target = as_region(buffer) if is_exact else op.dst
+        reduce = operator_for("reduction")(parts, target, self._form.kind, op.dim, is_exact)
+        return tirx.Evaluate(reduce.to_call())
 
     # Statements with parts ----------------------------------------------------------------------
 
@@ -178,9 +323,9 @@ class _GroupRewriter:
 
         def evaluate(node: tirx.Evaluate, _: Mutator) -> tirx.Stmt:
             op = operator_of(node)
+            if _reduction(node) is not None:
+                return self._partial(op, node)
             loops = op.as_loops() if op is not None and op.is_tile else None
-            if sum_of(node) is not None:
-                return self._sum(node)
             return node if loops is None or not is_parallel(loops) else self._nest(loops) or node
 
         def loop(node: tirx.For, mutator: Mutator) -> tirx.Stmt:
@@ -190,19 +335,16 @@ class _GroupRewriter:
 
         return mutated(stmt, (tirx.Evaluate, evaluate), (tirx.For, loop))
 
-    def _sum(self, node: tirx.Evaluate) -> tirx.Stmt:
-        op = sum_of(node)
-        part = self._group.parts.get(buffer_of(op.dst))
-        layout = layout_of_parts(op)
-        if part is None or layout != layout_of(part) or op.dim != self._group.dim:
+    def _partial(self, op: Any, node: tirx.Evaluate) -> tirx.Stmt:
+        part = self._group.part_for(op)
+        if part is None:
             return node
-        partial = operator_for("partial reduction")
-        call = partial(op.src, as_region(part), op.kind, op.dim, op.clear)
+        call = operator_for("partial reduction")(op.src, as_region(part), op.kind, op.dim, op.clear)
         return tirx.Evaluate(call.to_call(node.span), node.span)
 
     def _nest(self, loop: tirx.For) -> tirx.Stmt | None:
         """A nest that stores to parts what it stores to a buffer, if that is linear."""
-        store = store_of(loop)
+        store = _store_of(loop) if self._group.is_exact and self._form.kind == "sum" else None
         if store is None or buffer_of(store) not in self._group.parts:
             return None
         variables = Nest(loop).variables
@@ -215,8 +357,9 @@ class _GroupRewriter:
 
         if not is_linear(store.value, is_element):
             return None
-        number = ir.Var("part", "int32")
-        indices = [*variables[: self._group.dim], number, *variables[self._group.dim :]]
+        kept, dims = iter(variables), self._form.dims
+        axes = range(len(self._form.layout.axes))
+        indices = [ir.Var("part", "int32") if axis in dims else next(kept) for axis in axes]
 
         def load_part(load: ir.TensorLoad) -> ir.Expr:
             part = self._group.parts.get(buffer_of(load))
@@ -228,9 +371,6 @@ class _GroupRewriter:
         for variable, extent in reversed(list(zip(indices, part.ty.shape, strict=True))):
             body = for_loop(variable, extent, body, tirx.ForKind.PARALLEL)
         return body
-
-    def _without_axis(self, indices: list[ir.Var]) -> list[ir.Var]:
-        return [*indices[: self._group.dim], *indices[self._group.dim + 1 :]]
 
 
 def _accesses(stmt: tirx.Stmt, buffer: ir.Var) -> list[Effect]:
@@ -250,7 +390,7 @@ def _is_set_by(statements: Iterable[tirx.Stmt], buffer: ir.Var) -> bool:
     return _is_set_by(flattened(stmt.body), buffer)
 
 
-def _without_unused(body: tirx.Stmt, group: SumGroup) -> tirx.Stmt:
+def _without_unused(body: tirx.Stmt, group: _Group) -> tirx.Stmt:
     """A statement without the allocations of buffers that are not used any more."""
     unused = {buffer for buffer in group.parts if not _accesses(body, buffer)}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from tvm import ir
@@ -34,9 +34,6 @@ from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.types import Index, TileOperand
 from tvmtile.tileop.elementwise import moving_axes
 from tvmtile.tileop.fill import Fill
-
-if TYPE_CHECKING:
-    from tvmtile.layout.fragment import FragmentLayout
 
 
 def reduce(
@@ -209,7 +206,7 @@ def reduce_bitxor(
 
 @tile_operator
 class Reduce(TileOp):
-    """Combine the elements of a tile along one axis; `dim` is not negative."""
+    """Combine the elements of a tile along an axis, or several; `dim` is not negative."""
 
     name = "reduce"
     inputs = ("src",)
@@ -220,9 +217,14 @@ class Reduce(TileOp):
     src: ir.TensorRegion
     dst: ir.TensorRegion
     kind: str = "sum"
-    dim: int = 0
+    dim: int | tuple[int, ...] = 0
     clear: bool = True
     nan_propagate: bool = False
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The axes, in order; a user's reduction has one."""
+        return (self.dim,) if isinstance(self.dim, int) else self.dim
 
     @property
     def combiner(self) -> Combiner:
@@ -242,8 +244,8 @@ class Reduce(TileOp):
 
     def _check_shape(self) -> None:
         extents = extents_of(self.src) or []
-        rest: list[Index] = [*extents[: self.dim], *extents[self.dim + 1 :]]
-        kept: list[Index] = [*extents[: self.dim], 1, *extents[self.dim + 1 :]]
+        rest: list[Index] = [extent for n, extent in enumerate(extents) if n not in self.dims]
+        kept: list[Index] = [1 if n in self.dims else extent for n, extent in enumerate(extents)]
         given = extents_of(self.dst)
         if given is None:
             given = []
@@ -263,22 +265,35 @@ class Reduce(TileOp):
 
     def with_buffer_copies(self, operands: Sequence[ir.Expr]) -> Reduce:
         grown = any(self.src is operand for operand in operands)
-        return replace(self, dim=self.dim + 1) if grown else self
+        return replace(self, dim=tuple(dim + 1 for dim in self.dims)) if grown else self
 
     def carried_layouts(self, layouts: Mapping[ir.Var, Any]) -> dict[ir.Var, Any]:
         layout, result = layouts.get(buffer_of(self.src)), buffer_of(self.dst)
-        kept = [axis for axis in moving_axes(self.src) if axis != self.dim]
+        kept = [axis for axis in moving_axes(self.src) if axis not in self.dims]
         of_result = [extent for extent in result.ty.shape if constant(extent) != 1]
         if layout is None or len(of_result) != len(kept):  # the result is a part of a buffer
             return {}
-        return {result: _along(layout.without_axis(self.dim), kept, result, self.dim)}
+        left = (axis for axis in range(len(layout.axes)) if axis not in self.dims)
+        held = zip(left, layout.without_axis(*self.dims).axes, strict=True)
+        digits = iter([digits for axis, digits in held if axis in kept])
+        axes = tuple(() if constant(extent) == 1 else next(digits) for extent in result.ty.shape)
+        return {result: replace(layout, axes=axes)}
 
 
-def _along(layout: FragmentLayout, kept: list[int], result: ir.Var, dim: int) -> Any:
-    """The layout of what is left of the source, for a result with other axes of extent 1."""
-    digits = iter([layout.axes[axis - (axis > dim)] for axis in kept])
-    axes = tuple(() if constant(extent) == 1 else next(digits) for extent in result.ty.shape)
-    return replace(layout, axes=axes)
+@tile_operator
+class PartialReduce(Reduce):
+    """Combine the elements along the axes that a thread holds: what threads hold is combined later.
+
+    `src` is [X, d, Y] and `dst` [X, p, Y], fragments with layouts. Along the axis `dst` has an element
+    for each of the p threads that hold different elements of `src`. Which elements it combines is the
+    layout's to say, so that it exists only behind InferLayout.
+    """
+
+    name = "partial_reduce"
+    role = "partial reduction"
+
+    def check(self) -> None:
+        pass
 
 
 def _same(a: list[Any], b: list[Any]) -> bool:

@@ -37,8 +37,7 @@ from tvmtile.layout.fragment import (
 from tvmtile.tileop.across_threads import butterfly
 from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.elementwise import converted, element, moving_axes, over_region
-from tvmtile.tileop.partial_reduce import PartialReduce
-from tvmtile.tileop.reduce import Reduce
+from tvmtile.tileop.reduce import PartialReduce, Reduce
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 
@@ -103,9 +102,7 @@ class _Loop:
 class _RegisterReduction:
     """The code of a reduction, for one thread."""
 
-    def __init__(
-        self, op: Reduce | PartialReduce, layout: FragmentLayout, context: LoweringContext
-    ) -> None:
+    def __init__(self, op: Reduce, layout: FragmentLayout, context: LoweringContext) -> None:
         self._op = op
         self._layout = layout
         self._thread = context.thread_index
@@ -115,8 +112,8 @@ class _RegisterReduction:
         self._dtype = accumulator_dtype(dtype_of(op.src), dtype_of(op.dst))
         self._combiner = op.combiner
         self._identity = self._combiner.identity(self._dtype)
-        self._kept = self._loops(axis for axis in range(len(layout.axes)) if axis != op.dim)
-        self._reduced = self._loops([op.dim])
+        self._kept = self._loops(axis for axis in range(len(layout.axes)) if axis not in op.dims)
+        self._reduced = self._loops(op.dims)
         self._totals = tirx.decl_buffer(
             (math.prod(loop.digit.extent for loop in self._kept),),
             self._dtype,
@@ -130,7 +127,7 @@ class _RegisterReduction:
             for weight, digit in with_weights(self._layout.axes[axis]):
                 if digit.is_thread:
                     continue
-                variable = tirx.Var("r" if axis == self._op.dim else "o", "int32")
+                variable = tirx.Var("r" if axis in self._op.dims else "o", "int32")
                 self._analyzer.bind(variable, ir.Range(0, digit.extent))
                 loops.append(_Loop(axis, weight, digit, variable))
         return loops
@@ -145,16 +142,20 @@ class _RegisterReduction:
         return seq(parts)
 
     def partial(self) -> tirx.Stmt:
-        """The code without what threads exchange; a total goes to the thread's place along the axis."""
-        indices = [self._index(axis) for axis in range(len(self._layout.axes))]
-        indices[self._op.dim] = self._place()
-        store = self._over(self._kept, self._assigned(self._op.dst, indices, self._total))
-        return seq([tirx.AllocBuffer(self._totals), self._in_thread(), store])
+        """The code without what threads exchange; a total goes to the thread's place along the axes."""
+        indices = [
+            self._place(axis) if axis in self._op.dims else self._index(axis)
+            for axis in range(len(self._layout.axes))
+        ]
+        store = self._guarded(self._assigned(self._op.dst, indices, self._total))
+        return seq(
+            [tirx.AllocBuffer(self._totals), self._in_thread(), self._over(self._kept, store)]
+        )
 
-    def _place(self) -> ir.Expr:
-        """Which of the threads along the axis it is."""
+    def _place(self, axis: int) -> ir.Expr:
+        """Which of the threads along an axis it is."""
         place: ir.Expr = tirx.const(0, "int32")
-        for digit in self._layout.axes[self._op.dim]:
+        for digit in self._layout.axes[axis]:
             if digit.is_thread:
                 place = place * digit.extent + digit.value_in(self._thread, self._threads)
         return self._analyzer.simplify(place)
@@ -210,7 +211,7 @@ class _RegisterReduction:
         indices = [self._index(axis) for axis in range(len(self._layout.axes))]
         load = tirx.BufferLoad(buffer_of(op.src), indices)
         value = self._combiner.element(converted(load, self._dtype))
-        outside = self._inside(op.dim)
+        outside = [condition for axis in op.dims for condition in self._inside(axis)]
         if outside:
             value = tirx.Select(tirx.all(*outside), value, self._identity)
         step = self._set(self._combiner.combine(value, self._total))
@@ -221,7 +222,8 @@ class _RegisterReduction:
     def _thread_digits(self) -> tuple[list[Digit], list[Digit]]:
         """The digits of the thread's number to reduce over: within 32 lanes, and others."""
         lanes, groups = [], []
-        for digit in self._layout.axes[self._op.dim]:
+        reduced = (digit for axis in self._op.dims for digit in self._layout.axes[axis])
+        for digit in reduced:
             if not digit.is_thread:
                 continue
             inner = min(digit.extent, WARP_SIZE // digit.stride) if digit.stride < WARP_SIZE else 1
@@ -318,14 +320,14 @@ class _RegisterReduction:
         return [
             digit
             for axis, digits in enumerate(self._layout.axes)
-            if axis != self._op.dim
+            if axis not in self._op.dims
             for digit in digits
         ]
 
     def _lies_in_place(self) -> bool:
         """Tell whether the result's layout is what the source's leaves."""
         held = layout_of(buffer_of(self._op.dst))
-        kept = [a for a in moving_axes(self._op.src) if a != self._op.dim]
+        kept = [a for a in moving_axes(self._op.src) if a not in self._op.dims]
         moving = moving_axes(self._op.dst)
         if held is None or len(kept) != len(moving):
             return False
@@ -348,7 +350,7 @@ class _RegisterReduction:
         return bool(self._analyzer.can_prove_equal(difference, 0))
 
     def _indices_in(self, target: ir.TensorRegion) -> list[ir.Expr]:
-        kept = [a for a in moving_axes(self._op.src) if a != self._op.dim]
+        kept = [a for a in moving_axes(self._op.src) if a not in self._op.dims]
         offsets = [self._index(axis) - ranges_of(self._op.src)[axis].min for axis in kept]
         offsets.reverse()
         return [
@@ -368,6 +370,6 @@ class _RegisterReduction:
     def _guarded(self, statement: tirx.Stmt, more: Sequence[ir.Expr] = ()) -> tirx.Stmt:
         conditions = list(more)
         for axis in moving_axes(self._op.src):
-            if axis != self._op.dim:
+            if axis not in self._op.dims:
                 conditions += self._inside(axis)
         return tirx.IfThenElse(tirx.all(*conditions), statement, None) if conditions else statement
