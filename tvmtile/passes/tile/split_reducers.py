@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tvm import ir, tirx
@@ -10,7 +10,7 @@ from tvm import ir, tirx
 from tvmtile._tvm import buffer_of, indices_of, nodes_in
 from tvmtile.analysis.contributions import contribution
 from tvmtile.errors import InvalidOperand
-from tvmtile.ir.combiners import COMBINERS, Combiner
+from tvmtile.ir.combiners import COMBINERS
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.operands import as_region, describe
 from tvmtile.ir.operators import TileOp, operator_for, operator_of
@@ -37,7 +37,7 @@ def SplitReducers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return with_body(func, _Split(func.body).split(func.body))
 
 
-class _ReducerTiles:
+class _Tiles:
     """The two tiles of a reducer."""
 
     def __init__(self, reducer: ir.Var) -> None:
@@ -48,95 +48,67 @@ class _ReducerTiles:
         self.result = tirx.decl_buffer(ty.shape, dtype, name=reducer.name, scope=FRAGMENT_SCOPE)
         self.is_open = False
 
-    @property
-    def combiner(self) -> Combiner:
-        return COMBINERS[self.kind]
-
 
 class _Split(ScopedRewriter):
     """Goes through the program in order; a reducer is open between its start and its end."""
 
     def __init__(self, body: tirx.Stmt) -> None:
         super().__init__()
-        self._parts: dict[ir.Var, _ReducerTiles] = {}
-
-        for each in nodes_in(body, tirx.AllocBuffer):
-            if str(buffer_of(each).ty.storage_scope).startswith(REDUCER_SCOPE):
-                self._parts[buffer_of(each)] = _ReducerTiles(buffer_of(each))
+        allocated = map(buffer_of, nodes_in(body, tirx.AllocBuffer))
+        self._tiles = {
+            buffer: _Tiles(buffer)
+            for buffer in allocated
+            if str(buffer.ty.storage_scope).startswith(REDUCER_SCOPE)
+        }
 
     def split(self, body: tirx.Stmt) -> tirx.Stmt:
         """The program with two tiles for each reducer."""
-        if not self._parts:
-            return body
-        results = {reducer: parts.result for reducer, parts in self._parts.items()}
-        return substitute(self.rewrite(body), results)
+        results = {reducer: tiles.result for reducer, tiles in self._tiles.items()}
+        return substitute(self.rewrite(body), results) if results else body
 
     def visit_alloc(self, node: tirx.AllocBuffer) -> tirx.Stmt:
-        parts = self._parts.get(buffer_of(node))
-        if parts is None:
+        tiles = self._tiles.get(buffer_of(node))
+        if tiles is None:
             return node
-        return seq([tirx.AllocBuffer(parts.own), tirx.AllocBuffer(parts.result)])
+        return seq([tirx.AllocBuffer(tiles.own), tirx.AllocBuffer(tiles.result)])
 
     def visit_evaluate(self, node: tirx.Evaluate) -> tirx.Stmt:
         op = operator_of(node)
-        if op is None:
-            return self.descend(node)
-        written = [buffer_of(operand) for operand in op.writes()]
-        if op.role == "end":
-            return self._finalized(op, node.span)
-        reducers = [self._parts[buffer] for buffer in written if buffer in self._parts]
-        if not reducers:
-            return self.descend(node)
-        return self._started_or_updated(op, reducers[0], node)
-
-    def _finalized(self, op: TileOp, span: ir.Span | None) -> tirx.Stmt:
-        (src,), (dst,) = op.reads(), op.writes()
-        parts = self._parts[buffer_of(src)]
-        parts.is_open = False
-        if buffer_of(dst).same_as(buffer_of(src)):
-            dst = as_region(parts.result)
-        end = operator_for("end")(as_region(parts.own), dst, parts.kind)
-        return tirx.Evaluate(end.to_call(span), span)
-
-    def _started_or_updated(
-        self, op: TileOp, parts: _ReducerTiles, node: tirx.Evaluate
-    ) -> tirx.Stmt:
-        if op.role == "contribute":
-            total, value = node.value.args
-            return self._updated(parts, indices_of(total), value, node.span)
-        if op.role == "begin":
-            value = node.value.args[1]
-        else:
-            value = None if parts.is_open else _constant_fill(op)
-        if value is None:
-            return self.descend(node)
-        parts.is_open = True
-        start = operator_for("begin")(as_region(parts.own), self.mutate(value), parts.kind)
-        return tirx.Evaluate(start.to_call(node.span), node.span)
-
-    def _updated(
-        self, parts: _ReducerTiles, indices: Sequence[ir.Expr], value: ir.Expr, span: ir.Span | None
-    ) -> tirx.Stmt:
-        place = tirx.BufferLoad(parts.own, [self.mutate(index) for index in indices])
-        update = operator_for("contribute")(place, self.mutate(value), parts.kind)
-        return tirx.Evaluate(update.to_call(span), span)
+        if op is None or not op.writes():
+            return node
+        if op.role in ("begin", "contribute", "end"):
+            operand = op.reads()[0] if op.role == "end" else op.writes()[0]
+            return self._of_thread(op, buffer_of(operand), node.span)
+        reducer = buffer_of(op.writes()[0])
+        tiles, value = self._tiles.get(reducer), _constant_fill(op)
+        if tiles is None or tiles.is_open or value is None:
+            return node
+        return self._of_thread(operator_for("begin")(as_region(reducer), value), reducer, node.span)
 
     def visit_store(self, node: tirx.BufferStore) -> tirx.Stmt:
-        parts = self._parts.get(buffer_of(node))
-        if parts is None:
-            return self.descend(node)
-        if not parts.is_open:
-            indices = [self.mutate(index) for index in indices_of(node)]
-            return tirx.BufferStore(parts.result, self.mutate(node.value), indices, node.span)
-        value = contribution(node, parts.combiner)
+        reducer = buffer_of(node)
+        tiles = self._tiles.get(reducer)
+        if tiles is None or not tiles.is_open:
+            return node
+        value = contribution(node, COMBINERS[tiles.kind])
         if value is None:
             raise InvalidOperand(
-                f"{describe(buffer_of(node))} is stored something else than a contribution",
+                f"{describe(reducer)} is stored something else than a contribution",
                 help="update it as in `total[i] += x` or by T.reducer_update, and read the totals "
                 "after T.finalize_reducer",
                 location=location_of(node),
             )
-        return self._updated(parts, indices_of(node), value, node.span)
+        total = tirx.BufferLoad(reducer, list(indices_of(node)))
+        return self._of_thread(operator_for("contribute")(total, value), reducer, node.span)
+
+    def _of_thread(self, op: Any, reducer: ir.Var, span: ir.Span | None) -> tirx.Stmt:
+        """An operator on a reducer as each thread does it, with totals of its own."""
+        tiles = self._tiles[reducer]
+        tiles.is_open = op.role != "end"
+        if op.role == "end" and buffer_of(op.dst).same_as(reducer):
+            op = replace(op, dst=as_region(tiles.result))
+        call = replace(op, kind=tiles.kind).to_call(span)
+        return tirx.Evaluate(substitute(call, {reducer: tiles.own}), span)
 
 
 def _constant_fill(op: TileOp) -> Any:
