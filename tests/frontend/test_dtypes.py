@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+
 import numpy as np
 import pytest
 import torch
 import tvm
 
+import tvmtile
 import tvmtile.language as T
+from tests.fuzz.exact import converted
+from tests.fuzz.run import TARGETS
+from tests.fuzz.values import Invalid, storage
+from tvmtile.errors import InvalidValue
 from tvmtile.frontend.dtypes import as_dtype, dtype_names
 
 
@@ -82,3 +90,67 @@ def test_dtypes_are_taken_apart_by_tvms_class():
         (16, 1),
         (8, 4),
     ]
+
+
+EDGES = [0, 1, -1, 2.5, -2.5, *(2**n + k for n in (7, 8, 16, 31, 32, 63, 64) for k in (-1, 0))]
+EDGES += [
+    *(-edge for edge in EDGES[5:]),
+    65519.0,
+    65520.0,
+    -1e5,
+    1e39,
+    math.inf,
+    -math.inf,
+    math.nan,
+]
+INTEGERS = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
+FLOATS = ["float16", "bfloat16", "float32", "float64"]
+
+
+def held(dtype):
+    """The edges that a dtype holds, of integers; of floats, rounded."""
+    if dtype in FLOATS:
+        with np.errstate(over="ignore"):
+            return np.array(EDGES, "float64").astype(storage(dtype))
+    limits = np.iinfo(dtype)
+    return np.array(
+        [e for e in EDGES if isinstance(e, int) and limits.min <= e <= limits.max], dtype
+    )
+
+
+@pytest.mark.full(but=1)
+@pytest.mark.parametrize("target", ["llvm", "metal", "sm_80"])
+@pytest.mark.parametrize("dtype", [*INTEGERS, *FLOATS])
+def test_a_constant_is_converted_as_at_run_time_or_refused(dtype, target):
+    """Also one that lowering comes to know; there what the dtype does not hold may be any number."""
+    sources = [each for each in (*INTEGERS, *FLOATS) if target != "metal" or each != "float64"]
+    if dtype not in sources:
+        pytest.skip("no float64")
+    constants, expected, number = [], [], 0
+    for source in sources:
+        for value in held(source):
+            constant = getattr(T, source)(value.item())
+            try:
+                with np.errstate(over="ignore"):
+                    expected.append(converted(np.array([value]), dtype)[0])
+            except Invalid:
+                with pytest.raises(InvalidValue, match=f"is no {dtype}"):
+                    T.cast(constant, dtype)
+            else:
+                constants.append(T.cast(constant, dtype))
+    number = len(constants)
+
+    @T.prim_func
+    def kernel(A: T.Tensor((number,), dtype), B: T.Tensor((8,), dtype)):
+        with T.Kernel(1, threads=32):
+            for n, constant in enumerate(constants):
+                A[n] = constant
+            for k in T.unroll(8):
+                B[k] = T.cast(T.cast(k * 10000 - 20000, "float32"), dtype)
+
+    a, b = (torch.zeros(n, dtype=T.dtype(dtype).as_torch()) for n in (number, 8))
+    tvmtile.compile(kernel, **TARGETS[target])(a, b)
+    assert list(map(repr, a.tolist())) == [repr(value.item()) for value in expected]
+    for k, found in enumerate(b.tolist()):
+        with contextlib.suppress(Invalid):
+            assert found == converted(np.float32([k * 10000 - 20000]), dtype)[0].item()

@@ -15,8 +15,8 @@ import numpy as np
 from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import dtype_constructed
-from tvmtile.errors import InvalidOperand, UnsupportedDtype, import_optional
-from tvmtile.ir.operands import describe, wrapped
+from tvmtile.errors import InvalidOperand, InvalidValue, UnsupportedDtype, import_optional
+from tvmtile.ir.operands import describe, integer_range, wrapped
 
 if TYPE_CHECKING:
     import torch
@@ -230,6 +230,14 @@ def conversion(value: ir.Expr, dtype: str) -> ir.Expr:
         if low_bits != int(value.value):  # which TVM's folding refuses
             return tirx.const(low_bits, dtype)
     number = _number_of(value)
+    if number is not None and "float" in str(value.ty.dtype) and dtype.startswith(("int", "uint")):
+        low, high = integer_range(str(DataType(dtype).with_lanes(1)))
+        if not low - 1 < number < high + 1:
+            raise InvalidValue(
+                f"{number} is no {dtype}",
+                help="give a number that the dtype holds, or use a wider one",
+            )
+        return tirx.const(int(number), dtype)
     if number is None or (limited := _limited(number, dtype)) is number:
         return tirx.Cast(dtype, value)
     return tirx.const(limited, dtype)

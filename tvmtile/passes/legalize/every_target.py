@@ -101,12 +101,13 @@ _DIGITS = {"float32": 24, "float16": 11, "bfloat16": 8, "float8_e4m3fn": 4, "flo
 def _unfolded_conversion(cast: tirx.Cast, scope: Scope) -> ir.Expr:
     """A conversion of what may be a constant, to or from a float that may not hold it exactly.
 
+    Of a float to an integer, whose dtype may not hold it: then it is any number, as at run time.
     An integer goes by float32, which has all that floats of 16 and 8 bits tell apart: to TVM the bits
     of an integer that is 0 are a null pointer.
     """
     rounded = cast.value if isinstance(cast.value, tirx.FloatImm) else cast
     is_number = DataType(str(cast.value.ty.dtype)).bits >= 8
-    if not is_number or not (_rounds(cast) or _rounds(rounded)):
+    if not is_number or not (_cuts(cast) or _rounds(cast) or _rounds(rounded)):
         return cast
     if not scope.may_be_constant(cast.value):
         return cast
@@ -119,6 +120,9 @@ def _unfolded_conversion(cast: tirx.Cast, scope: Scope) -> ir.Expr:
     else:
         number = float(value.value) if isinstance(value, tirx.FloatImm) else math.inf
         is_exact = number.is_integer() and abs(number) <= most
+        if _cuts(cast):
+            low, high = integer_range(str(dtype.with_lanes(1)))
+            is_exact = is_exact and low <= number <= high
     if is_exact:
         return cast
     return (
@@ -126,6 +130,11 @@ def _unfolded_conversion(cast: tirx.Cast, scope: Scope) -> ir.Expr:
         if value.ty == cast.ty
         else tirx.Cast(str(dtype), _unknown(value), cast.span)
     )
+
+
+def _cuts(cast: tirx.Cast) -> bool:
+    """Tell whether a float becomes an integer."""
+    return "float" in str(cast.value.ty.dtype) and is_integer(cast)
 
 
 def _rounds(value: ir.Expr) -> bool:
@@ -139,7 +148,9 @@ def _digits(value: ir.Expr) -> int:
 
 
 def _converts_to_floats(func: tirx.PrimFunc) -> bool:
-    return contains(func.body, tirx.Cast, lambda cast: _rounds(cast) or _rounds(cast.value))
+    return contains(
+        func.body, tirx.Cast, lambda cast: _cuts(cast) or _rounds(cast) or _rounds(cast.value)
+    )
 
 
 def _unfolded_quotient(quotient: tirx.Div, scope: Scope) -> ir.Expr:
@@ -363,8 +374,8 @@ EXPRESSIONS = (
         (tirx.Cast,),
         _unfolded_conversion,
         "TVM's folding of constants",
-        "it does not round: a bfloat16 of 30000, which is 29952, becomes 30000 in a float32; and it "
-        "fails on a constant that does not fit, as 90000 in a float16, which is infinity",
+        "it does not round: a bfloat16 of 30000, which is 29952, becomes 30000 in a float32; it fails "
+        "on a constant that does not fit, as 90000 in a float16, which is infinity, or 300 in int8",
         _converts_to_floats,
         asks=True,
     ),
