@@ -1,23 +1,27 @@
-"""Combine the values of all threads of a block: by shuffles, then through shared memory."""
+"""Combine the values of the threads of a block: by shuffles, then through shared memory."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.sym import Analyzer
 from tvm.tirx.script import builder as T
 
 from tvmtile.ir.combiners import Combiner
+from tvmtile.ir.extents import is_power_of_two
 from tvmtile.ir.operands import constant
-from tvmtile.ir.rewriting import nest, seq
+from tvmtile.ir.rewriting import for_loop, nest, seq
 from tvmtile.ir.scopes import SHARED_SCOPE
 from tvmtile.ir.threads import ALL_LANES, WARP_SIZE
 from tvmtile.ir.types import Index
+from tvmtile.layout.fragment import Digit, gaps
+from tvmtile.tileop.registry import LoweringContext
 
-_HALVES = (16, 8, 4, 2, 1)
 _MOST_UNROLLED = 64
 
 
@@ -53,57 +57,96 @@ def per_thread(extents: Sequence[Index], body: Callable[[list[ir.Var]], tirx.Stm
     return nest(extents, body, tirx.ForKind.UNROLLED if is_short else tirx.ForKind.SERIAL)
 
 
-def combine_over_block(
+def all_reduce(
     totals: ir.Var,
+    each: Callable[[Callable[[list[Any]], tirx.Stmt]], tirx.Stmt],
     combiner: Combiner,
-    thread: Index,
-    threads: int,
+    digits: Iterable[Digit],
+    context: LoweringContext,
     results: ir.Var | None = None,
 ) -> tirx.Stmt:
-    """Combine the values of all threads of the block, in every thread.
+    """Combine the totals of the threads whose numbers differ in some digits, in each of them.
 
-    `totals` is an array of any rank that every thread has for itself; `results`, `totals` itself where
-    absent, is another one for what comes out: it is read from shared memory, so that passes see that it
-    is the same in all threads. Of a block with a partial warp fewer lanes are put together by shuffles:
-    as many as divide the threads.
+    `totals` is an array that every thread has for itself, and `each` makes loops over its elements.
+    Lanes of a warp combine theirs by shuffles, and others through shared memory. `results`, `totals`
+    itself where absent, is another array for what comes out: it is read from shared memory, so that
+    passes see that it is the same in all threads.
     """
-    target = totals if results is None else results
-    extents = list(totals.ty.shape)
-    dtype = str(totals.ty.dtype)
+    lanes, groups = _lanes_and_groups(digits)
+    distances = [lane.stride * 2**n for lane in lanes for n in range(lane.extent.bit_length() - 1)]
 
-    lanes = math.gcd(threads, WARP_SIZE)
-    distances = [half for half in _HALVES if half < lanes]
-
-    def in_simdgroup(indices: list[ir.Var]) -> tirx.Stmt:
+    def across_lanes(indices: list[Any]) -> tirx.Stmt:
         total = tirx.BufferLoad(totals, indices)
         return butterfly(
             total, lambda value: tirx.BufferStore(totals, value, indices), combiner, distances
         )
 
-    if threads == lanes and results is None:
-        return per_thread(extents, in_simdgroup)
-    groups = threads // lanes
-    exchange = tirx.decl_buffer([*extents, groups], dtype, name="exchange", scope=SHARED_SCOPE)
-    group = tirx.floordiv(thread, lanes)
+    shuffles = [each(across_lanes)] if distances else []
+    if not groups and results is None:
+        return seq(shuffles)
+    target = totals if results is None else results
+    slots = gaps(context.threads, lanes)
+    shape = [*totals.ty.shape, math.prod(slot.extent for slot in slots)]
+    dtype = str(totals.ty.dtype)
+    exchange = tirx.decl_buffer(shape, dtype, "exchange", scope=SHARED_SCOPE)
+    others = {digit: tirx.Var("g", "int32") for digit in groups}
+    mine, theirs = (_slot(slots, values, context) for values in ({}, others))
+    is_first = [_value(digit, context) == 0 for digit in lanes]
 
-    def leave(indices: list[ir.Var]) -> tirx.Stmt:
-        mine = tirx.BufferStore(exchange, tirx.BufferLoad(totals, indices), [*indices, group])
-        return tirx.IfThenElse(tirx.floormod(thread, lanes) == 0, mine, None)
+    def leave(indices: list[Any]) -> tirx.Stmt:
+        store = tirx.BufferStore(exchange, tirx.BufferLoad(totals, indices), [*indices, mine])
+        return tirx.IfThenElse(tirx.all(*is_first), store, None) if is_first else store
 
-    def take(indices: list[ir.Var]) -> tirx.Stmt:
-        total = tirx.BufferLoad(target, indices)
-        theirs = [tirx.BufferLoad(exchange, [*indices, other]) for other in range(groups)]
-        values = [theirs[0], *(combiner.combine(value, total) for value in theirs[1:])]
-        return seq([tirx.BufferStore(target, value, indices) for value in values])
+    def take(indices: list[Any]) -> tirx.Stmt:
+        total, new = tirx.BufferLoad(target, indices), tirx.BufferLoad(exchange, [*indices, theirs])
+        step: tirx.Stmt = tirx.BufferStore(target, combiner.combine(new, total), indices)
+        for digit, variable in reversed(others.items()):
+            step = for_loop(variable, digit.extent, step)
+        return seq([tirx.BufferStore(target, combiner.identity(dtype), indices), step])
 
-    return seq(
-        [
-            tirx.AllocBuffer(exchange),
-            per_thread(extents, in_simdgroup),
-            per_thread(extents, leave),
-            per_thread(extents, take),
-        ]
-    )
+    return seq([*shuffles, tirx.AllocBuffer(exchange), each(leave), each(take)])
+
+
+def all_reduce_over_block(
+    totals: ir.Var, combiner: Combiner, context: LoweringContext, results: ir.Var | None = None
+) -> tirx.Stmt:
+    """Combine the totals of all threads, in each of them."""
+    each = partial(per_thread, totals.ty.shape)
+    return all_reduce(totals, each, combiner, gaps(context.threads, []), context, results)
+
+
+def _lanes_and_groups(digits: Iterable[Digit]) -> tuple[list[Digit], list[Digit]]:
+    """The digits of a thread's number that are bits of the lane's, and the others."""
+    lanes, groups = [], []
+    for digit in digits:
+        is_of_bits = digit.stride < WARP_SIZE and is_power_of_two(digit.stride)
+        inner = math.gcd(digit.extent, WARP_SIZE // digit.stride) if is_of_bits else 1
+        outer, within = digit.split(inner)
+        lanes += [within] if within.extent > 1 else []
+        groups += [outer] if outer.extent > 1 else []
+    return lanes, groups
+
+
+def _value(digit: Digit, context: LoweringContext) -> ir.Expr:
+    return digit.value_in(context.thread_index, context.threads)
+
+
+def _slot(slots: Iterable[Digit], others: Mapping[Digit, Any], context: LoweringContext) -> ir.Expr:
+    """The place of a thread among those that exchange; some of its digits have other values."""
+    analyzer = Analyzer()
+    context.bind_threads(analyzer)
+    for digit, given in others.items():
+        analyzer.bind(given, ir.Range(0, digit.extent))
+    number: ir.Expr = tirx.const(0, "int32")
+    weight = 1
+    for slot in slots:
+        value = _value(slot, context)
+        for digit, given in others.items():
+            if slot.stride <= digit.stride < slot.stride * slot.extent:
+                value = value + (given - _value(digit, context)) * (digit.stride // slot.stride)
+        number = number + value * weight
+        weight *= slot.extent
+    return analyzer.simplify(number)
 
 
 @dataclass(frozen=True)

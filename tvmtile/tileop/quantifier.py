@@ -15,7 +15,7 @@ from tvmtile.ir.operands import check_bounds, describe, dtype_of, extents_of
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.types import Index, TileOperand
-from tvmtile.tileop.across_threads import combine_over_block
+from tvmtile.tileop.across_threads import all_reduce_over_block
 from tvmtile.tileop.elementwise import element, over_region
 from tvmtile.tileop.registry import LoweringContext, lowering
 from tvmtile.tileop.vectors import Total
@@ -137,7 +137,7 @@ def quantifier_threads(op: Quantifier, context: LoweringContext) -> tirx.Stmt:
             tirx.AllocBuffer(answer),
             tirx.BufferStore(found, none, [0]),
             over_region(op.src, look),
-            combine_over_block(found, combiner, context.thread_index, context.threads, answer),
+            all_reduce_over_block(found, combiner, context, answer),
             tirx.BufferStore(buffer_of(op.dst), holds, indices),
         ]
     )

@@ -30,7 +30,7 @@ from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import REDUCER_SCOPE
 from tvmtile.ir.types import TileOperand, Value
-from tvmtile.tileop.across_threads import combine_over_block, per_thread
+from tvmtile.tileop.across_threads import all_reduce_over_block, per_thread
 from tvmtile.tileop.elementwise import converted, element, moved, over_region
 from tvmtile.tileop.registry import LoweringContext, lowering
 
@@ -265,10 +265,10 @@ def reducer_init_elements(op: ReducerInit, _: LoweringContext) -> tirx.Stmt:
     )
 
 
-@lowering(ReducerUpdate, target="llvm", variant="store")
+@lowering(ReducerUpdate, target=("llvm", "metal", "cuda"), variant="store")
 def reducer_update_store(op: ReducerUpdate, _: LoweringContext) -> tirx.Stmt:
-    """Iterations run one after the other, so a total is an ordinary element."""
-    combiner = _combiner_of(op.name, op.dst)
+    """On a CPU iterations run one after the other; on a GPU the totals are the thread's own."""
+    combiner = COMBINERS[op.kind] if op.kind else _combiner_of(op.name, op.dst)
     return tirx.BufferStore(
         buffer_of(op.dst), combiner.combine(op.value, op.dst), indices_of(op.dst)
     )
@@ -280,10 +280,7 @@ def finalize_reducer_elements(op: FinalizeReducer, _: LoweringContext) -> tirx.S
     return seq([]) if buffer_of(op.src).same_as(buffer_of(op.dst)) else op.as_loops()
 
 
-_GPUS = ("metal", "cuda")
-
-
-@lowering(ReducerInit, target=_GPUS, variant="threads")
+@lowering(ReducerInit, target=("metal", "cuda"), variant="threads")
 def reducer_init_threads(op: ReducerInit, context: LoweringContext) -> tirx.Stmt:
     """One thread's totals start from the given value, those of the others from nothing."""
     nothing = COMBINERS[op.kind].identity(dtype_of(op.dst))
@@ -295,18 +292,8 @@ def reducer_init_threads(op: ReducerInit, context: LoweringContext) -> tirx.Stmt
     return per_thread(buffer_of(op.dst).ty.shape, body)
 
 
-@lowering(ReducerUpdate, target=_GPUS, variant="store")
-def reducer_update_own(op: ReducerUpdate, _: LoweringContext) -> tirx.Stmt:
-    """The totals are the thread's own."""
-    total = COMBINERS[op.kind].combine(op.value, op.dst)
-    return tirx.BufferStore(buffer_of(op.dst), total, indices_of(op.dst))
-
-
-@lowering(FinalizeReducer, target=_GPUS, variant="threads")
+@lowering(FinalizeReducer, target=("metal", "cuda"), variant="threads")
 def finalize_reducer_threads(op: FinalizeReducer, context: LoweringContext) -> tirx.Stmt:
     """Combine the totals of all threads; then each thread has them."""
-    combiner = COMBINERS[op.kind]
     totals = buffer_of(op.src)
-    return seq(
-        [combine_over_block(totals, combiner, context.thread_index, context.threads), op.as_loops()]
-    )
+    return seq([all_reduce_over_block(totals, COMBINERS[op.kind], context), op.as_loops()])

@@ -18,11 +18,9 @@ from tvm.sym import Analyzer
 
 from tvmtile._tvm import buffer_of, ranges_of
 from tvmtile.ir.combiners import accumulator_dtype
-from tvmtile.ir.extents import is_power_of_two
 from tvmtile.ir.operands import as_region, constant, dtype_of
 from tvmtile.ir.rewriting import for_loop, seq, substitute
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, SHARED_SCOPE, is_fragment
-from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.ir.types import Index
 from tvmtile.layout.fragment import (
     Digit,
@@ -34,7 +32,7 @@ from tvmtile.layout.fragment import (
     widest_vector,
     with_weights,
 )
-from tvmtile.tileop.across_threads import butterfly
+from tvmtile.tileop.across_threads import all_reduce
 from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.elementwise import converted, element, moving_axes, over_region
 from tvmtile.tileop.reduce import PartialReduce, Reduce
@@ -105,6 +103,7 @@ class _RegisterReduction:
     def __init__(self, op: Reduce, layout: FragmentLayout, context: LoweringContext) -> None:
         self._op = op
         self._layout = layout
+        self._context = context
         self._thread = context.thread_index
         self._threads = context.threads
         self._analyzer = Analyzer()
@@ -133,13 +132,15 @@ class _RegisterReduction:
         return loops
 
     def statement(self) -> tirx.Stmt:
-        lanes, groups = self._thread_digits()
-        parts = [tirx.AllocBuffer(self._totals), self._in_thread()]
-        parts += [self._across_lanes(digit) for digit in lanes]
-        if groups:
-            parts.append(self._through_memory(lanes, groups))
-        parts.append(self._store())
-        return seq(parts)
+        reduced = (digit for axis in self._op.dims for digit in self._layout.axes[axis])
+        exchange = all_reduce(
+            self._totals,
+            lambda body: self._over(self._kept, body([self._number])),
+            self._combiner,
+            [digit for digit in reduced if digit.is_thread],
+            self._context,
+        )
+        return seq([tirx.AllocBuffer(self._totals), self._in_thread(), exchange, self._store()])
 
     def partial(self) -> tirx.Stmt:
         """The code without what threads exchange; a total goes to the thread's place along the axes."""
@@ -218,76 +219,6 @@ class _RegisterReduction:
         return self._over(
             self._kept, seq([self._set(self._identity), self._over(self._reduced, step)])
         )
-
-    def _thread_digits(self) -> tuple[list[Digit], list[Digit]]:
-        """The digits of the thread's number to reduce over: within 32 lanes, and others."""
-        lanes, groups = [], []
-        reduced = (digit for axis in self._op.dims for digit in self._layout.axes[axis])
-        for digit in reduced:
-            if not digit.is_thread:
-                continue
-            inner = min(digit.extent, WARP_SIZE // digit.stride) if digit.stride < WARP_SIZE else 1
-            is_of_bits = is_power_of_two(inner) and is_power_of_two(digit.stride)
-            if inner > 1 and is_of_bits and digit.extent % inner == 0:
-                outer, digit_in_lanes = digit.split(inner)
-                lanes.append(digit_in_lanes)
-                groups += [outer] if outer.extent > 1 else []
-            else:
-                groups.append(digit)
-        return lanes, groups
-
-    def _across_lanes(self, digit: Digit) -> tirx.Stmt:
-        """Combine the totals of the lanes that differ in a digit."""
-        distances = [digit.stride * 2**step for step in range(digit.extent.bit_length() - 1)]
-        steps = butterfly(self._total, self._set, self._combiner, distances)
-        return self._over(self._kept, steps)
-
-    def _through_memory(self, lanes: list[Digit], groups: list[Digit]) -> tirx.Stmt:
-        """Every group of threads stores its totals, and reads those of the others."""
-        slots = gaps(self._threads, lanes)
-        count = math.prod(slot.extent for slot in slots)
-        exchanged = tirx.decl_buffer(
-            (int(self._totals.ty.shape[0]), count), self._dtype, name="exchange", scope=SHARED_SCOPE
-        )
-        others = [tirx.Var("g", "int32") for _ in groups]
-
-        def slot_of(values: dict[Digit, Any]) -> ir.Expr:
-            number: ir.Expr = tirx.const(0, "int32")
-            weight = 1
-            for slot in slots:
-                value = self._slot_value(slot, values)
-                number = number + value * weight
-                weight *= slot.extent
-            return self._analyzer.simplify(number)
-
-        for variable, digit in zip(others, groups, strict=True):
-            self._analyzer.bind(variable, ir.Range(0, digit.extent))
-        mine = tirx.BufferStore(exchanged, self._total, [self._number, slot_of({})])
-        leaves = [digit.value_in(self._thread, self._threads) == 0 for digit in lanes]
-        leave = tirx.IfThenElse(tirx.all(*leaves), mine, None) if leaves else mine
-        theirs = slot_of(dict(zip(groups, others, strict=True)))
-        step = self._set(
-            self._combiner.combine(tirx.BufferLoad(exchanged, [self._number, theirs]), self._total)
-        )
-        for variable, digit in reversed(list(zip(others, groups, strict=True))):
-            step = for_loop(variable, digit.extent, step)
-        return seq(
-            [
-                tirx.AllocBuffer(exchanged),
-                self._over(self._kept, leave),
-                self._over(self._kept, seq([self._set(self._identity), step])),
-            ]
-        )
-
-    def _slot_value(self, slot: Digit, values: dict[Digit, Any]) -> ir.Expr:
-        """A slot's digit in this thread, the digits of some groups replaced by given values."""
-        value = slot.value_in(self._thread, self._threads)
-        for group, given in values.items():
-            if not slot.stride <= group.stride < slot.stride * slot.extent:
-                continue
-            own = group.value_in(self._thread, self._threads)
-            value = value + (given - own) * (group.stride // slot.stride)
-        return value
 
     # The result ------------------------------------------------------------------------------------
 
