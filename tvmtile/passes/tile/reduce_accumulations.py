@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tvm import DataType, ir, tirx
@@ -17,7 +16,7 @@ from tvmtile.ir.kernels import Launch, is_parallel, with_kernels, with_launch_bo
 from tvmtile.ir.operands import as_region, constant, region
 from tvmtile.ir.operators import operator_for
 from tvmtile.ir.passes import prim_func_pass
-from tvmtile.ir.rewriting import contains, for_loop, seq, substitute
+from tvmtile.ir.rewriting import contains, for_loop, replace_loop, seq, substitute
 from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.scopes import FRAGMENT_SCOPE
 
@@ -66,6 +65,8 @@ class _Accumulation:
     """How."""
     axes: tuple[int, ...]
     """The loops of the nest over which terms are combined, outermost first."""
+    target: ir.TensorRegion
+    """The elements that all iterations store to."""
 
 
 class _Reducer(ScopedRewriter):
@@ -83,28 +84,19 @@ class _Reducer(ScopedRewriter):
         found = _accumulations(nest, self._threads, self._aliases)
         if not found:
             return loop
-        extents = _extents_held(nest, found, self._threads)
-        terms = {each.store: self._terms(each, extents) for each in found}
-        reductions = [_reduction(each, nest, terms[each.store]) for each in found]
-        if extents == nest.extents:
-            return seq([_storing(nest, extents, nest.variables, found, terms), *reductions])
-        axis = next(n for n, extent in enumerate(extents) if extent != nest.extents[n])
-        whole, indices = nest.variables[axis], nest.variables
-        piece, indices[axis] = (
-            tirx.Var(f"{whole.name}_piece", whole.ty),
-            tirx.Var(whole.name, whole.ty),
-        )
-        stored = _storing(nest, extents, indices, found, terms)
-        stored = substitute(stored, {whole: piece * extents[axis] + indices[axis]})
-        count = (nest.extents[axis] or 1) // (extents[axis] or 1)
-        return for_loop(piece, count, seq([stored, *reductions]))
+        pieces = _in_pieces(nest, found, self._threads)
+        if pieces is not None:
+            return self.visit_for(pieces)
+        terms = {each.store: self._terms(each, nest) for each in found}
+        reductions = (_reduction(each, terms[each.store]) for each in found)
+        return seq([_storing(nest, found, terms), *reductions])
 
-    def _terms(self, each: _Accumulation, extents: list[int | None]) -> ir.Var:
+    def _terms(self, each: _Accumulation, nest: Nest) -> ir.Var:
         buffer = buffer_of(each.store)
-        dtype = str(buffer.ty.dtype)
-        name = f"{buffer.name}_terms"
-        self.allocated.append(tirx.decl_buffer(extents, dtype, name=name, scope=FRAGMENT_SCOPE))
-        return self.allocated[-1]
+        dtype, name = str(buffer.ty.dtype), f"{buffer.name}_terms"
+        terms = tirx.decl_buffer(nest.extents, dtype, name=name, scope=FRAGMENT_SCOPE)
+        self.allocated.append(terms)
+        return terms
 
 
 def _accumulations(nest: Nest, threads: int, aliases: Aliases) -> list[_Accumulation]:
@@ -124,32 +116,26 @@ def _accumulations(nest: Nest, threads: int, aliases: Aliases) -> list[_Accumula
 
 
 def _accumulation(store: tirx.BufferStore, nest: Nest) -> _Accumulation | None:
-    dtype = DataType(str(buffer_of(store).ty.dtype))
+    buffer, indices = buffer_of(store), indices_of(store)
+    dtype = DataType(str(buffer.ty.dtype))
     is_narrow_float = not str(dtype).startswith(("int", "uint")) and dtype.bits < 32
-    if buffer_of(store).ty.storage_scope != FRAGMENT_SCOPE or is_narrow_float:
+    if buffer.ty.storage_scope != FRAGMENT_SCOPE or is_narrow_float:
         return None
-    kept = _loops_of(indices_of(store), nest)
-    axes = tuple(n for n in range(len(nest.loops)) if kept is not None and n not in kept)
-    if not axes:
+    counting = [
+        next((n for n, v in enumerate(nest.variables) if i.same_as(v)), None) for i in indices
+    ]
+    kept = [n for n in counting if n is not None]
+    others = [index for index, n in zip(indices, counting, strict=True) if n is None]
+    axes = tuple(n for n in range(len(nest.loops)) if n not in kept)
+    if not axes or kept != sorted(set(kept)) or any(constant(index) is None for index in others):
         return None
+    origin = [i if n is None else 0 for i, n in zip(indices, counting, strict=True)]
+    target = region(buffer, origin, [1 if n is None else nest.extents[n] for n in counting])
     for name in ("sum", "max", "min"):
         term = contribution(store, COMBINERS[name])
         if term is not None:
-            return _Accumulation(store, term, COMBINERS[name], axes)
+            return _Accumulation(store, term, COMBINERS[name], axes, target)
     return None
-
-
-def _loops_of(indices: Sequence[ir.Expr], nest: Nest) -> list[int] | None:
-    """The loops that indices count, in order; None where they are more than variables and constants."""
-    found: list[int] = []
-    for index in indices:
-        if constant(index) is not None:
-            continue
-        numbers = [n for n, variable in enumerate(nest.variables) if index.same_as(variable)]
-        if not numbers or (found and numbers[0] <= found[-1]):
-            return None
-        found += numbers
-    return found
 
 
 def _stores_of_an_iteration(body: tirx.Stmt) -> list[tirx.BufferStore]:
@@ -174,49 +160,39 @@ def _times_mentioned(body: tirx.Stmt, buffer: ir.Var, aliases: Aliases) -> int:
     return sum(aliases.root(buffer).same_as(aliases.root(var)) for var in mentioned)
 
 
-def _reduction(each: _Accumulation, nest: Nest, terms: ir.Var) -> tirx.Stmt:
+def _reduction(each: _Accumulation, terms: ir.Var) -> tirx.Stmt:
     """The reduction of terms over the axes of the nest that the accumulation does not keep."""
-    target = _place(each.store, nest)
     axes = each.axes if len(each.axes) > 1 else each.axes[0]
-    op = operator_for("reduction")(as_region(terms), target, each.combiner.name, axes, clear=False)
+    make = operator_for("reduction")
+    op = make(as_region(terms), each.target, each.combiner.name, axes, clear=False)
     return tirx.Evaluate(op.to_call(each.store.span), each.store.span)
 
 
-def _place(store: tirx.BufferStore, nest: Nest) -> ir.TensorRegion:
-    """The elements that all iterations of a nest store to."""
-    extents = []
-    origin = []
-    for index in indices_of(store):
-        is_constant = constant(index) is not None
-        origin.append(index if is_constant else tirx.const(0, str(index.ty.dtype)))
-        number = None if is_constant else _loops_of([index], nest)
-        extents.append(1 if number is None else nest.extents[number[0]])
-    return region(buffer_of(store), origin, extents)
-
-
-def _extents_held(nest: Nest, found: list[_Accumulation], threads: int) -> list[int | None]:
-    """Of the terms: the nest's, or a piece of them where a thread would hold too many."""
+def _in_pieces(nest: Nest, found: list[_Accumulation], threads: int) -> tirx.For | None:
+    """A serial loop over shorter nests, where a thread would hold too many terms."""
     count = math.prod(extent or 1 for extent in nest.extents)
     common = set.intersection(*(set(each.axes) for each in found))
     fragments = {a.buffer for a in nest.accesses if a.buffer.ty.storage_scope == FRAGMENT_SCOPE}
     if count <= _MOST_TERMS * threads or len(fragments) > len(found):
-        return nest.extents
+        return None
     for axis in sorted(common):
-        extent = nest.extents[axis] or 1
+        extent, whole = nest.extents[axis] or 1, nest.variables[axis]
         beside = count // extent
         most = min(extent - 1, _PIECE * threads // beside)
         held = max((n for n in range(1, most + 1) if extent % n == 0), default=0)
-        if held * beside >= threads:
-            return [*nest.extents[:axis], held, *nest.extents[axis + 1 :]]
-    return nest.extents
+        if held * beside < threads:
+            continue
+        piece, within = (tirx.Var(whole.name + name, whole.ty) for name in ("_piece", ""))
+        body = substitute(nest.body, {whole: piece * held + within})
+        for n, loop in reversed(list(enumerate(nest.loops))):
+            shorter = {"loop_var": within, "extent": held} if n == axis else {}
+            body = replace_loop(loop, body=body, **shorter)
+        return for_loop(piece, extent // held, body)
+    return None
 
 
 def _storing(
-    nest: Nest,
-    extents: list[int | None],
-    indices: list[ir.Var],
-    found: list[_Accumulation],
-    terms: dict[tirx.BufferStore, ir.Var],
+    nest: Nest, found: list[_Accumulation], terms: dict[tirx.BufferStore, ir.Var]
 ) -> tirx.Stmt:
     """The nest that stores terms; iterations without one store the identity."""
     values = {each.store: each.term for each in found}
@@ -224,15 +200,13 @@ def _storing(
     def visit(store: tirx.BufferStore, mutator: Mutator) -> tirx.Stmt:
         if store not in terms:
             return mutator.default_mutate(store)
-        return tirx.BufferStore(terms[store], values[store], indices, store.span)
+        return tirx.BufferStore(terms[store], values[store], nest.variables, store.span)
 
     body = mutated(nest.body, (tirx.BufferStore, visit))
     if contains(nest.body, tirx.IfThenElse):
-        nothing = [
-            tirx.BufferStore(held, each.combiner.identity(str(held.ty.dtype)), indices)
-            for each, held in zip(found, terms.values(), strict=True)
-        ]
-        body = seq([*nothing, body])
-    for variable, extent in reversed(list(zip(indices, extents, strict=True))):
-        body = for_loop(variable, extent, body, tirx.ForKind.PARALLEL)
+        nothing = (each.combiner.identity(str(terms[each.store].ty.dtype)) for each in found)
+        stores = zip(terms.values(), nothing, strict=True)
+        body = seq([*(tirx.BufferStore(t, value, nest.variables) for t, value in stores), body])
+    for loop in reversed(nest.loops):
+        body = replace_loop(loop, body=body)
     return body
