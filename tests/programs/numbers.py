@@ -769,7 +769,7 @@ def operators_of_integers(A: dtype[64, 8], B: dtype[64, 8], C: dtype[21, 64, 8])
 
 
 @program(
-    inputs={"h": 2**40 + 3, "k": 2**41 + 5, "c": 200, "e": 60_000, "b": -128, "d": 5},
+    inputs={"h": 2**40 + 3, "k": 2**63 + 5, "c": 200, "e": 60_000, "b": -128, "d": 5},
     targets=["llvm", "metal", "sm_80", "gpu"],
     fast=["metal", "sm_80"],
 )
@@ -785,10 +785,10 @@ def numbers_of_a_call(
     k: T.uint64,
     x: T.float16,
     y: T.float32,
-    C: int64[10, 32],
+    C: int64[11, 32],
     D: float32[2, 32],
 ):
-    """TVM's runtime hands a kernel numbers of 32 and 64 bits; the grid and a loop depend on some."""
+    """TVM's runtime hands a kernel numbers of 32 and 64 bits, up to 2^63; the grid and a loop depend on some."""
     with T.Kernel(c // T.uint8(100), threads=32):
         for i in T.Parallel(32):
             C[0, i] = T.cast(a, "int64")
@@ -804,6 +804,7 @@ def numbers_of_a_call(
             for r in range(d):
                 total += r
             C[9, i] = total
+            C[10, i] = T.cast(k > T.uint64(4611686018427387904), "int64")
             D[0, i] = T.cast(x, "float32")
             D[1, i] = y
 

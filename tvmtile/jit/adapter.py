@@ -10,7 +10,7 @@ import tvm
 from tvm import ir
 
 from tvmtile.errors import InvalidOperand, MissingDependency
-from tvmtile.jit.arguments import with_addresses
+from tvmtile.jit.arguments import with_addresses, with_signed
 from tvmtile.jit.artifact import Artifact
 from tvmtile.target import runs_here
 
@@ -77,7 +77,7 @@ class TvmAdapter(Adapter):
             self.can_run, self.call = False, refusal
             return
         function = tvm.runtime.Executable(artifact.module)[artifact.name]
-        self.call = with_addresses(function, params)
+        self.call = with_signed(with_addresses(function, params), params)
 
     def _refusal(self) -> Callable[..., NoReturn] | None:
         """What a call comes to where this machine can't run the program."""

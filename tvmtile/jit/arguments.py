@@ -87,6 +87,32 @@ def with_addresses(
     return call
 
 
+def with_signed(function: Callable[..., object], params: Sequence[ir.Var]) -> Callable[..., object]:
+    """`function`, given a uint64 from 2^63 on as the negative number of its bits: TVM knows int64.
+
+    A negative number is refused here, since the host takes all of 64 bits.
+    """
+    words = [i for i, param in enumerate(params) if _is_uint64(param)]
+    if not words:
+        return function
+
+    def call(*args: object) -> Any:
+        converted = list(args)
+        for index in words:
+            number = args[index] if index < len(args) else None
+            if isinstance(number, Integral):
+                if not 0 <= int(number) < 2**64:
+                    raise ValueError(f"{params[index].name} does not fit uint64")
+                converted[index] = int(number) - (2**64 if number >= 2**63 else 0)
+        return function(*converted)
+
+    return call
+
+
+def _is_uint64(param: ir.Var) -> bool:
+    return ir.is_prim_expr(param) and str(param.ty.dtype) == "uint64"
+
+
 def is_pointer(param: ir.Var) -> bool:
     """Tell whether a parameter is a bare address."""
     return not is_buffer_var(param) and (

@@ -18,7 +18,7 @@ from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import ArgumentError
 from tvmtile.ir.alignment import WIDEST
 from tvmtile.jit.adapter import Adapter
-from tvmtile.jit.arguments import is_pointer, strides_of
+from tvmtile.jit.arguments import is_pointer, strides_of, with_signed
 from tvmtile.jit.artifact import Artifact
 from tvmtile.jit.launches import KernelLaunch, MapOf, record
 from tvmtile.jit.placeholders import address_of, placeholder
@@ -40,7 +40,7 @@ class RecordedAdapter(Adapter):
         self._artifact = artifact
         self.kernels, self.sources = dict(artifact.kernels), dict(artifact.sources)
         self.call = self._run_program
-        self._host = tvm.runtime.Executable(artifact.module)[name]
+        self._host = with_signed(tvm.runtime.Executable(artifact.module)[name], params)
         self._names = [f"{name}: {param.name}" for param in params]
         self._pointers = frozenset(i for i, param in enumerate(params) if is_pointer(param))
         self._tensors = frozenset(i for i, param in enumerate(params) if is_buffer_var(param))

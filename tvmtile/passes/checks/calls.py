@@ -132,7 +132,8 @@ def _bytes_at_once(call: ir.Call, buffer: ir.Var) -> int:
 def CheckExtents(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Refuse an extent, a stride or a number that its parameter's dtype does not hold.
 
-    `MakePackedAPI` keeps the low bits of it. Extents that are known are compared in 64 bits.
+    `MakePackedAPI` keeps the low bits of it. Extents that are known are compared in 64 bits. An argument
+    of 64 bits without a sign is given as the int64 of its bits.
     """
     return with_body(func, mutated(func.body, (tirx.Bind, _bound), (tirx.AssertStmt, _compared)))
 
@@ -158,6 +159,8 @@ def _narrowed(value: Any) -> int | None:
     if op_name(read) != "tirx.tvm_struct_get" or str(read.ty.dtype) != "int64":
         return None
     kind = constant(read.args[2])
+    if kind == _ARGUMENT and str(value.ty.dtype) == "uint64":
+        return None
     return kind if kind in (_ARGUMENT, _ELEMENT) else None
 
 
