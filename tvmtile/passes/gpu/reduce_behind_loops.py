@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, buffer_of, indices_of, mapped, mutated, nodes_in, ranges_of
+from tvmtile._tvm import Mutator, buffer_of, indices_of, mapped, mutated, ranges_of
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.effects import Effect, effects_of
 from tvmtile.analysis.linearity import is_linear
@@ -25,7 +25,7 @@ from tvmtile.ir.kernels import (
     without,
 )
 from tvmtile.ir.operands import as_region, constant, dtype_of, extents_of, is_whole, region
-from tvmtile.ir.operators import operator_for, operator_of
+from tvmtile.ir.operators import operator_for, operator_of, operators_in
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, for_loop, mentions, nest, seq
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_fragment
@@ -127,13 +127,7 @@ def _next_group(kernel: tirx.For, tried: set[object]) -> _Group | None:
 
 
 def _reductions_in(stmt: tirx.Stmt) -> list[Any]:
-    return [op for op in map(_reduction, nodes_in(stmt, tirx.Evaluate)) if op is not None]
-
-
-def _reduction(stmt: tirx.Stmt) -> Any:
-    """The reduction that a statement is."""
-    op: Any = operator_of(stmt)
-    return op if op is not None and op.role == "reduction" else None
+    return [op for op in operators_in(stmt) if op.role == "reduction"]
 
 
 def _form(op: Any) -> _Form | None:
@@ -323,9 +317,11 @@ class _GroupRewriter:
 
         def evaluate(node: tirx.Evaluate, _: Mutator) -> tirx.Stmt:
             op = operator_of(node)
-            if _reduction(node) is not None:
+            if op is None or not self._group.mentioned_in(node):
+                return node
+            if op.role == "reduction":
                 return self._partial(op, node)
-            loops = op.as_loops() if op is not None and op.is_tile else None
+            loops = op.as_loops() if op.is_tile else None
             return node if loops is None or not is_parallel(loops) else self._nest(loops) or node
 
         def loop(node: tirx.For, mutator: Mutator) -> tirx.Stmt:
