@@ -788,7 +788,7 @@ def numbers_of_a_call(
     C: int64[11, 32],
     D: float32[2, 32],
 ):
-    """TVM's runtime hands a kernel numbers of 32 and 64 bits, up to 2^63; the grid and a loop depend on some."""
+    """TVM's runtime hands a kernel numbers of 32 and 64 bits; the grid and a loop depend on some."""
     with T.Kernel(c // T.uint8(100), threads=32):
         for i in T.Parallel(32):
             C[0, i] = T.cast(a, "int64")

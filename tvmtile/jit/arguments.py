@@ -101,9 +101,10 @@ def with_signed(function: Callable[..., object], params: Sequence[ir.Var]) -> Ca
         for index in words:
             number = args[index] if index < len(args) else None
             if isinstance(number, Integral):
-                if not 0 <= int(number) < 2**64:
+                bits = int(number)
+                if not 0 <= bits < 2**64:
                     raise ValueError(f"{params[index].name} does not fit uint64")
-                converted[index] = int(number) - (2**64 if number >= 2**63 else 0)
+                converted[index] = bits - (2**64 if bits >= 2**63 else 0)
         return function(*converted)
 
     return call

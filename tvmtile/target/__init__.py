@@ -20,6 +20,7 @@ from tvmtile.target.capabilities import (
     ARCHITECTURES,
     CUDA_MOST_BLOCKS,
     CUDA_NAMED_BARRIERS,
+    HALF_BYTES,
     METAL4_KEY,
     CpuCapability,
     GpuCapability,
@@ -32,6 +33,7 @@ from tvmtile.target.capabilities import (
 __all__ = [
     "CUDA_MOST_BLOCKS",
     "CUDA_NAMED_BARRIERS",
+    "HALF_BYTES",
     "HOW_WRITTEN",
     "TORCH_DEVICES",
     "CpuCapability",

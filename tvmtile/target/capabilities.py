@@ -183,6 +183,9 @@ _MULTIPROCESSORS = {90: 132, 100: 148}
 _ARCH_WITHOUT_GPU = "sm_50"
 """What TVM makes of `Target("cuda")` where there is no GPU."""
 
+HALF_BYTES = ("int4", "uint4")
+"""Integers that no memory holds one by one; GPUs do not compute with them either."""
+
 METAL4_KEY = "metal4"
 """It says what no option of TVM's does: that the GPU is an M5 or later, and runs Metal 4."""
 # Metal Feature Set Tables, family Apple7 on; Metal Shading Language Specification, "Scalar Data Types".
@@ -191,7 +194,7 @@ _METAL = GpuCapability(
     WARP_SIZE,
     MAX_THREADS,
     32 * 1024,
-    lacks=("float64", "int4", "uint4"),
+    lacks=("float64", *HALF_BYTES),
     max_buffers=31,
     vectors=tuple((bits, 4) for bits in (8, 16, 32, 64)),
 )
@@ -235,6 +238,7 @@ def gpu(target: Target | None) -> GpuCapability | None:
         WARP_SIZE,
         MAX_THREADS,
         _CUDA_SHARED_KB[arch.rstrip("af")] * 1024,
+        lacks=HALF_BYTES,
         most_blocks=CUDA_MOST_BLOCKS,
         shared_alignment=128,
         compute_capability=number,

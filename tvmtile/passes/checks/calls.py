@@ -132,8 +132,8 @@ def _bytes_at_once(call: ir.Call, buffer: ir.Var) -> int:
 def CheckExtents(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Refuse an extent, a stride or a number that its parameter's dtype does not hold.
 
-    `MakePackedAPI` keeps the low bits of it. Extents that are known are compared in 64 bits. An argument
-    of 64 bits without a sign is given as the int64 of its bits.
+    `MakePackedAPI` keeps the low bits of it. Extents that are known are compared in 64 bits. A uint64
+    is given as the int64 of its bits.
     """
     return with_body(func, mutated(func.body, (tirx.Bind, _bound), (tirx.AssertStmt, _compared)))
 

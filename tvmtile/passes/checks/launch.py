@@ -32,10 +32,10 @@ from tvmtile.ir.kernels import (
 )
 from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.passes import prim_func_pass
-from tvmtile.ir.scopes import is_cluster_mbarrier, is_mbarrier, is_shared
+from tvmtile.ir.scopes import is_cluster_mbarrier, is_global, is_mbarrier, is_shared
 from tvmtile.ir.spans import location_of
 from tvmtile.passes.memory.shared_memory import lifetimes_in, most_at_once
-from tvmtile.target import GpuCapability, gpu
+from tvmtile.target import HALF_BYTES, GpuCapability, gpu
 
 _SHUFFLES = "tirx.tvm_warp_shuffle"
 
@@ -47,8 +47,9 @@ def CheckLaunch(func: tirx.PrimFunc) -> tirx.PrimFunc:
     The threads of a block are limited on a GPU, and its shared tiles must fit into the memory of a
     block. Two tiles may share memory where one is last used before the other is first used, which is
     what is counted. Threads run in groups (warps, simdgroups), the last of which may be partial; a
-    shuffle then would read lanes that do not exist. Apple's GPUs have no float64. A CPU has none of
-    these limits. The program is not changed.
+    shuffle then would read lanes that do not exist. Apple's GPUs have no float64, and no GPU has
+    integers of 4 bits. A CPU has none of these limits, but no tensors of such integers. The program is
+    not changed.
 
     ```
     with T.Kernel(64, threads=2048) as bx:    # refused for CUDA: a block has at most 1024 threads
@@ -73,13 +74,13 @@ def CheckLaunch(func: tirx.PrimFunc) -> tirx.PrimFunc:
     for construct in _CONSTRUCTS:
         if not construct.is_had(target, capability):
             construct.refuse(func, "a CPU" if capability is None else capability.name)
+    _check_dtypes(func, capability)
     if capability is None:
         return func
     refuse_host_accesses(func, capability)
     for kernel in kernels_of(func):
         _check_blocks(kernel, capability)
         _check_threads(kernel, capability)
-        _check_dtypes(kernel, capability)
         _check_extents(kernel, capability)
         _check_shared_memory(kernel, capability)
     return func
@@ -264,28 +265,41 @@ def _refuse_lanes(
     )
 
 
-def _check_dtypes(kernel: tirx.For, capability: GpuCapability) -> None:
-    for access in effects_of(kernel):
+def _check_dtypes(func: tirx.PrimFunc, capability: GpuCapability | None) -> None:
+    """Refuse what the target can't compute with; on a CPU tensors of which TVM checks no shape."""
+    lacks, name = HALF_BYTES, "a CPU's memory"
+    if capability is not None:
+        lacks, name = capability.lacks, capability.name
+    for access in (access for kernel in kernels_of(func) for access in effects_of(kernel)):
         dtype = str(access.root.ty.dtype)
-        if dtype in capability.lacks:
+        if dtype in lacks and (capability is not None or is_global(access.root)):
             raise UnsupportedDtype(
-                f"{describe(access.root)}: {capability.name} has no {dtype}",
+                f"{describe(access.root)}: {name} has no {dtype}",
                 help=_OTHER_DTYPES[dtype],
                 location=access.location,
             )
-
-    for store in nodes_in(kernel, tirx.BufferStore):
+    if capability is None:
+        return
+    for param in func.params:
+        dtype = str(param.ty.dtype) if ir.is_prim_expr(param) else ""
+        if dtype in lacks:
+            raise UnsupportedDtype(
+                f"{param.name} {dtype}: {name} has no {dtype}",
+                help=f"give a number of {_WIDER[dtype]}",
+            )
+    for store in nodes_in(func.body, tirx.BufferStore):
         for cast in nodes_in(store.value, tirx.Cast):
             dtype = str(cast.ty.dtype)
-            if dtype in capability.lacks:
+            if dtype in lacks:
                 raise UnsupportedDtype(
-                    f"a value is converted to {dtype}, which {capability.name} lacks",
-                    help="compute in float32",
+                    f"a value is converted to {dtype}, which {name} lacks",
+                    help=f"compute in {_WIDER[dtype]}",
                     location=location_of(store),
                 )
 
 
 _BYTES = "hold two of them in a uint8 and decode them in the kernel: `byte & 0xF`, `byte >> 4`"
+_WIDER = {"float64": "float32", "int4": "int32", "uint4": "uint32"}
 _OTHER_DTYPES = {"float64": "use float32 for this tile", "int4": _BYTES, "uint4": _BYTES}
 
 

@@ -227,10 +227,8 @@ def _is_wait_for_launch(call: ir.Call) -> bool:
 
 _WIDE = {
     "bool": "int32",
-    "int4": "int32",
     "int8": "int32",
     "int16": "int32",
-    "uint4": "uint32",
     "uint8": "uint32",
     "uint16": "uint32",
     "uint64": "int64",
