@@ -267,10 +267,10 @@ def _refuse_lanes(
 
 def _check_dtypes(func: tirx.PrimFunc, capability: GpuCapability | None) -> None:
     """Refuse what the target can't compute with; on a CPU tensors of which TVM checks no shape."""
-    lacks, name = HALF_BYTES, "a CPU's memory"
-    if capability is not None:
-        lacks, name = capability.lacks, capability.name
-    for access in (access for kernel in kernels_of(func) for access in effects_of(kernel)):
+    name = "a CPU's memory" if capability is None else capability.name
+    lacks: tuple[str, ...] = HALF_BYTES if capability is None else capability.lacks
+    kernels = list(kernels_of(func))
+    for access in (access for kernel in kernels for access in effects_of(kernel)):
         dtype = str(access.root.ty.dtype)
         if dtype in lacks and (capability is not None or is_global(access.root)):
             raise UnsupportedDtype(
@@ -286,6 +286,7 @@ def _check_dtypes(func: tirx.PrimFunc, capability: GpuCapability | None) -> None
             raise UnsupportedDtype(
                 f"{param.name} {dtype}: {name} has no {dtype}",
                 help=f"give a number of {_WIDER[dtype]}",
+                location=next(filter(None, map(location_of, kernels)), None),
             )
     for store in nodes_in(func.body, tirx.BufferStore):
         for cast in nodes_in(store.value, tirx.Cast):
