@@ -5,10 +5,10 @@ One visitor finds it, for all passes; what a node does is looked for once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from tvm import ir, tirx
 
@@ -19,16 +19,14 @@ from tvmtile.analysis.conflicts.expressions import strides
 from tvmtile.errors import SourceLocation
 from tvmtile.ir.asynchronous import Issue, Product, issued, product_of
 from tvmtile.ir.calls import is_if_then_else, op_name, takes_address
-from tvmtile.ir.kernels import leaves_loop
+from tvmtile.ir.kernels import expressions_of, leaves_loop, statements_of
 from tvmtile.ir.nodes import cached_per_node
 from tvmtile.ir.operands import literal, origin_of
 from tvmtile.ir.operators import TileOp, operator_of
-from tvmtile.ir.rewriting import substitute, variables_of
+from tvmtile.ir.rewriting import variables_of
 from tvmtile.ir.scopes import is_shared
 from tvmtile.ir.spans import location_of
 from tvmtile.ir.threads import Group
-
-N = TypeVar("N", bound=ir.Node)
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,28 +221,14 @@ class Effect:
         return frozenset(loop for loop in self.loops if hash(loop.var) in names)
 
 
-@cached_per_node  # of most statements several passes ask
-def effects_of(node: ir.Node) -> tuple[Effect, ...]:
+@cached_per_node  # of most statements several passes ask, and few are new in each
+def effects_of(node: ir.Expr | tirx.Stmt) -> tuple[Effect, ...]:
     """The effects of a statement or an expression, in program order."""
+    if isinstance(node, tirx.AllocBuffer | tirx.DeclBuffer):
+        return ()
+    if isinstance(node, tirx.Stmt) and statements_of(node):
+        return tuple(_effects_in(node, _Place(Aliases(), (), (), is_certain=True)))
     return _Visitor().of(node)
-
-
-def elements_in(stmt: tirx.Stmt, names: dict[ir.Var, ir.Expr]) -> list[Effect]:
-    """The effects on single elements in a statement, in its order, with names replaced by values."""
-
-    def known(expressions: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
-        return tuple(substitute(each, names) for each in expressions)
-
-    return [
-        replace(
-            each,
-            indices=known(each.indices),
-            value=None if each.value is None else substitute(each.value, names),
-            conditions=known(each.conditions),
-        )
-        for each in effects_of(stmt)
-        if each.indices
-    ]
 
 
 def written_parameters(func: tirx.PrimFunc) -> tuple[int, ...]:
@@ -253,7 +237,54 @@ def written_parameters(func: tirx.PrimFunc) -> tuple[int, ...]:
     return tuple(index for index, param in enumerate(func.params) if param in written)
 
 
-# The visitor -------------------------------------------------------------------------------------
+# Statements --------------------------------------------------------------------------------------
+
+
+class _Place(NamedTuple):
+    """What a statement stands in."""
+
+    aliases: Aliases
+    around: tuple[tirx.For, ...]
+    conditions: tuple[ir.Expr, ...]
+    is_certain: bool
+
+    def holds(self, effect: Effect) -> Effect:
+        """The effect of an expression or a single statement in it."""
+        root = self.aliases.root(effect.buffer)
+        if root is effect.buffer and not (self.around or self.conditions) and self.is_certain:
+            return effect
+        return replace(
+            effect,
+            root=root,
+            around=self.around,
+            conditions=(*self.conditions, *effect.conditions),
+            is_certain=self.is_certain and effect.is_certain,
+        )
+
+
+def _effects_in(stmt: tirx.Stmt, place: _Place) -> Iterator[Effect]:
+    children = statements_of(stmt)
+    for expression in expressions_of(stmt):
+        yield from map(place.holds, effects_of(expression))
+    if type(stmt) is tirx.DeclBuffer:
+        place.aliases.add(stmt)
+    elif not children:
+        yield from map(place.holds, effects_of(stmt))
+    elif isinstance(stmt, tirx.For):
+        is_certain = place.is_certain and not leaves_loop(stmt.body)
+        inside = place._replace(around=(*place.around, stmt), is_certain=is_certain)
+        yield from _effects_in(stmt.body, inside)
+    elif isinstance(stmt, tirx.While):
+        yield from _effects_in(stmt.body, place._replace(is_certain=False))
+    elif isinstance(stmt, tirx.IfThenElse):
+        for case, holds in zip(children, (stmt.condition, tirx.Not(stmt.condition)), strict=False):
+            yield from _effects_in(case, place._replace(conditions=(*place.conditions, holds)))
+    else:
+        for child in children:
+            yield from _effects_in(child, place)
+
+
+# Expressions and single statements ---------------------------------------------------------------
 
 
 class _Visitor:
@@ -264,8 +295,6 @@ class _Visitor:
 
     def __init__(self) -> None:
         self._found: list[Effect] = []
-        self._aliases = Aliases()
-        self._around: tuple[tirx.For, ...] = ()
         self._conditions: tuple[ir.Expr, ...] = ()
         self._is_certain = True
         self._nodes: tuple[ir.Node, ...] = ()
@@ -279,12 +308,7 @@ class _Visitor:
             (tirx.BufferStore, self._store),
             (ir.TensorLoad, self._load),
             (ir.Call, self._call),
-            (tirx.For, self._loop),
-            (tirx.While, self._uncertain),
-            (tirx.IfThenElse, self._branch),
             (tirx.Select, self._select),
-            (tirx.AllocBuffer, lambda allocation, _: allocation),
-            (tirx.DeclBuffer, self._view),
         )
         return tuple(self._found)
 
@@ -300,11 +324,11 @@ class _Visitor:
         self._found.append(
             Effect(
                 buffer,
-                self._aliases.root(buffer),
+                buffer,
                 None if indices is None else tuple(indices),
                 block,
                 writes,
-                self._around,
+                (),
                 self._conditions,
                 self._is_certain,
                 self._nodes,
@@ -312,45 +336,19 @@ class _Visitor:
             )
         )
 
-    # Statements --------------------------------------------------------------------------------
-
-    def _loop(self, loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
-        outer, self._around = self._around, (*self._around, loop)
-        if leaves_loop(loop.body):
-            self._uncertain(loop, mutator)
-        else:
-            mutator.default_mutate(loop)
-        self._around = outer
-        return loop
-
-    def _uncertain(self, node: N, mutator: Mutator) -> N:
-        outer, self._is_certain = self._is_certain, False
-        mutator.default_mutate(node)
-        self._is_certain = outer
-        return node
-
-    def _branch(self, branch: tirx.IfThenElse, mutator: Mutator) -> tirx.Stmt:
-        self._cases(mutator, branch.condition, branch.then_case, branch.else_case)
-        return branch
-
     def _select(self, node: tirx.Select, mutator: Mutator) -> ir.Expr:
         self._cases(mutator, node.condition, node.true_value, node.false_value)
         return node
 
     def _cases(
-        self, mutator: Mutator, condition: ir.Expr, then: ir.Node, otherwise: ir.Node | None
+        self, mutator: Mutator, condition: ir.Expr, then: ir.Expr, otherwise: ir.Expr
     ) -> None:
         mutator.mutate(condition)
         outer = self._conditions
         for case, holds in ((then, condition), (otherwise, tirx.Not(condition))):
             self._conditions = (*outer, holds)
-            if case is not None:
-                mutator.mutate(case)
+            mutator.mutate(case)
         self._conditions = outer
-
-    def _view(self, declaration: tirx.DeclBuffer, _: Mutator) -> tirx.Stmt:
-        self._aliases.add(declaration)
-        return declaration
 
     def _store(self, store: tirx.BufferStore, mutator: Mutator) -> tirx.Stmt:
         outer, self._nodes = self._nodes, (*self._nodes, store)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -9,7 +10,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, mutated
-from tvmtile.analysis.effects import Effect, elements_in
+from tvmtile.analysis.effects import Effect, effects_of
 from tvmtile.analysis.kernel_info import let_values
 from tvmtile.ir.kernels import is_parallel
 from tvmtile.ir.operands import constant
@@ -73,3 +74,21 @@ def nests_in(statement: tirx.Stmt) -> list[Nest]:
 
     mutated(statement, (tirx.For, visit))
     return found
+
+
+def elements_in(stmt: tirx.Stmt, names: dict[ir.Var, ir.Expr]) -> list[Effect]:
+    """The effects on single elements in a statement, in its order, with names replaced by values."""
+
+    def known(expressions: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
+        return tuple(substitute(each, names) for each in expressions)
+
+    return [
+        replace(
+            each,
+            indices=known(each.indices),
+            value=None if each.value is None else substitute(each.value, names),
+            conditions=known(each.conditions),
+        )
+        for each in effects_of(stmt)
+        if each.indices
+    ]

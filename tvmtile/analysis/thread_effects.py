@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -14,9 +14,9 @@ from tvmtile._tvm import buffer_of, indices_of, is_buffer_var, walk
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.effects import Effect, Loop, MbarrierElement, effects_of
 from tvmtile.ir.annotations import ORDER_OF_STORES
-from tvmtile.ir.kernels import statements_of
+from tvmtile.ir.kernels import expressions_of, statements_of
 from tvmtile.ir.operands import literal
-from tvmtile.ir.rewriting import contains, reads_no_memory, substitute
+from tvmtile.ir.rewriting import reads_no_memory, substitute
 from tvmtile.ir.scopes import is_global, is_private, is_shared
 
 
@@ -54,11 +54,10 @@ class Effects:
         self._bound: Counter[ir.Var] = Counter()
         self._values: dict[ir.Var, ir.Expr] = {}
         walk(body, (tirx.Bind, self._note_value), (tirx.For, self._note_order), order="pre")
-        self._known: dict[int, tuple[Any, list[Effect]]] = {}
         self._resolutions: dict[int, tuple[Any, Any]] = {}
         self._ordered: dict[int, bool] = {}
         self._present: dict[int, tuple[tirx.Stmt, bool]] = {}
-        effects = [effect for part in _parts(body) for effect in self._effects_in(part)]
+        effects = [effect for effect in effects_of(body) if not is_private(effect.buffer)]
         self.written = {effect.buffer for effect in effects if effect.writes}
         self.exchanged = self._exchanged(effects)
         self.device_memory = self.exchanged | self._stored_in_two_places(effects)
@@ -147,29 +146,20 @@ class Effects:
         """
         return [
             self._effect(effect, node, loops, conditions, region)
-            for effect in self._effects_in(node)
+            for effect in effects_of(node)
             if self._is_ordered(effect.buffer)
         ]
-
-    def _effects_in(self, node: ir.Node) -> list[Effect]:
-        """The effects of a part of the body, which is looked at once, but on the arrays of a thread."""
-        if hash(node) not in self._known:
-            found = effects_of(node) if contains(node, ir.Var, _is_seen_by_others) else ()
-            self._known[hash(node)] = node, [each for each in found if not is_private(each.buffer)]
-        return self._known[hash(node)][1]
 
     def are_in(self, stmt: tirx.Stmt) -> bool:
         """Tell whether a statement accesses memory that barriers order, or calls anything."""
         known = self._present.get(hash(stmt))
         if known is None:
             children = statements_of(stmt)
-            effects = (
-                effect for part in _own_parts(stmt, children) for effect in self._effects_in(part)
-            )
+            own = expressions_of(stmt) if children else [stmt]
             are_in = (
                 type(stmt) is tirx.Evaluate
                 or any(map(self.are_in, children))
-                or any(self._is_ordered(effect.buffer) for effect in effects)
+                or any(self._is_ordered(each.buffer) for part in own for each in effects_of(part))
             )
             known = self._present[hash(stmt)] = stmt, are_in
         return known[1]
@@ -229,25 +219,3 @@ class Effects:
 def ordered_by(loop: tirx.For) -> frozenset[str]:
     """The tensors that the iterations of a loop store to one after the other; see OrderIterations."""
     return frozenset(map(str, loop.annotations.get(ORDER_OF_STORES, ())))
-
-
-def _is_seen_by_others(var: ir.Var) -> bool:
-    """Tell whether a variable is a buffer that other threads access too."""
-    return is_buffer_var(var) and not is_private(var)
-
-
-def _parts(stmt: tirx.Stmt) -> Iterator[Any]:
-    """The expressions of loops and branches, and the statements that hold no others."""
-    children = statements_of(stmt)
-    for child in children:
-        yield from _parts(child)
-    yield from _own_parts(stmt, children)
-
-
-def _own_parts(stmt: tirx.Stmt, children: list[tirx.Stmt]) -> Iterator[Any]:
-    """What a statement holds beside other statements; itself, if it holds none."""
-    if not children:
-        yield stmt
-        return
-    expressions = (getattr(stmt, name, None) for name in ("min", "extent", "condition", "value"))
-    yield from (each for each in expressions if each is not None)

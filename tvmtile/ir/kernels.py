@@ -263,6 +263,20 @@ def statements_of(stmt: tirx.Stmt) -> list[tirx.Stmt]:
     return [] if children is None else children(stmt)
 
 
+_EXPRESSIONS: dict[type, Callable[[Any], list[ir.Expr]]] = {
+    tirx.IfThenElse: lambda stmt: [stmt.condition],
+    tirx.For: lambda stmt: [stmt.min, stmt.extent],
+    tirx.While: lambda stmt: [stmt.condition],
+    tirx.AttrStmt: lambda stmt: [stmt.value],
+}
+
+
+def expressions_of(stmt: tirx.Stmt) -> list[ir.Expr]:
+    """The expressions that a statement with others inside computes itself."""
+    expressions = _EXPRESSIONS.get(type(stmt))
+    return [] if expressions is None else expressions(stmt)
+
+
 def flattened(stmt: tirx.Stmt) -> Iterator[tirx.Stmt]:
     """The statements of a sequence, those of the sequences in it included."""
     if type(stmt) is not tirx.SeqStmt:
