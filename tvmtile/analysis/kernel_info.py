@@ -1,32 +1,91 @@
-"""What is known of a kernel."""
+"""What passes ask of a kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import nodes_in
-from tvmtile.ir.rewriting import variables_of
+from tvmtile._tvm import buffer_of, nodes_in
+from tvmtile.analysis.aliases import Aliases
+from tvmtile.analysis.effects import Effect, effects_of
+from tvmtile.ir.kernels import Launch
+from tvmtile.ir.nodes import cached_per_node
+from tvmtile.ir.rewriting import contains, substitute, variables_of
 
 
-def let_values(stmt: tirx.Stmt) -> dict[ir.Var, ir.Expr]:
-    """What `T.let` and assignments bind names to, in a statement."""
-    return {bind.var: bind.value for bind in nodes_in(stmt, tirx.Bind, order="pre")}
+class KernelInfo(Aliases):
+    """What is known of a kernel, or of what a block of it does.
+
+    Attributes
+    ----------
+    launch : Launch
+        Its loops over blocks and threads, and what is in them.
+    threads : set of Var
+        The indices of its threads.
+    effects : tuple of Effect
+        What it does to memory, in program order.
+    """
+
+    def __init__(self, kernel: tirx.Stmt) -> None:
+        super().__init__(kernel)
+        self.launch = Launch(kernel)
+        self.threads = {loop.loop_var for loop in self.launch.threads}
+        self.effects = effects_of(kernel)
+
+    @cached_property
+    def allocated(self) -> dict[ir.Var, tirx.AllocBuffer]:
+        """The buffers that it allocates."""
+        nodes = nodes_in(self.launch.body, tirx.AllocBuffer)
+        return {buffer_of(node): node for node in nodes}
+
+    @cached_property
+    def values(self) -> dict[ir.Var, ir.Expr]:
+        """What the names that it binds stand for."""
+        return let_values(self.launch.body)
+
+    @cached_property
+    def written(self) -> set[ir.Var]:
+        """The buffers that it writes, by whichever of their names."""
+        return {effect.root for effect in self.effects if effect.writes}
+
+    @cached_property
+    def names_threads(self) -> bool:
+        """It uses the index of a thread: it says what each thread does, not what a block does."""
+        return contains(self.launch.body, ir.Var, self.threads.__contains__)
+
+    def effects_on(self, buffer: ir.Var) -> list[Effect]:
+        """What it does to a buffer that is no view, by whichever of its names."""
+        return [effect for effect in self.effects if effect.root.same_as(buffer)]
+
+    def escapes(self, buffer: ir.Var) -> bool:
+        """Tell whether a buffer, or its address, is handed to something as a whole."""
+        return any(effect.is_whole for effect in self.effects_on(buffer))
+
+    def behind(self, expressions: Iterable[ir.Expr] | None) -> set[ir.Var]:
+        """What expressions depend on, through names too: variables, and buffers that are read."""
+        used = {var for each in expressions or () for var in variables_of(each)}
+        names = used & self.values.keys()
+        return (used - names).union(*(variables_of(self.values[name]) for name in names))
 
 
-def uses(indices: tuple[ir.Expr, ...], variable: ir.Var, names: dict[ir.Var, ir.Expr]) -> bool:
-    """Tell whether an index depends on a variable, directly or through names bound to it."""
-    return any(map(variable.same_as, transitive_variables(indices, names)))
+info_of = cached_per_node(KernelInfo)
 
 
-def transitive_variables(
-    indices: tuple[ir.Expr, ...], names: dict[ir.Var, ir.Expr]
-) -> Iterator[ir.Var]:
-    """What indices depend on, through names bound to it: variables, and buffers that are read."""
-    for index in indices:
-        for var in variables_of(index):
-            if var in names:
-                yield from transitive_variables((names[var],), names)
-            else:
-                yield var
+def let_values(
+    stmt: tirx.Stmt,
+    known: Mapping[ir.Var, Any] = MappingProxyType({}),
+    wanted: Callable[[ir.Expr], bool] = lambda _: True,
+) -> dict[ir.Var, Any]:
+    """What names stand for that `T.let` and assignments in a statement bind, without such names.
+
+    `known` are values of others, and `wanted` tells which values may stand for their names.
+    """
+    values = dict(known)
+    for bind in nodes_in(stmt, tirx.Bind, order="pre"):
+        if wanted(bind.value):
+            values[bind.var] = substitute(bind.value, values)
+    return values

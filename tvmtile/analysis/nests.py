@@ -52,9 +52,7 @@ class Nest:
 
         Names that it binds are replaced by their values.
         """
-        names: dict[ir.Var, ir.Expr] = {}
-        for name, value in let_values(self.body).items():
-            names[name] = substitute(value, names)
+        names = let_values(self.body)
         found: dict[Any, Effect] = {}
         for access in sorted(elements_in(self.body, names), key=lambda access: not access.writes):
             place = tvm_ffi.StructuralKey(access.indices)

@@ -53,11 +53,8 @@ def counts_of(program: tirx.PrimFunc, extents: Mapping[ir.Var, int] | None = Non
 class _Count:
     def __init__(self, program: tirx.PrimFunc, extents: Mapping[ir.Var, int]) -> None:
         self._accesses = effects_of(program.body)
-        self._values: dict[ir.Var, Any] = {
-            var: tirx.const(value, str(var.ty.dtype)) for var, value in extents.items()
-        }
-        for name, value in let_values(program.body).items():
-            self._values[name] = substitute(value, self._values)
+        known = {var: tirx.const(value, str(var.ty.dtype)) for var, value in extents.items()}
+        self._values = let_values(program.body, known)
 
     def of_all(self) -> Counts:
         products: Counter[str] = Counter()

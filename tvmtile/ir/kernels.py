@@ -101,7 +101,7 @@ class Launch:
         What a block does.
     """
 
-    def __init__(self, loop: tirx.For) -> None:
+    def __init__(self, loop: tirx.Stmt) -> None:
         self.blocks: list[tirx.For] = []
         self.threads: list[tirx.For] = []
         node: Any = loop

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import ir, tirx
 
 from tvmtile._tvm import buffer_of, ranges_of
-from tvmtile.analysis.effects import effects_of
+from tvmtile.analysis.kernel_info import info_of
 from tvmtile.ir.asynchronous import BULK_STORE, wait
 from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.operators import operators_in
@@ -24,7 +24,7 @@ def _fits(op: Copy, context: LoweringContext) -> None:
     if is_shared(src) == is_shared(dst) or "global" not in scopes:
         raise Decline("it does not copy between global and shared memory")
     body, tensor = context.launch.body, scopes["global"]
-    others = [a for a in effects_of(body) if a.root.same_as(tensor)]
+    others = info_of(body).effects_on(tensor)
     if tensor.same_as(src) and any(access.writes for access in others):
         raise Decline(f"the kernel writes {describe(tensor)}")
     if tensor.same_as(dst) and any(access.reads for access in others):

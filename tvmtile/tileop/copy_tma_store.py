@@ -17,7 +17,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import buffer_of, is_buffer_var, ranges_of
 from tvmtile.analysis.effects import Effect
-from tvmtile.analysis.kernel_info import let_values, transitive_variables
+from tvmtile.analysis.kernel_info import info_of
 from tvmtile.ir.annotations import BLOCKS_ANNOTATION
 from tvmtile.ir.asynchronous import BULK_STORE, wait
 from tvmtile.ir.operands import as_region, bits_of, describe, dtype_of, is_whole, region
@@ -153,8 +153,7 @@ def _moves(part: Sequence[ir.Range], use: Effect, context: LoweringContext) -> b
     Another warpgroup may have stored some of that before. Iterations that do the work of other blocks
     store apart from each other.
     """
-    names = let_values(context.launch.body)
-    behind = set(transitive_variables(tuple(r.min for r in part), names))
+    behind = info_of(context.launch.body).behind(r.min for r in part)
     changes = {loop.loop_var for loop in use.around if BLOCKS_ANNOTATION not in loop.annotations}
     return any(var in changes or (is_buffer_var(var) and not is_global(var)) for var in behind)
 

@@ -9,8 +9,8 @@ from tvm import ir, tirx
 from tvm_ffi import structural_equal
 
 from tvmtile._tvm import buffer_of, walk
-from tvmtile.analysis.aliases import Aliases
-from tvmtile.analysis.effects import Effect, effects_of
+from tvmtile.analysis.effects import Effect
+from tvmtile.analysis.kernel_info import info_of
 from tvmtile.ir.asynchronous import BULK_STORE, wait
 from tvmtile.ir.operands import bits_of, static_shape
 from tvmtile.ir.operators import TileOp, operator_of
@@ -40,9 +40,8 @@ def swizzled_tile(op: TileOp, shape: Sequence[int], dtype: str, context: Lowerin
 
 def uses_of(tensor: ir.Var, context: LoweringContext) -> list[Effect]:
     """What the kernel does with a tensor, which stores from shared memory do not wait for."""
-    body = context.launch.body
-    root = Aliases(body).root(tensor)
-    return [access for access in effects_of(body) if access.root.same_as(root)]
+    info = info_of(context.launch.body)
+    return info.effects_on(info.root(tensor))
 
 
 def allocated(tile: ir.Var, context: LoweringContext) -> ir.Var | None:

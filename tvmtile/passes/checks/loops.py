@@ -134,10 +134,7 @@ class _Nests(ScopedRewriter):
         threads = [thread.loop_var for thread in launch.threads]
         self._variance = ThreadVariance(launch.body, threads)
         self._threads = launch.num_threads
-        values = let_values(kernel)
-        self._names = {name: value for name, value in values.items() if _is_arithmetic(value)}
-        for name, value in list(self._names.items()):
-            self._names[name] = substitute(value, self._names)
+        self._names = let_values(kernel, wanted=_is_arithmetic)
         self._aliased |= Aliases(launch.body).aliased
 
     def visit_if(self, branch: tirx.IfThenElse) -> tirx.Stmt:

@@ -10,8 +10,8 @@ from typing import Any
 from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import Mutator, buffer_of, indices_of, mutated, nodes_in
-from tvmtile.analysis.effects import Effect, effects_of
-from tvmtile.analysis.kernel_info import let_values, uses
+from tvmtile.analysis.effects import Effect
+from tvmtile.analysis.kernel_info import KernelInfo, info_of
 from tvmtile.errors import InvalidOperand, NestingError, OutOfBounds, SourceLocation, warn
 from tvmtile.ir.calls import is_if_then_else, takes_address
 from tvmtile.ir.kernels import binds_thread, is_loop_exit, is_parallel, kernels_of
@@ -71,29 +71,26 @@ def CheckTiles(func: tirx.PrimFunc) -> tirx.PrimFunc:
     OutOfBounds
         For an element outside of its tile.
     """
-    kernels = list(kernels_of(func))
-    names = [let_values(kernel) for kernel in kernels]
-    for kernel, values in zip(kernels, names, strict=True):
-        _check_locals(kernel, values)
-    for kernel, values in zip(kernels, names, strict=True):
-        _check_fragments(kernel, values)
+    kernels = list(map(info_of, kernels_of(func)))
+    for check in (_check_locals, _check_fragments):
+        for kernel in kernels:
+            check(kernel)
     _Bounds().check(func.body)
-    for kernel in kernels:
-        _check_reducers(kernel)
-    for kernel in kernels:
-        _check_values(kernel)
+    for check in (_check_reducers, _check_values):
+        for kernel in kernels:
+            check(kernel)
     return func
 
 
 # Which threads have an element -------------------------------------------------------------------
 
 
-def _check_locals(kernel: tirx.For, names: dict[ir.Var, ir.Expr]) -> None:
-    for access in effects_of(kernel):
+def _check_locals(kernel: KernelInfo) -> None:
+    for access in kernel.effects:
         if access.root.ty.storage_scope != "local":
             continue
         for loop in access.around:
-            if is_parallel(loop) and uses(access.indices or (), loop.loop_var, names):
+            if is_parallel(loop) and loop.loop_var in kernel.behind(access.indices):
                 raise InvalidOperand(
                     f"{loop.loop_var.name!r} of T.Parallel indexes {describe(access.root)}, of "
                     "which every thread has one for itself",
@@ -102,12 +99,12 @@ def _check_locals(kernel: tirx.For, names: dict[ir.Var, ir.Expr]) -> None:
                 )
 
 
-def _check_fragments(kernel: tirx.For, names: dict[ir.Var, ir.Expr]) -> None:
-    accesses = effects_of(kernel)
-    spread = {access.root for access in accesses if _spreads(access, names)}
-    spread -= {buffer for op in operators_in(kernel) for buffer in op.fixed_layouts()}
+def _check_fragments(kernel: KernelInfo) -> None:
+    accesses = kernel.effects
+    spread = {access.root for access in accesses if _spreads(access, kernel)}
+    spread -= {buffer for op in operators_in(kernel.launch.body) for buffer in op.fixed_layouts()}
     for access in accesses:
-        loop = _serial_index(access, names) if access.root in spread else None
+        loop = _serial_index(access, kernel) if access.root in spread else None
         if loop is not None:
             raise NestingError(
                 f"the serial loop over {loop.loop_var.name!r} visits elements of the fragment "
@@ -117,7 +114,7 @@ def _check_fragments(kernel: tirx.For, names: dict[ir.Var, ir.Expr]) -> None:
             )
 
 
-def _spreads(access: Effect, names: dict[ir.Var, ir.Expr]) -> bool:
+def _spreads(access: Effect, kernel: KernelInfo) -> bool:
     if access.root.ty.storage_scope != FRAGMENT_SCOPE:
         return False
     op = access.operator
@@ -125,16 +122,16 @@ def _spreads(access: Effect, names: dict[ir.Var, ir.Expr]) -> bool:
         return access.writes and (access.is_update or op.is_product)
     extents = [constant(extent) or math.inf for extent in access.root.ty.shape]
     return math.prod(extents) > _MOST_HELD_WHOLE and any(
-        is_parallel(loop) and uses(access.indices or (), loop.loop_var, names)
+        is_parallel(loop) and loop.loop_var in kernel.behind(access.indices)
         for loop in access.around
     )
 
 
-def _serial_index(access: Effect, names: dict[ir.Var, ir.Expr]) -> tirx.For | None:
+def _serial_index(access: Effect, kernel: KernelInfo) -> tirx.For | None:
     """The serial loop whose variable is in the indices of an element; None in T.Parallel."""
     if any(is_parallel(loop) for loop in access.around):
         return None
-    used = [loop for loop in access.around if uses(access.indices or (), loop.loop_var, names)]
+    used = [loop for loop in access.around if loop.loop_var in kernel.behind(access.indices)]
     if any(binds_thread(loop) for loop in used):
         return None  # written by thread index: the user decides who holds what
     return next((loop for loop in used if loop.thread_binding is None), None)
@@ -258,11 +255,11 @@ class _Total:
     """Where."""
 
 
-def _check_reducers(kernel: tirx.For) -> None:
+def _check_reducers(kernel: KernelInfo) -> None:
     totals: dict[ir.Var, _Total] = {}
     reducers: dict[ir.Var, None] = {}
     before: Any = None
-    for access in effects_of(kernel):
+    for access in kernel.effects:
         total = totals.setdefault(access.root, _Total())
         if not _is_of_reducer(access):
             _ordinary(access, total)
@@ -339,10 +336,9 @@ def _misuse(access: Effect, problem: str, remedy: str) -> InvalidOperand:
 # Values ------------------------------------------------------------------------------------------
 
 
-def _check_values(kernel: tirx.For) -> None:
+def _check_values(kernel: KernelInfo) -> None:
     """Warn of tiles that are accumulated into, or read, and have no value."""
-    allocated = {buffer_of(each) for each in nodes_in(kernel, tirx.AllocBuffer)}
-    accesses = [each for each in effects_of(kernel) if each.root in allocated]
+    accesses = [each for each in kernel.effects if each.root in kernel.allocated]
     written: set[ir.Var] = set()
     for access in accesses:
         if access.writes and access.root not in written:
@@ -350,7 +346,7 @@ def _check_values(kernel: tirx.For) -> None:
                 _warn_of_accumulation(access)
             written.add(access.root)
     # A call may write the elements that it gets, as reductions over threads do.
-    calls = filter(has_effect, nodes_in(kernel, ir.Call))
+    calls = filter(has_effect, nodes_in(kernel.launch.body, ir.Call))
     given = (each for call in calls for each in call.args if isinstance(each, ir.TensorLoad))
     written |= {buffer_of(load) for load in given}
     for access in accesses:

@@ -8,8 +8,7 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, buffer_of, mapped, mutated, ranges_of
-from tvmtile.analysis.effects import Effect, effects_of
-from tvmtile.analysis.kernel_info import let_values
+from tvmtile.analysis.kernel_info import info_of
 from tvmtile.ir.extents import linear_in
 from tvmtile.ir.kernels import Launch, leaves_loop, target_of, with_kernels
 from tvmtile.ir.operands import constant, is_whole, region
@@ -56,8 +55,7 @@ class _InPlace:
         self._kernel = kernel
         self._context = context
         self._blocks = [b for b in Launch(kernel).blocks if constant(b.extent) != 1]
-        self._accesses = effects_of(kernel)
-        self._names = let_values(kernel)
+        self._info = info_of(kernel)
 
     def apply(self) -> tirx.For:
         return mutated(self._kernel, (tirx.SeqStmt, self._sequence))
@@ -88,12 +86,9 @@ class _InPlace:
         result = mapped(seq(kept), (tirx.Evaluate, moved))
         return node if mentions(result, tile) else result
 
-    def _uses(self, tile: ir.Var) -> list[Effect]:
-        return [access for access in self._accesses if access.root.same_as(tile)]
-
     def _goal(self, node: tirx.SeqStmt, tile: ir.Var, ends: tuple[Any, Any]) -> Any:
         """The region that the tile is copied to, if its sums may be kept there."""
-        *others, last = self._uses(tile)
+        *others, last = self._info.effects_on(tile)
         source, goal = ends[0], self._without_names(ends[1])
         operators = [use.operator for use in others if use.operator is not None]
         if last.operator is None or last.operator.copied() is None:
@@ -111,7 +106,7 @@ class _InPlace:
     def _is_free(self, goal: ir.TensorRegion, source: Any, node: tirx.SeqStmt) -> bool:
         """Tell whether a block has a region for itself, which is known where its tile begins."""
         buffer = buffer_of(goal)
-        if not is_global(buffer) or len(self._uses(buffer)) != 1:
+        if not is_global(buffer) or len(self._info.effects_on(buffer)) != 1:
             return False
         shape = [constant(r.extent) for r in ranges_of(source)]
         outer = [1] * (len(ranges_of(goal)) - len(shape))
@@ -126,9 +121,7 @@ class _InPlace:
 
     def _without_names(self, goal: ir.TensorRegion) -> ir.TensorRegion:
         """The region by what names stand for, which may be bound behind the tile's allocation."""
-        origin = [r.min for r in ranges_of(goal)]
-        while any(variable in self._names for each in origin for variable in variables_of(each)):
-            origin = [substitute(each, self._names) for each in origin]
+        origin = [substitute(r.min, self._info.values) for r in ranges_of(goal)]
         return region(buffer_of(goal), origin, [r.extent for r in ranges_of(goal)])
 
     def _is_inside(self, goal: ir.TensorRegion) -> bool:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from tvm import ir, tirx
+from tvm import tirx
 from tvm.target import Target
 
 from tvmtile._tvm import Mutator, mutated
+from tvmtile.analysis.kernel_info import info_of
 from tvmtile.analysis.uniformity import VarianceOfGroups
-from tvmtile.ir.kernels import Launch, is_kernel, is_parallel
+from tvmtile.ir.kernels import is_kernel, is_parallel
 from tvmtile.ir.operands import constant
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import contains, replace_loop
+from tvmtile.ir.rewriting import replace_loop
 from tvmtile.ir.scopes import is_private
 from tvmtile.ir.spans import location_of
 from tvmtile.ir.threads import GroupRewriter
@@ -41,10 +42,8 @@ class _Expand(GroupRewriter):
     def enter_loop(self, loop: tirx.For) -> None:
         super().enter_loop(loop)
         if is_kernel(loop):
-            launch = Launch(loop)
-            threads = {axis.loop_var for axis in launch.threads}
-            names_threads = contains(launch.body, ir.Var, threads.__contains__)
-            self._variance = VarianceOfGroups(launch) if names_threads else None
+            info = info_of(loop)
+            self._variance = VarianceOfGroups(info.launch) if info.names_threads else None
 
     def visit_evaluate(self, node: tirx.Evaluate) -> tirx.Stmt:
         op = operator_of(node)

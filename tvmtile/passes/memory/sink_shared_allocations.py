@@ -6,12 +6,13 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, buffer_of, mutated
 from tvmtile.analysis.effects import Effect
+from tvmtile.analysis.kernel_info import KernelInfo, info_of
 from tvmtile.ir.kernels import Launch, flattened, target_of, with_kernels
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import replace_loop, seq
 from tvmtile.ir.scopes import is_shared
 from tvmtile.passes.memory.shared_memory import all_bytes
-from tvmtile.passes.tile.schedule.body import Coverage, KernelTiles, Obstacle, body_of
+from tvmtile.passes.tile.schedule.body import Coverage, Obstacle, body_of
 from tvmtile.target import gpu
 
 
@@ -29,7 +30,7 @@ def SinkSharedAllocations(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return func
 
     def move(kernel: tirx.For) -> tirx.For:
-        tiles = KernelTiles(kernel)
+        tiles = info_of(kernel)
         fits = all_bytes(kernel, capability) <= capability.shared_memory
         return kernel if fits else _Allocations(kernel, tiles).moved()
 
@@ -39,7 +40,7 @@ def SinkSharedAllocations(func: tirx.PrimFunc) -> tirx.PrimFunc:
 class _Allocations:
     """The allocations of a kernel that move into a loop."""
 
-    def __init__(self, kernel: tirx.For, tiles: KernelTiles) -> None:
+    def __init__(self, kernel: tirx.For, tiles: KernelInfo) -> None:
         self._kernel = kernel
         self._tiles = tiles
         self._into: dict[ir.Var, list[tirx.AllocBuffer]] = {}
@@ -61,7 +62,7 @@ class _Allocations:
         """The outermost loop around all uses of a tile in which it holds an iteration's own values."""
         if self._tiles.views_of(buffer) or self._tiles.escapes(buffer):
             return None
-        uses = [access for access in self._tiles.accesses if access.root.same_as(buffer)]
+        uses = [access for access in self._tiles.effects if access.root.same_as(buffer)]
         for loop in _common_loops(uses):
             if self._holds_own_values(loop, buffer):
                 return loop

@@ -7,8 +7,8 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, buffer_of, mapped, mutated, nodes_in, ranges_of
-from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.effects import effects_of
+from tvmtile.analysis.kernel_info import info_of
 from tvmtile.ir.annotations import STAGE_ANNOTATION, STAGES_ANNOTATION
 from tvmtile.ir.kernels import Launch, target_of, with_kernels
 from tvmtile.ir.operands import constant, is_whole
@@ -48,9 +48,7 @@ class _Direct:
         self._kernel = kernel
         self._context = context
         self._regions = Regions()
-        self._accesses = effects_of(kernel)
-        self._root = Aliases(kernel).root
-        self._written = {access.root for access in self._accesses if access.writes}
+        self._info = info_of(kernel)
         self._written_by_plan = _written_in_planned_loops(kernel)
         self._left_out: set[ir.Var] = set()
 
@@ -125,7 +123,7 @@ class _Direct:
             return None
         source, tile = ends
         from_global = is_global(buffer_of(source))
-        is_written = self._root(buffer_of(source)) in self._written
+        is_written = self._info.root(buffer_of(source)) in self._info.written
         if not from_global or not is_shared(buffer_of(tile)) or is_written:
             return None
         shape = [constant(extent) for extent in buffer_of(tile).ty.shape]
@@ -146,7 +144,7 @@ class _Direct:
         self, tile: ir.Var, following: list[tirx.Stmt]
     ) -> tuple[int, tirx.Evaluate] | None:
         """The statement, among those that follow, which alone uses a tile besides its copy."""
-        if sum(access.root.same_as(tile) for access in self._accesses) != 2:
+        if len(self._info.effects_on(tile)) != 2:
             return None
         for number, statement in enumerate(following):
             if not isinstance(statement, tirx.Evaluate):

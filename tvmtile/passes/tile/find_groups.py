@@ -9,6 +9,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, mapped, mutated
 from tvmtile.analysis.active_threads import ActiveThreads, Condition, Threads
+from tvmtile.analysis.kernel_info import info_of
 from tvmtile.analysis.uniformity import ThreadVariance, VarianceOfGroups, check_alone
 from tvmtile.errors import NestingError
 from tvmtile.ir.annotations import ARRIVE_COUNT, BARRIER_ID, OWN_BARRIERS
@@ -23,7 +24,7 @@ from tvmtile.ir.calls import op_name
 from tvmtile.ir.kernels import Launch, is_parallel, with_kernels, with_launch_body
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import contains, seq
+from tvmtile.ir.rewriting import seq
 from tvmtile.ir.spans import first_location
 from tvmtile.ir.threads import WARP_SIZE, Group, group_region
 
@@ -51,8 +52,7 @@ def FindGroups(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     def find(kernel: tirx.For) -> tirx.For:
         launch = Launch(kernel)
-        threads = {loop.loop_var for loop in launch.threads}
-        if launch.num_threads == 1 or not contains(launch.body, ir.Var, threads.__contains__):
+        if launch.num_threads == 1 or not info_of(kernel).names_threads:
             return kernel  # RunScalarEffectsOnce has seen to it that all threads go the same way
         found = with_launch_body(kernel, _GroupFinder(launch).regions())
         return with_launch_body(found, _Workers(Launch(found), own_barriers=own_barriers).checked())

@@ -5,14 +5,13 @@ from __future__ import annotations
 from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var, mapped, nodes_in
-from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.effects import Effect, effects_of
-from tvmtile.analysis.kernel_info import let_values, transitive_variables
+from tvmtile.analysis.kernel_info import KernelInfo, info_of
 from tvmtile.ir.annotations import BLOCKS_ANNOTATION, ORDER_OF_STORES
-from tvmtile.ir.kernels import Launch, is_parallel, with_kernels
+from tvmtile.ir.kernels import is_parallel, with_kernels
 from tvmtile.ir.operands import origin_of
 from tvmtile.ir.passes import prim_func_pass
-from tvmtile.ir.rewriting import contains, replace_loop
+from tvmtile.ir.rewriting import replace_loop
 from tvmtile.ir.scopes import is_global, is_private
 
 _ORDERED = (tirx.ForKind.SERIAL, tirx.ForKind.UNROLLED)
@@ -35,20 +34,17 @@ def OrderIterations(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _with_order(kernel: tirx.For) -> tirx.For:
-    launch = Launch(kernel)
-    threads = {loop.loop_var for loop in launch.threads}
-    names_threads = contains(launch.body, ir.Var, threads.__contains__)
-    aliases, names = Aliases(kernel), let_values(kernel)
+    info = info_of(kernel)
 
     def stores_in(stmt: tirx.Stmt) -> list[tuple[str, Effect]]:
         """The stores to tensors whose places are known, with the tensors' names."""
         return [
-            (aliases.root(access.buffer).name, access)
+            (info.root(access.buffer).name, access)
             for access in effects_of(stmt)
             if access.writes
             and is_global(access.root)
-            and not _is_looked_up(access, names)
-            and not (names_threads and _is_by_thread(access))
+            and not _is_looked_up(access, info)
+            and not (info.names_threads and _is_by_thread(access))
         ]
 
     stored: dict[ir.Var, dict[str, None]] = {}  # by the variables of loops
@@ -82,12 +78,10 @@ def _is_by_thread(access: Effect) -> bool:
     return access.operator is None and not any(map(is_parallel, access.around))
 
 
-def _is_looked_up(access: Effect, names: dict[ir.Var, ir.Expr]) -> bool:
+def _is_looked_up(access: Effect, info: KernelInfo) -> bool:
     """Tell whether memory that threads share says which elements are written."""
-    places = access.indices or ()
+    places = access.indices
     if access.operator is not None:
         written = access.operator.writes()
-        places = tuple(place for operand in written for place in origin_of(operand))
-    return any(
-        is_buffer_var(var) and not is_private(var) for var in transitive_variables(places, names)
-    )
+        places = [place for operand in written for place in origin_of(operand)]
+    return any(is_buffer_var(var) and not is_private(var) for var in info.behind(places))

@@ -11,13 +11,14 @@ from tvm_ffi import structural_equal
 
 from tvmtile._tvm import buffer_of, mapped, nodes_in
 from tvmtile.analysis.effects import Effect, effects_of
+from tvmtile.analysis.kernel_info import info_of
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.errors import InvalidOperand
-from tvmtile.ir.kernels import Launch, is_parallel, with_kernels, with_launch_body
+from tvmtile.ir.kernels import is_parallel, with_kernels, with_launch_body
 from tvmtile.ir.operands import describe
 from tvmtile.ir.operators import operators_in
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import contains, replace_loop, retyped, substitute
+from tvmtile.ir.rewriting import replace_loop, retyped, substitute
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_fragment, is_in_registers, is_private
 
 
@@ -38,16 +39,15 @@ def PrivatizeFragments(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
 
     def rewrite(kernel: tirx.For) -> tirx.For:
-        launch = Launch(kernel)
-        threads = {loop.loop_var for loop in launch.threads}
-        allocated = (buffer_of(alloc) for alloc in nodes_in(launch.body, tirx.AllocBuffer))
-        fragments = [each for each in allocated if each.ty.storage_scope == FRAGMENT_SCOPE]
-        if not fragments or not contains(launch.body, ir.Var, threads.__contains__):
+        info = info_of(kernel)
+        body = info.launch.body
+        fragments = [each for each in info.allocated if each.ty.storage_scope == FRAGMENT_SCOPE]
+        if not fragments or not info.names_threads:
             return kernel
-        variance = ThreadVariance(launch.body, threads, is_in_registers)
-        laid_out = {each for op in operators_in(launch.body) for each in op.fixed_layouts()}
+        variance = ThreadVariance(body, info.threads, is_in_registers)
+        laid_out = {each for op in operators_in(body) for each in op.fixed_layouts()}
         own = {each for each in fragments if variance.depends(each)} - laid_out
-        return with_launch_body(kernel, _owned(launch.body, own, variance)) if own else kernel
+        return with_launch_body(kernel, _owned(body, own, variance)) if own else kernel
 
     return with_kernels(func, rewrite)
 

@@ -7,10 +7,9 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile._tvm import Replacement, buffer_of, indices_of
-from tvmtile.analysis.aliases import Aliases
-from tvmtile.analysis.effects import effects_of
+from tvmtile.analysis.kernel_info import KernelInfo, info_of
 from tvmtile.ir.barriers import is_barrier_of_blocks
-from tvmtile.ir.kernels import Launch, is_parallel, with_kernels, with_launch_body
+from tvmtile.ir.kernels import is_parallel, with_kernels, with_launch_body
 from tvmtile.ir.operands import is_scalar
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import prim_func_pass
@@ -32,29 +31,20 @@ def RunScalarEffectsOnce(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
 
     def rewrite(kernel: tirx.For) -> tirx.For:
-        launch = Launch(kernel)
-        threads = {loop.loop_var for loop in launch.threads}
-        if launch.num_threads == 1 or contains(launch.body, ir.Var, threads.__contains__):
+        info = info_of(kernel)
+        if info.launch.num_threads == 1 or info.names_threads:
             return kernel
-        return with_launch_body(kernel, _Once(_written_tensors(launch.body)).rewrite(launch.body))
+        return with_launch_body(kernel, _Once(info).rewrite(info.launch.body))
 
     return with_kernels(func, rewrite)
 
 
-def _written_tensors(body: tirx.Stmt) -> set[ir.Var]:
-    """The names of the tensors that a kernel writes, those of views of them included."""
-    written = {access.root for access in effects_of(body) if access.writes}
-    aliases = Aliases(body)
-    written.update(view for view in aliases.views if aliases.root(view) in written)
-    return {buffer for buffer in written if is_global(buffer)}
-
-
 class _Once(ScopedRewriter):
-    """Finds what a block does once; `written` are the tensors that the kernel writes."""
+    """Finds what a block does once."""
 
-    def __init__(self, written: set[ir.Var]) -> None:
+    def __init__(self, info: KernelInfo) -> None:
         super().__init__()
-        self._written = written
+        self._info = info
 
     def others(self) -> list[Replacement]:
         return [(tirx.While, self.visit_while)]
@@ -108,14 +98,17 @@ class _Once(ScopedRewriter):
         """The statements that take a value once, and the value, for every thread."""
         if _is_atomic(value):
             return _taken(value, "former")
-        if not is_scalar(value) or not contains(
-            value, ir.TensorLoad, lambda n: buffer_of(n) in self._written
-        ):
+        if not is_scalar(value) or not contains(value, ir.TensorLoad, self._may_change):
             return [], value
         if str(value.ty.dtype) != "bool":
             return _taken(value, "taken")
         taken, number = _taken(tirx.Cast("int32", value), "taken")
         return taken, number != 0
+
+    def _may_change(self, load: ir.TensorLoad) -> bool:
+        """Tell whether an element is of a tensor that the kernel writes."""
+        tensor = self._info.root(buffer_of(load))
+        return is_global(tensor) and tensor in self._info.written
 
 
 def _is_atomic(value: ir.Expr) -> bool:

@@ -12,6 +12,7 @@ from tvm.sym import Analyzer
 from tvmtile._tvm import buffer_of, indices_of, is_buffer_var, mapped, walk
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.effects import effects_of
+from tvmtile.analysis.kernel_info import let_values
 from tvmtile.ir.extents import linear_in
 from tvmtile.ir.kernels import bound_target, with_body
 from tvmtile.ir.operands import constant
@@ -101,7 +102,6 @@ class _Iterations:
         self._loop = loop
         self._aliased = aliased
         self._own: set[ir.Var] = set()
-        self._names: dict[ir.Var, ir.Expr] = {}
         self._inner: set[ir.Var] = set()
         self._stored: set[ir.Var] = set()
         self._accesses: dict[ir.Var, list[Any]] = {}
@@ -109,18 +109,15 @@ class _Iterations:
             loop.body,
             (tirx.AllocBuffer, lambda node: self._own.add(buffer_of(node))),
             (tirx.For, lambda node: self._inner.add(node.loop_var)),
-            (tirx.Bind, self._bind),
             order="pre",
         )
+        names = let_values(loop.body)
         for access in effects_of(loop.body):
             if access.indices:
-                written = [substitute(index, self._names) for index in access.indices]
+                written = [substitute(index, names) for index in access.indices]
                 self._accesses.setdefault(access.root, []).append(written)
             if access.value is not None:
                 self._stored.add(access.root)
-
-    def _bind(self, bind: tirx.Bind) -> None:
-        self._names[bind.var] = substitute(bind.value, self._names)
 
     def are_independent(self) -> bool:
         """Tell whether no iteration touches what another one writes."""

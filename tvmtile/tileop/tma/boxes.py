@@ -123,7 +123,7 @@ def check_columns(
     """
     item = bits_of(tensor) // 8
     for box in boxes.boxes:
-        column = _resolved(box.tensor[-1], names)
+        column = substitute(box.tensor[-1], names)
         if not analyzer.can_prove_equal(tirx.floormod(column * item, PIECE), 0):
             raise Decline(
                 f"rows of {describe(tensor)} may not begin at a multiple of {PIECE} bytes"
@@ -140,18 +140,11 @@ def check_starts(
     """
     for box in boxes.boxes:
         for index in box.tensor:
-            if not analyzer.can_prove(_resolved(index, names) >= 0):
+            if not analyzer.can_prove(substitute(index, names) >= 0):
                 raise Decline(
                     f"{describe(tensor)} may begin at a negative index, for all that is known of "
                     f"{index}; T.assume can say that it does not"
                 )
-
-
-def _resolved(index: Any, names: dict[ir.Var, ir.Expr]) -> Any:
-    """An index with the values of names in their place."""
-    while any(variable in names for variable in variables_of(index)):
-        index = substitute(index, names)
-    return index
 
 
 def boxes_of(tile: ir.TensorRegion, tensor: ir.TensorRegion, analyzer: Analyzer) -> Boxes:

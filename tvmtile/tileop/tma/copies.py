@@ -9,7 +9,7 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile._tvm import buffer_of, nodes_in
-from tvmtile.analysis.kernel_info import let_values
+from tvmtile.analysis.kernel_info import info_of
 from tvmtile.ir.annotations import APART, ARRIVE_COUNT
 from tvmtile.ir.asynchronous import BULK_STORE, signal
 from tvmtile.ir.barriers import sync
@@ -36,7 +36,7 @@ def check_fits(op: Any, context: LoweringContext) -> Boxes:
     if buffer_of(tensor) in defined_in(context.launch.body):
         raise Decline(f"the address of {describe(buffer_of(tensor))} is computed by the kernel")
     boxes = boxes_of(tile, tensor, context.analyzer)
-    check_columns(boxes, tensor, let_values(context.launch.body), context.analyzer)
+    check_columns(boxes, tensor, info_of(context.launch.body).values, context.analyzer)
     return boxes
 
 
@@ -44,7 +44,7 @@ def check_stores(op: Any, context: LoweringContext) -> None:
     """The same of a copy to global memory that nobody has asked to go by tensor maps."""
     boxes = check_fits(op, context)
     _, tensor = sides(op)
-    check_starts(boxes, tensor, let_values(context.launch.body), context.analyzer)
+    check_starts(boxes, tensor, info_of(context.launch.body).values, context.analyzer)
 
 
 def sides(op: Any) -> tuple[ir.TensorRegion, ir.TensorRegion]:

@@ -10,13 +10,13 @@ import numpy as np
 from tvm import ir, tirx
 from tvm_ffi import structural_equal
 
-from tvmtile._tvm import PURE, buffer_of, indices_of, is_buffer_var, nodes_in
-from tvmtile.analysis.aliases import Aliases
+from tvmtile._tvm import PURE, buffer_of, indices_of, is_buffer_var
 from tvmtile.analysis.effects import Effect, effects_of
+from tvmtile.analysis.kernel_info import KernelInfo
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.errors import SourceLocation
 from tvmtile.ir.calls import effect_of, takes_address
-from tvmtile.ir.kernels import Launch, flattened, is_thread_return, leaves_loop, statements_of
+from tvmtile.ir.kernels import flattened, is_thread_return, leaves_loop, statements_of
 from tvmtile.ir.operands import constant, extents_of, origin_of
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.rewriting import (
@@ -27,35 +27,6 @@ from tvmtile.ir.rewriting import (
     variables_of,
     with_fresh_variables,
 )
-
-
-class KernelTiles(Aliases):
-    """The buffers of a kernel.
-
-    Attributes
-    ----------
-    allocated : dict of Var to AllocBuffer
-        What the kernel allocates.
-    accesses : tuple of Effect
-        All uses, views resolved.
-    bound_loops : list of For
-        The loops that are bound to blocks and threads.
-    threads : set of Var
-        The variables of those that are bound to threads.
-    """
-
-    def __init__(self, kernel: tirx.For) -> None:
-        super().__init__(kernel)
-        self.allocated = {buffer_of(each): each for each in nodes_in(kernel, tirx.AllocBuffer)}
-        launch = Launch(kernel)
-        self.bound_loops = [*launch.blocks, *launch.threads]
-        self.threads = {loop.loop_var for loop in launch.threads}
-        self.accesses = effects_of(kernel)
-
-    def escapes(self, buffer: ir.Var) -> bool:
-        """Tell whether a buffer, or its address, is handed to something as a whole."""
-        return any(a.is_whole and a.root.same_as(buffer) for a in self.accesses)
-
 
 # Statements ---------------------------------------------------------------------------------------
 
@@ -159,7 +130,7 @@ class Body:
         return [bind for var, bind in self.bindings.items() if var in needed]
 
 
-def body_of(loop: tirx.For, tiles: KernelTiles, *, split: bool = False) -> Body:
+def body_of(loop: tirx.For, tiles: KernelInfo, *, split: bool = False) -> Body:
     """Take the body of a loop apart.
 
     With `split` a branch that holds several statements becomes several units, if its condition can be
@@ -194,7 +165,7 @@ def body_of(loop: tirx.For, tiles: KernelTiles, *, split: bool = False) -> Body:
     return body
 
 
-def is_rematerializable(loop: tirx.For, tiles: KernelTiles) -> Callable[[ir.Expr], bool]:
+def is_rematerializable(loop: tirx.For, tiles: KernelInfo) -> Callable[[ir.Expr], bool]:
     """Tell of a value whether it can be computed again anywhere in an iteration of a loop."""
     written = {tiles.root(a.buffer) for a in effects_of(loop.body) if a.writes}
 
@@ -240,7 +211,7 @@ def _is_guard(stmt: tirx.Stmt, is_replayable: Any) -> TypeGuard[tirx.IfThenElse]
     )
 
 
-def _unit(stmt: tirx.Stmt, tiles: KernelTiles, is_replayable: Any) -> PipelineStmt:
+def _unit(stmt: tirx.Stmt, tiles: KernelInfo, is_replayable: Any) -> PipelineStmt:
     accesses = effects_of(stmt)
     names = [var for var in variables_of(stmt) if not is_buffer_var(var)]
     reads = dict.fromkeys([*(tiles.root(a.buffer) for a in accesses if a.reads), *names])
@@ -264,11 +235,14 @@ _MOST_STEPS = 64  # iterations of a serial loop that are followed one by one
 class Coverage:
     """The elements of a tile that an iteration has written, as a mask."""
 
-    def __init__(self, buffer: ir.Var, tiles: KernelTiles) -> None:
+    def __init__(self, buffer: ir.Var, tiles: KernelInfo) -> None:
         self._buffer = buffer
         self._tiles = tiles
         self._shape = tuple(constant(extent) or 0 for extent in buffer.ty.shape)
-        extents = {loop.loop_var: constant(loop.extent) for loop in tiles.bound_loops}
+        extents = {
+            loop.loop_var: constant(loop.extent)
+            for loop in (*tiles.launch.blocks, *tiles.launch.threads)
+        }
         self._ranges = {var: range(count) for var, count in extents.items() if count is not None}
 
     def holds_own_values(self, units: Sequence[PipelineStmt]) -> bool:
@@ -378,7 +352,7 @@ def _implied(conditions: Sequence[ir.Expr], known: Sequence[ir.Expr]) -> bool:
 
 
 def guard_of(
-    loop: tirx.For, tiles: KernelTiles, variance: Callable[[], ThreadVariance]
+    loop: tirx.For, tiles: KernelInfo, variance: Callable[[], ThreadVariance]
 ) -> ir.Expr | None:
     """Whether an iteration of a loop is done, in terms of its variable; None where all are.
 

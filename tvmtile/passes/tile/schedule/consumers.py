@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, mutated
+from tvmtile.analysis.kernel_info import KernelInfo
 from tvmtile.ir.asynchronous import asynchronously, signal, wait
 from tvmtile.ir.kernels import flattened
 from tvmtile.ir.rewriting import seq, substitute, with_fresh_variables
-from tvmtile.passes.tile.schedule.body import KernelTiles
 from tvmtile.passes.tile.schedule.plan import work_of
 from tvmtile.passes.tile.schedule.rings import Ring
 from tvmtile.passes.tile.schedule.roles import Preload, Schedules, counters_of, parts_of
@@ -22,7 +22,7 @@ from tvmtile.passes.tile.schedule.schedules import Schedule
 def consumers_of(
     body: tirx.Stmt,
     schedules: Schedules,
-    tiles: KernelTiles,
+    tiles: KernelInfo,
     thread: ir.Expr,
     kind: str,
     preloads: Sequence[Preload] = (),
@@ -78,7 +78,7 @@ class _Consumed:
         self,
         loop: tirx.For,
         schedule: Schedule,
-        tiles: KernelTiles,
+        tiles: KernelInfo,
         thread: ir.Expr,
         kind: str,
         preloads: Sequence[Preload],

@@ -13,6 +13,7 @@ from tvm import ir, tirx
 from tvm.tirx.layout import ComposeLayout, Layout
 
 from tvmtile._tvm import buffer_of, is_buffer_var, mapped, ranges_of
+from tvmtile.analysis.kernel_info import KernelInfo
 from tvmtile.errors import NoLowering
 from tvmtile.ir.calls import is_if_then_else
 from tvmtile.ir.kernels import is_parallel
@@ -22,7 +23,7 @@ from tvmtile.ir.rewriting import contains, retyped, substitute
 from tvmtile.ir.scopes import is_fragment, is_global, is_shared, is_tensor
 from tvmtile.layout.shared import SWIZZLES, period_of, swizzled
 from tvmtile.passes.memory.shared_layouts import layout_of_map
-from tvmtile.passes.tile.schedule.body import KernelTiles, PipelineStmt
+from tvmtile.passes.tile.schedule.body import PipelineStmt
 from tvmtile.passes.tile.schedule.rings import Mbarriers
 from tvmtile.tileop.registry import LoweringContext
 from tvmtile.tileop.selection import declined_before, select
@@ -62,7 +63,7 @@ def _is_move(store: tirx.BufferStore) -> bool:
 
 
 def computed_ahead(
-    units: Sequence[PipelineStmt], tiles: KernelTiles, ahead: Collection[int]
+    units: Sequence[PipelineStmt], tiles: KernelInfo, ahead: Collection[int]
 ) -> frozenset[int]:
     """The statements that compute operands of products from global memory, by way of fragments.
 
@@ -72,7 +73,7 @@ def computed_ahead(
 
 
 def why_not_from_tiles(
-    units: Sequence[PipelineStmt], tiles: KernelTiles, ahead: Collection[int]
+    units: Sequence[PipelineStmt], tiles: KernelInfo, ahead: Collection[int]
 ) -> str | None:
     """Why threads that multiply compute operands of products that lie in shared memory, if they do.
 
@@ -93,7 +94,7 @@ def why_not_from_tiles(
 
 
 def _closed(
-    units: Sequence[PipelineStmt], tiles: KernelTiles, ahead: Collection[int], *, from_tiles: bool
+    units: Sequence[PipelineStmt], tiles: KernelInfo, ahead: Collection[int], *, from_tiles: bool
 ) -> frozenset[int]:
     """The statements of which all that they need is theirs; with `from_tiles`, or is copied ahead."""
     found = {i for i in range(len(units)) if i not in ahead and _may_compute(units[i], tiles)}
@@ -113,7 +114,7 @@ def _closed(
     return frozenset(found) if fills_tiles else frozenset()
 
 
-def _may_compute(unit: PipelineStmt, tiles: KernelTiles) -> bool:
+def _may_compute(unit: PipelineStmt, tiles: KernelInfo) -> bool:
     """Tell whether a statement stores elements in fragments or shared tiles, and does nothing else."""
     operators = [op for op in operators_in(unit.stmt) if op.is_tile]
     is_elementwise = all(map(_is_elementwise, operators)) if operators else is_parallel(unit.inner)
@@ -140,7 +141,7 @@ class _Chain:
     def __init__(
         self,
         units: Sequence[PipelineStmt],
-        tiles: KernelTiles,
+        tiles: KernelInfo,
         operands: Collection[ir.Var],
         *,
         from_tiles: bool,
@@ -148,7 +149,7 @@ class _Chain:
         self._units = units
         self._from_tiles = from_tiles
         self._operands = operands
-        self._written = {tiles.root(access.buffer) for access in tiles.accesses if access.writes}
+        self._written = {tiles.root(access.buffer) for access in tiles.effects if access.writes}
         self._uses = {var: _uses(var, tiles) for unit in units for var in unit.touches}
 
     def is_closed(self, number: int, found: Collection[int], ahead: Collection[int]) -> bool:
@@ -189,8 +190,8 @@ class _Chain:
         return sum(access.root.same_as(var) for access in self._units[number].accesses)
 
 
-def _uses(var: ir.Var, tiles: KernelTiles) -> int:
-    return sum(tiles.root(access.buffer).same_as(var) for access in tiles.accesses)
+def _uses(var: ir.Var, tiles: KernelInfo) -> int:
+    return sum(tiles.root(access.buffer).same_as(var) for access in tiles.effects)
 
 
 # Copies that complete on an mbarrier --------------------------------------------------------------

@@ -11,6 +11,7 @@ from tvm import ir, tirx
 from tvm_ffi import structural_equal
 
 from tvmtile._tvm import Mutator, mapped, mutated, nodes_in
+from tvmtile.analysis.kernel_info import KernelInfo, info_of
 from tvmtile.errors import VerifyError
 from tvmtile.ir.asynchronous import CP_ASYNC, asynchronously, kind_of, signal, wait
 from tvmtile.ir.kernels import (
@@ -30,7 +31,7 @@ from tvmtile.ir.rewriting import (
     substitute,
     with_fresh_variables,
 )
-from tvmtile.passes.tile.schedule.body import Body, KernelTiles, Obstacle, PipelineStmt, body_of
+from tvmtile.passes.tile.schedule.body import Body, Obstacle, PipelineStmt, body_of
 from tvmtile.passes.tile.schedule.plan import (
     BufferCopies,
     PipelinePlan,
@@ -82,7 +83,7 @@ def InjectPipeline(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _inject(kernel: tirx.For, kind: str, *, async_copies: bool) -> tirx.For:
-    tiles = KernelTiles(kernel)
+    tiles = info_of(kernel)
     copies = {
         loop.loop_var: {
             tile: StageAxis(each.count, _stage_index(loop, each))
@@ -105,7 +106,7 @@ def _planned_loops(kernel: tirx.For) -> list[tuple[tirx.For, PipelinePlan]]:
     return [(loop, plan) for loop, plan in plans if plan is not None]
 
 
-def _body_of(loop: tirx.For, plan: PipelinePlan, tiles: KernelTiles) -> Body:
+def _body_of(loop: tirx.For, plan: PipelinePlan, tiles: KernelInfo) -> Body:
     body = body_of(loop, tiles)
     if not len(plan.stage) == len(plan.order) == len(body.units):
         raise VerifyError(
@@ -117,7 +118,7 @@ def _body_of(loop: tirx.For, plan: PipelinePlan, tiles: KernelTiles) -> Body:
 
 
 def _buffer_copies_in(
-    loop: tirx.For, plan: PipelinePlan, tiles: KernelTiles
+    loop: tirx.For, plan: PipelinePlan, tiles: KernelInfo
 ) -> dict[ir.Var, BufferCopies]:
     try:
         return buffer_copies_of(loop, _body_of(loop, plan, tiles), plan, tiles)
@@ -148,7 +149,7 @@ class _Stager:
     """
 
     def __init__(self, kernel: tirx.For, kind: str, *, async_copies: bool) -> None:
-        self._tiles = KernelTiles(kernel)
+        self._tiles = info_of(kernel)
         self._kind = kind
         self._outermost = outermost_loops_in(Launch(kernel).body)
         self.setup: list[tirx.Stmt] = []

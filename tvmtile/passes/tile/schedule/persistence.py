@@ -196,10 +196,7 @@ _UNEQUAL = 1.15
 
 def _trip_counts(loop: tirx.For, blocks: list[tirx.For], body: tirx.Stmt) -> tuple[int, list[int]]:
     """How many iterations a loop has, by the index along an axis of the grid, and this axis."""
-    names: dict[ir.Var, ir.Expr] = {}
-    for name, value in let_values(body).items():
-        names[name] = substitute(value, names)
-    extent = substitute(loop.extent, names)
+    extent = substitute(loop.extent, let_values(body))
     known = constant(extent)
     if known is not None:
         return 0, [known]

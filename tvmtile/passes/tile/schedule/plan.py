@@ -21,6 +21,7 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var
+from tvmtile.analysis.kernel_info import KernelInfo
 from tvmtile.ir.annotations import (
     IN_FLIGHT_ANNOTATION,
     ORDER_ANNOTATION,
@@ -36,7 +37,6 @@ from tvmtile.ir.scopes import is_shared, is_tensor
 from tvmtile.passes.tile.schedule.body import (
     Body,
     Coverage,
-    KernelTiles,
     Obstacle,
     PipelineStmt,
     body_of,
@@ -118,7 +118,7 @@ class BufferCopies:
 
 
 def buffer_copies_of(
-    loop: tirx.For, body: Body, plan: PipelinePlan, tiles: KernelTiles
+    loop: tirx.For, body: Body, plan: PipelinePlan, tiles: KernelInfo
 ) -> dict[ir.Var, BufferCopies]:
     """Check a plan, and say which tiles need several buffer copies.
 
@@ -169,7 +169,7 @@ def _check_bindings(body: Body, plan: PipelinePlan) -> None:
             )
 
 
-def _check_buffer(loop: tirx.For, body: Body, buffer: ir.Var, tiles: KernelTiles) -> bool:
+def _check_buffer(loop: tirx.For, body: Body, buffer: ir.Var, tiles: KernelInfo) -> bool:
     """Check that a tile can be multi-buffered; tell whether it is read after the loop."""
     name = buffer.name
     if buffer not in tiles.allocated or not buffer.ty.storage_scope.startswith("shared"):
@@ -207,13 +207,13 @@ def _is_whole(view: ir.Var, buffer: ir.Var) -> bool:
     return starts and not view.ty.strides and own == whole > 0
 
 
-def _is_read_outside(loop: tirx.For, buffer: ir.Var, tiles: KernelTiles) -> bool:
+def _is_read_outside(loop: tirx.For, buffer: ir.Var, tiles: KernelInfo) -> bool:
     """Tell whether the last value of a tile may be read by something else than the loop.
 
     What another loop, pipelined or not, reads is its own if the same iteration has written it.
     """
     known: dict[ir.Var, bool] = {loop.loop_var: True}
-    for access in tiles.accesses:
+    for access in tiles.effects:
         if not access.reads or not tiles.root(access.buffer).same_as(buffer):
             continue
         for other in access.around:
@@ -230,7 +230,7 @@ def _has_loop(outer: tirx.For, loop: tirx.For) -> bool:
     return contains(outer, tirx.For, lambda inner: inner.loop_var.same_as(loop.loop_var))
 
 
-def _reads_own_values(loop: tirx.For, buffer: ir.Var, tiles: KernelTiles) -> bool:
+def _reads_own_values(loop: tirx.For, buffer: ir.Var, tiles: KernelInfo) -> bool:
     try:
         units = body_of(loop, tiles, split=True).units
     except Obstacle:
@@ -244,7 +244,7 @@ def _reads_own_values(loop: tirx.For, buffer: ir.Var, tiles: KernelTiles) -> boo
 class Producers:
     """The units that run ahead: copies from global memory into shared tiles, and what they need."""
 
-    def __init__(self, units: Sequence[PipelineStmt], tiles: KernelTiles) -> None:
+    def __init__(self, units: Sequence[PipelineStmt], tiles: KernelInfo) -> None:
         self._units = units
         self._tiles = tiles
         self._refused: dict[int, str] = {}
@@ -341,9 +341,7 @@ class Producers:
 # What may be asynchronous: nothing needs it in its own stage --------------------------------------
 
 
-def async_units(
-    units: Sequence[PipelineStmt], plan: PipelinePlan, tiles: KernelTiles
-) -> list[bool]:
+def async_units(units: Sequence[PipelineStmt], plan: PipelinePlan, tiles: KernelInfo) -> list[bool]:
     """Tell of each unit whether what it writes may arrive when a later stage begins.
 
     That is so of moves into shared tiles which the rest of their iteration touches in later stages
@@ -354,11 +352,9 @@ def async_units(
     return [is_later and _is_move(unit.inner) for is_later, unit in zip(later, units, strict=True)]
 
 
-def later_units(
-    units: Sequence[PipelineStmt], plan: PipelinePlan, tiles: KernelTiles
-) -> list[bool]:
+def later_units(units: Sequence[PipelineStmt], plan: PipelinePlan, tiles: KernelInfo) -> list[bool]:
     """The same of units that may compute what they write."""
-    written = {tiles.root(access.buffer) for access in tiles.accesses if access.writes}
+    written = {tiles.root(access.buffer) for access in tiles.effects if access.writes}
     return [
         unit.writes.keys().isdisjoint(unit.reads)
         and all(is_buffer_var(var) and is_shared(var) for var in unit.writes)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, mutated
+from tvmtile.analysis.kernel_info import KernelInfo, info_of
 from tvmtile.errors import InvalidOperand, warn
 from tvmtile.ir.annotations import (
     IN_FLIGHT_ANNOTATION,
@@ -19,7 +20,7 @@ from tvmtile.ir.kernels import bound_target, flattened, with_kernels
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import replace_loop, seq
 from tvmtile.ir.spans import first_location
-from tvmtile.passes.tile.schedule.body import Body, KernelTiles, Obstacle, body_of
+from tvmtile.passes.tile.schedule.body import Body, Obstacle, body_of
 from tvmtile.passes.tile.schedule.plan import (
     PIPELINE_ANNOTATIONS,
     PipelinePlan,
@@ -73,7 +74,7 @@ def PlanPipeline(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     def plan(kernel: tirx.For) -> tirx.For:
         memory = BlockMemory(kernel, capability)
-        return _PipelinePlanner(KernelTiles(kernel), memory, limit, awaited, kind).rewrite(kernel)
+        return _PipelinePlanner(info_of(kernel), memory, limit, awaited, kind).rewrite(kernel)
 
     return with_kernels(func, plan)
 
@@ -81,7 +82,7 @@ def PlanPipeline(func: tirx.PrimFunc) -> tirx.PrimFunc:
 class _PipelinePlanner:
     def __init__(
         self,
-        tiles: KernelTiles,
+        tiles: KernelInfo,
         memory: BlockMemory,
         limit: int | None,
         awaited: int | None = None,

@@ -9,6 +9,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import mapped
 from tvmtile.analysis.effects import effects_of
+from tvmtile.analysis.kernel_info import KernelInfo
 from tvmtile.ir.assumptions import is_assumption
 from tvmtile.ir.asynchronous import CP_ASYNC, asynchronously
 from tvmtile.ir.kernels import flattened, is_loop_exit, leaves_loop
@@ -26,7 +27,7 @@ from tvmtile.ir.rewriting import (
     with_fresh_variables,
 )
 from tvmtile.ir.scopes import is_shared
-from tvmtile.passes.tile.schedule.body import Body, KernelTiles, has_effects
+from tvmtile.passes.tile.schedule.body import Body, has_effects
 from tvmtile.passes.tile.schedule.rings import Ring
 from tvmtile.passes.tile.schedule.roles import Preload, Schedules, counters_of, parts_of
 from tvmtile.passes.tile.schedule.schedules import Schedule, Unsuitable
@@ -58,7 +59,7 @@ class Producer:
 def producer_of(
     body: tirx.Stmt,
     schedules: Schedules,
-    tiles: KernelTiles,
+    tiles: KernelInfo,
     thread: ir.Expr,
     threads: int,
     preloads: Sequence[Preload] = (),
@@ -86,7 +87,7 @@ class _Slicer:
         self,
         body: tirx.Stmt,
         schedules: Schedules,
-        tiles: KernelTiles,
+        tiles: KernelInfo,
         thread: ir.Expr,
         threads: int,
         preloads: Sequence[Preload],

@@ -16,12 +16,12 @@ from tvm.tirx.script import builder as T
 from tvm_ffi import structural_equal
 
 from tvmtile._tvm import Mutator, buffer_of, indices_of, mutated, ranges_of
+from tvmtile.analysis.kernel_info import KernelInfo
 from tvmtile.ir.operators import operator_for, operator_of
 from tvmtile.ir.rewriting import substitute
 from tvmtile.ir.scopes import MBARRIER_SCOPE
 from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.ir.types import Index
-from tvmtile.passes.tile.schedule.body import KernelTiles
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,7 +255,7 @@ class StageAxis:
 
 
 def with_stage_axes(
-    kernel: tirx.For, tiles: KernelTiles, axes: Mapping[ir.Var, Mapping[ir.Var, StageAxis]]
+    kernel: tirx.For, tiles: KernelInfo, axes: Mapping[ir.Var, Mapping[ir.Var, StageAxis]]
 ) -> tirx.For:
     """Give tiles a leading axis of buffer copies; what stands outside of the loops works on copy 0.
 
@@ -268,7 +268,7 @@ class _Expander:
     """Gives tiles their axis of buffer copies, and every use of them an index along it."""
 
     def __init__(
-        self, tiles: KernelTiles, axes: Mapping[ir.Var, Mapping[ir.Var, StageAxis]]
+        self, tiles: KernelInfo, axes: Mapping[ir.Var, Mapping[ir.Var, StageAxis]]
     ) -> None:
         self._tiles = tiles
         self._axes = axes

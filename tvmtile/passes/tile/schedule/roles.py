@@ -10,12 +10,13 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, buffer_of, mutated, nodes_in
 from tvmtile.analysis.effects import Effect
+from tvmtile.analysis.kernel_info import KernelInfo
 from tvmtile.ir.kernels import Launch, flattened, leaves_loop, outermost_loops_in
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.rewriting import contains, defined_in, variables_of
 from tvmtile.ir.scopes import is_shared
 from tvmtile.ir.threads import WARP_SIZE, WARPGROUP
-from tvmtile.passes.tile.schedule.body import Body, KernelTiles, body_of, without_guard
+from tvmtile.passes.tile.schedule.body import Body, body_of, without_guard
 from tvmtile.passes.tile.schedule.iteration_space import FilteredIterationSpace, IterationSpace
 from tvmtile.passes.tile.schedule.resources import BlockMemory
 from tvmtile.passes.tile.schedule.rings import Mbarriers, Ring
@@ -71,7 +72,7 @@ Preloaded: TypeAlias = list[tuple[ir.Var, Schedule, "tirx.For | None"]]
 def preloaded_in(
     body: tirx.Stmt,
     schedules: Sequence[Schedule],
-    tiles: KernelTiles,
+    tiles: KernelInfo,
     why_not: Callable[[TileOp, int], str | None],
 ) -> Preloaded:
     """The tiles that are copied before a loop and then only read by its consumers.
@@ -121,14 +122,14 @@ def _written(op: TileOp) -> ir.Var:
     return buffer_of(operand)
 
 
-def _belongs_to(tile: ir.Var, schedule: Schedule, tiles: KernelTiles) -> bool:
+def _belongs_to(tile: ir.Var, schedule: Schedule, tiles: KernelInfo) -> bool:
     if tile not in tiles.allocated or not is_shared(tile) or tiles.views_of(tile):
         return False
-    writes, *reads = [each for each in tiles.accesses if each.root.same_as(tile)]
+    writes, *reads = [each for each in tiles.effects if each.root.same_as(tile)]
     sources = [tiles.root(buffer_of(at)) for at in _operator(writes).reads()]
     is_constant = not any(
         each.writes and any(each.root.same_as(source) for source in sources)
-        for each in tiles.accesses
+        for each in tiles.effects
     )
     inside = [
         access
@@ -165,7 +166,7 @@ def counters_of(schedules: Schedules, preloads: Sequence[Preload]) -> list[tirx.
     ]
 
 
-def parts_of(loop: tirx.For, schedule: Schedule, tiles: KernelTiles) -> Body:
+def parts_of(loop: tirx.For, schedule: Schedule, tiles: KernelInfo) -> Body:
     """The statements of the loop, in a kernel whose tiles have their buffer copies."""
     if schedule.condition is not None:
         loop = without_guard(loop)

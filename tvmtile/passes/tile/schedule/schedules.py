@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from tvm import ir, tirx
 
 from tvmtile._tvm import buffer_of, is_buffer_var, nodes_in
-from tvmtile.analysis.kernel_info import let_values
+from tvmtile.analysis.kernel_info import KernelInfo, let_values
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.ir.annotations import STAGE_ANNOTATION, STAGES_ANNOTATION
 from tvmtile.ir.kernels import Launch
@@ -24,7 +24,6 @@ from tvmtile.ir.threads import WARPGROUP
 from tvmtile.layout.shared import bytes_of
 from tvmtile.passes.tile.schedule.body import (
     Body,
-    KernelTiles,
     Obstacle,
     PipelineStmt,
     body_of,
@@ -170,7 +169,7 @@ def pipelined_loops_in(body: tirx.Stmt) -> list[tirx.For]:
 
 def schedules_in(
     kernel: tirx.For,
-    tiles: KernelTiles,
+    tiles: KernelInfo,
     kind: str,
     why_not: Callable[[TileOp, int], str | None],
     why_not_compute: Callable[[Schedule], str | None],
@@ -201,7 +200,7 @@ def schedules_in(
     schedules = [find(loop, guard_of(loop, tiles, variance)) for loop in loops]
     for tile in dict.fromkeys(tile for each in schedules for tile in each.tiles):
         inside = sum(_uses(tile, each) for each in schedules)
-        if inside < sum(access.root.same_as(tile) for access in tiles.accesses):
+        if inside < sum(access.root.same_as(tile) for access in tiles.effects):
             raise Unsuitable(f"{tile.name} is used outside of the loop too")
     return schedules
 
@@ -211,7 +210,7 @@ class _ScheduleFinder:
 
     def __init__(
         self,
-        tiles: KernelTiles,
+        tiles: KernelInfo,
         kind: str,
         why_not: Callable[[TileOp, int], str | None],
         why_not_compute: Callable[[Schedule], str | None],
@@ -319,7 +318,7 @@ def _uses(tile: ir.Var, schedule: Schedule) -> int:
     return sum(access.root.same_as(tile) for unit in schedule.units for access in unit.accesses)
 
 
-def _check_tile(tile: ir.Var, found: Schedule, body: Body, tiles: KernelTiles) -> None:
+def _check_tile(tile: ir.Var, found: Schedule, body: Body, tiles: KernelInfo) -> None:
     if tile not in tiles.allocated or not is_shared(tile) or tiles.views_of(tile):
         raise Unsuitable(f"{tile.name} has views")
     for number, unit in enumerate(body.units):
@@ -329,9 +328,7 @@ def _check_tile(tile: ir.Var, found: Schedule, body: Body, tiles: KernelTiles) -
 
 def _by_values(op: TileOp, stmt: tirx.Stmt) -> TileOp:
     """A copy without the names that its unit binds for itself, which the kernel doesn't know."""
-    values: dict[ir.Var, ir.Expr] = {}
-    for name, value in let_values(stmt).items():
-        values[name] = substitute(value, values)
+    values = let_values(stmt)
     if not values:
         return op
     found = operator_of(substitute(op.to_call(), values))

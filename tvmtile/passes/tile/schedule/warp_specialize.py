@@ -10,6 +10,7 @@ from tvm.target import Target
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import buffer_of, mapped, nodes_in
+from tvmtile.analysis.kernel_info import KernelInfo, info_of
 from tvmtile.errors import warn
 from tvmtile.instructions.wgmma import LEAST_BESIDE_SUMS, LEAST_REGISTERS
 from tvmtile.ir.annotations import ONE_ROLE, STAGES_ANNOTATION
@@ -29,7 +30,6 @@ from tvmtile.ir.rewriting import contains, replace_loop, seq
 from tvmtile.ir.scopes import is_mbarrier
 from tvmtile.ir.spans import first_location
 from tvmtile.ir.threads import WARP_SIZE, WARPGROUP, Group, group_of_region, group_region, let_in
-from tvmtile.passes.tile.schedule.body import KernelTiles
 from tvmtile.passes.tile.schedule.consumers import consumers_of
 from tvmtile.passes.tile.schedule.copies import BulkCopies, computes_as_it_loads
 from tvmtile.passes.tile.schedule.persistence import persistent
@@ -288,7 +288,7 @@ class Specializer:
         self._launch = Launch(kernel)
         self._registers = RoleRegisters(kernel)
         self._context = LoweringContext(target, self._launch.analyzer(), launch=self._launch)
-        self._tiles = KernelTiles(kernel)
+        self._tiles = info_of(kernel)
         if not is_wanted and not self._multiplies_asynchronously():
             raise Unsuitable("no product is asynchronous work of warpgroups")
         registers = self._registers.at_first(self._launch.num_threads)
@@ -365,7 +365,7 @@ class Specializer:
                 of_loop[each.tile] = StageAxis(each.ring.stages, each.ring.index)
         kernel = with_stage_axes(self._kernel, self._tiles, axes)
         preloads = [each.renamed(self._kernel, kernel) for each in preloads]
-        tiles = KernelTiles(kernel)
+        tiles = info_of(kernel)
         consumers = Group.of_block(self._launch)
         more = Group(consumers.count, WARPGROUP)
         producer = Group(consumers.count, WARPGROUP if self._by_threads else WARP_SIZE)
@@ -404,7 +404,7 @@ class Specializer:
         self,
         body: tirx.Stmt,
         schedules: Schedules,
-        tiles: KernelTiles,
+        tiles: KernelInfo,
         number: ir.Expr,
         ahead: Producer,
         preloads: list[Preload],
