@@ -81,7 +81,7 @@ def extremes(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> np
 
 def converted(x: np.ndarray, dtype: str) -> np.ndarray:
     """Elements in another dtype: floats are rounded once, without infinity they end."""
-    kind, limit = storage(dtype), None
+    kind = storage(dtype)
     if x.dtype == kind:
         return x
     if dtype == "bool":
@@ -95,7 +95,11 @@ def converted(x: np.ndarray, dtype: str) -> np.ndarray:
                 raise Invalid(f"an {dtype} can't hold a float")
             x = cut
         return x.astype(kind)
-    if dtype.startswith("float8") and dtype != "float8_e5m2":
+    return _rounded(x, kind)
+
+
+def _rounded(x: np.ndarray, kind: np.dtype) -> np.ndarray:
+    if kind.name.startswith("float8") and kind.name != "float8_e5m2":
         limit = float(ml_dtypes.finfo(kind).max)
         x = np.clip(x.astype(np.float32), -limit, limit)
     return x.astype(kind)
@@ -119,7 +123,7 @@ def _computed(compute: Callable[..., Any], *operands: np.ndarray) -> np.ndarray:
         return low.astype(f"u{kind.itemsize}").view(kind)
     if kind.kind == "b":
         return compute(*operands)
-    return compute(*map(_wide, operands)).astype(kind)
+    return _rounded(compute(*map(_wide, operands)), kind)
 
 
 class ExactInterpreter:

@@ -727,6 +727,34 @@ def quotients_of_remainders(A: dtype[64], C: dtype[28, 64]):
                 row = row + 4
 
 
+@program(
+    parameters={"dtype": [*FLOATS, E4M3, E5M2]},
+    examples="dtype",
+    inputs="extreme",
+    targets=["llvm", "metal", "sm_80", "gpu"],
+    fast=["metal", "sm_80"],
+)
+def floats_that_become_simple(A: dtype[64], C: float32[11, 64, 2]):
+    """TVM folds what has become a constant, or one expression, when names and indices have values."""
+    with T.Kernel(1, threads=32):
+        for i in T.Parallel(64):
+            for k in T.unroll(2):
+                number = T.cast(k, dtype)
+                zero = T.cast(0, dtype)
+                again = T.cast(T.cast(A[i + T.min(k, 0)], "float32"), dtype)
+                C[0, i, k] = T.cast(A[i] * number, "float32")
+                C[1, i, k] = T.float32(1) / T.cast(A[i] + number, "float32")
+                C[2, i, k] = T.cast(number / A[i], "float32")
+                C[3, i, k] = T.cast(zero * A[i], "float32")
+                C[4, i, k] = T.float32(1) / T.cast(zero + A[i], "float32")
+                C[5, i, k] = T.cast(zero / A[i], "float32")
+                C[6, i, k] = T.cast(A[i] - again, "float32")
+                C[7, i, k] = T.cast((again + A[i]) - A[i + T.min(k, 0)], "float32")
+                C[8, i, k] = T.if_then_else(A[i] != again, T.float32(1), T.float32(2))
+                C[9, i, k] = T.Select(A[i] <= again, T.float32(1), T.float32(2))
+                C[10, i, k] = T.if_then_else(A[i] < again or again <= A[i], T.float32(1), T.float32(2))
+
+
 INTEGERS = SIGNED + UNSIGNED
 
 

@@ -29,23 +29,25 @@ def _opaque_comparison(comparison: Binary, _: Scope) -> ir.Expr:
     dtype = DataType(str(comparison.a.ty.dtype))
     if "float" not in str(dtype):
         return comparison
-    if isinstance(comparison, tirx.EQ | tirx.NE) and tvm_ffi.structural_equal(
-        comparison.a, comparison.b
-    ):
-        is_nan = _is_nan(comparison.a)
-        return is_nan if isinstance(comparison, tirx.NE) else tirx.Not(is_nan)
+    a, b = comparison.a, comparison.b
+    b = _unknown(b) if _may_become_equal(a, b) else b
     integer = str(DataType("int32").with_lanes(dtype.lanes))
     zero = tirx.const(0, integer)
     if isinstance(comparison, tirx.NE):
-        return tirx.EQ(tirx.Cast(integer, tirx.EQ(comparison.a, comparison.b)), zero)
-    return tirx.NE(tirx.Cast(integer, comparison), zero)
+        return tirx.EQ(tirx.Cast(integer, tirx.EQ(a, b)), zero)
+    return tirx.NE(tirx.Cast(integer, type(comparison)(a, b, comparison.span)), zero)
 
 
-def _is_nan(value: ir.Expr) -> ir.Expr:
-    dtype = DataType(str(value.ty.dtype))
-    is_narrow = str(dtype.with_lanes(1)) not in ("float16", "float32", "float64")
-    wide = str(DataType("float32").with_lanes(dtype.lanes))
-    return tirx.isnan(tirx.Cast(wide, value) if is_narrow else value)
+def _may_become_equal(a: ir.Expr, b: ir.Expr) -> bool:
+    """Tell whether two floats may become the same expression: indices and names get values later,
+    and conversions of narrow floats are computed by way of other dtypes."""
+    while isinstance(a, tirx.Cast):
+        a = a.value
+    while isinstance(b, tirx.Cast):
+        b = b.value
+    if isinstance(a, ir.TensorLoad) and isinstance(b, ir.TensorLoad):
+        return bool(buffer_of(a).same_as(buffer_of(b)))
+    return type(a) is type(b) and not isinstance(a, tirx.FloatImm)
 
 
 def _plain_comparison(test: Binary, _: Scope) -> ir.Expr:
@@ -63,21 +65,17 @@ def _plain_comparison(test: Binary, _: Scope) -> ir.Expr:
     return tirx.Not(comparison)
 
 
-def _sum_with_negative(difference: tirx.Sub, _: Scope) -> ir.Expr:
-    """A difference of floats, from which an operand would vanish, as a sum with a product by -1.
-
-    In machine code that is one subtraction.
-    """
-    a, b, dtype = difference.a, difference.b, str(difference.a.ty.dtype)
-    if "float" not in dtype or not (_is_term(a, b) or _is_term(b, a)):
+def _unfolded_difference(difference: tirx.Sub, _: Scope) -> ir.Expr:
+    """A difference of floats; the second one is unknown if an operand may vanish from it."""
+    a, b = difference.a, difference.b
+    may_cancel = any(_may_become_equal(x, y) for x in _terms(a) for y in _terms(b))
+    if "float" not in str(a.ty.dtype) or not may_cancel:
         return difference
-    return a + tirx.Mul(b, tirx.const(-1, dtype))
+    return tirx.Sub(a, _unknown(b), difference.span)
 
 
-def _is_term(term: ir.Expr, value: ir.Expr) -> bool:
-    """Tell whether a value is a term, or a sum with it."""
-    operands = [value, *((value.a, value.b) if isinstance(value, tirx.Add) else ())]
-    return any(tvm_ffi.structural_equal(operand, term) for operand in operands)
+def _terms(value: ir.Expr) -> tuple[ir.Expr, ...]:
+    return (value, value.a, value.b) if isinstance(value, tirx.Add) else (value,)
 
 
 def _unknown(value: ir.Expr) -> ir.Expr:
@@ -88,9 +86,11 @@ def _unknown(value: ir.Expr) -> ir.Expr:
 
 
 def _plain_reinterpretation(call: ir.Call, _: Scope) -> ir.Expr:
-    if op_name(call) != "tirx.reinterpret" or op_name(call.args[0]) != "tirx.reinterpret":
+    if op_name(call) != "tirx.reinterpret":
         return call
-    (value,) = call.args[0].args
+    (value,) = call.args
+    while op_name(value) == "tirx.reinterpret" and value.ty != call.ty:
+        (value,) = value.args
     return value if value.ty == call.ty else call
 
 
@@ -153,17 +153,27 @@ def _converts_to_floats(func: tirx.PrimFunc) -> bool:
     )
 
 
-def _unfolded_quotient(quotient: tirx.Div, scope: Scope) -> ir.Expr:
-    """A quotient of floats by what may be 0."""
-    b = quotient.b
-    is_known = isinstance(b, tirx.FloatImm) and float(b.value) != 0
-    if is_known or not _divides_floats(quotient) or not scope.may_be_constant(b):
-        return quotient
-    return tirx.Div(quotient.a, _unknown(b), quotient.span)
+_ZERO_FOLDED = (tirx.Add, tirx.Mul, tirx.Div)
 
 
-def _divides_floats(quotient: tirx.Div) -> bool:
-    return "float" in str(quotient.ty.dtype)
+def _unfolded_zeros(node: Binary, scope: Scope) -> ir.Expr:
+    """A sum, product or quotient of floats; operands that may become zero are unknown."""
+    if not _has_floats(node):
+        return node
+    a, b = (_unknown(x) if _may_become_zero(x, scope) else x for x in (node.a, node.b))
+    is_same = a.same_as(node.a) and b.same_as(node.b)
+    return node if is_same else type(node)(a, b, node.span)
+
+
+def _may_become_zero(value: ir.Expr, scope: Scope) -> bool:
+    if isinstance(value, tirx.FloatImm):
+        return float(value.value) == 0
+    is_unknown = contains(value, ir.Call, lambda call: op_name(call) == "tirx.reinterpret")
+    return not is_unknown and scope.may_be_constant(value)
+
+
+def _has_floats(node: Any) -> bool:
+    return "float" in str(node.ty.dtype)
 
 
 _SUMS = (tirx.Add, tirx.Sub, tirx.Mul)
@@ -344,7 +354,7 @@ EXPRESSIONS = (
     Rule(
         "differences of floats",
         (tirx.Sub,),
-        _sum_with_negative,
+        _unfolded_difference,
         "TVM's simplifier",
         "`x - x` becomes zero, which of NaN and infinity it is not, and `(x + y) - x` becomes y, "
         "without what the sum has lost by rounding, which compensated sums ask for",
@@ -380,12 +390,13 @@ EXPRESSIONS = (
         asks=True,
     ),
     Rule(
-        "quotients of floats by what may be 0",
-        (tirx.Div,),
-        _unfolded_quotient,
-        "TVM's folding of constants",
-        "it fails on a divisor that is 0",
-        lambda func: contains(func.body, tirx.Div, _divides_floats),
+        "zeros in arithmetic of floats",
+        _ZERO_FOLDED,
+        _unfolded_zeros,
+        "TVM's simplifier, and its folding of constants",
+        "`x * 0` and `0 / x` become 0, which of NaN and infinity they are not, and `x + 0` becomes x, "
+        "which of -0 it is not; it fails on a divisor that is 0",
+        lambda func: contains(func.body, _ZERO_FOLDED, _has_floats),
         asks=True,
     ),
     Rule(
