@@ -81,6 +81,25 @@ def indices_beside_constants(A: int32[4, 16], B: int32[7, 16], n: T.int32):
             B[6, i] = tile[n % 4, (15 - i) // 4] + tile[bx ^ 1, (13 - i) % 16]
 
 
+@program(inputs={"n": 4}, targets=["llvm", "metal", "sm_80", "gpu"], fast=["metal"])
+def counts_of_narrow_dtypes(
+    A: float32[2, 8, 16], B: float32[2, 16, 7], C: float32[8, 7], D: int32[16], n: T.uint8
+):
+    """Their ranges hold no number of all threads, and none of all iterations."""
+    with T.Kernel(1, threads=128):
+        a, b = T.alloc_shared((2, 8, 16), "float32"), T.alloc_shared((2, 16, 7), "float32")
+        c = T.alloc_shared((8, 7), "float32")
+        T.copy(A, a)
+        for k in T.serial(1, n):
+            T.copy(B, b)
+            for h, i, j in T.Parallel(2, 8, 16):
+                a[h, i, j] = T.min(a[h, i, j] * 2, 8)
+            T.gemm(a[k % 2, 0:8, 0:16], b[1 - k % 2, 0:16, 0:7], c, clear_accum=True)
+        T.copy(c, C)
+        for i in T.Parallel(16):
+            D[i] = T.cast(T.cast(i + i, "int8"), "int32")
+
+
 @program(parameters={"only": [0, 1]}, examples="only", targets=["llvm", "metal", "sm_80", "gpu"])
 def indices_of_the_one_iteration_that_is_left(A: int32[2, 16, 24], B: int32[24]):
     with T.Kernel(1, threads=128):
@@ -175,6 +194,31 @@ def loop_of_no_iterations_over_a_swizzled_tile(
                 D[i, j] = a[(j * 5) % 16, (j + 2) % 128]
             T.gemm(a, b, c, transpose_A=True)
         T.copy(c, C)
+
+
+@program(targets=["llvm", "metal", "sm_80", "gpu"], fast=["metal"])
+def places_that_are_named(
+    A: int32[16, 32], B: float16[16, 32], C: int32[2, 16, 32], D: float16[16, 32]
+):
+    """A vector that is stored at a place which its lanes do not share."""
+    with T.Kernel(1, threads=128):
+        tile = T.alloc_shared((16, 32), "int32")
+        halves = T.alloc_shared((16, 32), "float16")
+        rows = T.alloc_shared((16,), "int32")
+        for i in T.Parallel(16):
+            rows[i] = 15 - i
+        for i, j in T.Parallel(16, 32):
+            x = T.if_then_else(j % 2 == 0, i, 15 - i)
+            tile[x, j] = A[i, j] + x
+        for i, j in T.Parallel(16, 32):
+            y = T.Select(j < 6, rows[i], i)
+            halves[y, j] = B[i, j] * T.cast(y, "float16")
+        T.copy(tile, C[0, 0, 0])
+        for i, j in T.Parallel(16, 32):
+            z = T.if_then_else(i < 8, 7 - i, i)
+            tile[z, j] = tile[z, j] + A[i, j]
+        T.copy(tile, C[1, 0, 0])
+        T.copy(halves, D)
 
 
 @T.macro

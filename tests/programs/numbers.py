@@ -752,7 +752,9 @@ def floats_that_become_simple(A: dtype[64], C: float32[11, 64, 2]):
                 C[7, i, k] = T.cast((again + A[i]) - A[i + T.min(k, 0)], "float32")
                 C[8, i, k] = T.if_then_else(A[i] != again, T.float32(1), T.float32(2))
                 C[9, i, k] = T.Select(A[i] <= again, T.float32(1), T.float32(2))
-                C[10, i, k] = T.if_then_else(A[i] < again or again <= A[i], T.float32(1), T.float32(2))
+                C[10, i, k] = T.if_then_else(
+                    A[i] < again or again <= A[i], T.float32(1), T.float32(2)
+                )
 
 
 INTEGERS = SIGNED + UNSIGNED

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import tvm_ffi
 from tvm import ir, tirx
-from tvm.sym import Analyzer
+from tvm.sym import Analyzer, ConstIntBound
 
 from tvmtile._tvm import mapped, nodes_in
 from tvmtile.analysis.conflicts.dependence import ConflictScope
@@ -18,7 +18,7 @@ from tvmtile.analysis.conflicts.expressions import period
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, Value, evaluate, may_wrap
 from tvmtile.analysis.effects import Effect
 from tvmtile.ir.kernels import Launch
-from tvmtile.ir.operands import literal
+from tvmtile.ir.operands import integer_range, literal
 from tvmtile.ir.rewriting import defined_in, substitute, variables_of
 from tvmtile.ir.threads import WARP_SIZE
 
@@ -64,10 +64,14 @@ class Domain:
         """A variable with a range that is known, the same one for each role of a thing."""
         key = (of, role)
         if key not in self._symbols:
-            var = tirx.Var(role, dtype)
-            bounds = (tirx.const(low, dtype), tirx.const(extent, dtype))
-            self._analyzer.bind(var, ir.Range.from_min_extent(*bounds))
-            self._symbols[key] = var
+            var = self._symbols[key] = tirx.Var(role, dtype)
+            least, greatest = integer_range(dtype)
+            low, high = max(low, least), min(low + extent - 1, greatest)
+            if high - low < greatest:
+                bounds = (tirx.const(low, dtype), tirx.const(high - low + 1, dtype))
+                self._analyzer.bind(var, ir.Range.from_min_extent(*bounds))
+            else:  # a narrow dtype, which does not hold the extent
+                self._analyzer.update(var, ConstIntBound(low, high))
         return self._symbols[key]
 
     def cached(self, key: Hashable, compute: Callable[[], Result]) -> Result:

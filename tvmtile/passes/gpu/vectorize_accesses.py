@@ -56,7 +56,7 @@ def vectorized(variable: ir.Var, extent: int, body: tirx.Stmt, analyzer: Analyze
         if direct is not None:
             return direct
     *names, last = flattened(moves.with_loads_replaced(body))
-    if isinstance(last, tirx.BufferStore) and _is_stored_once(body):
+    if isinstance(last, tirx.BufferStore) and _is_stored_once(body) and _is_known(last, body):
         last = moves.with_store_replaced(last)
     loop = for_loop(variable, extent, seq([*names, last]), tirx.ForKind.UNROLLED)
     return seq([*moves.before, loop, *moves.after])
@@ -134,7 +134,15 @@ def _with_places_inlined(body: tirx.Stmt) -> tirx.Stmt:
 
 def _is_place(value: ir.Expr) -> bool:
     dtype = str(value.ty.dtype)
-    return dtype.startswith(("int", "bool")) and not contains(value, (ir.TensorLoad, ir.Call))
+    if not dtype.startswith(("int", "bool")) or contains(value, ir.TensorLoad):
+        return False
+    return not contains(value, ir.Call, lambda call: not is_if_then_else(call))
+
+
+def _is_known(access: ir.TensorLoad | tirx.BufferStore, body: tirx.Stmt) -> bool:
+    """Tell whether the place of an access is known before an iteration, which binds no name in it."""
+    names = {stmt.var for stmt in flattened(body) if isinstance(stmt, tirx.Bind)}
+    return not any(contains(index, ir.Var, names.__contains__) for index in indices_of(access))
 
 
 def _is_stored_once(body: tirx.Stmt) -> bool:
@@ -172,14 +180,7 @@ def _loads_in(body: tirx.Stmt) -> list[ir.TensorLoad]:
         found.append(node)
         return mutator.default_mutate(node)
 
-    names: set[ir.Var] = set()
     statements: Iterable[Any] = flattened(body)
     for stmt in statements:
         mutated(stmt.value, (ir.Call, call), (ir.TensorLoad, load))
-        if isinstance(stmt, tirx.Bind):
-            names.add(stmt.var)
-    return [
-        node
-        for node in found
-        if not any(contains(index, ir.Var, names.__contains__) for index in indices_of(node))
-    ]
+    return [node for node in found if _is_known(node, body)]

@@ -193,7 +193,8 @@ def _plain_bits(bits: tirx.BitwiseXor, _: Scope) -> ir.Expr:
 def _opaque_truncation(cast: tirx.Cast, scope: Scope) -> ir.Expr:
     """A conversion of integers that may wrap around, opaque.
 
-    What may become a constant is brought into the range by arithmetic with a sign.
+    What may become a constant is brought into the range by arithmetic with a sign. What is in the range
+    by that of a parallel loop is so, for threads, in a branch only: TVM's analyzer asks without it.
     """
     if not may_wrap(cast):
         return cast
@@ -201,6 +202,8 @@ def _opaque_truncation(cast: tirx.Cast, scope: Scope) -> ir.Expr:
     low, high = integer_range(str(target.with_lanes(1)))
     least, greatest = scope.bounds(cast.value)
     if low <= least and greatest <= high:
+        if target.bits < 32 and scope.is_of_threads(cast.value):
+            return tirx.Cast(str(target), _xor_zero(cast.value), cast.span)
         return cast
     if scope.may_be_constant(cast.value) or contains(cast.value, tirx.Sub, _may_cancel):
         if str(source).startswith("int"):

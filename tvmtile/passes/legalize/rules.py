@@ -84,6 +84,7 @@ class Scope(ScopedRewriter):
         self.imports: list[str] = []
         self.zeros = Zeros()
         self._numbers: set[ir.Var] = set()
+        self._parallel: set[ir.Var] = set()
         self._rules: dict[type, list[Rule]] = {}
         needed = [rule for rule in rules if rule.needs(func)]
         self._asks = any(rule.asks for rule in needed)
@@ -111,6 +112,10 @@ class Scope(ScopedRewriter):
         return not contains(value, ir.TensorLoad) and not contains(
             value, ir.Var, lambda variable: variable not in self._numbers
         )
+
+    def is_of_threads(self, value: ir.Expr) -> bool:
+        """Tell whether variables of parallel loops are in a value, or in that of a name in it."""
+        return contains(value, ir.Var, self._parallel.__contains__)
 
     def _visits(self) -> list[Replacement]:
         others = [
@@ -155,6 +160,8 @@ class Scope(ScopedRewriter):
         if is_kernel(loop):
             self.launch, self.zeros = Launch(loop), Zeros()
         self._numbers.add(loop.loop_var)
+        if loop.kind == tirx.ForKind.PARALLEL:
+            self._parallel.add(loop.loop_var)
         rewritten = self.descend_loop(loop)
         least, extent = self.mutate(loop.min), self.mutate(loop.extent)
         if not (least.same_as(loop.min) and extent.same_as(loop.extent)):
@@ -181,6 +188,8 @@ class Scope(ScopedRewriter):
         result = self.known(self._mapped(bind))
         if self.may_be_constant(result.value):
             self._numbers.add(result.var)
+        if self.is_of_threads(result.value):
+            self._parallel.add(result.var)
         if is_integer(result.value) and not reads_no_memory(result.value):
             self._untold.append(partial(self._tell_bounds, result))
         return result
