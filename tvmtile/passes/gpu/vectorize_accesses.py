@@ -33,7 +33,9 @@ from tvmtile.passes.gpu.vector_moves import LARGEST, Moves, takes_places, withou
 
 def vectorized(variable: ir.Var, extent: int, body: tirx.Stmt, analyzer: Analyzer) -> tirx.Stmt:
     """A loop over contiguous elements as vector moves around an unrolled loop that computes."""
-    body = _with_places_inlined(body)
+    invariant, body = _without_invariant_names(variable, _with_places_inlined(body))
+    if invariant:
+        return seq([*invariant, vectorized(variable, extent, body, analyzer)])
     condition, body = without_invariant(variable, extent, body, analyzer)
     if condition is not None:
         return tirx.IfThenElse(condition, vectorized(variable, extent, body, analyzer), None)
@@ -134,9 +136,25 @@ def _with_places_inlined(body: tirx.Stmt) -> tirx.Stmt:
 
 def _is_place(value: ir.Expr) -> bool:
     dtype = str(value.ty.dtype)
-    if not dtype.startswith(("int", "bool")) or contains(value, ir.TensorLoad):
-        return False
-    return not contains(value, ir.Call, lambda call: not is_if_then_else(call))
+    return dtype.startswith(("int", "bool")) and not contains(value, (ir.TensorLoad, ir.Call))
+
+
+def _without_invariant_names(
+    variable: ir.Var, body: tirx.Stmt
+) -> tuple[list[tirx.Stmt], tirx.Stmt]:
+    """The names that an iteration binds to loop-invariant values, and the rest of it."""
+    varying = {variable}
+    invariant: list[tirx.Stmt] = []
+    rest: list[tirx.Stmt] = []
+    for stmt in flattened(body):
+        if not isinstance(stmt, tirx.Bind):
+            rest.append(stmt)
+        elif reads_no_memory(stmt.value) and not contains(stmt.value, ir.Var, varying.__contains__):
+            invariant.append(stmt)
+        else:
+            rest.append(stmt)
+            varying.add(stmt.var)
+    return invariant, seq(rest)
 
 
 def _is_known(access: ir.TensorLoad | tirx.BufferStore, body: tirx.Stmt) -> bool:

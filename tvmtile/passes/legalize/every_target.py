@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import tvm_ffi
 from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import buffer_of, indices_of
@@ -39,8 +38,10 @@ def _opaque_comparison(comparison: Binary, _: Scope) -> ir.Expr:
 
 
 def _may_become_equal(a: ir.Expr, b: ir.Expr) -> bool:
-    """Tell whether two floats may become the same expression: indices and names get values later,
-    and conversions of narrow floats are computed by way of other dtypes."""
+    """Tell whether two floats may become the same expression.
+
+    Indices and names get values later, and conversions of narrow floats go by way of other dtypes.
+    """
     while isinstance(a, tirx.Cast):
         a = a.value
     while isinstance(b, tirx.Cast):

@@ -354,4 +354,4 @@ class _Lowering:
         wanted = dtype if narrow is None else _like(dtype, NARROW_FLOATS[narrow].storage)
         if narrow is None and str(args[0].ty.dtype) == wanted:
             return args[0]
-        return ir.Call(call.op, args, span=call.span, ret_ty=wanted)  # also to hide: it is not made
+        return ir.Call(call.op, args, span=call.span, ret_ty=wanted)  # see `_unknown` of legalize

@@ -131,14 +131,6 @@ class Repeat:
 Step = Do | Meet | BatchEnd | Sync | Case | Repeat
 
 
-def _has_steps(item: Item) -> bool:
-    if isinstance(item, Branch):
-        return any(_has_steps(child) for case in item.cases for child in case.items)
-    if isinstance(item, Iteration):
-        return any(map(_has_steps, item.body.items))
-    return not isinstance(item, Leaf)
-
-
 class Reader:
     """Makes steps of items, in which names and scalars of a thread have their values."""
 
@@ -182,11 +174,22 @@ class Reader:
                 steps += self._of(item)
         return steps
 
+    def _has_steps(self, item: Item) -> bool:
+        """Tell whether threads wait or arrive somewhere in an item, also at barriers to be inserted."""
+        if not isinstance(item, Branch | Iteration):
+            return not isinstance(item, Leaf)
+        sequences = item.cases if isinstance(item, Branch) else [item.body]
+        return any(
+            any(slot in self._barriers for slot in sequence.slots)
+            or any(map(self._has_steps, sequence.items))
+            for sequence in sequences
+        )
+
     def _of(self, item: Item) -> Iterator[Step]:
         if isinstance(item, Exit):
             raise UnknownHandover
         if isinstance(item, Branch | Iteration):
-            if not _has_steps(item):
+            if not self._has_steps(item):
                 self._forget(item.statement)
                 yield self._do(accesses_of(item))
                 return
