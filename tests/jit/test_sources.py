@@ -77,7 +77,7 @@ CHANGED = {
     PASS: KINDS,
     "passes/checks/tiles.py": KINDS,
     "passes/cpu/lower_parallel.py": ("llvm",),
-    "passes/gpu/insert_barriers.py": ("metal", "cuda"),
+    "passes/gpu/distribute_parallel.py": ("metal", "cuda"),
     "passes/gpu/fragment_to_simdgroup.py": ("metal",),
     "tileop/gemm/amx.py": ("llvm",),
     "tileop/gemm/simdgroup.py": ("metal",),

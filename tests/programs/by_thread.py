@@ -82,6 +82,36 @@ def threads_whose_barriers_are_understood(A: int32[32], B: int32[32], C: int32[4
             C[i, tx] = rows[i, 31 - tx]
 
 
+@program(
+    parameters={"form": ["statements", "a loop", "a branch", "a statement"]},
+    examples="form",
+    targets=lambda p: (
+        ["llvm"] if p.form in ("a branch", "a statement") else ["llvm", "metal", "sm_80", "gpu"]
+    ),
+    fast=["metal"],
+)
+def threads_that_exchange_elements_of_a_tensor(A: int32[64], C: int32[64]):
+    """On a GPU not where some threads come: the program has to order these itself."""
+    with T.Kernel(1, threads=64):
+        tx = T.get_thread_binding()
+        if form == "statements":
+            A[tx] = A[tx] * 2
+            C[tx] = A[63 - tx]
+        elif form == "a loop":
+            for i in T.serial(3):
+                C[tx] = A[(tx + 1) % 64]
+                A[tx] = C[tx] + i
+        elif form == "a branch":
+            if tx < 20:
+                A[tx] = 2 * tx
+                C[tx] = A[19 - tx]
+            else:
+                C[tx] = A[(tx + 8) % 20]
+        else:
+            A[tx] = A[63 - tx]
+            C[tx] = tx
+
+
 # As `__restrict__`, B[0] would be read in front of the barrier: seen on an H100.
 @program(fast=["metal"], expects={"sm_90a": ["not __restrict__"]})
 def threads_with_values_of_all(A: float32[32], B: int32[1], C: float32[32], D: int32[32, 6]):

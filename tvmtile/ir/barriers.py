@@ -21,6 +21,8 @@ _NAMES = {
 """What kernels call barriers, by the threads that wait for each other."""
 
 
+SERIAL = "serial"
+"""The scope of barriers where a CPU runs threads one after the other: of those that come there."""
 UNNAMED_BARRIER = 15
 """The barrier of CUDA for some of the threads where the user names none; 0 is `__syncthreads`'."""
 

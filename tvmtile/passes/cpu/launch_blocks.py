@@ -25,8 +25,7 @@ from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, for_loop, reads_no_memory, seq, with_fresh_variables
 from tvmtile.ir.spans import location_of
 from tvmtile.passes.cpu.insert_index_checks import CHECK_INDICES
-from tvmtile.passes.cpu.threads.plan import CutBody, Item, Nested, Once, Private, Run
-from tvmtile.passes.cpu.threads.runs import emit_runs
+from tvmtile.passes.cpu.loop_fission import Item, Nested, Once, Private, Run, emit_runs
 
 
 @prim_func_pass(
@@ -128,8 +127,8 @@ def _phases(grid: _Grid, kind: tirx.ForKind) -> tirx.Stmt:
     """A loop over all blocks for each phase between two barriers."""
     variance = ThreadVariance(grid.body, [axis.loop_var for axis in grid.blocks])
     own = {buffer_of(node) for node in nodes_in(grid.body, tirx.AllocBuffer)}
-    plan = CutBody(_PhaseCutter(variance, own).cut(grid.body), variance)
-    return emit_runs(plan, grid, scope="global", kind=kind)
+    phases = _PhaseCutter(variance, own).cut(grid.body)
+    return emit_runs(phases, grid, variance, scope="global", kind=kind)
 
 
 class _PhaseCutter:

@@ -14,7 +14,7 @@ from tvmtile.codegen.metal_barriers import device_barrier
 from tvmtile.errors import SourceLocation
 from tvmtile.ir.annotations import EXCHANGES_TENSORS, OWN_BARRIERS
 from tvmtile.ir.asynchronous import issued, kind_of, signal, wait
-from tvmtile.ir.barriers import sync
+from tvmtile.ir.barriers import SERIAL, sync
 from tvmtile.ir.kernels import Launch, bound_target, with_kernels, with_launch_body, with_statements
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -93,31 +93,58 @@ def InsertBarriers(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     def order(kernel: tirx.For) -> tirx.For:
         launch = Launch(kernel)
-        groups = groups_in(launch.body)
         named = NamedBarriers(launch.body, count, launch)
         kernel = with_launch_body(kernel, with_own_barriers(launch.body, named))
         effects = Effects(Launch(kernel).body, ordered_by(kernel))
         exchanged.update(effects.exchanged)
-        known: dict[frozenset[ir.Var], Footprints] = {}
-
-        def footprints(uniform: set[ir.Var]) -> Footprints:
-            """Shared by the groups for which the same names are uniform."""
-            key = frozenset(uniform)
-            if key not in known:
-                known[key] = Footprints(launch, uniform)
-            return known[key]
-
         blocks = blocks_together(kernel)
         if blocks > 1 and not is_published(kernel, func.body, effects):
             kernel = mapped(kernel, (ir.Call, _within_block))
-        for group in (None, *groups):
-            program = Launch(kernel)
-            builder = Builder(program, effects, footprints, group, blocks, forgives=forgives)
-            kernel = _with_barriers(kernel, builder, group, named, is_for_metal=is_for_metal)
-        return with_launch_body(kernel, without_groups(Launch(kernel).body)) if groups else kernel
+        kernel = with_barriers(
+            kernel, effects, named, blocks, forgives=forgives, is_for_metal=is_for_metal
+        )
+        return with_launch_body(kernel, without_groups(Launch(kernel).body))
 
     func = with_kernels(func, order)
     return func.with_attr(EXCHANGES_TENSORS, True) if exchanged else func
+
+
+def with_barriers(
+    kernel: tirx.For,
+    effects: Effects,
+    named: NamedBarriers | None = None,
+    blocks: int = 1,
+    *,
+    forgives: bool = False,
+    is_for_metal: bool = False,
+) -> tirx.For:
+    """A kernel with the barriers that its threads, and the groups among them, need.
+
+    Without `named` ones they are for the threads of a CPU, and may stand in divergent branches, too.
+    """
+    known: dict[frozenset[ir.Var], Footprints] = {}
+    launch = Launch(kernel)
+
+    def footprints(uniform: set[ir.Var]) -> Footprints:
+        """Shared by the groups for which the same names are uniform."""
+        key = frozenset(uniform)
+        if key not in known:
+            known[key] = Footprints(launch, uniform)
+        return known[key]
+
+    for group in (None, *groups_in(launch.body)):
+        program = Launch(kernel)
+        builder = Builder(
+            program,
+            effects,
+            footprints,
+            group,
+            blocks,
+            forgives=forgives,
+            is_for_cpu=named is None,
+        )
+        kernel = _of_group(kernel, builder, group, named, is_for_metal=is_for_metal)
+    return kernel
 
 
 def _within_block(call: ir.Call) -> ir.Expr:
@@ -125,11 +152,11 @@ def _within_block(call: ir.Call) -> ir.Expr:
     return call if op is None or op.is_tile else op.within_block().to_call(call.span)
 
 
-def _with_barriers(
+def _of_group(
     kernel: tirx.For,
     builder: Builder,
     group: Group | None,
-    named: NamedBarriers,
+    named: NamedBarriers | None,
     *,
     is_for_metal: bool,
 ) -> tirx.For:
@@ -167,7 +194,7 @@ class _BarrierEmitter:
         self,
         barriers: Barriers,
         group: Group | None,
-        named: NamedBarriers,
+        named: NamedBarriers | None,
         tokens: list[str],
         *,
         fenced: bool,
@@ -196,6 +223,8 @@ class _BarrierEmitter:
         return [*waits, self._barrier(barrier, location)]
 
     def _barrier(self, barrier: Barrier, location: SourceLocation | None = None) -> tirx.Stmt:
+        if self._named is None:
+            return sync(SERIAL)
         scope = barrier.scope
         if self._group is not None and self._group.count <= WARP_SIZE:
             scope = ConflictScope.WARP

@@ -334,7 +334,9 @@ class Checker:
             joined = state.empty()
             for case in item.paths:
                 joined.add_all(self._sequence(case, state, loops))
-            if item.diverges:  # some threads do not come, and do not wait for their warps there
+            if (
+                item.diverges and not item.is_for_cpu
+            ):  # some threads do not come, and do not wait for their warps there
                 joined.add_all(state.moved(lambda o: o if _has_waited(o, joined) else None))
             return joined
         return self._iteration(item, state, loops)

@@ -122,6 +122,8 @@ class Branch:
     diverges: bool = False
     is_region: bool = False
     """It is the region of the threads whose barriers are looked for: they can stand in it alone."""
+    is_for_cpu: bool = False
+    """Its cases come one after the other, and threads that pass by wait at the barriers in them."""
 
     @cached_property
     def hands_over(self) -> bool:

@@ -1,7 +1,7 @@
 """A thread's program as `items`: a loop or branch without a race is one leaf.
 
 The items are a control-flow graph to search, with a slot in front of each statement. Those of
-`passes/cpu/threads/plan` are a new program, whose statements have moved: no structure fits both.
+`passes/cpu/loop_fission` are a new program, whose statements have moved: no structure fits both.
 """
 
 from __future__ import annotations
@@ -142,7 +142,8 @@ class Builder:
     given the names that are uniform. Barriers are looked for the threads of `group`, or the block's:
     they stand in their regions, and order what the kernel does there, but for what some of them do as a
     group. `blocks` reach each other's memory. Where it `forgives`, the
-    author answers for races that no barrier can prevent.
+    author answers for races that no barrier can prevent. `is_for_cpu`, which runs the cases of a
+    divergent branch one after the other: barriers can stand in them, and in vectors.
     """
 
     def __init__(
@@ -154,7 +155,9 @@ class Builder:
         blocks: int = 1,
         *,
         forgives: bool = False,
+        is_for_cpu: bool = False,
     ) -> None:
+        self._is_for_cpu = is_for_cpu
         self._body = launch.body
         self._effects = effects
         self._group = group
@@ -350,7 +353,8 @@ class Builder:
         if isinstance(stmt, tirx.For):
             runs = self._runs(stmt, context.loops)
             bounds = [stmt.min, stmt.extent]
-            if stmt.kind in (tirx.ForKind.VECTORIZED, tirx.ForKind.PARALLEL):
+            vector = stmt.kind == tirx.ForKind.VECTORIZED and not self._is_for_cpu
+            if vector or stmt.kind == tirx.ForKind.PARALLEL:
                 weight = None
         else:
             bounds = [stmt.condition]
@@ -371,7 +375,8 @@ class Builder:
             return self._taken(stmt, taken, context)
         weight = context.weight
         is_uniform = weight is not None and not self._variance.may_diverge(stmt.condition)
-        inner = weight * _BRANCH_WEIGHT if weight and is_uniform else None
+        together = is_uniform or self._is_for_cpu
+        inner = weight * _BRANCH_WEIGHT if weight and together else None
         come = self._warps_come
         if come and not is_uniform and _has_warp_barrier(stmt):
             self._warps_come = not self._warps().may_diverge(stmt.condition)
@@ -382,7 +387,7 @@ class Builder:
         elif is_uniform:
             cases.append(Sequence([], [None]))
         self._warps_come = come
-        branch = Branch(stmt, head, cases, diverges=not is_uniform)
+        branch = Branch(stmt, head, cases, diverges=not is_uniform, is_for_cpu=self._is_for_cpu)
         return self._closed(branch, replace(context, weight=inner))
 
     def _taken(self, stmt: tirx.IfThenElse, number: int, context: _Context) -> Item:

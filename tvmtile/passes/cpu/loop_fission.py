@@ -1,41 +1,100 @@
-"""The loops over threads: what a run recomputes, what is stored for it, and where."""
+"""Loop fission: a body that threads wait in becomes loops over the threads, one a run between waits.
+
+The items of a body are written down; a run recomputes or recalls the values that earlier ones bound.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 from tvm import ir, tirx
 
 from tvmtile._tvm import buffer_of, indices_of, is_buffer_var, mapped, ranges_of
+from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.errors import InvalidOperand
 from tvmtile.ir.kernels import Launch
-from tvmtile.ir.rewriting import for_loop, seq, substitute, variables_of
-from tvmtile.passes.cpu.threads.plan import CutBody, Item, Nested, Once, Private, Run
-from tvmtile.passes.cpu.threads.statements import may_change
+from tvmtile.ir.rewriting import contains, for_loop, has_effect, seq, substitute, variables_of
+
+Guards: TypeAlias = tuple[tuple[ir.Var, bool], ...]
+"""Bound conditions, and what each must be for a thread to take part."""
+
+
+@dataclass
+class Run:
+    """Statements that a thread executes without waiting for another one."""
+
+    statements: list[tirx.Stmt] = field(default_factory=list)
+    """What each thread does."""
+    guards: Guards = ()
+    """Of the threads that take part."""
+
+
+@dataclass
+class Once:
+    """A statement that the block, or a group, executes, not its threads."""
+
+    statement: tirx.Stmt
+    thread: int | None = None
+    """The first one of the group: what it keeps, all of them do."""
+
+
+@dataclass
+class Private:
+    """The declaration of a private array that diverges between threads, or of a view of one."""
+
+    declaration: tirx.AllocBuffer | tirx.DeclBuffer
+
+
+@dataclass
+class Nested:
+    """A loop or a branch that all threads of the block, or of a group, go through together."""
+
+    bodies: list[list[Item]]
+    rebuild: Callable[[list[tirx.Stmt]], tirx.Stmt]
+    thread: int | None = None
+    """As of `Once`."""
+
+
+Item: TypeAlias = "Run | Once | Private | Nested"
+
+
+def may_change(value: ir.Expr) -> bool:
+    """Tell whether recomputing a value later may give another result."""
+    return has_effect(value) or contains(value, ir.TensorLoad)
 
 
 def emit_runs(
-    plan: CutBody,
+    items: Sequence[Item],
     launch: Launch,
+    variance: ThreadVariance,
     scope: str = "local",
     kind: tirx.ForKind = tirx.ForKind.SERIAL,
 ) -> tirx.Stmt:
-    """Turn a cut body into statements, with a loop over the threads of each run.
+    """Turn the items of a body into statements, with a loop over the threads of each run.
 
-    Values are kept in `scope` from one run to another; `kind` is that of the outermost of the loops.
+    The variance says which values diverge between threads. Values are kept in `scope` from one run to
+    another; `kind` is that of the outermost of the loops.
     """
-    return _RunEmitter(plan, launch, scope, kind).emit(plan.items)
+    return _RunEmitter(items, launch, variance, scope, kind).emit(items)
 
 
 class _RunEmitter:
-    def __init__(self, plan: CutBody, launch: Launch, scope: str, kind: tirx.ForKind) -> None:
+    def __init__(
+        self,
+        sequence: Sequence[Item],
+        launch: Launch,
+        variance: ThreadVariance,
+        scope: str,
+        kind: tirx.ForKind,
+    ) -> None:
         self._scope = scope
         self._kind = kind
-        self._variance = plan.variance
+        self._variance = variance
         self._launch = launch
         self._threads = [loop.loop_var for loop in launch.threads]
-        items = list(_items_in(plan.items))
+        items = list(_items_in(sequence))
         self._uses = {id(item): variables_of(_own_parts(item)) for item in items}
         self._values: dict[ir.Var, ir.Expr] = {}
         self._home: dict[ir.Var, Run] = {}
@@ -52,7 +111,7 @@ class _RunEmitter:
         }
         self._local: dict[ir.Var, Run] = {}
         self._stacked: dict[ir.Var, ir.Var] = {}
-        self._place(plan.items)
+        self._place(sequence)
 
     def emit(self, items: Sequence[Item]) -> tirx.Stmt:
         statements: list[tirx.Stmt] = []
@@ -188,6 +247,10 @@ class _RunEmitter:
     # Runs ------------------------------------------------------------------------------------------
 
     def _emit_run(self, run: Run, items: Sequence[Item]) -> list[tirx.Stmt]:
+        if all(
+            isinstance(stmt, tirx.Bind) and stmt.var not in self._kept for stmt in run.statements
+        ):
+            return []  # the runs that use the values compute them
         body = self._recollections(run)
         inner: list[tirx.Stmt] = [
             *(

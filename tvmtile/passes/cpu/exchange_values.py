@@ -1,13 +1,12 @@
 """Values that the threads of a block exchange: shuffles and reductions over threads.
 
-They become shared arrays with one element a thread: every thread writes its value, then reads those of
-others. What separates the two is for SerializeThreads to see to.
+They become shared arrays with one element a thread: every thread writes its value, all wait, and read
+those of others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tvm import ir, tirx
@@ -15,6 +14,7 @@ from tvm import ir, tirx
 from tvmtile._tvm import Mutator, buffer_of, indices_of, mutated
 from tvmtile.errors import NestingError
 from tvmtile.frontend.dtypes import DType, cast
+from tvmtile.ir.barriers import SERIAL, sync
 from tvmtile.ir.calls import is_extern_call, is_if_then_else, op_name
 from tvmtile.ir.kernels import Launch
 from tvmtile.ir.rewriting import contains, for_loop, seq, substitute
@@ -24,26 +24,15 @@ from tvmtile.ir.threads import WARP_SIZE
 _REDUCE_SCOPE = "reduce_scope"
 
 
-@dataclass(frozen=True)
-class Exchanged:
-    """A body without shuffles and reductions over threads."""
-
-    body: tirx.Stmt
-    """What a block does."""
-    buffers: frozenset[ir.Var]
-    """The shared arrays through which threads exchange values."""
-
-
-def exchange_values(launch: Launch) -> Exchanged:
-    """Replace the shuffles and the reductions over threads in a block's body.
+def exchange_values(launch: Launch) -> tirx.Stmt:
+    """The body of a block without shuffles and reductions over threads.
 
     Raises
     ------
     NestingError
         If one of them stands where its operand would not be evaluated by every thread.
     """
-    rewriter = _Exchange(launch)
-    return Exchanged(rewriter.rewrite(launch.body), frozenset(rewriter.buffers))
+    return _Exchange(launch).rewrite(launch.body)
 
 
 # The lane of its group that a thread reads, given its own lane, the shuffle's operand and the width of
@@ -72,7 +61,6 @@ def _is_match(call: ir.Call) -> bool:
 class _Exchange:
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
-        self.buffers: list[ir.Var] = []
 
     def rewrite(self, body: tirx.Stmt) -> tirx.Stmt:
         leaves = (tirx.Bind, tirx.BufferStore, tirx.Evaluate, tirx.AssertStmt)
@@ -143,13 +131,12 @@ class _Exchange:
         return seq([*before, after])
 
     def _published(self, value: ir.Expr, span: ir.Span | None) -> tuple[list[tirx.Stmt], ir.Var]:
-        """Every thread writes its value into an element of a new shared array."""
+        """Every thread writes its value into an element of a new shared array, and waits."""
         lanes = tirx.decl_buffer(
             (self._launch.num_threads,), str(value.ty.dtype), name="lanes", scope="shared"
         )
-        self.buffers.append(lanes)
         store = tirx.BufferStore(lanes, value, [self._launch.thread_index], span=span)
-        return [tirx.AllocBuffer(lanes), store], lanes
+        return [tirx.AllocBuffer(lanes), store, _wait(span)], lanes
 
     def _partner(self, name: str, lanes: ir.Var, operand: ir.Expr, width: ir.Expr) -> ir.Expr:
         thread = self._launch.thread_index
@@ -167,7 +154,7 @@ class _Exchange:
         place = tirx.min(self._first_of_warp() + lane, self._launch.num_threads - 1)
         # What the others have written before they left is no sign of them.
         cleared = for_loop(lane, WARP_SIZE, tirx.BufferStore(lanes, 0, [place], span=span))
-        return [statements[0], cleared, *statements[1:]], self._equal_lanes(lanes)
+        return [statements[0], cleared, _wait(span), *statements[1:]], self._equal_lanes(lanes)
 
     def _first_of_warp(self) -> ir.Expr:
         thread = self._launch.thread_index
@@ -239,6 +226,10 @@ class _Exchange:
         for axis in axes:
             body = for_loop(others[axis], self._launch.extent_of(axis), body)
         return body
+
+
+def _wait(span: ir.Span | None) -> tirx.Evaluate:
+    return tirx.Evaluate(sync(SERIAL).value, span)
 
 
 def _misplaced(node: ir.Node, place: str) -> NestingError:
