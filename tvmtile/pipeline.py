@@ -100,8 +100,8 @@ _SCHEDULE = (
     _Only(("llvm", "metal"), P.ElideSharedStaging),  # tiles that are read once are not staged
     _llvm(P.AccumulateInPlace),  # sums that are only written out are kept where they go
     _llvm(P.FoldClearIntoFirstGemm),  # and begin with the first product
+    _gpu(P.SplitReducers),  # reducers are fragments, or every thread has totals of its own
     _gpu(P.ReduceAccumulations),  # accumulations into a fragment become reductions
-    _gpu(P.SplitReducers),  # every thread has totals of its own until they are put together
     _gpu(P.ShareFragments),  # what a loop has computed is copied for code that needs all of it
     _metal(P.FragmentToSimdgroup),  # operands of matrix units become simdgroup matrices
     _cuda(P.WarpSpecialize),  # warps of their own copy the tiles of pipelined loops

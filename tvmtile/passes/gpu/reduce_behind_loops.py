@@ -256,13 +256,13 @@ class _GroupRewriter:
                 ):
                     break
                 last = number
-                is_looped = is_looped or contains(stmt, tirx.For, self._adds_up)
+                is_looped = is_looped or contains(stmt, (tirx.For, tirx.While), self._adds_up)
                 found.append(rewritten)
             else:
                 found.append(stmt)
         return found[:last] if is_looped else []
 
-    def _adds_up(self, loop: tirx.For) -> bool:
+    def _adds_up(self, loop: tirx.For | tirx.While) -> bool:
         return not is_parallel(loop) and self._group.is_reduced_in(loop)
 
     def _apart(

@@ -20,6 +20,8 @@ from tvmtile.ir.rewriting import contains, for_loop, replace_loop, seq, substitu
 from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.scopes import FRAGMENT_SCOPE
 
+_KINDS = ("sum", "max", "min")
+_KINDS_OF_BITS = ("bitand", "bitor", "bitxor")
 _FEW = 8
 """Terms of a sum that one thread may as well take, if there are sums for all threads."""
 _MOST_TERMS = 512
@@ -37,9 +39,9 @@ def ReduceAccumulations(func: tirx.PrimFunc) -> tirx.PrimFunc:
     All iterations that add to an element would otherwise run in the thread that holds it. The terms
     become a fragment of the nest's shape, which a reduction adds up, in registers and across threads;
     out of loops, ReduceBehindLoops takes the exchange. That is done for sums, maxima and minima of
-    integers and of floats of 32 bits or more, if the fragment's indices are loop variables and
-    constants and nothing else in the nest touches it. Where a thread would hold many terms, a serial
-    loop reduces the nest piece by piece.
+    integers and of floats of 32 bits or more, and for bits of integers, if the fragment's indices are
+    loop variables and constants and nothing else in the nest touches it. Where a thread would hold
+    many terms, a serial loop reduces the nest piece by piece.
     """
 
     def reduced(kernel: tirx.For) -> tirx.For:
@@ -81,7 +83,7 @@ class _Reducer(ScopedRewriter):
 
     def _nest(self, loop: tirx.For) -> tirx.Stmt:
         nest = Nest(loop)
-        found = _accumulations(nest, self._threads, self._aliases)
+        found = accumulations_in(nest, self._threads, self._aliases)
         if not found:
             return loop
         pieces = _in_pieces(nest, found, self._threads)
@@ -99,7 +101,7 @@ class _Reducer(ScopedRewriter):
         return terms
 
 
-def _accumulations(nest: Nest, threads: int, aliases: Aliases) -> list[_Accumulation]:
+def accumulations_in(nest: Nest, threads: int, aliases: Aliases) -> list[_Accumulation]:
     """Those of a nest's stores that are worth a reduction."""
     if None in nest.extents:
         return []
@@ -118,8 +120,8 @@ def _accumulations(nest: Nest, threads: int, aliases: Aliases) -> list[_Accumula
 def _accumulation(store: tirx.BufferStore, nest: Nest) -> _Accumulation | None:
     buffer, indices = buffer_of(store), indices_of(store)
     dtype = DataType(str(buffer.ty.dtype))
-    is_narrow_float = not str(dtype).startswith(("int", "uint")) and dtype.bits < 32
-    if buffer.ty.storage_scope != FRAGMENT_SCOPE or is_narrow_float:
+    is_integer = str(dtype).startswith(("int", "uint"))
+    if buffer.ty.storage_scope != FRAGMENT_SCOPE or not (is_integer or dtype.bits >= 32):
         return None
     counting = [
         next((n for n, v in enumerate(nest.variables) if i.same_as(v)), None) for i in indices
@@ -131,7 +133,7 @@ def _accumulation(store: tirx.BufferStore, nest: Nest) -> _Accumulation | None:
         return None
     origin = [i if n is None else 0 for i, n in zip(indices, counting, strict=True)]
     target = region(buffer, origin, [1 if n is None else nest.extents[n] for n in counting])
-    for name in ("sum", "max", "min"):
+    for name in _KINDS + _KINDS_OF_BITS if is_integer else _KINDS:
         term = contribution(store, COMBINERS[name])
         if term is not None:
             return _Accumulation(store, term, COMBINERS[name], axes, target)
