@@ -157,7 +157,6 @@ _LEGALIZE = (
     _cuda(P.LowerNarrowFloatsOnCuda),  # floats of 8 bits become integers that hold their bits
     _metal(P.LowerNarrowFloatsOnMetal),  # floats of 8 bits become integers that hold their bits
     # Loops, of statements as they are printed.
-    _cuda(P.StrengthReduceModulo),  # blocks that persist do not divide in each iteration
     _cuda(P.BatchGlobalLoads),  # copies by elements load all before they store
     _gpu(P.DeferUnrolling),  # the compiler of the source unrolls what is guarded, or very long
     # Memory and names.

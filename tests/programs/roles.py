@@ -199,7 +199,15 @@ def roles_masked(
         "tokens": lambda rng, shape: rng.integers(-1, 100, shape),
         "kept": [0, 1, 0, 1] + [0] * 28,
     },
-    expects={"sm_90a": [": two roles", "mbarrier_arrive_noinc", "cp_async_bulk_tensor"]},
+    expects={
+        "sm_90a": [
+            ": two roles",
+            "mbarrier_arrive_noinc",
+            "cp_async_bulk_tensor",
+            "not % 3)",
+            "not / 3)",
+        ]
+    },
     fast=["sm_90a"],
 )
 def roles_rows_that_threads_gather(

@@ -32,7 +32,6 @@ from tvmtile.passes.gpu.lower_async_work import LowerAsyncWork
 from tvmtile.passes.gpu.lower_thread_local_tile_ops import LowerThreadLocalTileOps
 from tvmtile.passes.gpu.reduce_behind_loops import ReduceBehindLoops
 from tvmtile.passes.gpu.share_fragments import ShareFragments
-from tvmtile.passes.gpu.strength_reduce_modulo import StrengthReduceModulo
 from tvmtile.passes.gpu.tensor_maps import CacheTensorMaps, EncodeTensorMaps
 from tvmtile.passes.legalize import (
     LegalizeExpressions,
@@ -151,7 +150,6 @@ __all__ = [
     "SpillNestedLets",
     "SplitReducers",
     "StageOverlappingCopies",
-    "StrengthReduceModulo",
     "StructureExits",
     "SumBeforeScaling",
     "SwizzleBlockIdx",
@@ -165,7 +163,7 @@ _MOVED = {
     "AddAxes": "NormalizeSignature",
     "ApproximateFunctionsOnCuda": "LegalizeOperations",
     "BindExtents": "NormalizeSignature",
-    "CarryRemainders": "StrengthReduceModulo",
+    "CarryRemainders": "WarpSpecialize",
     "CheckAccumulators": "CheckTiles",
     "CheckAssertions": "CheckLaunch",
     "CheckBounds": "CheckTiles",
@@ -210,6 +208,7 @@ _MOVED = {
     "StageOverlaps": "StageOverlappingCopies",
     "StoreNames": "SpillNestedLets",
     "StoreNamesOnCpu": "SpillNestedLets",
+    "StrengthReduceModulo": "WarpSpecialize",
     "SwizzleShared": "LayOutSharedTiles",
     "UnswitchConditions": "VersionNests",
     "VersionParallelNests": "VersionNests",

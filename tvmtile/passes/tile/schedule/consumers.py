@@ -175,7 +175,7 @@ class _Consumed:
             end([other for other in going_on if self._units[other].conflicts(self._units[number])])
             add(number, *self._begun(number))
             if following := self._following.get(number):
-                waits = [ring.at(self._space.after).wait_until_full() for ring in following]
+                waits = [ring.at(self._space.shifted(1)).wait_until_full() for ring in following]
                 add(number, tirx.IfThenElse(self._space.is_followed, seq(waits), None))
             if number in self._tokens and number not in schedule.in_flight:
                 going_on.append(number)
@@ -196,7 +196,7 @@ class _Consumed:
         """Behind the last use in an iteration: the copy is free, or that of the iteration before."""
         if not ring.in_flight:
             return ring.release(self._thread)
-        return ring.at(self._space.before).release(self._thread, self._space.is_later)
+        return ring.at(self._space.shifted(-1)).release(self._thread, self._space.is_later)
 
     # All iterations --------------------------------------------------------------------------------
 
@@ -207,7 +207,7 @@ class _Consumed:
         whole = [space.each([*self._body.bindings_for(statements), *statements])]
         following = [ring for rings in self._following.values() for ring in rings]
         if following:
-            first = [ring.at(space.first).wait_until_full() for ring in following]
+            first = [ring.at(space.started()).wait_until_full() for ring in following]
             whole = [*space.if_any(first), *whole]
         if self._schedule.in_flight:
             # If sums in flight met those of a loop without iterations in front of the wait for them,
@@ -223,12 +223,12 @@ class _Consumed:
         space = self._space
         prologue, epilogue = (
             self._of(iteration, [stmt for at, stmt in self._events() if at == offset])
-            for offset, iteration in ((0, space.first), (-1, space.last))
+            for offset, iteration in ((0, space.started()), (-1, space.last))
         )
         steady = [
             stmt
             for offset, group in itertools.groupby(self._events(), lambda event: event[0])
-            for stmt in self._of(space.before if offset else {}, [stmt for _, stmt in group])
+            for stmt in self._of(space.shifted(-1) if offset else {}, [stmt for _, stmt in group])
         ]
         whole = [*prologue, *space.passed(), space.others(steady), *before_last, *epilogue]
         return space.if_any(whole, before_last)

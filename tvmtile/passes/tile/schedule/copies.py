@@ -24,7 +24,7 @@ from tvmtile.ir.scopes import is_fragment, is_global, is_shared, is_tensor
 from tvmtile.layout.shared import SWIZZLES, period_of, swizzled
 from tvmtile.passes.memory.shared_layouts import layout_of_map
 from tvmtile.passes.tile.schedule.body import PipelineStmt
-from tvmtile.passes.tile.schedule.rings import Mbarriers
+from tvmtile.passes.tile.schedule.rings import Mbarriers, Position
 from tvmtile.tileop.registry import LoweringContext
 from tvmtile.tileop.selection import declined_before, select
 
@@ -48,7 +48,7 @@ def _is_elementwise(op: TileOp) -> bool:
     return op.is_copy and op.as_loops() is not None and op.begun_on(ANY_MBARRIER) is not None
 
 
-ANY_MBARRIER = Mbarriers.named("any", 1).of(tirx.const(0, "int32"))
+ANY_MBARRIER = Mbarriers.named("any", 1).at(Position.of(tirx.const(0, "int32"), 1))
 """To ask an operator whether it can arrive on one."""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm_ffi import structural_equal
 
-from tvmtile._tvm import Mutator, mapped, mutated, nodes_in
+from tvmtile._tvm import Mutator, mutated, nodes_in
 from tvmtile.analysis.kernel_info import KernelInfo, info_of
 from tvmtile.errors import VerifyError
 from tvmtile.ir.asynchronous import CP_ASYNC, asynchronously, kind_of, signal, wait
@@ -22,7 +22,7 @@ from tvmtile.ir.kernels import (
     with_launch_body,
 )
 from tvmtile.ir.operands import constant
-from tvmtile.ir.operators import operator_of
+from tvmtile.ir.operators import operator_for, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import (
     reads_no_memory,
@@ -32,6 +32,11 @@ from tvmtile.ir.rewriting import (
     with_fresh_variables,
 )
 from tvmtile.passes.tile.schedule.body import Body, Obstacle, PipelineStmt, body_of
+from tvmtile.passes.tile.schedule.iteration_space import (
+    IterationSpace,
+    counter_begun,
+    iteration_space,
+)
 from tvmtile.passes.tile.schedule.plan import (
     BufferCopies,
     PipelinePlan,
@@ -41,7 +46,7 @@ from tvmtile.passes.tile.schedule.plan import (
     plan_of,
     work_of,
 )
-from tvmtile.passes.tile.schedule.rings import Phases, StageAxis, with_stage_axes
+from tvmtile.passes.tile.schedule.rings import Mbarriers, StageAxis, folded, with_stage_axes
 from tvmtile.target import gpu
 from tvmtile.tileop.registry import implementation_of
 
@@ -174,8 +179,10 @@ class _Stager:
         ]
         is_repeated = not any(map(loop.same_as, self._outermost))
 
-        def new_phases(count: int) -> Phases:
-            phases = Phases(count, is_repeated=is_repeated)
+        def new_phases(whole: tirx.For, count: int) -> Phases:
+            name, dtype = f"{loop.loop_var.name}_done", str(loop.loop_var.ty.dtype)
+            counter = tirx.decl_buffer((1,), dtype, name=name, scope="local")
+            phases = Phases(iteration_space(whole, count, counter if is_repeated else None))
             self.setup += phases.setup
             return phases
 
@@ -205,6 +212,37 @@ class _Stager:
 
 
 # A loop, written out by stages --------------------------------------------------------------------
+
+
+class Phases:
+    """The mbarriers on which copies of a stage complete.
+
+    The copies of an iteration make its phase last until they have come; the thread that begins them
+    ends it.
+    """
+
+    def __init__(self, space: IterationSpace) -> None:
+        self.space = space
+        arrived = Mbarriers.named("arrived", space.stages)
+        self._arrived = arrived.at(space.position)
+        self.setup = [*arrived.declared(), *counter_begun(space.counter)]
+        """What a block does first."""
+
+    def begun(self, copy: Any) -> tirx.Stmt:
+        """A copy of an iteration, begun by one thread."""
+        op = operator_of(copy)
+        begun = None if op is None else op.begun_on(self._arrived)
+        assert begun is not None, "only such copies complete on mbarriers"
+        return tirx.Evaluate(begun.to_call(copy.value.span), copy.span)
+
+    def ended(self) -> tirx.Stmt:
+        """Behind the copies of an iteration, if there are any: nothing else is waited for."""
+        return tirx.Evaluate(operator_for("end of phase")(self._arrived).to_call())
+
+    def awaited(self) -> tirx.Stmt:
+        """Wait for the copies of an iteration."""
+        wait = operator_for("wait for phase")(self._arrived, self.space.position.parity)
+        return tirx.Evaluate(wait.to_call())
 
 
 @dataclass(frozen=True)
@@ -250,13 +288,18 @@ class Stages:
         on_mbarriers: Sequence[bool],
         in_flight: Mapping[int, str],
         new_token: Callable[[], str],
-        new_phases: Callable[[int], Phases],
+        new_phases: Callable[[tirx.For, int], Phases],
     ) -> None:
-        self._loop = loop
         self._plan = plan
         self._body = body
         self._var = loop.loop_var
         self._dtype = str(loop.loop_var.ty.dtype)
+        self._setup: list[tirx.Stmt] = list(body.declarations)
+        self._first = self._named("start", loop.min)
+        self._count = self._named("count", loop.extent)
+        self._loop = replace_loop(
+            loop, min=self._first, extent=self._count, annotations=other_annotations(loop)
+        )
         issued = sorted(range(len(body.units)), key=lambda unit: plan.order[unit])
         self._groups = [
             _Group(
@@ -266,7 +309,7 @@ class Stages:
                 new_token() if any(are_async[i] and not on_mbarriers[i] for i in members) else None,
                 [in_flight.get(i) for i in members],
                 [on_mbarriers[i] for i in members],
-                new_phases(plan.distance - stage + 1)
+                new_phases(self._loop, plan.distance - stage + 1)
                 if any(on_mbarriers[i] for i in members)
                 else None,
             )
@@ -274,9 +317,7 @@ class Stages:
                 (stage, list(units)) for stage, units in groupby(issued, plan.stage.__getitem__)
             )
         ]
-        self._setup: list[tirx.Stmt] = list(body.declarations)
-        self._first = self._named("start", loop.min)
-        self._count = self._named("count", loop.extent)
+        self._spaces = [group.phases.space for group in self._groups if group.phases]
 
     def _named(self, name: str, value: ir.Expr) -> ir.Expr:
         """A bound of the loop, which is computed once."""
@@ -292,18 +333,14 @@ class Stages:
         steady = self._wait(distance)
         for group in self._groups:
             steady += [self._within(distance - group.stage, group), *self._signal(group)]
-        loop = replace_loop(
-            self._loop,
-            min=self._first,
-            extent=self._count,
-            body=seq(steady),
-            annotations=other_annotations(self._loop),
-        )
+        for space in self._spaces:
+            steady = space.inside(steady)
+        loop = replace_loop(self._loop, body=seq(steady))
         # What the last iterations leave in flight are empty batches, and copies that nothing has used.
         tokens = [token for group in self._groups for token in (group.token, *group.tokens)]
         drain = [wait(token, 0) for token in tokens if token]
-        for group in self._groups:
-            drain += group.phases.after(self._count) if group.phases else []
+        for space in self._spaces:
+            drain += space.counted()
         return seq([*self._setup, *ahead, loop, *drain])
 
     # Asynchronous copies -----------------------------------------------------------------------
@@ -343,11 +380,12 @@ class Stages:
         if number < self._plan.distance:  # before the loop
             if count is not None and ahead >= count:
                 return []
-            iteration, is_there = self._number(ahead), count is not None
+            iteration, is_there = self._started(ahead), count is not None
         else:
-            iteration, is_there = self._var - self._first + self._number(ahead), ahead == 0
-        waits = phases.awaited(_folded(iteration))
-        return [waits if is_there else tirx.IfThenElse(iteration < self._count, waits, None)]
+            iteration, is_there = self._shifted(ahead), ahead == 0
+        waits = folded(substitute(phases.awaited(), iteration))
+        place = iteration[self._var] - self._first
+        return [waits if is_there else tirx.IfThenElse(place < self._count, waits, None)]
 
     # Iterations --------------------------------------------------------------------------------
 
@@ -365,7 +403,7 @@ class Stages:
         count = constant(self._count)
         if count is not None and iteration >= count:
             return []
-        done = self._group(group, _folded(self._first + self._number(iteration)))
+        done = self._group(group, self._started(iteration))
         if count is not None:
             return [done]
         return [tirx.IfThenElse(self._number(iteration) < self._count, done, None)]
@@ -373,21 +411,31 @@ class Stages:
     def _within(self, ahead: int, group: _Group) -> tirx.Stmt:
         """A group in the loop, where it is some iterations ahead."""
         if ahead == 0:
-            return self._group(group, self._var)
-        at = self._var + self._number(ahead)
+            return self._group(group, {})
+        at = self._shifted(ahead)
         return tirx.IfThenElse(
-            at < _folded(self._first + self._count), self._group(group, at), None
+            at[self._var] < folded(self._first + self._count), self._group(group, at), None
         )
 
-    def _group(self, group: _Group, iteration: ir.Expr) -> tirx.Stmt:
+    def _started(self, number: int) -> dict[ir.Var, Any]:
+        """One of the first iterations, by what stands for its names."""
+        names = {self._var: folded(self._first + self._number(number))}
+        return names | {name: at for x in self._spaces for name, at in x.started(number).items()}
+
+    def _shifted(self, distance: int) -> dict[ir.Var, Any]:
+        """The iteration so many later."""
+        names = {self._var: self._var + self._number(distance)}
+        return names | {name: at for x in self._spaces for name, at in x.shifted(distance).items()}
+
+    def _group(self, group: _Group, iteration: dict[ir.Var, Any]) -> tirx.Stmt:
         """What a stage does for an iteration, with the names that it needs."""
         bindings = self._body.bindings_for([unit.stmt for unit in group.units])
         statements = [
             (group.units[i].conditions, self._issued(group, i)) for i in range(len(group.units))
         ]
-        end = [group.phases.ended(self._var - self._first)] if group.phases else []
+        end = [group.phases.ended()] if group.phases else []
         whole = seq([*bindings, *_joined(statements), *end])
-        return with_fresh_variables(_folded(substitute(whole, {self._var: iteration})))
+        return with_fresh_variables(folded(substitute(whole, iteration)))
 
     def _issued(self, group: _Group, number: int) -> tirx.Stmt:
         """A unit whose asynchronous work goes on: until a later stage, or the next iteration's."""
@@ -395,7 +443,7 @@ class Stages:
         if own is not None:
             return seq([asynchronously(own, stmt), signal(own), wait(own, 1)])
         if group.phases is not None and group.on_mbarriers[number]:
-            return group.phases.begun(stmt, self._var - self._first)
+            return group.phases.begun(stmt)
         is_async = group.are_async[number] and group.token is not None
         return asynchronously(str(group.token), stmt) if is_async else stmt
 
@@ -423,15 +471,3 @@ def _joined(parts: Sequence[tuple[Sequence[Any], tirx.Stmt]]) -> list[tirx.Stmt]
 
 def _begins(conditions: Sequence[ir.Expr], condition: ir.Expr) -> bool:
     return bool(conditions) and structural_equal(conditions[0], condition)
-
-
-def _folded(node: ir.Node) -> Any:
-    """Compute what is constant, as of `0 * 32` where the iteration is known."""
-    return mapped(
-        node,
-        (tirx.Add, lambda n: n.a + n.b),
-        (tirx.Sub, lambda n: n.a - n.b),
-        (tirx.Mul, lambda n: n.a * n.b),
-        (tirx.FloorDiv, lambda n: tirx.floordiv(n.a, n.b)),
-        (tirx.FloorMod, lambda n: tirx.floormod(n.a, n.b)),
-    )

@@ -13,9 +13,11 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile.ir.annotations import NO_UNROLLING
+from tvmtile.ir.extents import is_power_of_two
 from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import mentions, replace_loop, seq, substitute
 from tvmtile.passes.tile.schedule.plan import other_annotations
+from tvmtile.passes.tile.schedule.rings import Position
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,8 @@ class IterationSpace:
     """Counts the iterations of former executions of the loop, and of others with its tiles, where there
     may be some.
     """
+    stages: int
+    """Buffer copies of its tiles."""
 
     def of(self, loop: tirx.For) -> IterationSpace:
         """Those of the same loop in a kernel that is written anew."""
@@ -37,30 +41,22 @@ class IterationSpace:
         """The number 1, as the loop counts."""
         return tirx.const(1, str(self.loop.loop_var.ty.dtype))
 
-    # Numbers ---------------------------------------------------------------------------------------
-
     @property
-    def number(self) -> Any:
-        """That of an iteration, of all that the kernel does."""
+    def position(self) -> Position:
+        """Where an iteration is in a ring: by its number, of all that the kernel does."""
         iteration = self.loop.loop_var - self.loop.min
-        return iteration if self.counter is None else _value(self.counter) + iteration
+        number = iteration if self.counter is None else _value(self.counter) + iteration
+        return Position.of(number, self.stages)
 
     # An iteration, by what stands for its names ----------------------------------------------------
 
-    @property
-    def first(self) -> dict[ir.Var, Any]:
-        """The first iteration, before the loop."""
-        return {self.loop.loop_var: self.loop.min}
+    def started(self, number: int = 0) -> dict[ir.Var, Any]:
+        """One of the first iterations, before the loop."""
+        return {self.loop.loop_var: _later(self.loop.min, number)}
 
-    @property
-    def before(self) -> dict[ir.Var, Any]:
-        """The iteration before, in an iteration."""
-        return {self.loop.loop_var: self.loop.loop_var - self._one}
-
-    @property
-    def after(self) -> dict[ir.Var, Any]:
-        """The iteration after, in an iteration."""
-        return {self.loop.loop_var: self.loop.loop_var + self._one}
+    def shifted(self, distance: int) -> dict[ir.Var, Any]:
+        """The iteration so many later, in an iteration."""
+        return {self.loop.loop_var: _later(self.loop.loop_var, distance)}
 
     @property
     def last(self) -> dict[ir.Var, Any]:
@@ -90,7 +86,11 @@ class IterationSpace:
         instructions between products that then have to wait for each other.
         """
         annotations = {**other_annotations(self.loop), NO_UNROLLING: 1}
-        return replace_loop(self.loop, annotations=annotations, body=seq(body))
+        return replace_loop(self.loop, annotations=annotations, body=seq(self.inside(body)))
+
+    def inside(self, body: Sequence[tirx.Stmt]) -> list[tirx.Stmt]:
+        """An iteration with its names, and what counts it."""
+        return list(body)
 
     def others(self, body: Sequence[tirx.Stmt]) -> tirx.Stmt:
         """All iterations but the first one."""
@@ -119,7 +119,57 @@ class IterationSpace:
 
 
 @dataclass(frozen=True)
-class FilteredIterationSpace(IterationSpace):
+class CountingIterationSpace(IterationSpace):
+    """All iterations of a loop, each of which counts itself.
+
+    Where the copies are no power of two, the counter goes round twice their number: a division by that
+    would be a chain of multiplications between the products of two iterations. FP8 with scales of
+    blocks, 8192 cubed, takes 934 us with divisions and 907 without on an H200.
+    """
+
+    counter: ir.Var
+    current: ir.Var
+    """What the counter has in an iteration."""
+
+    @property
+    def position(self) -> Position:
+        if is_power_of_two(self.stages):
+            return Position.of(self.current, self.stages)
+        is_odd = self.current >= tirx.const(self.stages, str(self.current.ty.dtype))
+        slot = tirx.Select(is_odd, self.current - self.stages, self.current)
+        return Position(slot, tirx.Cast("int32", is_odd))
+
+    def _counted_on(self, number: Any, distance: int) -> Any:
+        """The counter, so many iterations later than where it has a number."""
+        if distance == 0 or is_power_of_two(self.stages):
+            return _later(number, distance)
+        after = number + distance % (2 * self.stages)
+        return tirx.Select(after >= 2 * self.stages, after - 2 * self.stages, after)
+
+    def started(self, number: int = 0) -> dict[ir.Var, Any]:
+        counted = self._counted_on(_value(self.counter), number)
+        return {**super().started(number), self.current: counted}
+
+    def shifted(self, distance: int) -> dict[ir.Var, Any]:
+        return {**super().shifted(distance), self.current: self._counted_on(self.current, distance)}
+
+    @property
+    def last(self) -> dict[ir.Var, Any]:
+        return {**super().last, self.current: self._counted_on(_value(self.counter), -1)}
+
+    def inside(self, body: Sequence[tirx.Stmt]) -> list[tirx.Stmt]:
+        number = tirx.Bind(self.current, _value(self.counter))
+        return [*_if_used(number, body), *body, *self.passed()]
+
+    def passed(self) -> list[tirx.Stmt]:
+        return [_set(self.counter, self._counted_on(_value(self.counter), 1))]
+
+    def counted(self) -> list[tirx.Stmt]:
+        return []
+
+
+@dataclass(frozen=True)
+class FilteredIterationSpace(CountingIterationSpace):
     """The iterations for which a condition holds.
 
     Each role looks for the next one at the end of an iteration, so that what is done is in no branch:
@@ -133,7 +183,6 @@ class FilteredIterationSpace(IterationSpace):
             next = the first of k + 1, k + 2, ..
     """
 
-    counter: ir.Var
     condition: ir.Expr
     """Whether an iteration is done, in terms of the loop's variable."""
     next: ir.Var
@@ -142,34 +191,17 @@ class FilteredIterationSpace(IterationSpace):
     """The end of the loop, where it is computed."""
     begin: ir.Var
     """The first iteration that is done, or the end."""
-    current: ir.Var
-    """The number of an iteration, in it."""
 
-    @classmethod
-    def named(cls, loop: tirx.For, counter: ir.Var, condition: ir.Expr) -> FilteredIterationSpace:
-        """Those, with variables of their own."""
-        name, ty = loop.loop_var.name, loop.loop_var.ty
-        following = tirx.decl_buffer((1,), str(ty.dtype), name=f"{name}_next", scope="local")
-        bound, begin, current = (
-            ir.Var(f"{name}_{what}", ty) for what in ("end", "begin", "number")
-        )
-        return cls(loop, counter, condition, following, bound, begin, current)
+    def started(self, number: int = 0) -> dict[ir.Var, Any]:
+        assert number == 0, "the second one is not known"
+        return {**super().started(), self.loop.loop_var: self._iteration}
 
-    @property
-    def number(self) -> Any:
-        return self.current
-
-    @property
-    def first(self) -> dict[ir.Var, Any]:
-        return {self.loop.loop_var: self._iteration, self.current: _value(self.counter)}
-
-    @property
-    def before(self) -> dict[ir.Var, Any]:
-        return {self.current: self.current - self._one}
+    def shifted(self, distance: int) -> dict[ir.Var, Any]:
+        return {self.current: self._counted_on(self.current, distance)}
 
     @property
     def last(self) -> dict[ir.Var, Any]:
-        return {self.current: _value(self.counter) - self._one}
+        return {self.current: self._counted_on(_value(self.counter), -1)}
 
     @property
     def is_later(self) -> ir.Expr:
@@ -193,17 +225,15 @@ class FilteredIterationSpace(IterationSpace):
 
     def each(self, body: Sequence[tirx.Stmt]) -> tirx.Stmt:
         iteration = tirx.Bind(self.loop.loop_var, self._iteration)
-        number = tirx.Bind(self.current, _value(self.counter))
-        names = [*_if_used(iteration, body), *_if_used(number, body)]
         is_left = _value(self.next) < self._end
-        return tirx.While(is_left, seq([*names, *body, *self.passed()]), self.loop.span)
+        whole = [*_if_used(iteration, body), *self.inside(body)]
+        return tirx.While(is_left, seq(whole), self.loop.span)
 
     def others(self, body: Sequence[tirx.Stmt]) -> tirx.Stmt:
         return self.each(body)
 
     def passed(self) -> list[tirx.Stmt]:
-        counted = _set(self.counter, _value(self.counter) + self._one)
-        return [counted, _set(self.next, _value(self.next) + self._one), self._find()]
+        return [*super().passed(), _set(self.next, _value(self.next) + self._one), self._find()]
 
     def _find(self) -> tirx.Stmt:
         """Leave out iterations."""
@@ -212,13 +242,37 @@ class FilteredIterationSpace(IterationSpace):
         onward = _set(self.next, here + self._one)
         return tirx.While(tirx.all(here < self._end, tirx.Not(is_kept)), onward)
 
-    def counted(self) -> list[tirx.Stmt]:
-        return []
-
     def if_any(
         self, statements: Sequence[tirx.Stmt], none: Sequence[tirx.Stmt] = ()
     ) -> list[tirx.Stmt]:
         return [_branch(self.begin < self._end, statements, none)]
+
+
+def iteration_space(
+    loop: tirx.For, stages: int, counter: ir.Var | None, condition: ir.Expr | None = None
+) -> IterationSpace:
+    """The iterations of a loop, or those for which a condition holds, which a counter counts."""
+    name, ty = loop.loop_var.name, loop.loop_var.ty
+    if counter is None or (condition is None and is_power_of_two(stages)):
+        return IterationSpace(loop, counter, stages)
+    current, bound, begin = (ir.Var(f"{name}_{what}", ty) for what in ("number", "end", "begin"))
+    if condition is None:
+        return CountingIterationSpace(loop, counter, stages, current)
+    following = tirx.decl_buffer((1,), str(ty.dtype), name=f"{name}_next", scope="local")
+    return FilteredIterationSpace(
+        loop, counter, stages, current, condition, following, bound, begin
+    )
+
+
+def counter_begun(counter: ir.Var | None) -> list[tirx.Stmt]:
+    """What a thread does with a counter first."""
+    if counter is None:
+        return []
+    return [tirx.AllocBuffer(counter), _set(counter, tirx.const(0, str(counter.ty.dtype)))]
+
+
+def _later(number: Any, distance: int) -> Any:
+    return number + distance if distance >= 0 else number - -distance
 
 
 def _value(counter: ir.Var) -> Any:

@@ -15,13 +15,46 @@ from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 from tvm_ffi import structural_equal
 
-from tvmtile._tvm import Mutator, buffer_of, indices_of, mutated, ranges_of
+from tvmtile._tvm import Mutator, buffer_of, indices_of, mapped, mutated, ranges_of
 from tvmtile.analysis.kernel_info import KernelInfo
 from tvmtile.ir.operators import operator_for, operator_of
 from tvmtile.ir.rewriting import substitute
 from tvmtile.ir.scopes import MBARRIER_SCOPE
 from tvmtile.ir.threads import WARP_SIZE
-from tvmtile.ir.types import Index
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where an iteration is in a ring."""
+
+    slot: Any
+    """The buffer copy that it works on."""
+    parity: Any
+    """The parity, 0 or 1, of the phase that ends with it: what a thread waits for."""
+
+    @classmethod
+    def of(cls, number: Any, stages: int) -> Position:
+        """That of the iteration of a number, where there are so many copies."""
+        dtype = str(number.ty.dtype)
+        count = tirx.const(stages, dtype)
+        phase = tirx.floormod(tirx.floordiv(number, count), tirx.const(2, dtype))
+        return cls(tirx.floormod(number, count), tirx.Cast("int32", phase))
+
+    def at(self, iteration: dict[ir.Var, Any]) -> Position:
+        """That of another iteration, by what stands for the names of this one."""
+        return Position(*(folded(substitute(x, iteration)) for x in (self.slot, self.parity)))
+
+
+def folded(node: ir.Node) -> Any:
+    """Compute what is constant, as of `0 * 32` where the iteration is known."""
+    return mapped(
+        node,
+        (tirx.Add, lambda n: n.a + n.b),
+        (tirx.Sub, lambda n: n.a - n.b),
+        (tirx.Mul, lambda n: n.a * n.b),
+        (tirx.FloorDiv, lambda n: tirx.floordiv(n.a, n.b)),
+        (tirx.FloorMod, lambda n: tirx.floormod(n.a, n.b)),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,83 +81,11 @@ class Mbarriers:
         init = operator_for("mbarriers")(self.buffer, [self.arrivals] * self.count)
         return [tirx.AllocBuffer(self.buffer), tirx.Evaluate(init.to_call())]
 
-    def number(self, iteration: ir.Expr) -> ir.Expr:
-        """Which of them an iteration has."""
-        return tirx.floormod(iteration, _like(iteration, self.count))
-
-    def of(self, iteration: ir.Expr) -> ir.TensorLoad:
-        """The mbarrier that an iteration uses, as an element of the buffer."""
-        number = self.number(iteration)
-        is_int32 = str(number.ty.dtype) == "int32"
-        return tirx.BufferLoad(self.buffer, [number if is_int32 else tirx.Cast("int32", number)])
-
-    def parity(self, iteration: ir.Expr) -> ir.Expr:
-        """The parity, 0 or 1, of the phase that ends with an iteration: what a thread waits for."""
-        phase = tirx.floordiv(iteration, _like(iteration, self.count))
-        return tirx.Cast("int32", tirx.floormod(phase, _like(iteration, 2)))
-
-
-def _like(iteration: ir.Expr, value: int) -> ir.Expr:
-    return tirx.const(value, str(iteration.ty.dtype))
-
-
-# Copies of one role -------------------------------------------------------------------------------
-
-
-class Phases:
-    """The mbarriers of a stage's copies.
-
-    So many iterations may be under way at once; `is_repeated`: the loop may be run several times.
-
-    Attributes
-    ----------
-    setup : list of Stmt
-        What a block does first.
-    """
-
-    def __init__(self, count: int, *, is_repeated: bool) -> None:
-        self._arrived = Mbarriers.named("arrived", count)
-        self._former: Any = None
-        self.setup = self._arrived.declared()
-        if is_repeated:
-            self._former = tirx.decl_buffer((1,), "uint32", name="iterations", scope="local")
-            zero = tirx.const(0, "uint32")
-            self.setup += [
-                tirx.AllocBuffer(self._former),
-                tirx.BufferStore(self._former, zero, [0]),
-            ]
-
-    def begun(self, copy: Any, iteration: Index) -> tirx.Stmt:
-        """A copy of an iteration, begun by one thread."""
-        op = operator_of(copy)
-        begun = None if op is None else op.begun_on(self._barrier(iteration))
-        assert begun is not None, "only such copies complete on mbarriers"
-        return tirx.Evaluate(begun.to_call(copy.value.span), copy.span)
-
-    def ended(self, iteration: Index) -> tirx.Stmt:
-        """Behind the copies of an iteration, if there are any: nothing else is waited for."""
-        end = operator_for("end of phase")(self._barrier(iteration))
-        return tirx.Evaluate(end.to_call())
-
-    def awaited(self, iteration: Index) -> tirx.Stmt:
-        """Wait for the copies of an iteration."""
-        parity = self._arrived.parity(self._position(iteration))
-        wait = operator_for("wait for phase")(self._barrier(iteration), parity)
-        return tirx.Evaluate(wait.to_call())
-
-    def after(self, iterations: ir.Expr) -> list[tirx.Stmt]:
-        """Behind the loop: what is done of another one's iterations."""
-        if self._former is None:
-            return []
-        return [tirx.BufferStore(self._former, self._position(iterations), [0])]
-
-    def _position(self, iteration: Index) -> Any:
-        if self._former is None:
-            return iteration
-        return tirx.BufferLoad(self._former, [0]) + tirx.Cast("uint32", iteration)
-
-    def _barrier(self, iteration: Index) -> ir.TensorLoad:
-        return self._arrived.of(self._position(iteration))
+    def at(self, position: Position) -> ir.TensorLoad:
+        """The mbarrier of an iteration, as an element of the buffer."""
+        slot = position.slot
+        is_int32 = str(slot.ty.dtype) == "int32"
+        return tirx.BufferLoad(self.buffer, [slot if is_int32 else tirx.Cast("int32", slot)])
 
 
 # Tiles that a producer fills and consumers use ----------------------------------------------------
@@ -134,8 +95,8 @@ class Phases:
 class Ring:
     """The buffer copies of some tiles, which are filled and used together."""
 
-    iteration: Any
-    """The number of the iteration, of all that the kernel does."""
+    position: Position
+    """Where the iteration is in it."""
     units: tuple[int, ...]
     """The statements of the loop that fill the tiles."""
     first: int
@@ -152,34 +113,29 @@ class Ring:
         """How many copies there are."""
         return self.full.count
 
-    @property
-    def index(self) -> ir.Expr:
-        """The copy that the iteration works on."""
-        return self.full.number(self.iteration)
-
     def declared(self) -> list[tirx.Stmt]:
         """The mbarriers, ready for use."""
         return [*self.full.declared(), *self.empty.declared()]
 
     def at(self, iteration: dict[ir.Var, Any]) -> Ring:
         """The ring at another iteration, by what stands for the names of this one."""
-        return replace(self, iteration=substitute(self.iteration, iteration))
+        return replace(self, position=self.position.at(iteration))
 
     # What a thread does in an iteration ----------------------------------------------------------
 
     def wait_until_empty(self) -> tirx.Stmt:
         """Wait for the consumers of the iteration that has used the copy before, if there is one."""
-        parity = self.empty.parity(self.iteration)
-        return _act(self.empty.of(self.iteration), tirx.const(1, "int32") - parity, "wait")
+        parity = tirx.const(1, "int32") - self.position.parity
+        return _act(self.empty.at(self.position), parity, "wait")
 
     def wait_until_full(self) -> tirx.Stmt:
         """Wait for the tiles of the iteration."""
-        return _act(self.full.of(self.iteration), self.full.parity(self.iteration), "wait")
+        return _act(self.full.at(self.position), self.position.parity, "wait")
 
     @property
     def arrives_on(self) -> ir.TensorLoad:
         """The mbarrier on which the tiles of the iteration arrive."""
-        return self.full.of(self.iteration)
+        return self.full.at(self.position)
 
     def fill(
         self,
@@ -223,7 +179,7 @@ class Ring:
         `thread` is a number among the consumers'; `condition` says whether there is such an iteration.
         FenceLoads sees to it that loads of the threads are over by then.
         """
-        copy = self.empty.of(self.iteration)
+        copy = self.empty.at(self.position)
         return _of_warps(thread, _act(copy, tirx.const(1, "int32"), "arrive"), condition)
 
 

@@ -17,9 +17,12 @@ from tvmtile.ir.rewriting import contains, defined_in, variables_of
 from tvmtile.ir.scopes import is_shared
 from tvmtile.ir.threads import WARP_SIZE, WARPGROUP
 from tvmtile.passes.tile.schedule.body import Body, body_of, without_guard
-from tvmtile.passes.tile.schedule.iteration_space import FilteredIterationSpace, IterationSpace
+from tvmtile.passes.tile.schedule.iteration_space import (
+    counter_begun,
+    iteration_space,
+)
 from tvmtile.passes.tile.schedule.resources import BlockMemory
-from tvmtile.passes.tile.schedule.rings import Mbarriers, Ring
+from tvmtile.passes.tile.schedule.rings import Mbarriers, Position, Ring
 from tvmtile.passes.tile.schedule.schedules import (
     CrossIterationOverlap,
     Schedule,
@@ -156,14 +159,7 @@ def counters_of(schedules: Schedules, preloads: Sequence[Preload]) -> list[tirx.
         *(each.space.counter for each in schedules.values()),
         *(each.counter for each in preloads),
     ]
-    return [
-        statement
-        for counter in dict.fromkeys(each for each in counters if each is not None)
-        for statement in (
-            tirx.AllocBuffer(counter),
-            tirx.BufferStore(counter, tirx.const(0, str(counter.ty.dtype)), [0]),
-        )
-    ]
+    return [stmt for counter in dict.fromkeys(counters) for stmt in counter_begun(counter)]
 
 
 def parts_of(loop: tirx.For, schedule: Schedule, tiles: KernelInfo) -> Body:
@@ -222,14 +218,11 @@ class RolePlanner:
         loop = schedule.loop
         former = next((s for s in before if schedule.shares_tiles_with(s)), None)
         counter = self._counter_of(schedule) if former is None else former.space.counter
-        space = IterationSpace(loop, counter)
-        if schedule.condition is not None:
-            assert counter is not None, "where some are left out, iterations are counted"
-            space = FilteredIterationSpace.named(loop, counter, schedule.condition)
+        space = iteration_space(loop, schedule.stages, counter, schedule.condition)
         warps = self._launch.num_threads // WARP_SIZE
         rings = tuple(
             Ring(
-                space.number,
+                space.position,
                 tuple(units),
                 *between,
                 full=Mbarriers.named("full", schedule.stages, _arrivals(schedule, units)),
@@ -253,7 +246,7 @@ class RolePlanner:
         copies = 1 if is_once or not self._memory.has_room_for({tile: 3}) else 2
         self._memory.take({tile: copies})
         ring = Ring(
-            number,
+            Position.of(number, copies),
             (),
             schedule.order[0],
             schedule.order[-1],

@@ -297,7 +297,7 @@ class _ScheduleFinder:
         )
         found = Schedule(
             loop,
-            IterationSpace(loop, None),
+            IterationSpace(loop, None, stages),
             stages,
             tuple(sorted(producers)),
             units,

@@ -353,7 +353,7 @@ class Specializer:
         preloads = self._planner.preloads(self._preloaded)
         axes = {
             variable: {
-                tile: StageAxis(ring.stages, ring.index)
+                tile: StageAxis(ring.stages, ring.position.slot)
                 for ring in schedule.rings
                 for tile in schedule.filled(ring)
             }
@@ -362,7 +362,7 @@ class Specializer:
         for each in preloads:
             if each.around is not None and each.ring.stages > 1:
                 of_loop = axes.setdefault(each.around, {})
-                of_loop[each.tile] = StageAxis(each.ring.stages, each.ring.index)
+                of_loop[each.tile] = StageAxis(each.ring.stages, each.ring.position.slot)
         kernel = with_stage_axes(self._kernel, self._tiles, axes)
         preloads = [each.renamed(self._kernel, kernel) for each in preloads]
         tiles = info_of(kernel)
