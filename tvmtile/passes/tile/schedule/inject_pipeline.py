@@ -246,7 +246,7 @@ class Phases:
 
 
 @dataclass(frozen=True)
-class _Group:
+class _StageGroup:
     """Adjacent units in the order that do the same iteration of the source loop."""
 
     stage: int
@@ -302,7 +302,7 @@ class Stages:
         )
         issued = sorted(range(len(body.units)), key=lambda unit: plan.order[unit])
         self._groups = [
-            _Group(
+            _StageGroup(
                 stage,
                 [body.units[i] for i in members],
                 [are_async[i] for i in members],
@@ -351,7 +351,7 @@ class Stages:
     # own, which costs more instructions and registers than an empty batch an iteration does; with a
     # dynamic count of iterations it would need a branch for each.
 
-    def _signal(self, group: _Group) -> list[tirx.Stmt]:
+    def _signal(self, group: _StageGroup) -> list[tirx.Stmt]:
         return [signal(group.token)] if group.token else []
 
     def _wait(self, number: int) -> list[tirx.Stmt]:
@@ -398,7 +398,7 @@ class Stages:
             statements += self._signal(group)
         return statements
 
-    def _before(self, iteration: int, group: _Group) -> list[tirx.Stmt]:
+    def _before(self, iteration: int, group: _StageGroup) -> list[tirx.Stmt]:
         """A group before the loop, where it does one of the first iterations."""
         count = constant(self._count)
         if count is not None and iteration >= count:
@@ -408,7 +408,7 @@ class Stages:
             return [done]
         return [tirx.IfThenElse(self._number(iteration) < self._count, done, None)]
 
-    def _within(self, ahead: int, group: _Group) -> tirx.Stmt:
+    def _within(self, ahead: int, group: _StageGroup) -> tirx.Stmt:
         """A group in the loop, where it is some iterations ahead."""
         if ahead == 0:
             return self._group(group, {})
@@ -427,7 +427,7 @@ class Stages:
         names = {self._var: self._var + self._number(distance)}
         return names | {name: at for x in self._spaces for name, at in x.shifted(distance).items()}
 
-    def _group(self, group: _Group, iteration: dict[ir.Var, Any]) -> tirx.Stmt:
+    def _group(self, group: _StageGroup, iteration: dict[ir.Var, Any]) -> tirx.Stmt:
         """What a stage does for an iteration, with the names that it needs."""
         bindings = self._body.bindings_for([unit.stmt for unit in group.units])
         statements = [
@@ -437,7 +437,7 @@ class Stages:
         whole = seq([*bindings, *_joined(statements), *end])
         return with_fresh_variables(folded(substitute(whole, iteration)))
 
-    def _issued(self, group: _Group, number: int) -> tirx.Stmt:
+    def _issued(self, group: _StageGroup, number: int) -> tirx.Stmt:
         """A unit whose asynchronous work goes on: until a later stage, or the next iteration's."""
         stmt, own = group.units[number].inner, group.tokens[number]
         if own is not None:
