@@ -191,6 +191,20 @@ def reducer_of_rows(A: int32[20, 33], C: int32[20]):
 
 
 @program(fast=["metal"])
+def reducer_that_a_group_adds_to(A: float32[64, 32], C: float32[8]):
+    with T.Kernel(1, threads=64):
+        tx = T.get_thread_binding()
+        total = T.alloc_reducer((8,), "float32")
+        result = T.alloc_fragment((8,), "float32")
+        T.reducer_init(total, 1)
+        if tx < 32:
+            for i, j in T.Parallel(8, 32):
+                T.reducer_update(total[i], A[i, j])
+        T.finalize_reducer(total, result)
+        T.copy(result, C)
+
+
+@program(fast=["metal"])
 def reducer_of_several_loops(
     A: float16[4, 3, 16], B: float32[8, 16], C: float32[4], D: float32[8], E: float32[8]
 ):

@@ -23,6 +23,7 @@ from tvmtile.ir.rewriting import contains, mentions, retyped, seq, substitute
 from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, REDUCER_SCOPE
 from tvmtile.ir.spans import location_of
+from tvmtile.ir.threads import group_of_region
 from tvmtile.passes.tile.reduce_accumulations import accumulations_in
 from tvmtile.tileop.registry import LoweringContext, candidates_of
 
@@ -62,7 +63,13 @@ def SplitReducers(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _with_fragment(kernel: tirx.For, reducer: ir.Var) -> tirx.For | None:
-    """The kernel with a fragment in place of a reducer; None where a thread would do too much."""
+    """The kernel with a fragment in place of a reducer.
+
+    None where a thread would do too much, or where some of the threads add to it: they hold no fragment
+    of all.
+    """
+    if contains(kernel, tirx.AttrStmt, lambda n: bool(group_of_region(n)) and mentions(n, reducer)):
+        return None
     fragment = retyped(reducer, scope=FRAGMENT_SCOPE)
 
     def on_cpu(node: tirx.Evaluate, _: Mutator) -> tirx.Stmt:
