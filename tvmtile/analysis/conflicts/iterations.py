@@ -73,7 +73,7 @@ class Iterations:
     def have_many_cases(self) -> bool:
         """Looking at all iterations at once is less work than going through their cases."""
         ways = (self.cases_of(loop) for loop in self.decisive)
-        return any(len(way[0]) > _MANY_CASES for way in ways if way)
+        return any(not way or len(way[0]) > _MANY_CASES for way in ways)
 
     def key(self, side: int, cases: Mapping[Loop, Case]) -> Hashable:
         """Tells apart the iterations of one of the accesses that `values` speaks of."""
