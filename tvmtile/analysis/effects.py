@@ -118,7 +118,8 @@ class Effect:
     ranks : tuple of Expr, or None
         The blocks of the cluster whose memory it is; None: the block's own.
     operator : TileOp or None
-        The operator whose operand it is; None of a load, a store or a function.
+    operand : Expr or None
+        The operator whose operand it is, and the operand; None of a load, a store or a function.
     value : Expr or None
         What a store stores.
     around : tuple of For
@@ -163,6 +164,7 @@ class Effect:
     completes_on: ir.TensorLoad | None = None
     ranks: tuple[ir.Expr, ...] | None = None
     operator: TileOp | None = None
+    operand: Any = None
     value: Any = None
     start: Start | None = None
     loops: tuple[Loop, ...] = ()
@@ -296,7 +298,6 @@ class _Visitor:
     def __init__(self) -> None:
         self._found: list[Effect] = []
         self._conditions: tuple[ir.Expr, ...] = ()
-        self._is_certain = True
         self._nodes: tuple[ir.Node, ...] = ()
         self._role = UNKNOWN
         self._arguments: tuple[Any, ...] = ()  # of the function that an address is handed to
@@ -330,7 +331,7 @@ class _Visitor:
                 writes,
                 (),
                 self._conditions,
-                self._is_certain,
+                True,
                 self._nodes,
                 **how,
             )
@@ -390,9 +391,7 @@ class _Visitor:
     # Operators ---------------------------------------------------------------------------------
 
     def _operator(self, op: TileOp, call: ir.Call, mutator: Mutator) -> None:
-        outer = self._is_certain, self._nodes
-        self._is_certain = False  # it decides what it touches
-        self._nodes = (*self._nodes, call)
+        outer, self._nodes = self._nodes, (*self._nodes, call)
         reads, writes = op.reads(), op.writes()
         named = (op.completes_on(), op.releases())
         arrivals = [x for x in named if x is not None and not any(map(x.same_as, writes))]
@@ -417,8 +416,9 @@ class _Visitor:
                     completes_on=op.completes_on(),
                     ranks=None if ranks is None else tuple(ranks),
                     operator=op,
+                    operand=operand,
                 )
-        self._is_certain, self._nodes = outer
+        self._nodes = outer
 
     def _argument(self, argument: Any, operands: list[Any], mutator: Mutator) -> None:
         """Visit an operator's argument; of an operand what says where it is."""

@@ -68,7 +68,7 @@ def elements_of(
     for all.
     """
     points = _with_inner_loops(access.around, iterations)
-    if points is None or not access.is_certain:
+    if points is None or not access.is_certain or access.operator is not None:
         return None
 
     values = {**points, **fixed}

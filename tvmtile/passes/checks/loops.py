@@ -191,7 +191,8 @@ def _are_apart(accesses: list[Effect], loops: list[tirx.For]) -> bool:
 
 def _check_private(accesses: list[Effect]) -> None:
     first = accesses[0]
-    if first.value is None and first.is_certain and not first.conditions:
+    is_load = first.value is None and first.operator is None
+    if is_load and first.is_certain and not first.conditions:
         raise DataRace(
             f"an iteration of T.Parallel reads what another one has left in {describe(first.root)}, "
             "of which every thread has one for itself",

@@ -9,18 +9,16 @@ from typing import Any
 
 from tvm import DataType, ir, tirx
 
-from tvmtile._tvm import Mutator, buffer_of, indices_of, mutated, nodes_in
+from tvmtile._tvm import buffer_of, indices_of, nodes_in
 from tvmtile.analysis.effects import Effect
-from tvmtile.analysis.kernel_info import KernelInfo, info_of
+from tvmtile.analysis.kernel_info import KernelInfo, info_of, let_values
 from tvmtile.errors import InvalidOperand, NestingError, OutOfBounds, SourceLocation, warn
-from tvmtile.ir.calls import is_if_then_else, takes_address
-from tvmtile.ir.kernels import binds_thread, is_loop_exit, is_parallel, kernels_of
+from tvmtile.ir.kernels import binds_thread, is_parallel, kernels_of
 from tvmtile.ir.operands import constant, describe, ends_of
 from tvmtile.ir.operators import operators_in
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import contains, has_effect, substitute
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_global
-from tvmtile.ir.spans import location_of
 
 _MOST_HELD_WHOLE = 64
 """Elements of a fragment that a thread may well hold all of, in registers."""
@@ -72,11 +70,7 @@ def CheckTiles(func: tirx.PrimFunc) -> tirx.PrimFunc:
         For an element outside of its tile.
     """
     kernels = list(map(info_of, kernels_of(func)))
-    for check in (_check_locals, _check_fragments):
-        for kernel in kernels:
-            check(kernel)
-    _Bounds().check(func.body)
-    for check in (_check_reducers, _check_values):
+    for check in (_check_locals, _check_fragments, _check_bounds, _check_reducers, _check_values):
         for kernel in kernels:
             check(kernel)
     return func
@@ -140,95 +134,51 @@ def _serial_index(access: Effect, kernel: KernelInfo) -> tirx.For | None:
 # Bounds ------------------------------------------------------------------------------------------
 
 
-class _Bounds:
-    """The elements of tiles in the first and in the last iteration of the loops around them."""
+def _check_bounds(kernel: KernelInfo) -> None:
+    """Look at elements of tiles in the first and in the last iteration of the loops around them."""
+    names = let_values(kernel.launch.body, wanted=_is_fixed)
+    for access in kernel.effects:
+        if access.buffer not in kernel.allocated or is_global(access.buffer) or access.is_opaque:
+            continue
+        if access.is_certain and not access.conditions and all(map(_runs, access.around)):
+            for axis, index in enumerate(_element(access)):
+                if not contains(
+                    index, tirx.Cast, _narrows
+                ):  # the last value may not be the largest
+                    _check_index(access, axis, index, names)
 
-    def __init__(self) -> None:
-        self._tiles: set[ir.Var] = set()
-        self._first: dict[ir.Var, ir.Expr] = {}
-        self._last: dict[ir.Var, ir.Expr] = {}
-        self._is_certain = True
-        self._location: SourceLocation | None = None
 
-    def check(self, body: tirx.Stmt) -> None:
-        mutated(
-            body,
-            (tirx.AllocBuffer, self._alloc),
-            (tirx.Bind, self._bind),
-            (tirx.For, self._loop),
-            ((tirx.IfThenElse, tirx.While, tirx.Select), self._uncertain),
-            (ir.Call, self._call),
-            (tirx.BufferStore, self._store),
-            (ir.TensorLoad, self._load),
-        )
+def _check_index(access: Effect, axis: int, index: ir.Expr, names: dict[ir.Var, ir.Expr]) -> None:
+    limit = constant(access.buffer.ty.shape[axis])
+    known = [loop for loop in access.around if constant(loop.min) is not None]
+    first = {loop.loop_var: loop.min for loop in known if constant(loop.extent) is not None}
+    last = {loop.loop_var: loop.min + loop.extent - 1 for loop in known if loop.loop_var in first}
+    for place in dict.fromkeys(ends_of(index)):
+        for values in (first, last):
+            reached = constant(substitute(substitute(place, names), values))
+            if limit is not None and reached is not None and not 0 <= reached < limit:
+                raise OutOfBounds(
+                    f"{describe(access.buffer)} has {limit} elements along axis {axis}, and the index "
+                    f"`{index}` reaches {reached}",
+                    help="allocate the tile as large as the loops over it",
+                    location=access.location,
+                )
 
-    def _alloc(self, node: tirx.AllocBuffer, mutator: Mutator) -> tirx.Stmt:
-        if not is_global(buffer_of(node)):
-            self._tiles.add(buffer_of(node))
-        return mutator.default_mutate(node)
 
-    def _bind(self, node: tirx.Bind, mutator: Mutator) -> tirx.Stmt:
-        if ir.is_prim_expr(node.value) and not contains(node.value, ir.TensorLoad):
-            self._first[node.var] = substitute(node.value, self._first)
-            self._last[node.var] = substitute(node.value, self._last)
-        return mutator.default_mutate(node)
+def _element(access: Effect) -> Sequence[ir.Expr]:
+    """The indices of an element; a tile operator may name the one with which its tile begins."""
+    if access.operator is None:
+        return access.indices or ()
+    return indices_of(access.operand) if isinstance(access.operand, ir.TensorLoad) else ()
 
-    def _loop(self, loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
-        low, extent = constant(loop.min), constant(loop.extent)
-        runs = extent is not None and extent > 0
-        if low is not None and extent is not None and runs:
-            dtype = str(loop.loop_var.ty.dtype)
-            self._first[loop.loop_var] = tirx.const(low, dtype)
-            self._last[loop.loop_var] = tirx.const(low + extent - 1, dtype)
-        runs = runs or loop.thread_binding is not None
-        if runs and not contains(loop.body, tirx.Evaluate, is_loop_exit):
-            return mutator.default_mutate(loop)
-        return self._uncertain(loop, mutator)
 
-    def _uncertain(self, node: ir.Call | tirx.Stmt, mutator: Mutator) -> Any:
-        """Visit what may not be reached."""
-        outer, self._is_certain = self._is_certain, False
-        mutator.default_mutate(node)
-        self._is_certain = outer
-        return node
+def _runs(loop: tirx.For) -> bool:
+    """Tell whether a loop has an iteration."""
+    return loop.thread_binding is not None or (constant(loop.extent) or 0) > 0
 
-    def _call(self, call: ir.Call, mutator: Mutator) -> ir.Expr:
-        if is_if_then_else(call) or takes_address(call):
-            return self._uncertain(call, mutator)
-        outer, self._location = self._location, location_of(call) or self._location
-        mutator.default_mutate(call)
-        self._location = outer
-        return call
 
-    def _store(self, store: tirx.BufferStore, mutator: Mutator) -> tirx.Stmt:
-        self._location = location_of(store)
-        self._check(buffer_of(store), indices_of(store))
-        mutator.default_mutate(store)
-        self._location = None
-        return store
-
-    def _load(self, load: ir.TensorLoad, mutator: Mutator) -> ir.Expr:
-        self._check(buffer_of(load), indices_of(load))
-        return mutator.default_mutate(load)
-
-    def _check(self, buffer: ir.Var, indices: Sequence[ir.Expr]) -> None:
-        if not self._is_certain or buffer not in self._tiles:
-            return
-        for axis, (index, size) in enumerate(zip(indices, buffer.ty.shape, strict=True)):
-            limit = constant(size)
-            if limit is None or contains(index, tirx.Cast, _narrows):
-                continue  # its largest value is not that of the last iteration
-            for place in dict.fromkeys(ends_of(index)):
-                for values in (self._first, self._last):
-                    reached = constant(substitute(place, values))
-                    if reached is None or 0 <= reached < limit:
-                        continue
-                    raise OutOfBounds(
-                        f"{describe(buffer)} has {limit} elements along axis {axis}, and the index "
-                        f"`{index}` reaches {reached}",
-                        help="allocate the tile as large as the loops over it",
-                        location=self._location,
-                    )
+def _is_fixed(value: ir.Expr) -> bool:
+    return ir.is_prim_expr(value) and not contains(value, ir.TensorLoad)
 
 
 def _narrows(cast: tirx.Cast) -> bool:

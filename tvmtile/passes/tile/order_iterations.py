@@ -80,8 +80,5 @@ def _is_by_thread(access: Effect) -> bool:
 
 def _is_looked_up(access: Effect, info: KernelInfo) -> bool:
     """Tell whether memory that threads share says which elements are written."""
-    places = access.indices
-    if access.operator is not None:
-        written = access.operator.writes()
-        places = [place for operand in written for place in origin_of(operand)]
+    places = access.indices if access.operator is None else origin_of(access.operand)
     return any(is_buffer_var(var) and not is_private(var) for var in info.behind(places))
