@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import tvm_ffi
 from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, mutated
+from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
 from tvmtile.analysis.effects import Effect, effects_of
 from tvmtile.analysis.kernel_info import let_values
 from tvmtile.ir.kernels import is_parallel
@@ -90,3 +94,111 @@ def elements_in(stmt: tirx.Stmt, names: dict[ir.Var, ir.Expr]) -> list[Effect]:
         for each in effects_of(stmt)
         if each.indices
     ]
+
+
+# Elements as numbers -----------------------------------------------------------------------------
+
+_MOST = 4096
+"""Iterations that are looked at: the first and the last ones along each axis, where there are more."""
+_MOST_INNER = 4
+
+
+def sample(loops: list[tirx.For]) -> dict[ir.Var, Any] | None:
+    """The variables of a nest at its iterations, or at some thousands; None of unknown extents."""
+    extents = [constant(loop.extent) for loop in loops]
+    if None in extents or any(constant(loop.min) != 0 for loop in loops):
+        return None
+    known = [extent or 0 for extent in extents]
+    most = _MOST if math.prod(known) <= _MOST else int(_MOST ** (1 / len(known)))
+    axes = [_ends(extent, most) for extent in known]
+    grid = np.meshgrid(*axes, indexing="ij")
+    return {loop.loop_var: axis.ravel() for loop, axis in zip(loops, grid, strict=True)}
+
+
+def _ends(extent: int, most: int) -> np.ndarray:
+    """The numbers below an extent: all of them, or the first and the last ones."""
+    if extent <= most:
+        return np.arange(extent)
+    last = most // 4
+    return np.concatenate([np.arange(most - last), np.arange(extent - last, extent)])
+
+
+@dataclass(frozen=True)
+class AccessedElements:
+    """What iterations access."""
+
+    access: Effect
+    """Where."""
+    iterations: Any
+    """The number of an iteration in the sample."""
+    places: np.ndarray
+    """The indices of an element that it touches; a row for each."""
+    terms: tuple[ir.Expr | None, ...]
+    """What is to be added to each index: the same for all iterations."""
+    values: dict[ir.Var, np.ndarray]
+    """The variables at each."""
+
+
+def elements_of(
+    access: Effect,
+    iterations: dict[ir.Var, np.ndarray],
+    fixed: dict[ir.Var, int],
+    is_uniform: Callable[[ir.Var], bool],
+) -> AccessedElements | None:
+    """The elements that iterations touch; None where that is not known, or where none does.
+
+    The access is of a single element, the iterations are a sample of the nest, `fixed` has a value of
+    each of the variables of loops around, and `is_uniform` tells whether another variable has one value
+    for all.
+    """
+    points = _with_inner_loops(access.around, iterations)
+    if points is None or not access.is_certain or access.operator is not None:
+        return None
+
+    values = {**points, **fixed}
+    numbers = next(iter(points.values()))
+    try:
+        holds = np.ones(len(numbers), dtype=bool)
+        for condition in access.conditions:
+            found = evaluate(condition, values, is_uniform, 0)
+            if found.term is not None:
+                return None
+            holds &= np.asarray(found.numbers, dtype=bool)
+        places = [evaluate(index, values, is_uniform, 0) for index in access.indices]
+    except NotSeparable:
+        return None
+    rows = [np.broadcast_to(np.asarray(p.numbers, dtype=np.int64), holds.shape) for p in places]
+    for row, place, extent in zip(rows, places, access.buffer.ty.shape, strict=True):
+        if place.term is None:  # what lies outside of a tensor is not touched
+            size = constant(extent)
+            holds &= (row >= 0) & ((row < size) if size is not None else True)
+    if not holds.any():
+        return None
+    return AccessedElements(
+        access,
+        points[_NUMBER][holds],
+        np.stack(rows, axis=1)[holds],
+        tuple(place.term for place in places),
+        {var: each[holds] for var, each in points.items()},
+    )
+
+
+_NUMBER = tirx.Var("iteration", "int32")
+"""The number of an iteration of the sample, among the values of variables."""
+
+
+def _with_inner_loops(
+    loops: tuple[tirx.For, ...], iterations: dict[ir.Var, np.ndarray]
+) -> dict[ir.Var, Any] | None:
+    """The points of a sample times some iterations of serial loops."""
+    count = len(next(iter(iterations.values())))
+    points = {**iterations, _NUMBER: np.arange(count)}
+    for loop in loops:
+        low, extent = constant(loop.min), constant(loop.extent)
+        if low is None or extent is None or extent < 1:
+            return None
+        inner = _ends(extent, _MOST_INNER) + low
+        size = len(next(iter(points.values())))
+        points = {var: np.repeat(each, len(inner)) for var, each in points.items()}
+        points[loop.loop_var] = np.tile(inner, size)
+    return points

@@ -13,8 +13,7 @@ from tvmtile._tvm import Mutator, buffer_of, mutated, nodes_in
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.effects import Effect
 from tvmtile.analysis.kernel_info import let_values
-from tvmtile.analysis.nest_accesses import AccessedElements, elements_of, sample
-from tvmtile.analysis.nests import Nest, elements_in
+from tvmtile.analysis.nests import AccessedElements, Nest, elements_in, elements_of, sample
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.errors import DataRace, NestingError
 from tvmtile.ir.kernels import (

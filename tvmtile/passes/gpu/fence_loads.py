@@ -14,7 +14,7 @@ from tvmtile.analysis.forward import Forward
 from tvmtile.ir.annotations import BARRIER_ID
 from tvmtile.ir.asynchronous import CP_ASYNC, kind_of
 from tvmtile.ir.barriers import attributes_of, is_barrier, is_cluster_barrier, scope_of
-from tvmtile.ir.kernels import Launch, flattened, statements_of, with_kernels
+from tvmtile.ir.kernels import Launch, expressions_of, flattened, statements_of, with_kernels
 from tvmtile.ir.operands import constant
 from tvmtile.ir.operators import operator_for, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -91,7 +91,7 @@ class _LoadFences(Forward[frozenset[ir.Var]]):
         if self._hands_over(_alone(stmt)) and state:
             self.needed.add(self._warp_barriers.get(stmt, stmt))
             state = frozenset()
-        for each in _conditions(stmt):
+        for each in expressions_of(stmt):
             state |= self._used_by(each)
         return super().follow(stmt, state)
 
@@ -142,13 +142,6 @@ def _alone(stmt: tirx.Stmt) -> tirx.Stmt:
     if isinstance(stmt, tirx.IfThenElse) and stmt.else_case is None:
         return stmt.then_case
     return stmt
-
-
-def _conditions(stmt: tirx.Stmt) -> list[ir.Expr]:
-    """What a statement that holds others computes itself."""
-    if isinstance(stmt, tirx.For):
-        return [stmt.min, stmt.extent]
-    return [stmt.condition] if isinstance(stmt, tirx.IfThenElse | tirx.While) else []
 
 
 def _neighbours(stmt: tirx.Stmt) -> Iterator[tuple[tirx.Stmt, tirx.Stmt]]:

@@ -13,8 +13,7 @@ from tvm.target import Target
 from tvmtile._tvm import Mutator, buffer_of, mapped, mutated, nodes_in
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.effects import Effect
-from tvmtile.analysis.nest_accesses import elements_of, sample
-from tvmtile.analysis.nests import Nest
+from tvmtile.analysis.nests import Nest, elements_of, sample
 from tvmtile.errors import warn
 from tvmtile.ir.kernels import Launch, is_parallel, target_of, with_kernels, without
 from tvmtile.ir.operands import describe
