@@ -12,6 +12,7 @@ from tvm import ir, tirx
 from tvmtile._tvm import buffer_of, nodes_in
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.effects import Effect, effects_of
+from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.ir.kernels import Launch
 from tvmtile.ir.nodes import cached_per_node
 from tvmtile.ir.rewriting import contains, substitute, variables_of
@@ -46,6 +47,11 @@ class KernelInfo(Aliases):
     def values(self) -> dict[ir.Var, ir.Expr]:
         """What the names that it binds stand for."""
         return let_values(self.launch.body)
+
+    @cached_property
+    def variance(self) -> ThreadVariance:
+        """Which values differ between its threads."""
+        return ThreadVariance(self.launch.body, self.threads)
 
     @cached_property
     def written(self) -> set[ir.Var]:

@@ -11,7 +11,7 @@ from tvm.target import Target
 
 from tvmtile._tvm import Mutator, buffer_of, mutated, nodes_in
 from tvmtile.analysis.effects import effects_of
-from tvmtile.analysis.uniformity import ThreadVariance
+from tvmtile.analysis.kernel_info import info_of
 from tvmtile.errors import (
     InvalidOperand,
     NestingError,
@@ -242,10 +242,8 @@ def _check_lanes(kernel: tirx.For, capability: GpuCapability) -> None:
             _refuse_lanes(f"mask={lanes:#x}", call, kernel, capability)
     if not computed:
         return
-    launch = Launch(kernel)
-    variance = ThreadVariance(launch.body, [loop.loop_var for loop in launch.threads])
-
-    for node in nodes_in(launch.body, (tirx.IfThenElse, tirx.For, tirx.While)):
+    variance = info_of(kernel).variance
+    for node in nodes_in(kernel, (tirx.IfThenElse, tirx.For, tirx.While)):
         is_branch = isinstance(node, tirx.IfThenElse)
         if variance.may_diverge(node.condition) if is_branch else variance.is_divergent(node):
             for call in (call for part in statements_of(node) for call in nodes_in(part, ir.Call)):

@@ -10,14 +10,11 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 
 from tvmtile._tvm import Mutator, buffer_of, mutated, nodes_in
-from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.effects import Effect
-from tvmtile.analysis.kernel_info import let_values
+from tvmtile.analysis.kernel_info import KernelInfo, info_of, let_values
 from tvmtile.analysis.nests import AccessedElements, Nest, elements_in, elements_of, sample
-from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.errors import DataRace, NestingError
 from tvmtile.ir.kernels import (
-    Launch,
     binds_thread,
     is_continue,
     is_kernel,
@@ -112,35 +109,26 @@ class _Nests(ScopedRewriter):
         super().__init__()
         self._fixed: dict[ir.Var, int] = {}
         self._names: dict[ir.Var, Any] = {}
-        self._aliased: set[ir.Var] = set()
-        self._variance: ThreadVariance | None = None
-        self._threads = 0
+        self._kernel: KernelInfo | None = None
 
     def visit_for(self, loop: tirx.For) -> tirx.Stmt:
         if is_kernel(loop):
-            self._enter_kernel(loop)
+            self._kernel = info_of(loop)
+            self._names = let_values(loop, wanted=_is_arithmetic)
         if not is_parallel(loop):
             low, extent = constant(loop.min), constant(loop.extent)
             if low is not None and extent is not None and not binds_thread(loop):
                 self._fixed[loop.loop_var] = low
             return super().visit_for(loop)
-        if self._variance is not None:
-            self._check(Nest(loop), self._variance)
+        if self._kernel is not None:
+            self._check(Nest(loop), self._kernel)
         return loop
-
-    def _enter_kernel(self, kernel: tirx.For) -> None:
-        launch = Launch(kernel)
-        threads = [thread.loop_var for thread in launch.threads]
-        self._variance = ThreadVariance(launch.body, threads)
-        self._threads = launch.num_threads
-        self._names = let_values(kernel, wanted=_is_arithmetic)
-        self._aliased |= Aliases(launch.body).aliased
 
     def visit_if(self, branch: tirx.IfThenElse) -> tirx.Stmt:
         """The arguments that lead to a branch outside of nests are not known."""
         return branch
 
-    def _check(self, nest: Nest, variance: ThreadVariance) -> None:
+    def _check(self, nest: Nest, kernel: KernelInfo) -> None:
         loops, body = nest.loops, nest.body
         iterations = sample(loops)
         if iterations is None or len(iterations[loops[0].loop_var]) < 2 or _leaves(body):
@@ -148,15 +136,15 @@ class _Nests(ScopedRewriter):
         bound = defined_in(body)
 
         def is_uniform(var: ir.Var) -> bool:
-            return var not in bound and not variance.depends(var)
+            return var not in bound and not kernel.variance.depends(var)
 
         accesses = elements_in(body, self._names)
         for buffer in dict.fromkeys(a.root for a in accesses if a.value is not None):
-            if buffer in self._aliased or buffer in _own_or_ordered(body):
+            if buffer in kernel.aliased or buffer in _own_or_ordered(body):
                 continue
             own = [access for access in accesses if access.root.same_as(buffer)]
             if is_private(buffer):
-                if self._threads > 1 and not variance.depends(buffer):
+                if kernel.launch.num_threads > 1 and not kernel.variance.depends(buffer):
                     _check_private(own)
             elif not _are_apart(own, loops):
                 found = [elements_of(each, iterations, self._fixed, is_uniform) for each in own]

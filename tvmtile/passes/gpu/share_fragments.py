@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, buffer_of, indices_of, mutated
-from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.effects import Effect, effects_of
+from tvmtile.analysis.kernel_info import info_of
 from tvmtile.ir.kernels import Launch, is_parallel, with_kernels, with_launch_body
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -49,10 +49,10 @@ class _FragmentUses:
 
 def _computed_in_loops(body: tirx.Stmt) -> list[ir.Var]:
     """The fragments that serial loops compute, and that statements outside of them read."""
-    aliased = Aliases(body).aliased
+    info = info_of(body)
     uses: dict[ir.Var, _FragmentUses] = {}
-    for access in effects_of(body):
-        if is_fragment(access.root) and access.root not in aliased:
+    for access in info.effects:
+        if is_fragment(access.root) and access.root not in info.aliased:
             of_buffer = uses.setdefault(access.root, _FragmentUses([], []))
             is_alone = access.operator is None and not any(map(is_parallel, access.around))
             (of_buffer.alone if is_alone else of_buffer.together).append(access)

@@ -13,8 +13,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, buffer_of, mutated, nodes_in
 from tvmtile.analysis.aliases import Aliases
-from tvmtile.analysis.uniformity import ThreadVariance
-from tvmtile.ir.kernels import Launch
+from tvmtile.analysis.kernel_info import info_of
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.scopes import is_mbarrier, is_shared
 from tvmtile.ir.threads import Regions
@@ -166,9 +165,7 @@ class _Lifetimes:
         self._time = 0
         self._groups = Regions()
         self._around: list[_Region] = []
-        launch = Launch(kernel)
-        threads = [loop.loop_var for loop in launch.threads]
-        self._variance = ThreadVariance(launch.body, threads) if through_loops else None
+        self._variance = info_of(kernel).variance if through_loops else None
         mutated(
             kernel,
             (tirx.AttrStmt, self._groups.visit),

@@ -62,8 +62,7 @@ class _Allocations:
         """The outermost loop around all uses of a tile in which it holds an iteration's own values."""
         if self._tiles.views_of(buffer) or self._tiles.escapes(buffer):
             return None
-        uses = [access for access in self._tiles.effects if access.root.same_as(buffer)]
-        for loop in _common_loops(uses):
+        for loop in _common_loops(self._tiles.effects_on(buffer)):
             if self._holds_own_values(loop, buffer):
                 return loop
         return None

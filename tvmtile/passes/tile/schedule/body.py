@@ -13,7 +13,6 @@ from tvm_ffi import structural_equal
 from tvmtile._tvm import PURE, buffer_of, indices_of, is_buffer_var
 from tvmtile.analysis.effects import Effect, effects_of
 from tvmtile.analysis.kernel_info import KernelInfo
-from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.errors import SourceLocation
 from tvmtile.ir.calls import effect_of, takes_address
 from tvmtile.ir.kernels import flattened, is_thread_return, leaves_loop, statements_of
@@ -351,9 +350,7 @@ def _implied(conditions: Sequence[ir.Expr], known: Sequence[ir.Expr]) -> bool:
 # Iterations of which a condition says whether they do anything, as those of block masks -----------
 
 
-def guard_of(
-    loop: tirx.For, tiles: KernelInfo, variance: Callable[[], ThreadVariance]
-) -> ir.Expr | None:
+def guard_of(loop: tirx.For, tiles: KernelInfo) -> ir.Expr | None:
     """Whether an iteration of a loop is done, in terms of its variable; None where all are.
 
     The iterations are one branch each, with nothing but names before it. All threads of a block take it
@@ -369,7 +366,7 @@ def guard_of(
     known = [substitute(condition, values) for condition in conditions]
     if not known or not all(map(is_replayable, known)):
         return None
-    return None if any(map(variance().may_diverge, known)) else tirx.all(*known)
+    return None if any(map(tiles.variance.may_diverge, known)) else tirx.all(*known)
 
 
 def without_guard(loop: tirx.For) -> tirx.For:

@@ -149,8 +149,8 @@ class _Chain:
         self._units = units
         self._from_tiles = from_tiles
         self._operands = operands
-        self._written = {tiles.root(access.buffer) for access in tiles.effects if access.writes}
-        self._uses = {var: _uses(var, tiles) for unit in units for var in unit.touches}
+        self._written = tiles.written
+        self._uses = {var: len(tiles.effects_on(var)) for unit in units for var in unit.touches}
 
     def is_closed(self, number: int, found: Collection[int], ahead: Collection[int]) -> bool:
         unit = self._units[number]
@@ -188,10 +188,6 @@ class _Chain:
 
     def _count(self, var: ir.Var, number: int) -> int:
         return sum(access.root.same_as(var) for access in self._units[number].accesses)
-
-
-def _uses(var: ir.Var, tiles: KernelInfo) -> int:
-    return sum(tiles.root(access.buffer).same_as(var) for access in tiles.effects)
 
 
 # Copies that complete on an mbarrier --------------------------------------------------------------

@@ -213,8 +213,8 @@ def _is_read_outside(loop: tirx.For, buffer: ir.Var, tiles: KernelInfo) -> bool:
     What another loop, pipelined or not, reads is its own if the same iteration has written it.
     """
     known: dict[ir.Var, bool] = {loop.loop_var: True}
-    for access in tiles.effects:
-        if not access.reads or not tiles.root(access.buffer).same_as(buffer):
+    for access in tiles.effects_on(buffer):
+        if not access.reads:
             continue
         for other in access.around:
             if other.loop_var not in known:
@@ -354,7 +354,7 @@ def async_units(units: Sequence[PipelineStmt], plan: PipelinePlan, tiles: Kernel
 
 def later_units(units: Sequence[PipelineStmt], plan: PipelinePlan, tiles: KernelInfo) -> list[bool]:
     """The same of units that may compute what they write."""
-    written = {tiles.root(access.buffer) for access in tiles.effects if access.writes}
+    written = tiles.written
     return [
         unit.writes.keys().isdisjoint(unit.reads)
         and all(is_buffer_var(var) and is_shared(var) for var in unit.writes)

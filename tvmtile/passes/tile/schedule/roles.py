@@ -128,12 +128,9 @@ def _written(op: TileOp) -> ir.Var:
 def _belongs_to(tile: ir.Var, schedule: Schedule, tiles: KernelInfo) -> bool:
     if tile not in tiles.allocated or not is_shared(tile) or tiles.views_of(tile):
         return False
-    writes, *reads = [each for each in tiles.effects if each.root.same_as(tile)]
+    writes, *reads = tiles.effects_on(tile)
     sources = [tiles.root(buffer_of(at)) for at in _operator(writes).reads()]
-    is_constant = not any(
-        each.writes and any(each.root.same_as(source) for source in sources)
-        for each in tiles.effects
-    )
+    is_constant = tiles.written.isdisjoint(sources)
     inside = [
         access
         for number in schedule.order

@@ -6,16 +6,13 @@ import itertools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any, TypeAlias
 
 from tvm import ir, tirx
 
 from tvmtile._tvm import buffer_of, is_buffer_var, nodes_in
 from tvmtile.analysis.kernel_info import KernelInfo, let_values
-from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.ir.annotations import STAGE_ANNOTATION, STAGES_ANNOTATION
-from tvmtile.ir.kernels import Launch
 from tvmtile.ir.operands import bits_of, describe, static_shape
 from tvmtile.ir.operators import TileOp, operator_of, operators_in
 from tvmtile.ir.rewriting import substitute
@@ -189,18 +186,12 @@ def schedules_in(
         if not op.is_complete:
             product = f"{op.name} of {describe(buffer_of(op.writes()[0]))}"
             raise Unsuitable(f"the {product} goes on until the kernel waits for it")
-    launch = Launch(kernel)
-
-    @cache
-    def variance() -> ThreadVariance:
-        return ThreadVariance(launch.body, [thread.loop_var for thread in launch.threads])
-
     find = _ScheduleFinder(tiles, kind, why_not, why_not_compute).schedule
     loops = pipelined_loops_in(kernel)
-    schedules = [find(loop, guard_of(loop, tiles, variance)) for loop in loops]
+    schedules = [find(loop, guard_of(loop, tiles)) for loop in loops]
     for tile in dict.fromkeys(tile for each in schedules for tile in each.tiles):
         inside = sum(_uses(tile, each) for each in schedules)
-        if inside < sum(access.root.same_as(tile) for access in tiles.effects):
+        if inside < len(tiles.effects_on(tile)):
             raise Unsuitable(f"{tile.name} is used outside of the loop too")
     return schedules
 
