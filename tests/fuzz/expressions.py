@@ -142,6 +142,9 @@ class Expressions:
                 return self._chosen(test, then, otherwise)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return self._negated(self.value(operand))
+            case ast.UnaryOp(op=ast.Invert(), operand=operand):
+                value = self.value(operand)
+                return binary("^", value, literal(-1, value.dtype))
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return negate_bool(self.condition(operand))
             case ast.BinOp(left=left, op=op, right=right):

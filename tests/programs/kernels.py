@@ -121,11 +121,11 @@ def transposed_block_by_block(A: float32[64, 256], C: float32[256, 64]):
 
 @program(
     parameters={"dtype": ["int8", "int32", "int16"]},
-    inputs={"X": lambda rng, shape: rng.integers(-100, 100, shape)},
+    inputs={"X": lambda rng, shape: rng.integers(-40, 40, shape)},
     targets=["llvm", "metal", "sm_80", "sm_90a", "gpu"],
     fast=["sm_90a"],
 )
-def extremes_of_negated_integers(X: dtype[3, 64], Y: dtype[8, 64], Z: dtype[64]):
+def extremes_of_negated_integers(X: dtype[3, 64], Y: dtype[15, 64], Z: dtype[64]):
     """ptxas before CUDA 13.4 loses the sign of `b` in `min(min(a, -b), c)`, on sm_90 and sm_100."""
     with T.Kernel(1, threads=64):
         tile, least = T.alloc_fragment((3, 64), dtype), T.alloc_fragment((64,), dtype)
@@ -144,6 +144,20 @@ def extremes_of_negated_integers(X: dtype[3, 64], Y: dtype[8, 64], Z: dtype[64])
             Y[6, j] = T.if_then_else(chosen > X[2, j], chosen, X[2, j])
             larger = T.Select(X[0, j] > -X[1, j], X[0, j], -X[1, j])
             Y[7, j] = T.Select(larger > X[2, j], larger, X[2, j])
+            Y[8, j] = T.max(T.max(X[0, j], ~X[1, j] + T.cast(1, dtype)), X[2, j])
+            Y[9, j] = T.max(T.max(X[0, j], ~(X[1, j] - T.cast(1, dtype))), X[2, j])
+            Y[10, j] = T.max(T.max(X[0, j], (X[2, j] - X[1, j]) - X[2, j]), X[2, j])
+            Y[11, j] = T.max(T.max(X[0, j], X[2, j] - (X[1, j] + X[2, j])), X[2, j])
+            Y[12, j] = T.max(
+                T.max(X[0, j], (X[1, j] ^ T.cast(-1, dtype)) + T.cast(1, dtype)), X[2, j]
+            )
+            most, first = T.alloc_var(dtype), T.alloc_var(dtype)
+            most, first = X[0, j], X[0, j]
+            for k in range(3):
+                most = T.max(T.max(most, T.cast(k, dtype) - X[1, j]), X[2, j])
+                first = T.min(T.min(first, X[1, j] * T.cast(k - 1, dtype)), X[2, j])
+            Y[13, j] = most
+            Y[14, j] = first
 
 
 @program(
@@ -172,7 +186,7 @@ def remainders_of_the_ends(X: dtype[64], Y: dtype[64], C: dtype[64], D: dtype[64
     inputs="extreme",
     targets=["llvm", "metal", "sm_80", "gpu"],
 )
-def widened_negatives(X: dtype[16, 32], Y: int32[6, 16, 32]):
+def widened_negatives(X: dtype[16, 32], Y: int32[8, 16, 32]):
     """ptxas before CUDA 13.4 has 32768 for the negative of the least int16, which is that itself."""
     with T.Kernel(1, threads=32):
         for i, j in T.Parallel(16, 32):
@@ -182,6 +196,8 @@ def widened_negatives(X: dtype[16, 32], Y: int32[6, 16, 32]):
             Y[3, i, j] = T.cast(T.abs(X[i, j]) % T.cast(3, dtype), "int32")
             Y[4, i, j] = T.cast((-X[i, j]) >> 3, "int32")
             Y[5, i, j] = T.if_then_else(-X[i, j] < 3, 1, 0)
+            Y[6, i, j] = T.cast(~X[i, j] + T.cast(1, dtype), "int32")
+            Y[7, i, j] = T.cast((X[0, j] - X[i, j]) - X[0, j], "int32")
 
 
 @program(

@@ -52,6 +52,23 @@ __device__ __forceinline__ int tvmtile_negate(int x) {
   return result;
 }
 """,
+    "tvmtile_difference": """\
+__device__ __forceinline__ int tvmtile_difference(int x, int y) {
+  int result;
+  asm("{ .reg .b32 last; not.b32 last, %2; add.s32 last, last, %1; add.s32 %0, last, 1; }"
+      : "=r"(result) : "r"(x), "r"(y));
+  return result;
+}
+""",
+    "tvmtile_product": """\
+__device__ __forceinline__ int tvmtile_product(int x, int y) {
+  int result;
+  asm("{ .reg .b32 more, last; mad.lo.s32 more, %1, %2, %1; not.b32 last, %1; "
+      "add.s32 last, last, more; add.s32 %0, last, 1; }"
+      : "=r"(result) : "r"(x), "r"(y));
+  return result;
+}
+""",
     FAST_EXP2: """\
 __device__ __forceinline__ float tvmtile_fast_exp2(float x) {
   float result;

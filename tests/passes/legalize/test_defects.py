@@ -27,6 +27,7 @@ NO_DEFECTS = {
     "comparisons behind a conversion": "undoes a rule",
     "conversions between float16 and bfloat16": "ptxas writes machine code, which tests do not read",
     "conversions of small integers to floats of 16 bits": "a rate of GPUs",
+    "differences and products in extremes": "as negations of integers",
     "exclusive `or` with zero": "undoes a rule",
     "functions in kernels that ask for fast arithmetic": "asked for",
     "kernels that ask for fast arithmetic": "asked for",

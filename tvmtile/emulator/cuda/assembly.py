@@ -26,6 +26,11 @@ _INSTRUCTION = re.compile(r"(?P<name>[a-z][\w.:]*)\s*(?P<operands>[^;]*)")
 # What is no instruction of its own, by its whole text.
 _IDIOMS = {
     "{ .reg .b32 flipped; not.b32 flipped, %1; add.s32 %0, flipped, 1; }": "{0} = 0u - (unsigned){1}",
+    "{ .reg .b32 last; not.b32 last, %2; add.s32 last, last, %1; add.s32 %0, last, 1; }": (
+        "{0} = (unsigned){1} - (unsigned){2}"
+    ),
+    "{ .reg .b32 more, last; mad.lo.s32 more, %1, %2, %1; not.b32 last, %1; "
+    "add.s32 last, last, more; add.s32 %0, last, 1; }": "{0} = (unsigned){1} * (unsigned){2}",
     "": "(void)0",
 }
 # The loops around a wait that may give up, as TVM and CUTLASS write them.

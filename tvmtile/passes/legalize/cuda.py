@@ -38,7 +38,7 @@ from tvmtile.ir.options import options_of
 from tvmtile.ir.rewriting import contains, mentions, reads_no_memory, seq
 from tvmtile.ir.types import Binary
 from tvmtile.passes.legalize.assertions import STOPPED
-from tvmtile.passes.legalize.narrow_integers import narrow_integers
+from tvmtile.passes.legalize.narrow_integers import narrow_integers, without_cast
 from tvmtile.passes.legalize.rules import Rule, Scope, is_integer
 
 
@@ -200,17 +200,76 @@ def _arrives(func: tirx.PrimFunc) -> bool:
     )
 
 
+_CASTS = {"int8": "(signed char)", "uint8": "(uchar)", "int16": "(short)", "uint16": "(ushort)"}
 _NEGATED = ("int8", "int16", "int32", "uint8", "uint16", "uint32")
 
 
-def _negation(node: tirx.Sub | tirx.Mul | tirx.Div, _: Scope) -> Any:
-    """`~b + 1` for the negative of b: `0 - b`, `b * -1` or `b / -1`. ptxas does not recognise it."""
-    a, b = (node.a, node.b) if isinstance(node, tirx.Sub) else (node.b, node.a)
+def _negation(node: Any, _: Scope) -> Any:
+    """`~b + 1` for the negative of b, as a function of assembly. ptxas does not recognise it."""
     dtype = str(node.ty.dtype)
-    if dtype not in _NEGATED or constant(a) != (0 if isinstance(node, tirx.Sub) else -1):
+    if dtype not in _NEGATED:
         return node
-    negated = cuda.value("int32", "tvmtile_negate", tirx.Cast("int32", b))
-    return negated if dtype == "int32" else tirx.Cast(dtype, negated)
+    b = _negated(node)
+    if b is not None:
+        return _in_assembly(dtype, "tvmtile_negate", b)
+    return _hidden(node) if dtype == "int16" else node
+
+
+def _negated(node: Any) -> Any:
+    """Of which value one is the negative, as NVRTC finds out; None of others."""
+    if isinstance(node, tirx.Mul | tirx.Div):
+        return node.a if constant(node.b) == wrapped(-1, str(node.ty.dtype)) else None
+    if isinstance(node, tirx.Add):
+        return _flipped(node.a) if constant(node.b) == 1 else None
+    if not isinstance(node, tirx.Sub):
+        before: Any = without_cast(_flipped(node), _CASTS)
+        is_sum = isinstance(before, tirx.Sub | tirx.Add)
+        least = 1 if isinstance(before, tirx.Sub) else wrapped(-1, str(node.ty.dtype))
+        return before.a if is_sum and constant(before.b) == least else None
+    a: Any = without_cast(node.a, _CASTS)
+    b: Any = without_cast(node.b, _CASTS)
+    if constant(a) == 0:
+        return b
+    if isinstance(a, tirx.Sub) and structural_equal(a.a, b):
+        return a.b
+    sides = [(b.a, b.b), (b.b, b.a)] if isinstance(b, tirx.Add) else []
+    return next((other for term, other in sides if structural_equal(a, term)), None)
+
+
+def _flipped(value: Any) -> Any:
+    """What all bits of a value are flipped of; None of others."""
+    value = without_cast(value, _CASTS)
+    if isinstance(value, ir.prim.BitwiseNot):
+        return value.a
+    is_flip = isinstance(value, tirx.BitwiseXor)
+    return value.a if is_flip and constant(value.b) == wrapped(-1, str(value.ty.dtype)) else None
+
+
+def _in_assembly(dtype: str, function: str, *operands: ir.Expr) -> ir.Expr:
+    found = cuda.value("int32", function, *(tirx.Cast("int32", each) for each in operands))
+    return found if dtype == "int32" else tirx.Cast(dtype, found)
+
+
+_DERIVED = {tirx.Sub: "tvmtile_difference", tirx.Mul: "tvmtile_product"}
+
+
+def _hidden(value: Any) -> Any:
+    """A difference or product of which NVRTC may make a negative, as a function of assembly.
+
+    It does where an operand becomes a constant, as the number of an iteration that it unrolls.
+    """
+    plain: Any = without_cast(value, _CASTS)
+    if type(plain) not in _DERIVED or any(
+        constant(each) is not None for each in (plain.a, plain.b)
+    ):
+        return value
+    return _in_assembly(str(value.ty.dtype), _DERIVED[type(plain)], plain.a, plain.b)
+
+
+def _extremum(node: tirx.Max | tirx.Min, _: Scope) -> ir.Expr:
+    if str(node.ty.dtype) not in _NEGATED:
+        return node
+    return type(node)(_hidden(node.a), _hidden(node.b), node.span)
 
 
 _FORMATS = {"float32": "<f", "float64": "<d"}
@@ -324,13 +383,21 @@ OPERATIONS = (
 SOURCE = (
     Rule(
         "negations of integers",
-        (tirx.Sub, tirx.Mul, tirx.Div),
+        (tirx.Sub, tirx.Mul, tirx.Div, tirx.Add, tirx.BitwiseXor, ir.prim.BitwiseNot),
         _negation,
         "ptxas of CUDA 12.8 to 13.3",
         "for sm_90 and sm_100 it makes one instruction, VIMNMX3, of `min(min(a, -b), c)`, and leaves "
         "the sign of b out; the values may come from registers that were written long before, the "
         "minima from comparisons, and a negative that has no sign may be taken for one that has. And "
         "what it widens of 16 bits it negates in 32: the least int16, its own negative, becomes 32768",
+    ),
+    Rule(
+        "differences and products in extremes",
+        (tirx.Max, tirx.Min),
+        _extremum,
+        "ptxas of CUDA 12.8 to 13.3",
+        "so it does with negatives that NVRTC makes, as of `k - b` in the first of the iterations that "
+        "it unrolls",
     ),
     Rule(
         "constants of floats in CUDA",
@@ -363,7 +430,5 @@ SOURCE = (
         "it makes one instruction of a conversion from one to the other and one of the result to an "
         "integer, takes the bits of the first for those of the second, and rounds to nearest",
     ),
-    *narrow_integers(
-        {"int8": "(signed char)", "uint8": "(uchar)", "int16": "(short)", "uint16": "(ushort)"}
-    ),
+    *narrow_integers(_CASTS),
 )

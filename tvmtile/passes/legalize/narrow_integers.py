@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TypeGuard
-
 from tvm import ir, tirx
 
 from tvmtile._tvm import buffer_of, indices_of
@@ -42,12 +40,11 @@ def narrow_integers(casts: dict[str, str]) -> tuple[Rule, ...]:
         return tirx.call_pure_extern(dtype, casts[dtype], value) if dtype in casts else value
 
     def store(statement: tirx.BufferStore, _: Scope) -> tirx.Stmt:
-        value = statement.value
-        if not _is_cast(value, casts):
+        value = without_cast(statement.value, casts)
+        if value is statement.value:
             return statement
-        plain = value.args[1]
         return tirx.BufferStore(
-            buffer_of(statement), plain, indices_of(statement), span=statement.span
+            buffer_of(statement), value, indices_of(statement), span=statement.span
         )
 
     language = "C++, of which CUDA and Metal are dialects"
@@ -57,7 +54,9 @@ def narrow_integers(casts: dict[str, str]) -> tuple[Rule, ...]:
     )
 
 
-def _is_cast(value: ir.Expr, casts: dict[str, str]) -> TypeGuard[ir.Call]:
+def without_cast(value: ir.Expr, casts: dict[str, str]) -> ir.Expr:
+    """What the cast of such a rule is put around; another expression as it is."""
     if not isinstance(value, ir.Call) or getattr(value.op, "name", "") != "tirx.call_pure_extern":
-        return False
-    return str(value.args[0].value) == casts.get(str(value.ty.dtype))
+        return value
+    is_cast = str(value.args[0].value) == casts.get(str(value.ty.dtype))
+    return value.args[1] if is_cast else value
