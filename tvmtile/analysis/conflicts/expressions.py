@@ -56,7 +56,7 @@ def strides(buffer: ir.Var) -> list[ir.Expr]:
     found: list[ir.Expr] = [tirx.const(1, "int32")]
     for extent in reversed(list(buffer.ty.shape)[1:]):
         found.insert(0, found[0] * extent)
-    return found
+    return found[: len(buffer.ty.shape)]  # none where there are no axes
 
 
 def bits(buffer: ir.Var) -> int:
