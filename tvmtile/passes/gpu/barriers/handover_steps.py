@@ -170,6 +170,8 @@ class Reader:
             barrier = None if slot is None else self._barriers.get(slot)
             if barrier is not None and barrier.scope >= self._of_all:
                 steps.append(Sync())
+            elif barrier is not None:
+                steps += self._in_warps()
             if item is not None:
                 steps += self._of(item)
         return steps
@@ -222,13 +224,18 @@ class Reader:
         if not is_barrier(stmt) or not self._active:
             return
         if scope_of(stmt) == "warp":
-            threads = self._active
-            while threads:  # each group is of one warp
-                self.masks.append(self._footprints.warps_of(threads & -threads))
-                threads &= ~self.masks[-1]
-            yield Sync(self._active, in_warps=True)
+            yield from self._in_warps()
         elif arrivals(stmt) == self._active.bit_count():
             yield Sync(self._active)
+
+    def _in_warps(self) -> Iterator[Sync]:
+        """A barrier of the threads of each warp that are active."""
+        threads = self._active or 0
+        while threads:  # each group is of one warp
+            self.masks.append(self._footprints.warps_of(threads & -threads))
+            threads &= ~self.masks[-1]
+        if self._active:
+            yield Sync(self._active, in_warps=True)
 
     def _do(self, accesses: Iterable[Effect]) -> Do:
         def completing(access: Effect) -> Number | None:
