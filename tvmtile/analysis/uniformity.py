@@ -85,7 +85,7 @@ class ThreadVariance:
 
     def is_divergent(self, loop: tirx.For | tirx.While) -> bool:
         """Tell whether threads may go through a loop a different number of times."""
-        return any(map(self.may_diverge, _decisions(loop)))
+        return any(map(self.may_diverge, decisions(loop)))
 
     def ends_divergently(self, loop: tirx.For | tirx.While) -> TypeGuard[tirx.For]:
         """Tell whether it is by their bounds alone that threads leave a loop at different times."""
@@ -151,7 +151,7 @@ class ThreadVariance:
             elif group is not None:
                 around = _Around(around.guards, group, [])
         elif kind is tirx.For or kind is tirx.While:
-            around = self._guarded(around, sources(*_decisions(stmt)))
+            around = self._guarded(around, sources(*decisions(stmt)))
             if kind is tirx.For:
                 self._flow(sources(stmt.min, stmt.extent), hash(stmt.loop_var))
         in_parallel = in_parallel or is_parallel(stmt)
@@ -293,7 +293,7 @@ def _owners(
     return {array: group for array, group in only.items() if group is not None}
 
 
-def _decisions(loop: tirx.For | tirx.While) -> list[ir.Expr]:
+def decisions(loop: tirx.For | tirx.While) -> list[ir.Expr]:
     """The expressions that decide how often a loop runs."""
     bounds = [loop.min, loop.extent] if isinstance(loop, tirx.For) else [loop.condition]
     return [*bounds, *(_conditions_of_exits(loop.body) if leaves_loop(loop.body) else ())]

@@ -9,6 +9,7 @@ from tvm import ir, tirx
 from tvmtile._tvm import mapped, nodes_in
 from tvmtile.analysis.conflicts.dependence import ConflictScope
 from tvmtile.analysis.conflicts.footprint import Footprints
+from tvmtile.analysis.effects import Effect
 from tvmtile.analysis.thread_effects import Effects, ordered_by
 from tvmtile.codegen.metal_barriers import device_barrier
 from tvmtile.errors import SourceLocation
@@ -33,6 +34,7 @@ from tvmtile.passes.gpu.barriers.items import (
     accesses_of,
 )
 from tvmtile.passes.gpu.barriers.placement import place
+from tvmtile.passes.gpu.barriers.races import exchanges
 from tvmtile.passes.gpu.barriers.structure import Builder
 from tvmtile.target import CUDA_NAMED_BARRIERS, gpu
 
@@ -132,10 +134,14 @@ def with_barriers(
             known[key] = Footprints(launch, uniform)
         return known[key]
 
+    of_device = bool(effects.device_memory or effects.stored_by_iterations)
+    fenced = is_for_metal and of_device
+    accesses: tuple[Effect, ...] = ()
     for group in (None, *groups_in(launch.body)):
-        program = Launch(kernel)
+        if group is not None and not fenced and not exchanges(group, accesses):
+            continue
         builder = Builder(
-            program,
+            Launch(kernel),
             effects,
             footprints,
             group,
@@ -143,33 +149,19 @@ def with_barriers(
             forgives=forgives,
             is_for_cpu=named is None,
         )
-        kernel = _of_group(kernel, builder, group, named, is_for_metal=is_for_metal)
+        program = builder.program()
+        accesses = accesses or program.accesses
+        barriers = place(program, builder.checker, of_device=of_device)
+        if barriers or fenced:
+            tokens = _tokens_in(Launch(kernel).body)
+            emitter = _BarrierEmitter(barriers, group, named, tokens, fenced=fenced)
+            kernel = with_launch_body(kernel, emitter.sequence(program))
     return kernel
 
 
 def _within_block(call: ir.Call) -> ir.Expr:
     op = operator_of(call)
     return call if op is None or op.is_tile else op.within_block().to_call(call.span)
-
-
-def _of_group(
-    kernel: tirx.For,
-    builder: Builder,
-    group: Group | None,
-    named: NamedBarriers | None,
-    *,
-    is_for_metal: bool,
-) -> tirx.For:
-    """A kernel with the barriers that a group of threads needs in its regions, or the block."""
-    program = builder.program()
-    barriers = place(program, builder.checker, of_device=builder.exchanges_through_device)
-    fenced = is_for_metal and builder.exchanges_through_device
-    if not barriers and not fenced:
-        return kernel
-    emitter = _BarrierEmitter(
-        barriers, group, named, _tokens_in(Launch(kernel).body), fenced=fenced
-    )
-    return with_launch_body(kernel, emitter.sequence(program))
 
 
 def _tokens_in(body: tirx.Stmt) -> list[str]:
@@ -215,7 +207,7 @@ class _BarrierEmitter:
         return seq(statements)
 
     def _awaited(self, barrier: Barrier, item: Item | None) -> list[tirx.Stmt]:
-        accesses = [] if item is None else accesses_of(item)
+        accesses = () if item is None else accesses_of(item)
         location = next((access.location for access in accesses if access.location), None)
         if not barrier.waits_for_copies:
             return [self._barrier(barrier, location)]

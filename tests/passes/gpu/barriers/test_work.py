@@ -14,8 +14,8 @@ from benchmarks.gpu_programs import PROGRAMS
 from tests.passes.gpu.barriers.programs import Kernel, barriers_in, with_pass
 from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.ir import rewriting
-from tvmtile.passes.gpu.barriers.checker import Checker
-from tvmtile.passes.gpu.barriers.removal import _Component
+from tvmtile.passes.gpu.barriers.dataflow import Walk
+from tvmtile.passes.gpu.barriers.state import State
 
 
 def traced(text):
@@ -41,8 +41,28 @@ for k in range({iterations}):
     return func.with_body(structural_map(func.body, (tirx.For, repeated)))
 
 
-@pytest.mark.parametrize(("short", "iterations", "alone"), [(32, 4, 0), (32, 1, 0), (16, 4, 2)])
-def test_work_grows_with_the_length_of_a_loop(monkeypatch, short, iterations, alone):
+def rows(count, iterations):
+    """A loop whose threads write all rows of a tile, then read those of others."""
+    lines = (
+        text.format(i)
+        for text in ("    S[{0}, tx] = A[k, tx]", "    C[{0} % 8, tx] = S[{0}, 63 - tx]")
+        for i in range(count)
+    )
+    return traced(
+        "\n".join([f"S = shared(({count}, 64))", f"for k in range({iterations}):", *lines])
+    )
+
+
+LOOPS = {
+    "exchanges": (32, 32, lambda n: exchanges(n, 4, 0), lambda n: 2 * n),
+    "exchanges, once": (32, 32, lambda n: exchanges(n, 1, 0), lambda n: 2 * n - 1),
+    "exchanges, and other work": (16, 16, lambda n: exchanges(n, 4, 2), lambda n: 2 * n),
+    "rows, written and read": (32, 8, lambda n: rows(n, 4), lambda _: 2),
+}
+
+
+@pytest.mark.parametrize(("short", "compared", "made", "barriers"), LOOPS.values(), ids=LOOPS)
+def test_work_grows_with_the_length_of_a_loop(monkeypatch, short, compared, made, barriers):
     """Four times the statements are at most six times the work: there is no square of them."""
     work = Counter()
 
@@ -50,23 +70,22 @@ def test_work_grows_with_the_length_of_a_loop(monkeypatch, short, iterations, al
         method = getattr(owner, name)
 
         def count(self, *args):
-            work[name] += size(*args)
+            work[name] += size(self, *args)
             return method(self, *args)
 
         monkeypatch.setattr(owner, name, count)
 
     counted(Footprints, "conflict")
-    counted(Checker, "_item")
-    counted(Checker, "_past")
-    counted(_Component, "_removed", len)
+    counted(Walk, "_item")
+    counted(State, "moved", lambda state, _: len(list(state)))
+    counted(State, "close", lambda state, _: len(list(state)))
     found = []
     for count in (short, 4 * short):
         work.clear()
-        barriers = barriers_in(with_pass(exchanges(count, iterations, alone)))
-        assert len(barriers) == 2 * count - (iterations == 1)
+        assert len(barriers_in(with_pass(made(count)))) == barriers(count)
         found.append(Counter(work))
     few, many = found
-    assert few["conflict"] > short
+    assert few["conflict"] > compared
     assert {what: count for what, count in many.items() if count > 6 * few[what]} == {}
 
 
@@ -127,7 +146,7 @@ def test_a_persistent_gemm_compares_few_accesses(compared):
 def test_what_is_in_flight_counts_the_iterations_of_loops_that_touch_it(monkeypatch):
     """Or else every pair of counts, of the turns and of the steps, would be a state of its own."""
     most = 0
-    look = Checker._check
+    look = Walk._check
 
     def measured(self, state, later):
         nonlocal most
@@ -135,7 +154,7 @@ def test_what_is_in_flight_counts_the_iterations_of_loops_that_touch_it(monkeypa
         most = max(most, *of_one.values(), 0)
         return look(self, state, later)
 
-    monkeypatch.setattr(Checker, "_check", measured)
+    monkeypatch.setattr(Walk, "_check", measured)
     func = traced("""S, R = shared((256,)), shared((64,))
 for turn in range(16):
     issue(S[tx * 4], L[turn * 4, tx])

@@ -107,6 +107,21 @@ class Sequence:
     items: list[Item]
     slots: list[BarrierPoint | None]
 
+    @cached_property
+    def accesses(self) -> tuple[Effect, ...]:
+        """All accesses in it, in their order."""
+        return tuple(access for item in self.items for access in accesses_of(item))
+
+    @cached_property
+    def has_own_flow(self) -> bool:
+        """A barrier, a wait or a region is in it, or it leaves the loop around it."""
+        return any(map(has_own_flow, self.items))
+
+    @cached_property
+    def waits(self) -> bool:
+        """A barrier, a wait or a region is in it."""
+        return any(map(_waits, self.items))
+
 
 @dataclass(eq=False)
 class Branch:
@@ -126,11 +141,16 @@ class Branch:
     """Its cases come one after the other, and threads that pass by wait at the barriers in them."""
 
     @cached_property
+    def accesses(self) -> tuple[Effect, ...]:
+        """All accesses in it, in their order."""
+        return (*self.head, *(access for case in self.cases for access in case.accesses))
+
+    @cached_property
     def hands_over(self) -> bool:
         """Tell whether threads in it come to an mbarrier."""
         return any(isinstance(item, MbarrierStep) for item in items_in(self))
 
-    @property
+    @cached_property
     def paths(self) -> list[Sequence]:
         """The ways through it."""
         if not self.diverges:
@@ -150,8 +170,11 @@ class Iteration:
     body: Sequence
     runs: bool
     """The body certainly runs at least once."""
-    around: tuple[Loop, ...]
-    """The loops around it."""
+
+    @cached_property
+    def accesses(self) -> tuple[Effect, ...]:
+        """All accesses in it, in their order."""
+        return (*self.head, *self.body.accesses)
 
 
 Item = Leaf | UserBarrier | MbarrierStep | Signal | TokenWait | Exit | Branch | Iteration
@@ -175,23 +198,22 @@ def items_in(item: Item | Sequence) -> Iterator[Item]:
         yield from items_in(child)
 
 
-def accesses_of(item: Item | Sequence) -> list[Effect]:
+def accesses_of(item: Item | Sequence) -> tuple[Effect, ...]:
     """All accesses in an item, or several, in their order."""
-    if isinstance(item, Leaf | MbarrierStep):
-        return list(item.accesses)
-    found = list(item.head) if isinstance(item, Branch | Iteration) else []
-    for child in item.items if isinstance(item, Sequence) else _children(item):
-        found += accesses_of(child)
-    return found
+    if isinstance(item, UserBarrier | Signal | TokenWait | Exit):
+        return ()
+    return item.accesses
 
 
-def has_own_flow(item: Item, *, inside_loop: bool) -> bool:
+def has_own_flow(item: Item) -> bool:
     """Tell whether an item holds a barrier, a wait or a region, or leaves a loop that is not in it."""
-    if isinstance(item, Branch) and item.is_region:
-        return True
-    if isinstance(item, UserBarrier | MbarrierStep | Signal | TokenWait):
-        return True
-    if isinstance(item, Exit):
-        return not inside_loop
-    inside_loop = inside_loop or isinstance(item, Iteration)
-    return any(has_own_flow(child, inside_loop=inside_loop) for child in _children(item))
+    if isinstance(item, Branch):
+        return item.is_region or any(case.has_own_flow for case in item.cases)
+    return item.body.waits if isinstance(item, Iteration) else not isinstance(item, Leaf)
+
+
+def _waits(item: Item) -> bool:
+    """Tell whether an item holds a barrier, a wait or a region."""
+    if isinstance(item, Branch):
+        return item.is_region or any(case.waits for case in item.cases)
+    return item.body.waits if isinstance(item, Iteration) else not isinstance(item, Leaf | Exit)

@@ -1,45 +1,35 @@
-"""Where the barriers stand: as few as possible, executed as rarely as possible.
+"""Where the barriers stand: at the first conflict, as late as they can and executed as rarely.
 
-The loops are looked at from the inside out, since what races within a loop needs a barrier within it,
-and so does what arrives in it, wherever it was issued.
-The clauses of a loop say which slots need a barrier among them. Start with a barrier in every slot of
-its body, and remove the redundant ones greedily, from each slot on and around the loop (`removal`). The
-best results are kept: which of them is best for the program is decided by what it spares outside,
-before the loop or after it.
+A conflict gets a barrier in one of the slots passed since the earlier access: in the one that is
+executed least often, and of several in the last one. What the iterations of a loop exchange comes
+first, since it needs barriers within: of a few ways to place them the cheapest is taken, and of equal
+ones that which also serves what is before the loop, or after it. Then each barrier is made as weak as
+the conflicts that it separates allow.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
-import operator
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from tvm import tirx
 
 from tvmtile.analysis.conflicts.dependence import Collision, ConflictScope
+from tvmtile.analysis.effects import Effect, Loop
 from tvmtile.passes.gpu.barriers.checker import Checker
+from tvmtile.passes.gpu.barriers.dataflow import Walk
 from tvmtile.passes.gpu.barriers.items import (
     Barrier,
     BarrierPoint,
     Barriers,
     Branch,
-    Item,
     Iteration,
     Sequence,
 )
-from tvmtile.passes.gpu.barriers.races import Race
 from tvmtile.passes.gpu.barriers.refusals import settle
-from tvmtile.passes.gpu.barriers.removal import remaining
+from tvmtile.passes.gpu.barriers.state import Paths, State
 
-_MAX_CHOICES = 6  # results of a loop that are kept
-_MAX_COMBINATIONS = 24
 _TRIPS = 16  # taken for a loop whose number of iterations is not known
-
-_Choice = tuple[float, int]
-"""What barriers cost, and where they stand, a bit for each slot."""
 
 
 def place(program: Sequence, checker: Checker, *, of_device: bool) -> Barriers:
@@ -50,7 +40,7 @@ def place(program: Sequence, checker: Checker, *, of_device: bool) -> Barriers:
     DataRace
         If barriers at all places do not suffice.
     """
-    checker.follow(program)
+    checker.program = program
     barriers = _placed(program, checker, of_device=of_device)
     while (race := checker.left_open(barriers)) is not None:
         settle(race, checker)
@@ -58,123 +48,183 @@ def place(program: Sequence, checker: Checker, *, of_device: bool) -> Barriers:
 
 
 def _placed(program: Sequence, checker: Checker, *, of_device: bool) -> Barriers:
-    if checker.race(program, (), {}) is None:
-        return {}
-    try:
-        search = _Search(program, checker, barriers_wait=False)
-    except _InFlight:  # what may touch the elements of a copy waits for it
-        search = _Search(program, checker, barriers_wait=True)
-    strongest = Barrier(orders_device=of_device, waits_for_copies=search.barriers_wait)
-    barriers = dict.fromkeys(search.slots, strongest)
-    while (race := checker.race(program, (), barriers)) is not None:
-        settle(race, checker)
-    _weaken(program, checker, barriers, list(barriers), waits_for_copies=False)
-    others = [slot for slot, barrier in barriers.items() if not barrier.waits_for_copies]
-    _weaken(program, checker, barriers, others, scope=ConflictScope.WARP)
-    _weaken(program, checker, barriers, list(barriers), orders_device=False)
+    slots, waits = _Slots(program), False
+    choice = _Choice(checker, slots, waits)
+    while (race := choice.race_in(program)) is not None:
+        if race.in_flight == Collision.POSSIBLE and not waits:
+            waits = True  # what may touch the elements of a copy waits for it
+        else:
+            settle(race, checker)
+        choice = _Choice(checker, slots, waits)
+    bits = {slot: bit for slot, bit in slots.bits.items() if bit & choice.chosen}
+    barriers = dict.fromkeys(bits, Barrier(orders_device=of_device))
+    if waits:
+        _strengthen(program, checker, barriers, bits, waits=True)
+    for slot, barrier in barriers.items():
+        scope = ConflictScope.BLOCK if barrier.waits_for_copies else ConflictScope.WARP
+        barriers[slot] = replace(barrier, scope=scope, orders_device=False)
+    if barriers:
+        _strengthen(program, checker, barriers, bits, waits=False)
     return barriers
 
 
-def _weaken(
+def _strengthen(
     program: Sequence,
     checker: Checker,
     barriers: Barriers,
-    slots: list[BarrierPoint],
-    **change: Any,
+    bits: dict[BarrierPoint, int],
+    *,
+    waits: bool,
 ) -> None:
-    """Weaken the barriers in some slots, one after the other, where that causes no race.
-
-    What weaker ones leave open says, as clauses, among which of them one must stay as it is.
-    """
-    weaker = {slot: replace(barriers[slot], **change) for slot in slots}
-    if all(barriers[slot] == weaker[slot] for slot in slots):
-        return
-    weights = {1 << number: 1.0 for number in range(len(slots))}
-    waits = any(barriers[slot].waits_for_copies for slot in slots)
-    bits = dict(zip(slots, weights, strict=True))
-    clauses = checker.clauses(program, (), bits, barriers | weaker, barriers_wait=waits)
-    kept = next(remaining(list(weights), weights, clauses, is_loop=False))
-    barriers.update({slot: weaker[slot] for slot, bit in bits.items() if not bit & kept})
+    """Make barriers as strong as they have to be: that they wait for copies, or all else."""
+    while (race := _Strength(checker, bits, waits, barriers).race_in(program)) is not None:
+        settle(race, checker)
 
 
-class _InFlight(Exception):
-    """An access may touch what a copy in flight does, and barriers do not wait for copies."""
+class _Slots:
+    """The places where a barrier may stand, each with a bit, in the order of the program."""
+
+    def __init__(self, program: Sequence) -> None:
+        self.bits: dict[BarrierPoint, int] = {}
+        self._costs: dict[int, float] = {}
+        self._in_loop: dict[Iteration, tuple[int, int]] = {}
+        self._number(program, 1.0)
+        by_cost: dict[float, int] = {}
+        for bit, cost in self._costs.items():
+            by_cost[cost] = by_cost.get(cost, 0) | bit
+        self._by_cost = [by_cost[cost] for cost in sorted(by_cost)]
+
+    def _number(self, body: Sequence, times: float) -> int:
+        """Number the slots of a body that is run so often; those outside of the loops in it."""
+        own = 0
+        for slot, item in itertools.zip_longest(body.slots, body.items):
+            if slot is not None:
+                bit = self.bits[slot] = 1 << len(self.bits)
+                self._costs[bit] = slot.weight * times
+                own |= bit
+            if isinstance(item, Branch):
+                for case in item.cases:
+                    own |= self._number(case, times)
+            elif isinstance(item, Iteration):
+                first = len(self.bits)
+                of_body = self._number(item.body, times * _trip_count(item))
+                everywhere = (1 << len(self.bits)) - (1 << first)
+                self._in_loop[item] = of_body, everywhere & ~of_body
+        return own
+
+    def best(self, path: int, here: int) -> int:
+        """The slot of a path that is executed least often, and of several the last one."""
+        return next(last_of(path & alike, here) for alike in self._by_cost if path & alike)
+
+    def in_loop(self, loop: Iteration) -> tuple[int, int]:
+        """The slots of a loop's body, and those in loops in it."""
+        return self._in_loop[loop]
+
+    def cost(self, slots: int) -> float:
+        """How often barriers in some slots are executed."""
+        return sum(cost for bit, cost in self._costs.items() if bit & slots)
 
 
-class _Search:
-    """Finds where barriers stand; where these wait, threads wait for their copies before each."""
-
-    def __init__(self, program: Sequence, checker: Checker, *, barriers_wait: bool) -> None:
-        self.barriers_wait = barriers_wait
-        self._checker = checker
-        self._bits = {slot: 1 << number for number, slot in enumerate(_all_slots(program))}
-        _, chosen = self._choices(program, None)[0]
-        self.slots = [slot for slot, bit in self._bits.items() if bit & chosen]
-
-    def _choices(self, body: Sequence, around: Iteration | None) -> list[_Choice]:
-        """The cheapest sets of barriers for a loop's body, or for the whole program."""
-        weights = {self._bits[slot]: slot.weight for slot in _slots(body)}
-        found: dict[int, float] = {}
-        inner = [self._choices(loop.body, loop) for loop in _loops_in(body)]
-        trip_counts = [_trip_count(loop) for loop in _loops_in(body)]
-        clauses = self._separations(body, around)
-        everywhere = functools.reduce(operator.or_, weights, 0)
-        for combination in itertools.islice(itertools.product(*inner), _MAX_COMBINATIONS):
-            fixed = functools.reduce(operator.or_, (slots for _, slots in combination), 0)
-            cost = sum(
-                count * each for count, (each, _) in zip(trip_counts, combination, strict=True)
-            )
-            needed = [clause & everywhere for clause in clauses if not clause & fixed]
-            for left in remaining(list(weights), weights, needed, is_loop=around is not None):
-                if left | fixed not in found:
-                    weight = sum(each for slot, each in weights.items() if slot & left)
-                    found[left | fixed] = cost + weight
-        best = min(found.values())
-        cheapest = [(cost, slots) for slots, cost in found.items() if cost <= best + 1e-6]
-        return cheapest[:_MAX_CHOICES]
-
-    def _separations(self, body: Sequence, around: Iteration | None) -> list[int]:
-        part, loops = (body, ()) if around is None else (around, around.around)
-        while True:
-            try:
-                return self._checker.clauses(
-                    part, loops, self._bits, {}, barriers_wait=self.barriers_wait
-                )
-            except Race as race:
-                if race.in_flight == Collision.POSSIBLE and not self.barriers_wait:
-                    raise _InFlight from None
-                settle(race, self._checker)
-
-
-def _slots(body: Sequence) -> Iterator[BarrierPoint]:
-    """The places for barriers in a body, not those in the loops in it, in their order."""
-    for slot, item in itertools.zip_longest(body.slots, body.items):
-        if slot is not None:
-            yield slot
-        if isinstance(item, Branch):
-            for case in item.cases:
-                yield from _slots(case)
-
-
-def _all_slots(body: Sequence) -> Iterator[BarrierPoint]:
-    yield from _slots(body)
-    for loop in _loops_in(body):
-        yield from _all_slots(loop.body)
-
-
-def _loops_in(body: Sequence) -> Iterator[Iteration]:
-    for item in body.items:
-        yield from _loops_of(item)
-
-
-def _loops_of(item: Item) -> Iterator[Iteration]:
-    if isinstance(item, Iteration):
-        yield item
-    elif isinstance(item, Branch):
-        for case in item.cases:
-            yield from _loops_in(case)
+def last_of(path: int, here: int) -> int:
+    """The slot of a path that is passed last, on the way to one that is `here`."""
+    in_this_iteration = path & (2 * here - 1)
+    return 1 << ((in_this_iteration or path).bit_length() - 1)
 
 
 def _trip_count(item: Iteration) -> float:
     extent = getattr(item.statement, "extent", None)
     return float(extent.value) if isinstance(extent, tirx.IntImm) else _TRIPS
+
+
+class _Choice(Walk):
+    """Chooses the slots that get a barrier of the block."""
+
+    def __init__(self, checker: Checker, slots: _Slots, barriers_wait: bool) -> None:
+        super().__init__(checker, slots.bits, barriers_wait)
+        self._slots = slots
+        self._preferred = 0
+
+    def separate(self, later: Effect, scope: ConflictScope, paths: Paths) -> int:  # noqa: ARG002
+        new = 0
+        for path in paths:
+            if not path & (self.chosen | new):
+                new |= self._slots.best(path & self._preferred or path, self.here)
+        self.chosen |= new
+        return new
+
+    def _iteration(self, item: Iteration, before: State, loops: tuple[Loop, ...]) -> State:
+        """Take the cheapest of three ways to place barriers in a loop, and around it.
+
+        In the order of the program; or for the iterations alone, since what separates them often
+        serves what is before the loop, too; or with barriers in the loop for what is before it. The
+        second time around its own ones are chosen anew, from the state on in which the first one ends.
+        """
+        outside = self.chosen
+        after = super()._iteration(item, before, loops)
+        if self.chosen == outside:
+            return after
+        own, inner = self._slots.in_loop(item)
+        best, kept = self.chosen, outside & ~own | self.chosen & inner
+        alone = before.moved(lambda o: o if o.signals is not None or o.is_on_its_way else None)
+        for start, preferred in ((alone, 0), (before, own)):
+            outer, self._preferred = self._preferred, preferred
+            state = self._entering(item, start)
+            for _ in range(2):
+                self.chosen = kept
+                state.add_all(self._fixed_point(item, state.copy(), (*loops, item.loop))[2])
+            self._preferred = outer
+            found = super()._iteration(item, before, loops)
+            if self._slots.cost(self.chosen) < self._slots.cost(best):
+                best, after = self.chosen, found
+        self.chosen = best
+        return after
+
+    def _branch(self, item: Branch, state: State, loops: tuple[Loop, ...]) -> State:
+        """A barrier in front of a branch stands for those in its cases, if it is cheaper."""
+        in_front, outside = self.here, self.chosen
+        if item.diverges or in_front & outside:
+            return super()._branch(item, state, loops)
+        joined = super()._branch(item, state, loops)
+        chosen = self.chosen
+        if self._slots.cost(chosen & ~outside) <= self._slots.cost(in_front):
+            return joined
+        self.chosen = outside | in_front
+        state = state.copy()
+        state.close(in_front)
+        other = super()._branch(item, state, loops)
+        if self._slots.cost(self.chosen) < self._slots.cost(chosen):
+            return other
+        self.chosen = chosen
+        return joined
+
+
+class _Strength(Walk):
+    """Makes the last barrier between two accesses stronger where none suffices."""
+
+    def is_separated(self, later: Effect, scope: ConflictScope, paths: Paths) -> bool:
+        return all(
+            any(
+                bit & path and self._suffices(slot, later, scope)
+                for slot, bit in self._bits.items()
+            )
+            for path in paths
+        )
+
+    def separate(self, later: Effect, scope: ConflictScope, paths: Paths) -> int:
+        scope = ConflictScope.WARP if scope == ConflictScope.WARP else ConflictScope.BLOCK
+        for path in paths:
+            if not self.is_separated(later, scope, (path,)):
+                last = last_of(path, self.here)
+                slot = next(slot for slot, bit in self._bits.items() if bit == last)
+                self._barriers[slot] = self._stronger(self._barriers[slot], later, scope)
+        return 0
+
+    def _suffices(self, slot: BarrierPoint, later: Effect, scope: ConflictScope) -> bool:
+        barrier = self._barriers[slot]
+        return self._stronger(barrier, later, scope) == barrier
+
+    def _stronger(self, barrier: Barrier, later: Effect, scope: ConflictScope) -> Barrier:
+        if self._barriers_wait:
+            return replace(barrier, waits_for_copies=True)
+        orders_device = barrier.orders_device or later.is_of_device
+        return replace(barrier, scope=max(barrier.scope, scope), orders_device=orders_device)

@@ -12,6 +12,7 @@ from tvm import ir
 from tvmtile.analysis.conflicts.dependence import Collision
 from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.analysis.effects import Effect
+from tvmtile.ir.threads import Group
 
 
 class Race(Exception):
@@ -41,6 +42,26 @@ def may_race(a: Effect, b: Effect) -> bool:
     if a.hands_over and b.hands_over:
         return False  # the groups run at the same time, and barriers by number order them
     return not (a.is_atomic and b.is_atomic)
+
+
+def exchanges(group: Group, accesses: Iterable[Effect]) -> bool:
+    """Tell whether threads of a group may race with each other, by some of a kernel's accesses.
+
+    In the regions of groups in it they do not: these have barriers of their own.
+    """
+    of_roots: dict[ir.Var, dict[Any, Effect]] = {}
+    for each in accesses:
+        if group in each.groups:
+            inner = each.groups[each.groups.index(group) + 1 :]
+            kind = (each.writes, each.is_atomic, inner)
+            of_roots.setdefault(each.root, {})[kind] = each
+    return any(
+        (a_writes or b_writes) and not (a_is_atomic and b_is_atomic) and set(x).isdisjoint(y)
+        for kinds in of_roots.values()
+        for (a_writes, a_is_atomic, x), (b_writes, b_is_atomic, y) in (
+            itertools.combinations_with_replacement(kinds, 2)
+        )
+    )
 
 
 def rivals(

@@ -36,7 +36,7 @@ def settle(race: Race, checker: Checker) -> None:
     """
     if checker.is_handed_over(race):
         return
-    error = refuse(race, checker.doubtful, is_scattered=checker.is_scattered(race.later))
+    error = refuse(race, checker.doubtful, is_scattered=checker.footprints.is_scattered(race.later))
     if not checker.forgives or race.in_flight != Collision.NEVER:
         raise error
     warn(

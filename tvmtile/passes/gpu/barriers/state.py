@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Collection, Container, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -179,16 +179,16 @@ class State:
         """Go past a slot."""
         self._passed |= bit
 
-    def close(self, clauses: Iterable[int]) -> None:
-        """Forget paths that fulfil clauses; an access without others is closed."""
+    def close(self, slots: int) -> None:
+        """Forget the paths that pass one of some slots; an access without others is closed."""
         for access, entries in list(self._of.items()):
             for opened, entry in list(entries.items()):
                 paths = self._paths(entry)
-                kept = [p for p in paths if not any(p & clause == clause for clause in clauses)]
+                kept = tuple(path for path in paths if not path & slots)
                 if not kept:
                     del entries[opened]
                 elif len(kept) < len(paths):
-                    self._set(opened, tuple(kept))
+                    self._set(opened, kept)
             if not entries:
                 del self._of[access]
 
@@ -219,10 +219,17 @@ class State:
     def moved(self, change: Callable[[PendingAccess], PendingAccess | None]) -> State:
         """Change accesses, or close them; those that become one have the paths of both."""
         result = self.empty()
-        for opened, paths in self:
-            changed = change(opened)
-            if changed is not None:
-                result.add(changed, paths)
+        result._passed = self._passed
+        for access, entries in self._of.items():
+            for opened, entry in entries.items():
+                changed = change(opened)
+                if changed is None:
+                    continue
+                known = result._of.setdefault(access, {})
+                if changed is opened and opened not in known:
+                    known[opened] = entry
+                else:
+                    result.add(changed, self._paths(entry))
         return result
 
     def _paths(self, entry: _Entry) -> Paths:

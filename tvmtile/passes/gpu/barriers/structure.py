@@ -10,17 +10,18 @@ import functools
 from collections.abc import Callable
 from collections.abc import Sequence as Statements
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
 from tvmtile._tvm import OPAQUE, buffer_of, indices_of, mapped, nodes_in
-from tvmtile.analysis.conflicts.dependence import ConflictScope
+from tvmtile.analysis.conflicts.dependence import ConflictScope, Distance
 from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.analysis.effects import Effect, Loop
 from tvmtile.analysis.thread_effects import Effects
-from tvmtile.analysis.uniformity import ThreadVariance
+from tvmtile.analysis.uniformity import ThreadVariance, decisions
 from tvmtile.ir.asynchronous import signalled, waited
 from tvmtile.ir.barriers import arrivals, is_barrier, scope_of
 from tvmtile.ir.calls import effect_of, is_extern_call, op_name
@@ -33,6 +34,7 @@ from tvmtile.ir.rewriting import substitute, variables_of
 from tvmtile.ir.threads import Group, group_of_region
 from tvmtile.passes.gpu.barriers.checker import Checker
 from tvmtile.passes.gpu.barriers.clusters import Cluster
+from tvmtile.passes.gpu.barriers.dataflow import Walk
 from tvmtile.passes.gpu.barriers.groups import (
     case_of,
     hands_over,
@@ -80,24 +82,39 @@ class _Uniformity(ThreadVariance):
 
 
 class _Warps:
-    """Divergence within a warp: an index of threads that all of them have alike is a number."""
+    """Divergence within a warp: an index of threads that all of them have alike is a number.
+
+    What does not diverge within the block, as `variance` knows it, does not within a warp.
+    """
 
     def __init__(
-        self, launch: Launch, effects: Effects, footprints: Footprints, group: Group | None
+        self,
+        launch: Launch,
+        effects: Effects,
+        footprints: Footprints,
+        body: tirx.Stmt,
+        variance: _Uniformity,
     ) -> None:
+        self._launch = launch
         self._threads = {loop.loop_var for loop in launch.threads}
         self._effects = effects
         self._footprints = footprints
-        body = self._of_warp(seen_by(launch.body, group))
-        self._variance = _Uniformity(launch, body, effects.written_by_blocks)
+        self._body = body
+        self._within_block = variance
+
+    @cached_property
+    def _variance(self) -> _Uniformity:
+        body = self._of_warp(self._body)
+        return _Uniformity(self._launch, body, self._effects.written_by_blocks)
 
     def may_diverge(self, expression: ir.Expr) -> bool:
         """Tell whether an expression may have another value in another thread of a warp."""
-        return self._variance.may_diverge(self._of_warp(self._effects.resolved(expression)))
+        of_warp = self._of_warp(self._effects.resolved(expression))
+        return self._within_block.may_diverge(of_warp) and self._variance.may_diverge(of_warp)
 
     def is_divergent(self, loop: tirx.For | tirx.While) -> bool:
         """Tell whether threads of a warp may go through a loop a different number of times."""
-        return self._variance.is_divergent(self._of_warp(loop))
+        return any(map(self.may_diverge, decisions(loop)))
 
     def _of_warp(self, node: Any) -> Any:
         return mapped(node, ((tirx.FloorDiv, *_COMPARISONS), self._number))
@@ -110,6 +127,7 @@ class _Warps:
         return tirx.const(0, str(expression.ty.dtype)) if alike else expression
 
 
+@cached_per_node  # each group asks
 def _has_warp_barrier(stmt: tirx.Stmt) -> bool:
     return any(is_barrier(s) and scope_of(s) == "warp" for s in nodes_in(stmt, tirx.Evaluate))
 
@@ -169,7 +187,7 @@ class Builder:
         self._num_threads = launch.num_threads
         self._blocks = launch.blocks
         self._footprints = footprints(self._uniform_names(launch.body))
-        self._warps = functools.cache(lambda: _Warps(launch, effects, self._footprints, group))
+        self._warps = _Warps(launch, effects, self._footprints, body, self._variance)
         self._cluster = Cluster(self._footprints, blocks)
         hands_over = functools.partial(Handovers, launch, effects, self._footprints, group)
         self.checker = Checker(
@@ -178,11 +196,6 @@ class Builder:
             hands_over if blocks == 1 else None,
             forgives=forgives,
         )
-
-    @property
-    def exchanges_through_device(self) -> bool:
-        """Tell whether barriers may have to order device memory."""
-        return bool(self._effects.device_memory or self._effects.stored_by_iterations)
 
     def _uniform_names(self, body: tirx.Stmt) -> set[ir.Var]:
         """The names that a block binds once, to a value that is the same for all threads."""
@@ -333,15 +346,14 @@ class Builder:
 
     def _leaf(self, stmt: tirx.Stmt, context: _Context) -> Leaf:
         accesses = self._read([stmt], context)
+        here = dict.fromkeys(context.loops, Distance.SAME)
         for earlier in accesses:
             for later in accesses:
                 if earlier.writes or not later.writes or earlier.is_opaque or later.is_opaque:
                     continue
                 if earlier.is_of_device or (earlier.is_atomic and later.is_atomic):
                     continue
-                if earlier.root.same_as(later.root) and self.checker.between(
-                    earlier, later, context.loops
-                ):
+                if self._footprints.conflict(earlier, later, here):
                     settle(Race(earlier, later, in_statement=True), self.checker)
         return Leaf(stmt, accesses)
 
@@ -363,10 +375,10 @@ class Builder:
         inside = replace(context, loops=(*context.loops, loop))
         come = self._warps_come
         if come and not is_uniform and _has_warp_barrier(stmt):
-            self._warps_come = not self._warps().is_divergent(stmt)
+            self._warps_come = not self._warps.is_divergent(stmt)
         body = self._sequence(stmt.body, inside, is_body=True)
         self._warps_come = come
-        return self._closed(Iteration(stmt, loop, head, body, runs, context.loops), context)
+        return self._closed(Iteration(stmt, loop, head, body, runs), context)
 
     def _branch(self, stmt: tirx.IfThenElse, context: _Context) -> Item:
         head = self._read([stmt.condition], context)
@@ -379,7 +391,7 @@ class Builder:
         inner = weight * _BRANCH_WEIGHT if weight and together else None
         come = self._warps_come
         if come and not is_uniform and _has_warp_barrier(stmt):
-            self._warps_come = not self._warps().may_diverge(stmt.condition)
+            self._warps_come = not self._warps.may_diverge(stmt.condition)
         cases = [self._sequence(stmt.then_case, context.where(stmt.condition, inner))]
         if stmt.else_case is not None:
             negated = tirx.Not(stmt.condition)
@@ -418,12 +430,13 @@ class Builder:
 
     def _closed(self, item: Branch | Iteration, context: _Context) -> Item:
         """A leaf, if no barrier is needed inside, or none of device memory can stand there."""
-        if has_own_flow(item, inside_loop=False):
+        if has_own_flow(item):
             return item
-        race = self.checker.race(item, context.loops, {}, of_device=context.weight is not None)
-        if race is None:
-            return Leaf(item.statement, tuple(accesses_of(item)))
+        walk = Walk(self.checker, of_device=context.weight is not None)
+        found = walk.race_in(item, context.loops)
+        if found is None:
+            return Leaf(item.statement, item.accesses)
         if context.weight is None:
-            settle(race, self.checker)
+            settle(found, self.checker)
             return self._closed(item, context)
         return item
