@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -169,27 +169,38 @@ class _Stager:
         if plan is None:
             return mutator.default_mutate(loop)
         body = _body_of(loop, plan, self._tiles)
+        is_repeated = not any(map(loop.same_as, self._outermost))
         are_async = [False] * len(body.units)
         if self._async_copies:
             are_async = async_units(body.units, plan, self._tiles)
-        in_flight = {unit: self._token(self._kind_of(body.units[unit])) for unit in plan.in_flight}
-        on_mbarriers = [
-            is_async and self._completes_on_mbarrier(unit)
-            for unit, is_async in zip(body.units, are_async, strict=True)
+        issued = [
+            _Issued(
+                unit,
+                is_async,
+                is_async and self._completes_on_mbarrier(unit),
+                self._token(self._kind_of(unit)) if number in plan.in_flight else None,
+            )
+            for number, (unit, is_async) in enumerate(zip(body.units, are_async, strict=True))
         ]
-        is_repeated = not any(map(loop.same_as, self._outermost))
+        bounds, loop = _with_named_bounds(loop)
+        order = sorted(range(len(issued)), key=lambda number: plan.order[number])
+        groups = []
+        for stage, members in groupby(order, plan.stage.__getitem__):
+            units = [issued[number] for number in members]
+            by_groups = any(each.is_async and not each.on_mbarrier for each in units)
+            phases = None
+            if any(each.on_mbarrier for each in units):
+                phases = self._phases(loop, plan.distance - stage + 1, is_repeated)
+            groups.append(_StageGroup(stage, units, self._token() if by_groups else None, phases))
+        stages = Stages(loop, plan.distance, body, groups)
+        return mutator.mutate(seq([*body.declarations, *bounds, *stages.emit()]))
 
-        def new_phases(whole: tirx.For, count: int) -> Phases:
-            name, dtype = f"{loop.loop_var.name}_done", str(loop.loop_var.ty.dtype)
-            counter = tirx.decl_buffer((1,), dtype, name=name, scope="local")
-            phases = Phases(iteration_space(whole, count, counter if is_repeated else None))
-            self.setup += phases.setup
-            return phases
-
-        stages = Stages(
-            loop, plan, body, are_async, on_mbarriers, in_flight, self._token, new_phases
-        )
-        return mutator.mutate(stages.emit())
+    def _phases(self, loop: tirx.For, count: int, is_repeated: bool) -> Phases:
+        name, dtype = f"{loop.loop_var.name}_done", str(loop.loop_var.ty.dtype)
+        counter = tirx.decl_buffer((1,), dtype, name=name, scope="local")
+        phases = Phases(iteration_space(loop, count, counter if is_repeated else None))
+        self.setup += phases.setup
+        return phases
 
     def _completes_on_mbarrier(self, unit: PipelineStmt) -> bool:
         op = operator_of(unit.inner.value) if isinstance(unit.inner, tirx.Evaluate) else None
@@ -246,102 +257,94 @@ class Phases:
 
 
 @dataclass(frozen=True)
+class _Issued:
+    """A unit, and how its work goes on."""
+
+    unit: PipelineStmt
+    is_async: bool
+    """It copies asynchronously, for a later stage."""
+    on_mbarrier: bool
+    """Its copy completes on an mbarrier."""
+    token: str | None
+    """Its work goes on until the next iteration has issued its own."""
+
+
+@dataclass(frozen=True)
 class _StageGroup:
     """Adjacent units in the order that do the same iteration of the source loop."""
 
     stage: int
-    units: list[PipelineStmt]
-    are_async: list[bool]
+    units: list[_Issued]
     token: str | None
     """Of its asynchronous copies, if it has any: each iteration signals it once."""
-    tokens: list[str | None]
-    """Of each unit whose work goes on until the next iteration has issued its own."""
-    on_mbarriers: list[bool]
     phases: Phases | None
     """Of its copies that complete on mbarriers, if it has any."""
 
     @property
     def copied(self) -> set[ir.Var]:
         """The tiles that it copies into asynchronously."""
-        copies = [u for u, is_async in zip(self.units, self.are_async, strict=True) if is_async]
-        return set().union(*(unit.writes for unit in copies))
+        return {tile for each in self.units if each.is_async for tile in each.unit.writes}
 
     def uses(self, tiles: set[ir.Var]) -> bool:
         """Tell whether it touches some of the tiles."""
-        return any(tiles & unit.touches.keys() for unit in self.units)
+        return any(tiles & each.unit.touches.keys() for each in self.units)
 
 
 class Stages:
-    """A pipelined loop that is written out: the stages that run ahead, the loop, and the rest.
-
-    Some units copy asynchronously, some complete on an mbarrier. `in_flight` has the tokens of units
-    whose work goes on until the next iteration has issued its own; `new_phases` makes the phases of the
-    mbarriers of so many buffer copies.
-    """
+    """A pipelined loop that is written out: the stages that run ahead, the loop, and the rest."""
 
     def __init__(
-        self,
-        loop: tirx.For,
-        plan: PipelinePlan,
-        body: Body,
-        are_async: Sequence[bool],
-        on_mbarriers: Sequence[bool],
-        in_flight: Mapping[int, str],
-        new_token: Callable[[], str],
-        new_phases: Callable[[tirx.For, int], Phases],
+        self, loop: tirx.For, distance: int, body: Body, groups: Sequence[_StageGroup]
     ) -> None:
-        self._plan = plan
+        self._loop = loop
+        self._distance = distance
         self._body = body
-        self._var = loop.loop_var
-        self._dtype = str(loop.loop_var.ty.dtype)
-        self._setup: list[tirx.Stmt] = list(body.declarations)
-        self._first = self._named("start", loop.min)
-        self._count = self._named("count", loop.extent)
-        self._loop = replace_loop(
-            loop, min=self._first, extent=self._count, annotations=other_annotations(loop)
-        )
-        issued = sorted(range(len(body.units)), key=lambda unit: plan.order[unit])
-        self._groups = [
-            _StageGroup(
-                stage,
-                [body.units[i] for i in members],
-                [are_async[i] for i in members],
-                new_token() if any(are_async[i] and not on_mbarriers[i] for i in members) else None,
-                [in_flight.get(i) for i in members],
-                [on_mbarriers[i] for i in members],
-                new_phases(self._loop, plan.distance - stage + 1)
-                if any(on_mbarriers[i] for i in members)
-                else None,
-            )
-            for stage, members in (
-                (stage, list(units)) for stage, units in groupby(issued, plan.stage.__getitem__)
-            )
-        ]
-        self._spaces = [group.phases.space for group in self._groups if group.phases]
+        self._groups = groups
+        counting = [group.phases.space for group in groups if group.phases]
+        self._spaces = [IterationSpace(loop, None, 1), *counting]
 
-    def _named(self, name: str, value: ir.Expr) -> ir.Expr:
-        """A bound of the loop, which is computed once."""
-        if reads_no_memory(value):
-            return value
-        var = ir.Var(name, value.ty)
-        self._setup.append(tirx.Bind(var, value))
-        return var
-
-    def emit(self) -> tirx.Stmt:
-        distance = self._plan.distance
-        ahead = [stmt for number in range(distance) for stmt in self._prologue(number)]
-        steady = self._wait(distance)
-        for group in self._groups:
-            steady += [self._within(distance - group.stage, group), *self._signal(group)]
+    def emit(self) -> list[tirx.Stmt]:
+        ahead = [stmt for number in range(self._distance) for stmt in self._step(number)]
+        steady = self._step(self._distance)
         for space in self._spaces:
             steady = space.inside(steady)
-        loop = replace_loop(self._loop, body=seq(steady))
         # What the last iterations leave in flight are empty batches, and copies that nothing has used.
-        tokens = [token for group in self._groups for token in (group.token, *group.tokens)]
+        tokens = [
+            token
+            for group in self._groups
+            for token in (group.token, *(each.token for each in group.units))
+        ]
         drain = [wait(token, 0) for token in tokens if token]
         for space in self._spaces:
             drain += space.counted()
-        return seq([*self._setup, *ahead, loop, *drain])
+        return [*ahead, replace_loop(self._loop, body=seq(steady)), *drain]
+
+    def _step(self, number: int) -> list[tirx.Stmt]:
+        """A step before the loop, of the stages that have an iteration to do, or one of the loop."""
+        statements = self._wait(number)
+        for group in self._groups:
+            if group.stage <= number:
+                statements += self._of_stage(group.stage, number, self._group(group))
+            statements += [signal(group.token)] if group.token else []
+        return statements
+
+    def _of_stage(self, stage: int, number: int, stmt: tirx.Stmt) -> list[tirx.Stmt]:
+        """What a stage does in a step, of the iteration that it is at, if there is one."""
+        ahead, loop, var = number - stage, self._loop, self._loop.loop_var
+        count, is_before = constant(loop.extent), number < self._distance
+        if is_before and count is not None and ahead >= count:
+            return []
+        names = {
+            name: value
+            for space in self._spaces
+            for name, value in (space.started if is_before else space.shifted)(ahead).items()
+        }
+        done = with_fresh_variables(folded(substitute(stmt, names)))
+        if (ahead == 0 and not is_before) or (is_before and count is not None):
+            return [done]
+        if is_before:
+            return [tirx.IfThenElse(tirx.const(ahead, var.ty.dtype) < loop.extent, done, None)]
+        return [tirx.IfThenElse(names[var] < folded(loop.min + loop.extent), done, None)]
 
     # Asynchronous copies -----------------------------------------------------------------------
     #
@@ -350,9 +353,6 @@ class Stages:
     # is one number for all. A drain that counts down would need the last iterations as code of their
     # own, which costs more instructions and registers than an empty batch an iteration does; with a
     # dynamic count of iterations it would need a branch for each.
-
-    def _signal(self, group: _StageGroup) -> list[tirx.Stmt]:
-        return [signal(group.token)] if group.token else []
 
     def _wait(self, number: int) -> list[tirx.Stmt]:
         """At the start of an iteration: waits for what it uses and earlier ones have copied.
@@ -371,84 +371,40 @@ class Stages:
                 behind = min(users) - group.stage - 1
                 found.append(wait(group.token, min(behind, kind_of(group.token).max_behind)))
             if group.phases and users:
-                found += self._await_phase(group.phases, number, min(users))
+                found += self._of_stage(min(users), number, group.phases.awaited())
         return found
 
-    def _await_phase(self, phases: Phases, number: int, stage: int) -> list[tirx.Stmt]:
-        """Wait for what a stage needs of its iteration, if it has one to do."""
-        ahead, count = number - stage, constant(self._count)
-        if number < self._plan.distance:  # before the loop
-            if count is not None and ahead >= count:
-                return []
-            iteration, is_there = self._started(ahead), count is not None
-        else:
-            iteration, is_there = self._shifted(ahead), ahead == 0
-        waits = folded(substitute(phases.awaited(), iteration))
-        place = iteration[self._var] - self._first
-        return [waits if is_there else tirx.IfThenElse(place < self._count, waits, None)]
-
-    # Iterations --------------------------------------------------------------------------------
-
-    def _prologue(self, number: int) -> list[tirx.Stmt]:
-        """A step before the loop, of the stages that have an iteration to do."""
-        statements = self._wait(number)
-        for group in self._groups:
-            if group.stage <= number:
-                statements += self._before(number - group.stage, group)
-            statements += self._signal(group)
-        return statements
-
-    def _before(self, iteration: int, group: _StageGroup) -> list[tirx.Stmt]:
-        """A group before the loop, where it does one of the first iterations."""
-        count = constant(self._count)
-        if count is not None and iteration >= count:
-            return []
-        done = self._group(group, self._started(iteration))
-        if count is not None:
-            return [done]
-        return [tirx.IfThenElse(self._number(iteration) < self._count, done, None)]
-
-    def _within(self, ahead: int, group: _StageGroup) -> tirx.Stmt:
-        """A group in the loop, where it is some iterations ahead."""
-        if ahead == 0:
-            return self._group(group, {})
-        at = self._shifted(ahead)
-        return tirx.IfThenElse(
-            at[self._var] < folded(self._first + self._count), self._group(group, at), None
-        )
-
-    def _started(self, number: int) -> dict[ir.Var, Any]:
-        """One of the first iterations, by what stands for its names."""
-        names = {self._var: folded(self._first + self._number(number))}
-        return names | {name: at for x in self._spaces for name, at in x.started(number).items()}
-
-    def _shifted(self, distance: int) -> dict[ir.Var, Any]:
-        """The iteration so many later."""
-        names = {self._var: self._var + self._number(distance)}
-        return names | {name: at for x in self._spaces for name, at in x.shifted(distance).items()}
-
-    def _group(self, group: _StageGroup, iteration: dict[ir.Var, Any]) -> tirx.Stmt:
-        """What a stage does for an iteration, with the names that it needs."""
-        bindings = self._body.bindings_for([unit.stmt for unit in group.units])
-        statements = [
-            (group.units[i].conditions, self._issued(group, i)) for i in range(len(group.units))
-        ]
+    def _group(self, group: _StageGroup) -> tirx.Stmt:
+        """What a stage does in an iteration, with the names that it needs."""
+        bindings = self._body.bindings_for([each.unit.stmt for each in group.units])
+        statements = [(each.unit.conditions, _issued(each, group)) for each in group.units]
         end = [group.phases.ended()] if group.phases else []
-        whole = seq([*bindings, *_joined(statements), *end])
-        return with_fresh_variables(folded(substitute(whole, iteration)))
+        return seq([*bindings, *_joined(statements), *end])
 
-    def _issued(self, group: _StageGroup, number: int) -> tirx.Stmt:
-        """A unit whose asynchronous work goes on: until a later stage, or the next iteration's."""
-        stmt, own = group.units[number].inner, group.tokens[number]
-        if own is not None:
-            return seq([asynchronously(own, stmt), signal(own), wait(own, 1)])
-        if group.phases is not None and group.on_mbarriers[number]:
-            return group.phases.begun(stmt)
-        is_async = group.are_async[number] and group.token is not None
-        return asynchronously(str(group.token), stmt) if is_async else stmt
 
-    def _number(self, value: int) -> ir.Expr:
-        return tirx.const(value, self._dtype)
+def _issued(each: _Issued, group: _StageGroup) -> tirx.Stmt:
+    """A unit whose asynchronous work goes on: until a later stage, or the next iteration's."""
+    stmt = each.unit.inner
+    if each.token is not None:
+        return seq([asynchronously(each.token, stmt), signal(each.token), wait(each.token, 1)])
+    if group.phases is not None and each.on_mbarrier:
+        return group.phases.begun(stmt)
+    is_async = each.is_async and group.token is not None
+    return asynchronously(str(group.token), stmt) if is_async else stmt
+
+
+def _with_named_bounds(loop: tirx.For) -> tuple[list[tirx.Bind], tirx.For]:
+    """A loop that is no pipelined one, whose bounds are computed once, and their names."""
+    names: list[tirx.Bind] = []
+
+    def named(name: str, value: ir.Expr) -> ir.Expr:
+        if reads_no_memory(value):
+            return value
+        names.append(tirx.Bind(ir.Var(name, value.ty), value))
+        return names[-1].var
+
+    first, count = named("start", loop.min), named("count", loop.extent)
+    return names, replace_loop(loop, min=first, extent=count, annotations=other_annotations(loop))
 
 
 def _joined(parts: Sequence[tuple[Sequence[Any], tirx.Stmt]]) -> list[tirx.Stmt]:
