@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -65,7 +66,7 @@ def test_large_expressions_are_cut_into_named_parts():
     """A thousand terms end the process otherwise; a part stays where it is evaluated at all."""
 
     @T.prim_func
-    def main(A: T.Tensor((1000,), "int32"), C: T.Tensor((5,), "int32")):
+    def main(A: T.Tensor((1000,), "int32"), C: T.Tensor((6,), "int32")):
         with T.Kernel(1, threads=32):
             C[0] = sum(A[i] for i in range(1000))
             if sum(A[i] for i in range(300)) > 0:
@@ -74,8 +75,14 @@ def test_large_expressions_are_cut_into_named_parts():
             C[3] = T.if_then_else(A[0] > 0, _grown(A[1], 4), sum(A[i] for i in range(100)))
             C[4] = _grown(A[3], 10)
 
+    @T.prim_func
+    def by_functions(A: T.Tensor((1000,), "int32"), C: T.Tensor((6,), "int32")):
+        with T.Kernel(1, threads=32):
+            C[5] = functools.reduce(T.max, [A[i] * 2 for i in range(500)])
+
     given = np.ones(1000, np.int32)
     given[3] = -1
-    result = np.zeros(5, np.int32)
-    tvmtile.compile(main, target="llvm")(given, result)
-    assert result.tolist() == [998, 596, 1, 1806, 0]
+    result = np.zeros(6, np.int32)
+    for program in (main, by_functions):
+        tvmtile.compile(program, target="llvm")(given, result)
+    assert result.tolist() == [998, 596, 1, 1806, 0, 2]

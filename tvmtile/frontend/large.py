@@ -2,9 +2,9 @@
 
 TVM visits an expression by recursion, and what stands in several places once for each of them.
 `sum(A[i] for i in range(5000))` is 5,000 deep, and `x = x * x + x` in a helper, 24 times, is 3**24
-parts. While a kernel is traced `Sizes` counts; where something has become large, a statement gets names
-for parts of its expressions in front of it. A part that is evaluated under a condition only stays
-there, and must not be large.
+parts. While a kernel is traced `Sizes` counts; a statement with something large gets names for parts of
+its expressions in front of it. A part that is evaluated under a condition only stays there, and must
+not be large.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import PURE, Mutator, buffer_of, indices_of, mutated
+from tvmtile._tvm import PURE, Mutator, buffer_of, indices_of, mutated, nodes_in
 from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.values import dtype_of_variable
 from tvmtile.ir.calls import effect_of, is_if_then_else
@@ -32,16 +32,9 @@ Size = tuple[int, int]
 
 
 class Sizes:
-    """The sizes of the expressions of a kernel that is traced.
-
-    Attributes
-    ----------
-    found_large : bool
-        Whether one of them is large.
-    """
+    """The sizes of the expressions of a kernel that is traced."""
 
     def __init__(self) -> None:
-        self.found_large = False
         self._known: dict[int, tuple[ir.Expr, Size]] = {}  # by address; keeps the node alive
 
     def note(self, value: Any) -> None:
@@ -55,9 +48,13 @@ class Sizes:
         if not isinstance(value, ir.Expr):
             return
         depth, parts = self.of(value)
-        self.found_large |= depth > _DEEP or parts > _MANY
         if depth > _TOO_DEEP or parts > _TOO_MANY:
             raise _too_large(depth > _TOO_DEEP, _TOO_DEEP, _TOO_MANY)
+
+    def is_large(self, value: Any) -> bool:
+        """Tell whether a value is deep, or has many parts."""
+        depth, parts = self.of(value)
+        return depth > _DEEP or parts > _MANY
 
     def of(self, value: ir.Expr) -> Size:
         """The size of an expression."""
@@ -86,7 +83,8 @@ def with_named_parts(func: tirx.PrimFunc, sizes: Sizes) -> tirx.PrimFunc:
     InvalidOperand
         If one is evaluated under a condition.
     """
-    if not sizes.found_large:
+    values = (value for stmt in nodes_in(func.body, _HOLDING) for value in _values_of(stmt))
+    if not any(map(sizes.is_large, values)):
         return func
 
     def leaf(stmt: Any, _: Mutator) -> tirx.Stmt:
@@ -114,6 +112,15 @@ def with_named_parts(func: tirx.PrimFunc, sizes: Sizes) -> tirx.PrimFunc:
     return func.with_body(body)
 
 
+_HOLDING = (tirx.BufferStore, tirx.Bind, tirx.Evaluate, tirx.IfThenElse, tirx.While)
+
+
+def _values_of(stmt: Any) -> list[Any]:
+    if isinstance(stmt, tirx.IfThenElse | tirx.While):
+        return [stmt.condition]
+    return [stmt.value, *(indices_of(stmt) if isinstance(stmt, tirx.BufferStore) else ())]
+
+
 class _NamedParts:
     """Names parts of the expressions of one statement."""
 
@@ -135,8 +142,7 @@ class _NamedParts:
 
     def named(self, value: Any) -> Any:
         """An expression in which names stand for parts."""
-        depth, parts = self._sizes.of(value)
-        if depth <= _DEEP and parts <= _MANY:
+        if not self._sizes.is_large(value):
             return value
         pending = [value]
         while pending:
