@@ -68,8 +68,7 @@ class _Exchange:
             body,
             (leaves, lambda stmt, _: self._with_exchanges(stmt, lambda e: e)),
             (tirx.IfThenElse, self._visit_if),
-            (tirx.For, self._visit_for),
-            (tirx.While, self._visit_while),
+            ((tirx.For, tirx.While), self._visit_loop),
             (tirx.AttrStmt, self._visit_attribute),
         )
 
@@ -81,14 +80,14 @@ class _Exchange:
             lambda condition: tirx.IfThenElse(condition, then_case, else_case, branch.span),
         )
 
-    def _visit_for(self, loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
-        if contains((loop.min, loop.extent), ir.Call, _is_exchange):
-            raise _misplaced(loop, "the bounds of a loop")
-        return mutator.default_mutate(loop)
-
-    def _visit_while(self, loop: tirx.While, mutator: Mutator) -> tirx.Stmt:
-        if contains(loop.condition, ir.Call, _is_exchange):
-            raise _misplaced(loop, "the condition of a `while`")
+    def _visit_loop(self, loop: tirx.For | tirx.While, mutator: Mutator) -> tirx.Stmt:
+        decisions, place = (
+            ((loop.min, loop.extent), "the bounds of a loop")
+            if isinstance(loop, tirx.For)
+            else (loop.condition, "the condition of a `while`")
+        )
+        if contains(decisions, ir.Call, _is_exchange):
+            raise _misplaced(loop, place)
         return mutator.default_mutate(loop)
 
     def _visit_attribute(self, attribute: tirx.AttrStmt, mutator: Mutator) -> tirx.Stmt:
@@ -113,22 +112,22 @@ class _Exchange:
                 return mutator.default_mutate(call)
             if not _is_exchange(call):
                 return mutator.default_mutate(call)
-            if op_name(call) == _ACTIVE:
-                statements, came = self._came(call.span)
-                before.extend(statements)
-                return came
-            if _is_match(call):
-                mask, value = (mutator.mutate(arg) for arg in call.args[1:])
-                statements, lanes = self._published(value, call.span)
-                before.extend(statements)
-                return cast(self._equal_lanes(lanes) & cast(mask, DType("uint32")), DType(call.ty))
-            _, value, operand, width, _ = [mutator.mutate(arg) for arg in call.args]
-            statements, lanes = self._published(value, call.span)
+            statements, result = self._exchanged(call, [mutator.mutate(arg) for arg in call.args])
             before.extend(statements)
-            return self._partner(call.op.name, lanes, operand, width)
+            return result
 
         after = rebuild(mutated(node, (ir.Call, visit)))
         return seq([*before, after])
+
+    def _exchanged(self, call: ir.Call, args: list[Any]) -> tuple[list[tirx.Stmt], ir.Expr]:
+        """What threads do before an exchange, and what each has of it."""
+        if op_name(call) == _ACTIVE:
+            return self._came(call.span)
+        statements, lanes = self._published(args[2 if _is_match(call) else 1], call.span)
+        if not _is_match(call):
+            return statements, self._partner(op_name(call), lanes, *args[2:4])
+        lanes_alike = self._equal_lanes(lanes) & cast(args[1], DType("uint32"))
+        return statements, cast(lanes_alike, DType(call.ty))
 
     def _published(self, value: ir.Expr, span: ir.Span | None) -> tuple[list[tirx.Stmt], ir.Var]:
         """Every thread writes its value into an element of a new shared array, and waits."""

@@ -25,7 +25,7 @@ from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, for_loop, reads_no_memory, seq, with_fresh_variables
 from tvmtile.ir.spans import location_of
 from tvmtile.passes.cpu.insert_index_checks import CHECK_INDICES
-from tvmtile.passes.cpu.loop_fission import Item, Nested, Once, Private, Run, emit_runs
+from tvmtile.passes.cpu.loop_fission import Item, ItemBuilder, Nested, Once, Private, emit_runs
 
 
 @prim_func_pass(
@@ -143,21 +143,17 @@ class _PhaseCutter:
         self._bound: set[ir.Var] = set()  # to what a run has computed
 
     def cut(self, body: tirx.Stmt) -> list[Item]:
-        items: list[Item] = []
-        run = Run()  # the last item, once it holds a statement
+        items = ItemBuilder()
         for stmt in flattened(body):
             if is_grid_barrier(stmt):
-                run = Run()
+                items.add()
             elif contains(stmt, tirx.Evaluate, is_grid_barrier):
-                items.append(self._nested(stmt))
-                run = Run()
+                items.add(self._nested(stmt))
             elif (declared := self._declared(stmt)) is not None:
-                items.insert(len(items) - bool(run.statements), declared)
+                items.declare(declared)
             else:
-                if not run.statements:
-                    items.append(run)
-                run.statements.append(stmt)
-        return items
+                items.per_thread(stmt)
+        return items.items
 
     def _declared(self, stmt: tirx.Stmt) -> Item | None:
         """What a run may find outside of it: memory, and names of uniform values."""

@@ -60,6 +60,31 @@ class Nested:
 Item: TypeAlias = "Run | Once | Private | Nested"
 
 
+class ItemBuilder:
+    """Collects items; statements of threads join the run that is open."""
+
+    def __init__(self, guards: Guards = ()) -> None:
+        self.items: list[Item] = []
+        self._guards = guards
+        self._run: Run | None = None
+
+    def add(self, *items: Item) -> None:
+        """End the open run, and add what comes behind it."""
+        self._run = None
+        self.items += items
+
+    def declare(self, item: Item) -> None:
+        """Add a declaration; it depends on no memory, so the open run stays open."""
+        self.items.insert(len(self.items) - (self._run is not None), item)
+
+    def per_thread(self, stmt: tirx.Stmt) -> None:
+        """Add what each thread does."""
+        if self._run is None:
+            self._run = Run(guards=self._guards)
+            self.items.append(self._run)
+        self._run.statements.append(stmt)
+
+
 def may_change(value: ir.Expr) -> bool:
     """Tell whether recomputing a value later may give another result."""
     return has_effect(value) or contains(value, ir.TensorLoad)
@@ -169,7 +194,7 @@ class _RunEmitter:
                 continue
             buffer = buffer_of(item.declaration)
             root = self._variance.root(buffer)
-            if root is not buffer and not root.same_as(buffer):
+            if not root.same_as(buffer):
                 self._place_view(buffer, root)
                 continue
             users = [user for user in _items_in(items) if self._uses_array(user, root)]
@@ -211,28 +236,22 @@ class _RunEmitter:
                 return tirx.Ramp(offset + index.base, index.stride, index.lanes)
             return offset + index
 
-        def load(node: ir.TensorLoad) -> ir.Expr:
-            if buffer_of(node) not in self._stacked:
+        def moved(node: Any) -> Any:
+            buffer = buffer_of(node)
+            stacked = self._stacked.get(buffer)
+            if stacked is None:
                 return node
-            indices = [place(buffer_of(node), indices_of(node)[0]), *indices_of(node)[1:]]
-            return tirx.BufferLoad(self._stacked[buffer_of(node)], indices)
+            if isinstance(node, ir.TensorRegion):
+                first, *others = ranges_of(node)
+                first = ir.Range.from_min_extent(place(buffer, first.min), first.extent)
+                return tirx.BufferRegion(stacked, [first, *others])
+            index, *rest = indices_of(node)
+            indices = [place(buffer, index), *rest]
+            if isinstance(node, tirx.BufferStore):
+                return tirx.BufferStore(stacked, node.value, indices, node.span)
+            return tirx.BufferLoad(stacked, indices)
 
-        def store(node: tirx.BufferStore) -> tirx.Stmt:
-            if buffer_of(node) not in self._stacked:
-                return node
-            indices = [place(buffer_of(node), indices_of(node)[0]), *indices_of(node)[1:]]
-            return tirx.BufferStore(self._stacked[buffer_of(node)], node.value, indices, node.span)
-
-        def region(node: ir.TensorRegion) -> Any:
-            if buffer_of(node) not in self._stacked:
-                return node
-            first = ranges_of(node)[0]
-            moved = ir.Range.from_min_extent(place(buffer_of(node), first.min), first.extent)
-            return tirx.BufferRegion(self._stacked[buffer_of(node)], [moved, *ranges_of(node)[1:]])
-
-        result = mapped(
-            stmt, (ir.TensorLoad, load), (tirx.BufferStore, store), (ir.TensorRegion, region)
-        )
+        result = mapped(stmt, ((ir.TensorLoad, tirx.BufferStore, ir.TensorRegion), moved))
         self._check_no_address(result)
         return result
 

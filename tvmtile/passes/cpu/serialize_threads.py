@@ -13,7 +13,7 @@ from tvmtile._tvm import buffer_of, indices_of, mapped, nodes_in
 from tvmtile.analysis.active_threads import ActiveThreads
 from tvmtile.analysis.effects import effects_of
 from tvmtile.analysis.thread_effects import Effects
-from tvmtile.analysis.uniformity import VarianceOfGroups, check_alone
+from tvmtile.analysis.uniformity import VarianceOfGroups
 from tvmtile.errors import NestingError
 from tvmtile.ir.annotations import ARRIVE_COUNT
 from tvmtile.ir.barriers import (
@@ -49,10 +49,10 @@ from tvmtile.passes.cpu.exchange_values import exchange_values
 from tvmtile.passes.cpu.loop_fission import (
     Guards,
     Item,
+    ItemBuilder,
     Nested,
     Once,
     Private,
-    Run,
     emit_runs,
     may_change,
 )
@@ -163,11 +163,6 @@ class _Statements:
         finally:
             self.variance, self.first = outer
 
-    def add_divergent(self, *variables: ir.Var) -> None:
-        """Mark variables as divergent."""
-        self.variance_of_block.add(*variables)
-        self._of_groups.add(*variables)
-
     def restricted_to(self, condition: ir.Expr, *, holds: bool) -> AbstractContextManager[None]:
         """Let those threads come for which a divergent condition holds, or does not."""
         value, mask = self.active.value_of(condition), self.active.mask
@@ -227,19 +222,12 @@ class _Statements:
 
     def is_block_level(self, stmt: tirx.Stmt) -> bool:
         """Tell whether a statement is work that the threads of a block share."""
-        if isinstance(stmt, tirx.Evaluate):
-            op = operator_of(stmt)
-            if op is None or not op.is_tile:
-                return False
-            if not self._differs(stmt):
-                return True
-            check_alone(op, stmt)
-            return False
-        if not is_parallel(stmt):
+        op = operator_of(stmt)
+        if not is_parallel(stmt) and (op is None or not op.is_tile):
             return False
         if not self._differs(stmt):
             return True
-        if _has_shared_effect(stmt):
+        if is_parallel(stmt) and _has_shared_effect(stmt):
             raise NestingError(
                 "T.Parallel shares its iterations out to the threads, but the result of this one "
                 "depends on which thread runs an iteration",
@@ -326,12 +314,12 @@ class _Cutter(_Statements):
 
     def cut(self, body: tirx.Stmt, guards: Guards) -> list[Item]:
         """The items of a sequence that all threads go through, or those that the guards let in."""
-        sequence = _Sequence(guards)
+        sequence = ItemBuilder(guards)
         for stmt in flattened(body):
             self._add(sequence, stmt, guards)
         return sequence.items
 
-    def _add(self, sequence: _Sequence, stmt: tirx.Stmt, guards: Guards) -> None:
+    def _add(self, sequence: ItemBuilder, stmt: tirx.Stmt, guards: Guards) -> None:
         if isinstance(stmt, tirx.AttrStmt) and group_of_region(stmt) is not None:
             with self.within(stmt):
                 for child in flattened(stmt.body):
@@ -344,9 +332,7 @@ class _Cutter(_Statements):
             sequence.add(Once(stmt))
         elif is_barrier(stmt):
             self._check_barrier(stmt)
-            if is_grid_barrier(stmt):
-                sequence.add(Once(stmt))
-            sequence.end_run()
+            sequence.add(*([Once(stmt)] if is_grid_barrier(stmt) else []))
         elif self.is_block_level(stmt):
             if self.active.mask is None:
                 raise _divergent(stmt)
@@ -367,81 +353,47 @@ class _Cutter(_Statements):
         if scope_of(barrier) not in (SERIAL, "warp") and not is_of_active:
             raise _divergent(barrier)
 
-    def _add_to_run(self, sequence: _Sequence, stmt: tirx.Stmt) -> None:
+    def _add_to_run(self, sequence: ItemBuilder, stmt: tirx.Stmt) -> None:
         if isinstance(stmt, tirx.Bind):
             self.active.note(stmt)
         sequence.per_thread(stmt)
 
-    def _cut_inside(self, sequence: _Sequence, stmt: tirx.Stmt, guards: Guards) -> None:
+    def _cut_inside(self, sequence: ItemBuilder, stmt: tirx.Stmt, guards: Guards) -> None:
         if isinstance(stmt, tirx.IfThenElse) and self.variance.may_diverge(stmt.condition):
             condition = tirx.Var("active", "bool")
             self._add_to_run(sequence, tirx.Bind(condition, stmt.condition))
             for case, taken in zip(statements_of(stmt), (True, False), strict=False):
                 with self.restricted_to(stmt.condition, holds=taken):
-                    for item in self.cut(case, (*guards, (condition, taken))):
-                        sequence.add(item)
+                    sequence.add(*self.cut(case, (*guards, (condition, taken))))
         elif isinstance(stmt, tirx.For) and self.variance.is_divergent(stmt):
-            self._cut_divergent_loop(sequence, stmt, guards)
+            for child in flattened(self._stepped(stmt)):
+                self._add(sequence, child, guards)
         else:
             bodies = [self.cut(child, guards) for child in statements_of(stmt)]
             sequence.add(Nested(bodies, lambda bodies: with_statements(stmt, bodies), self.first))
 
-    def _cut_divergent_loop(self, sequence: _Sequence, loop: tirx.For, guards: Guards) -> None:
-        """Step all threads through a loop together, as often as the one with most iterations does."""
+    def _stepped(self, loop: tirx.For) -> tirx.Stmt:
+        """A loop that all threads step through together, as often as the one with most iterations."""
         first, trips = (ir.Var(name, loop.loop_var.ty) for name in ("first", "trips"))
         step, steps = (ir.Var(name, loop.loop_var.ty) for name in ("step", "steps"))
-        self.add_divergent(first, trips)
+        self.variance_of_block.add(first, trips)
+        self._of_groups.add(first, trips)
         dtype = str(step.ty.dtype)
         most = tirx.decl_buffer((1,), dtype, name="most", scope="shared")
         larger = tirx.max(tirx.BufferLoad(most, [0]), trips)
-        bounds: list[tirx.Stmt] = [
-            tirx.Bind(first, loop.min),
-            tirx.Bind(trips, loop.extent),
-            tirx.BufferStore(most, larger, [0]),
-        ]
-        active = tirx.Var("active", "bool")
-        inside = _Sequence(guards)
-        inside.per_thread(tirx.Bind(active, step < trips))
         body = substitute(loop.body, {loop.loop_var: first + step})
-        with self.active.restricted_to(None):
-            for item in self.cut(body, (*guards, (active, True))):
-                inside.add(item)
-        for item in (
-            Once(tirx.AllocBuffer(most)),
-            Once(tirx.BufferStore(most, tirx.const(0, dtype), [0])),
-            Run(bounds, guards),
-            Once(tirx.Bind(steps, tirx.BufferLoad(most, [0]))),
-            Nested([inside.items], lambda bodies: for_loop(step, steps, *bodies)),
-        ):
-            sequence.add(item)
-
-
-class _Sequence:
-    """Collects items; statements of threads join the run that is open."""
-
-    def __init__(self, guards: Guards) -> None:
-        self.items: list[Item] = []
-        self._guards = guards
-        self._run: Run | None = None
-
-    def end_run(self) -> None:
-        self._run = None
-
-    def add(self, item: Item) -> None:
-        """Add what ends the open run."""
-        self.end_run()
-        self.items.append(item)
-
-    def declare(self, item: Item) -> None:
-        """Add a declaration; it depends on no memory, so the open run stays open."""
-        position = len(self.items) - (0 if self._run is None else 1)
-        self.items.insert(position, item)
-
-    def per_thread(self, stmt: tirx.Stmt) -> None:
-        if self._run is None:
-            self._run = Run(guards=self._guards)
-            self.items.append(self._run)
-        self._run.statements.append(stmt)
+        return seq(
+            [
+                tirx.AllocBuffer(most),
+                tirx.BufferStore(most, tirx.const(0, dtype), [0]),
+                tirx.Bind(first, loop.min),
+                tirx.Bind(trips, loop.extent),
+                tirx.BufferStore(most, larger, [0]),
+                sync(SERIAL),
+                tirx.Bind(steps, tirx.BufferLoad(most, [0])),
+                for_loop(step, steps, tirx.IfThenElse(step < trips, body, None)),
+            ]
+        )
 
 
 def _hidden(work: tirx.Stmt, works: list[tirx.Stmt]) -> tirx.Stmt:
@@ -458,12 +410,10 @@ def _acts(stmt: tirx.Stmt) -> bool:
     """Tell whether a statement has a side effect in every thread, though all do the same."""
     if is_parallel(stmt):
         return False
-    if isinstance(stmt, tirx.Evaluate):
+    if isinstance(stmt, tirx.Evaluate | tirx.Bind | tirx.BufferStore):
         op = operator_of(stmt)
         return has_effect(stmt.value) and (op is None or not (op.is_tile or op.once))
-    if isinstance(stmt, tirx.Bind | tirx.BufferStore):
-        return has_effect(stmt.value)
-    return any(_acts(child) for child in statements_of(stmt))
+    return any(map(_acts, statements_of(stmt)))
 
 
 def _has_shared_effect(stmt: tirx.Stmt) -> bool:
