@@ -19,10 +19,10 @@ from tvmtile.passes.cpu.interchange_loops import InterchangeLoopsOnCpu
 from tvmtile.passes.cpu.launch_blocks import LaunchBlocksOnCpu
 from tvmtile.passes.cpu.lower_parallel import LowerParallelOnCpu
 from tvmtile.passes.cpu.serialize_threads import SerializeThreads
+from tvmtile.passes.gpu.async_fences import FenceLoads
 from tvmtile.passes.gpu.batch_global_loads import BatchGlobalLoads
 from tvmtile.passes.gpu.distribute_parallel import DistributeParallel
 from tvmtile.passes.gpu.eliminate_empty_async_groups import EliminateEmptyAsyncGroups
-from tvmtile.passes.gpu.fence_loads import FenceLoads
 from tvmtile.passes.gpu.fragment_to_simdgroup import FragmentToSimdgroup
 from tvmtile.passes.gpu.hoist_gather_indices import HoistGatherIndices
 from tvmtile.passes.gpu.infer_layout import InferLayout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tvm import ir, tirx
@@ -9,10 +10,12 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import Replacement
 from tvmtile.analysis.active_threads import ActiveThreads, Condition
+from tvmtile.analysis.forward import Forward
 from tvmtile.codegen.warpgroup_products import instructions_of
 from tvmtile.instructions.ptx import ptx
 from tvmtile.ir.asynchronous import (
     Issue,
+    Wait,
     issued,
     kind_of,
     names_token,
@@ -26,8 +29,7 @@ from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, mentions, seq, substitute
 from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.threads import ALL_LANES, WARP_SIZE
-from tvmtile.passes.gpu.async_waits import groups_left
-from tvmtile.passes.gpu.product_fences import fenced_products, product_in
+from tvmtile.passes.gpu.async_fences import fenced_products, product_in
 
 
 @prim_func_pass(
@@ -144,3 +146,65 @@ def _copy(copy: Issue) -> ir.Expr:
     # What other blocks read too stays in L2; pieces of less than 16 bytes go through L1 as well.
     cache = "cg" if constant(copy.operands[2]) == 16 else "ca"
     return ptx(f"cp.async.{cache}.shared.global")(*copy.operands)
+
+
+# How many groups each wait may leave -----------------------------------------------------------
+
+
+_Ages = tuple[int, ...]
+"""Of the signals of a token, the latest first: how many groups were committed since, at least."""
+_State = Mapping[str, _Ages]
+
+
+def groups_left(stmt: tirx.Stmt) -> dict[tirx.Stmt, int]:
+    """For each wait in a statement, how many groups it may leave in flight."""
+    waits = _Waits()
+    waits.follow(stmt, {})
+    return waits.left
+
+
+class _Waits(Forward[_State]):
+    """What is in flight at waits, on all paths; a wait leaves no more than it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left: dict[tirx.Stmt, int] = {}
+
+    def changes(self, stmt: tirx.Stmt) -> bool:
+        return signalled(stmt) is not None or waited(stmt) is not None
+
+    def past(self, stmt: tirx.Stmt, state: _State) -> _State:
+        token, awaited = signalled(stmt), waited(stmt)
+        if awaited is not None:
+            left = _left_by(awaited, state)
+            self.left[stmt] = min(left, self.left.get(stmt, left))
+        return state if token is None else _after_commit(token, state)
+
+    def joined(self, states: list[_State]) -> _State:
+        """What holds on all paths; a token that one has not signalled demands nothing there."""
+        result: dict[str, _Ages] = {}
+        for state in states:
+            for token, ages in state.items():
+                known = result.get(token, ())
+                both = tuple(map(min, known, ages))
+                result[token] = both + (known[len(both) :] or ages[len(both) :])
+        return result
+
+
+def _after_commit(token: str, state: _State) -> _State:
+    kind = kind_of(token)
+    most = kind.max_behind
+    older = {
+        other: tuple(min(age + 1, most) for age in ages) if kind_of(other) is kind else ages
+        for other, ages in state.items()
+    }
+    return {**older, token: (0, *older.get(token, ()))[: most + 1]}
+
+
+def _left_by(awaited: Wait, state: _State) -> int:
+    """How many groups a wait may leave: those after the batch that it waits for."""
+    kind = kind_of(awaited.token)
+    if awaited.token == kind.name:
+        return min(awaited.behind, kind.max_behind)
+    ages = state.get(awaited.token, ())
+    return ages[awaited.behind] if awaited.behind < len(ages) else kind.max_behind
