@@ -1,8 +1,8 @@
 """Reducers: totals that the iterations of T.Parallel contribute to, read once all have.
 
 A reducer is a tile whose scope names how contributions are combined, `local.reducer.sum`. On a CPU it
-is an array; on a GPU each thread has totals of its own until the reducer is finalized (see
-`tvmtile.passes.tile.split_reducers`), and the operators name the way to combine themselves.
+is an array; on a GPU a fragment, or each thread has totals of its own until the reducer is finalized
+(see `tvmtile.passes.tile.split_reducers`), and the operators name the way to combine themselves.
 """
 
 from __future__ import annotations
