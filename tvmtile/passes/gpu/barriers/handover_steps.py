@@ -131,6 +131,17 @@ class Repeat:
 Step = Do | Meet | BatchEnd | Sync | Case | Repeat
 
 
+def accesses_in(steps: Iterable[Step]) -> Iterator[Effect]:
+    """All accesses of steps, done or not."""
+    for step in steps:
+        if isinstance(step, Do):
+            yield from (access for access, _ in step.accesses)
+        elif isinstance(step, Case):
+            yield from accesses_in([*step.then, *step.other])
+        elif isinstance(step, Repeat):
+            yield from accesses_in(step.body)
+
+
 class Reader:
     """Makes steps of items, in which names and scalars of a thread have their values."""
 

@@ -40,7 +40,13 @@ from tvmtile.ir.rewriting import mentions, substitute, variables_of
 from tvmtile.ir.threads import Group
 from tvmtile.ir.types import Binary
 from tvmtile.passes.gpu.barriers.handover_runs import Event, Execution
-from tvmtile.passes.gpu.barriers.handover_steps import Number, Reader, UnknownHandover, Values
+from tvmtile.passes.gpu.barriers.handover_steps import (
+    Number,
+    Reader,
+    UnknownHandover,
+    Values,
+    accesses_in,
+)
 from tvmtile.passes.gpu.barriers.items import (
     Barriers,
     Branch,
@@ -74,6 +80,7 @@ class Handovers:
         self._colliding: dict[tuple[int, int], bool] = {}
         self._ordered: dict[tuple[int, int], bool] = {}
         self._runs: list[Execution] = []
+        self._steps: set[int] = set()
         self.doubtful: dict[MbarrierStep, None] = {}
         self._family: TripCountFamily | None = None
         self._recurrences: dict[int, tuple[bool, list[ir.Expr]]] = {}
@@ -90,8 +97,8 @@ class Handovers:
         """Tell whether one of two accesses is over before the other, or they never meet."""
         key = id(a), id(b)
         if key not in self._ordered:
-            are_done = all(any(each in run.events for run in self._runs) for each in key)
-            self._ordered[key] = are_done and all(self._orders(run, a, b) for run in self._runs)
+            are_known = self.are_known and self._steps.issuperset(key)  # some are never done
+            self._ordered[key] = are_known and all(self._orders(run, a, b) for run in self._runs)
         return self._ordered[key]
 
     def unordered(self, but: set[tuple[Effect, Effect]]) -> tuple[Effect, Effect] | None:
@@ -171,6 +178,7 @@ class Handovers:
 
     def _of_kernel(self, launch: Launch, reader: Reader, program: Sequence) -> Iterator[Execution]:
         steps = reader.steps(program)
+        self._steps = {id(access) for access in accesses_in(steps)}
         groups = [self._footprints.all_threads]
         for mask in dict.fromkeys(reader.masks):
             groups = [part for each in groups for part in (each & mask, each & ~mask) if part]
