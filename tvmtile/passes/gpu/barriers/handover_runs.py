@@ -226,6 +226,11 @@ class Execution:
     def _taken(self, n: int, step: Case, values: Values) -> list[Step]:
         group = self._groups[n]
         for part in step.parts:
+            if not isinstance(part, int) and not part.is_known(values) and step.is_plain:
+                return [
+                    *step.then,
+                    *step.other,
+                ]  # what is done in one of them is in order with more
             holds = bool(part & group) if isinstance(part, int) else bool(part.at(values))
             if not holds:
                 return step.other

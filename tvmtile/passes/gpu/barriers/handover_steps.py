@@ -13,6 +13,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
+from tvm.tirx.analysis import undefined_vars
 
 from tvmtile._tvm import PURE, buffer_of, indices_of, is_buffer_var, mapped, nodes_in
 from tvmtile.analysis.conflicts.dependence import ConflictScope
@@ -64,8 +65,11 @@ class Number:
         self.expression = expression
         self.names = variables_of(expression)
 
+    def is_known(self, values: Values) -> bool:
+        return all(name in values for name in self.names)
+
     def at(self, values: Values) -> int:
-        if any(name not in values for name in self.names):
+        if not self.is_known(values):
             raise UnknownHandover
         key = tuple(values[name] for name in self.names)
         if key not in self._known:
@@ -117,6 +121,14 @@ class Case:
     then: list[Step]
     other: list[Step]
 
+    @property
+    def is_plain(self) -> bool:
+        """It holds accesses only: nothing waits, nor is waited for."""
+        return all(
+            isinstance(step, Do) or (isinstance(step, Case) and step.is_plain)
+            for step in (*self.then, *self.other)
+        )
+
 
 @dataclass(eq=False)
 class Repeat:
@@ -156,6 +168,7 @@ class Reader:
         self._effects, self._footprints, self._group = effects, footprints, group
         self._barriers = barriers
         self._of_all = ConflictScope.of_threads(launch.num_threads)
+        self._body = launch.body
         self._threads = {loop.loop_var for loop in launch.threads}
         calls = nodes_in(launch.body, ir.Call)
         self._shared_scalars = {
@@ -174,6 +187,12 @@ class Reader:
         self.masks: list[int] = []
         self.open_loops: list[Repeat] = []
         self.numbers: list[Number] = []
+
+    @property
+    def uniform(self) -> list[ir.Var]:
+        """What all threads have alike, from the beginning to the end."""
+        given = undefined_vars(self._body, [])
+        return [*self._symbols.values(), *(name for name in given if name not in self._threads)]
 
     def steps(self, sequence: Sequence) -> list[Step]:
         steps: list[Step] = []

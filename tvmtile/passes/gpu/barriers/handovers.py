@@ -10,7 +10,8 @@ ends it before another one has come. Nothing is said of kernels whose threads wa
 Loops whose number of iterations is not known run `q + c` times for a constant c each: from some q on,
 a kernel is in the same state `period` iterations later, what is longer ago than a period being the same
 to it. What holds for as many iterations holds for all. Fewer iterations are the first ones of more,
-unless something comes behind the loops: then each number of them is run.
+unless something comes behind the loops: then each number of them is run. A condition that is not
+known, the same in all iterations, is tried both ways.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
@@ -59,6 +61,7 @@ from tvmtile.passes.gpu.barriers.items import (
 from tvmtile.passes.gpu.barriers.races import may_race
 
 _LONGEST_PERIOD = 256  # three of which are run
+_MOST_CHOICES = 2  # conditions that are not known
 _MOST_CLASSES = 8  # remainders of the number of iterations that differ
 
 
@@ -308,6 +311,20 @@ class TripCountFamily:
             ahead = self._analyzer.simplify(substitute(extent, scaled) - self._count)
             if mentions(ahead, self._count):
                 raise UnknownHandover
+        self._choices = self._free_conditions(reader.uniform)
+
+    def _free_conditions(self, uniform: list[ir.Var]) -> list[ir.Var]:
+        """Conditions on other symbols, the same in all iterations: each may hold or not."""
+        found: dict[tvm_ffi.StructuralKey, ir.Var] = {}
+        for number in self._numbers:
+            is_open = any(not name.same_as(self.base) for name in number.names)
+            is_alike = all(any(map(name.same_as, uniform)) for name in number.names)
+            if is_open and is_alike and str(number.expression.ty.dtype) == "bool":
+                key = tvm_ffi.StructuralKey(number.expression)
+                number.become(found.setdefault(key, tirx.Var("choice", "bool")))
+        if len(found) > _MOST_CHOICES:
+            raise UnknownHandover
+        return list(found.values())
 
     def _only_symbol(self) -> ir.Var:
         """What the numbers depend on beside iterations: a symbol, or the difference of two."""
@@ -399,5 +416,7 @@ class TripCountFamily:
             kinds.setdefault(kind, rest)
         if len(kinds) > _MOST_CLASSES:
             raise UnknownHandover
-        for count, rest in itertools.product(range(first, last), kinds.values()):
-            yield {self.base: count * self._scale + rest}
+        ways = itertools.product((0, 1), repeat=len(self._choices))
+        for count, rest, way in itertools.product(range(first, last), kinds.values(), ways):
+            chosen = dict(zip(self._choices, way, strict=True))
+            yield {self.base: count * self._scale + rest, **chosen}
