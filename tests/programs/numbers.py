@@ -335,7 +335,7 @@ def unsigned_constants_that_wrap(
     X: dtype[16, 8],
     Z: dtype[16, 8],
     C: dtype[14, 16, 8],
-    D: bool[12, 16, 8],
+    D: bool[14, 16, 8],
     W: int64[3, 16, 8],
 ):
     """Lowering comes to know the numbers, or their ranges, and TVM computes with them."""
@@ -374,6 +374,11 @@ def unsigned_constants_that_wrap(
                 D[9, i, k] = T.cast(below, "int32") < 0
                 D[10, i, k] = T.cast(T.cast(255, dtype), "int8") < 0
                 D[11, i, k] = T.cast(T.cast(k - 4, dtype), "int64") < 0
+                D[12, i, k] = T.cast(known << T.cast(6, dtype), "int64") >= 256
+                high = T.cast(100, "uint64") << T.cast(57, "uint64")
+                D[13, i, k] = (high - T.cast(100, "uint64")) + T.cast(
+                    known * known, "uint64"
+                ) > high
                 W[0, i, k] = T.cast(T.cast(2, dtype) - known, "int64") // 2
                 W[1, i, k] = T.cast(X[i, k] - Z[i, k], "int64") // 2
                 W[2, i, k] = T.cast(below + T.cast(2, dtype), "int64")
@@ -767,9 +772,10 @@ INTEGERS = SIGNED + UNSIGNED
     targets=["llvm", "metal", "sm_80", "gpu"],
     fast=["metal"],
 )
-def operators_of_integers(A: dtype[64, 8], B: dtype[64, 8], C: dtype[21, 64, 8]):
+def operators_of_integers(A: dtype[64, 8], B: dtype[64, 8], C: dtype[23, 64, 8]):
     """They wrap around, but those of 32 bits and more that have a sign."""
     half = 17 if dtype == "int32" else 33 if dtype == "int64" else 0
+    least = -(2**31) if dtype == "int32" else -128 if dtype == "int8" else 0
     with T.Kernel(1, threads=32):
         for i, j in T.Parallel(64, 8):
             a = A[i, j] >> half
@@ -796,6 +802,8 @@ def operators_of_integers(A: dtype[64, 8], B: dtype[64, 8], C: dtype[21, 64, 8])
             C[18, i, j] = (a + b) >> (b & 1)
             C[19, i, j] = T.max(T.abs(a), b)
             C[20, i, j] = T.popcount(a & b) + b
+            C[21, i, j] = T.cast(A[i, j] == T.cast(least, dtype), dtype)
+            C[22, i, j] = T.cast(A[i, j] <= T.cast(least, dtype), dtype)
 
 
 @program(

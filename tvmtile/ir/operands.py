@@ -92,6 +92,15 @@ def integer_range(dtype: str) -> tuple[int, int]:
     return int(tirx.min_value(dtype).value), int(tirx.max_value(dtype).value)
 
 
+def may_wrap(cast: tirx.Cast) -> bool:
+    """Tell whether a conversion between integers of whole bytes does not keep all values."""
+    source, target = (DataType(str(value.ty.dtype)) for value in (cast.value, cast))
+    if not all(str(dtype).startswith(("int", "uint")) for dtype in (source, target)):
+        return False
+    (least, greatest), (low, high) = (integer_range(str(x.with_lanes(1))) for x in (source, target))
+    return min(source.bits, target.bits) >= 8 and (least < low or greatest > high)
+
+
 def wrapped(number: int, dtype: str) -> int:
     """The number of a dtype of integers that has the same lowest bits."""
     low, high = integer_range(dtype)

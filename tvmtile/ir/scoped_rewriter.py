@@ -15,9 +15,15 @@ from tvmtile.ir.assumptions import assumption_of, is_assumption
 from tvmtile.ir.conditions import known_by, whole_tile
 from tvmtile.ir.divisions import is_division
 from tvmtile.ir.name_costs import NameCosts
+from tvmtile.ir.operands import may_wrap
 from tvmtile.ir.rewriting import contains, reads_no_memory, seq
 
 N = TypeVar("N")
+
+
+def _is_misjudged(cast: tirx.Cast) -> bool:
+    """Tell whether the analyzer fails at a conversion: at `T.cast(k - 4, "uint32")`, of -4."""
+    return may_wrap(cast) and str(cast.ty.dtype) != "int32"
 
 
 class ScopedRewriter:
@@ -192,6 +198,8 @@ class ScopedRewriter:
 
     def _tell_value(self, bind: tirx.Bind) -> None:
         analyzer = self._analyzer
+        if contains(bind.value, tirx.Cast, _is_misjudged):
+            return
         if not (self._costs.note(bind.var, bind.value) or is_division(bind.value)):
             analyzer.bind(bind.var, bind.value, allow_override=True)
             return

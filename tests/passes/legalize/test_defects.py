@@ -133,6 +133,12 @@ DEFECTS: dict[str, Callable[[], bool]] = {
         and simplified(x + tirx.Cast("float32", i - i)) == "x"
         and fails(simplified, x / tirx.Cast("float32", i - i))
     ),
+    "comparisons with the least int32": lambda: (
+        simplified(tirx.EQ(i, tirx.const(-(2**31), "int32"))) == "T.bool(False)"
+    ),
+    "constants of 64 bits without a sign": lambda: fails(
+        simplified, tirx.Cast("int32", tirx.const(2**64 - 5, "uint64"))
+    ),
     "conversions of integers that wrap around": lambda: (
         "False" in simplified(tirx.Cast("int32", tirx.Cast("uint32", i)) < 0)
     ),

@@ -14,10 +14,10 @@ from tvmtile.ir.annotations import MAY_ALIAS
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.divisions import divides_integers
 from tvmtile.ir.kernels import leaves_loop
-from tvmtile.ir.operands import constant, integer_range
+from tvmtile.ir.operands import constant, integer_range, may_wrap
 from tvmtile.ir.rewriting import contains, seq, substitute
 from tvmtile.ir.types import COMPARISONS, Binary
-from tvmtile.passes.legalize.rules import INFINITE, Rule, Scope, is_integer, may_wrap
+from tvmtile.passes.legalize.rules import INFINITE, Rule, Scope, is_integer
 
 
 def _opaque_comparison(comparison: Binary, _: Scope) -> ir.Expr:
@@ -185,6 +185,22 @@ def _xor_zero(value: ir.Expr) -> ir.Expr:
     return tirx.BitwiseXor(value, tirx.const(0, str(value.ty.dtype)), value.span)
 
 
+def _opaque_constant(number: tirx.IntImm, _: Scope) -> ir.Expr:
+    return _xor_zero(number) if int(number.value) >= INFINITE else number
+
+
+def _opaque_least(comparison: Binary, _: Scope) -> ir.Expr:
+    """A comparison with the least int32, which is opaque."""
+    a, b = (_xor_zero(x) if _is_least(x) else x for x in (comparison.a, comparison.b))
+    is_same = a.same_as(comparison.a) and b.same_as(comparison.b)
+    return comparison if is_same else type(comparison)(a, b, comparison.span)
+
+
+def _is_least(value: ir.Expr) -> bool:
+    value = value.value if isinstance(value, tirx.Broadcast) else value
+    return constant(value) == -(2**31) and str(value.ty.dtype) == "int32"
+
+
 def _plain_bits(bits: tirx.BitwiseXor, _: Scope) -> ir.Expr:
     """What is combined with zero; a constant stays so, from which TVM would compute what is around."""
     is_plain = constant(bits.b) == 0 and not isinstance(bits.a, tirx.IntImm)
@@ -292,7 +308,7 @@ def _is_unsigned(value: ir.Expr) -> bool:
 
 
 def _has_sums(func: tirx.PrimFunc) -> bool:
-    return contains(func.body, _SUMS, _wraps)
+    return contains(func.body, (*_SUMS, tirx.LShift), _wraps)
 
 
 def _has_unsigned(func: tirx.PrimFunc) -> bool:
@@ -364,6 +380,23 @@ EXPRESSIONS = (
         "without what the sum has lost by rounding, which compensated sums ask for",
     ),
     Rule(
+        "comparisons with the least int32",
+        COMPARISONS,
+        _opaque_least,
+        "TVM's analyzer",
+        "to it an int32 is more than that: `x == T.int32(-(2**31))` is false",
+        lambda func: contains(func.body, tirx.IntImm, _is_least),
+    ),
+    Rule(
+        "constants of 64 bits without a sign",
+        (tirx.IntImm,),
+        _opaque_constant,
+        "TVM's analyzer, and its folding of constants",
+        "from 2^63 on it takes them for infinite, so that `x == T.cast(T.uint64(2**64 - 5), 'int32')` "
+        "is false, and fails where it adds an infinity of the other sign or converts one",
+        lambda func: contains(func.body, tirx.IntImm, lambda number: int(number.value) >= INFINITE),
+    ),
+    Rule(
         "conversions of integers that wrap around",
         (tirx.Cast,),
         _opaque_truncation,
@@ -375,7 +408,7 @@ EXPRESSIONS = (
     ),
     Rule(
         "sums of integers that wrap around",
-        (*_SUMS, tirx.BufferStore),
+        (*_SUMS, tirx.LShift, tirx.BufferStore),
         _opaque_sum,
         "TVM's analyzer and simplifier, and their folding of constants",
         "to them a sum is no less than its terms, and a difference may be less than 0: `(2 - k) // 3` "

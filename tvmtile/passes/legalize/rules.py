@@ -18,7 +18,7 @@ from tvmtile.ir.kernels import (
     is_kernel,
     with_body,
 )
-from tvmtile.ir.operands import integer_range
+from tvmtile.ir.operands import integer_range, may_wrap
 from tvmtile.ir.rewriting import contains, reads_no_memory, replace_loop
 from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.passes.cpu.unknown_zeros import Zeros
@@ -212,15 +212,6 @@ def _bounds(value: ir.Expr, analyzer: Analyzer) -> tuple[int, int]:
 def is_integer(value: ir.Expr) -> bool:
     """Tell whether a value is an integer, signed or not, or a vector of them."""
     return ir.is_prim_expr(value) and str(value.ty.dtype).startswith(("int", "uint"))
-
-
-def may_wrap(cast: tirx.Cast) -> bool:
-    """Tell whether a conversion between integers of whole bytes does not keep all values."""
-    if not is_integer(cast) or not is_integer(cast.value):
-        return False
-    source, target = (DataType(str(value.ty.dtype)) for value in (cast.value, cast))
-    (least, greatest), (low, high) = (integer_range(str(x.with_lanes(1))) for x in (source, target))
-    return min(source.bits, target.bits) >= 8 and (least < low or greatest > high)
 
 
 def legalized(func: tirx.PrimFunc, rules: Sequence[Rule]) -> tirx.PrimFunc:
