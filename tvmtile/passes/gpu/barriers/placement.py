@@ -49,13 +49,13 @@ def place(program: Sequence, checker: Checker, *, of_device: bool) -> Barriers:
 
 def _placed(program: Sequence, checker: Checker, *, of_device: bool) -> Barriers:
     slots, waits = _Slots(program), False
-    choice = _Choice(checker, slots, waits)
+    choice = _Chooser(checker, slots, waits)
     while (race := choice.race_in(program)) is not None:
         if race.in_flight == Collision.POSSIBLE and not waits:
             waits = True  # what may touch the elements of a copy waits for it
         else:
             settle(race, checker)
-        choice = _Choice(checker, slots, waits)
+        choice = _Chooser(checker, slots, waits)
     bits = {slot: bit for slot, bit in slots.bits.items() if bit & choice.chosen}
     barriers = dict.fromkeys(bits, Barrier(orders_device=of_device))
     if waits:
@@ -136,7 +136,7 @@ def _trip_count(item: Iteration) -> float:
     return float(extent.value) if isinstance(extent, tirx.IntImm) else _TRIPS
 
 
-class _Choice(Walk):
+class _Chooser(Walk):
     """Chooses the slots that get a barrier of the block."""
 
     def __init__(self, checker: Checker, slots: _Slots, barriers_wait: bool) -> None:
