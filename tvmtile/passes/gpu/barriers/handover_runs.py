@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tvm import ir
+from tvm import ir, tirx
 
 from tvmtile.analysis.conflicts.dependence import ConflictScope
 from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.analysis.effects import Effect
+from tvmtile.ir.operands import literal
 from tvmtile.passes.gpu.barriers.handover_steps import (
     BatchEnd,
     Case,
@@ -73,6 +74,16 @@ class _MbarrierState:
     """Of each phase, the one that goes on too: the groups that arrive in it, and their moments."""
     with_bytes: set[int] = field(default_factory=set)
     """The phases that last until bytes have come."""
+
+
+def _is_past(access: Effect, values: Values) -> bool:
+    """Tell whether an access is of the first iterations of a loop only, which are over for good."""
+    ends = {
+        each.a: literal(each.b)
+        for each in access.conditions
+        if isinstance(each, tirx.LT) and isinstance(each.a, ir.Var)
+    }
+    return any(end is not None and values.get(name, end - 1) >= end for name, end in ends.items())
 
 
 def _joined(a: Clock, b: Clock) -> Clock:
@@ -240,7 +251,7 @@ class Execution:
 
     def _do(self, n: int, step: Do, values: Values) -> None:
         for access, number in step.accesses:
-            if not self._threads_of(access) & self._groups[n]:
+            if not self._threads_of(access) & self._groups[n] or _is_past(access, values):
                 continue
             own = tuple(
                 (loop.var, values[loop.var])

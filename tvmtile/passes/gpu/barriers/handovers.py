@@ -80,7 +80,7 @@ class Handovers:
         self._footprints = footprints
         self._in_sync = footprints.all_threads.bit_length() if group is None else group.count
         self._placed: dict[tuple[int, Any], Effect] = {}
-        self._colliding: dict[tuple[int, int], bool] = {}
+        self._colliding: dict[tuple[int, int, bool], bool] = {}
         self._ordered: dict[tuple[int, int], bool] = {}
         self._runs: list[Execution] = []
         self._steps: set[int] = set()
@@ -135,14 +135,15 @@ class Handovers:
 
     def _collide(self, one: Event, other: Event) -> bool:
         a, b = self._at(one), self._at(other)
-        key = id(a), id(b)
+        is_in_flight = one.opened is not None or other.opened is not None
+        by_itself = is_in_flight and one.group == other.group  # what a thread has begun goes on
+        key = id(a), id(b), by_itself
         if key not in self._colliding:
-            is_in_flight = one.opened is not None or other.opened is not None
-            if is_in_flight:
-                found = self._footprints.collision(a, b, {}) != Collision.NEVER
-            else:
-                found = self._footprints.conflict(a, b, {}) != ConflictScope.NONE
-            self._colliding[key] = found
+            self._colliding[key] = (
+                self._footprints.collision(a, b, {}) != Collision.NEVER
+                if by_itself
+                else self._footprints.conflict(a, b, {}) != ConflictScope.NONE
+            )
         return self._colliding[key]
 
     def _at(self, event: Event) -> Effect:
