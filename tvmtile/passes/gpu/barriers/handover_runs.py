@@ -13,6 +13,7 @@ from tvmtile.analysis.conflicts.dependence import ConflictScope
 from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.analysis.effects import Effect
 from tvmtile.ir.operands import literal
+from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.passes.gpu.barriers.handover_steps import (
     BatchEnd,
     Case,
@@ -114,6 +115,7 @@ class Execution:
         period: int = 0,
     ) -> None:
         self._groups, self._warps_of = groups, footprints.warps_of
+        self._warps = [self._warps_of(group) for group in groups]
         self._threads_of = footprints.threads_of
         self._counts = counts
         self.goes_on = False
@@ -248,6 +250,15 @@ class Execution:
         return step.then
 
     # What the threads of a group do ------------------------------------------------------------------
+
+    def are_apart(self, one: Event, other: Event) -> bool:
+        """Tell whether two events are of different groups, and not of lanes of one warp."""
+        together = self._warps[one.group] | self._warps[other.group]
+        return one.group != other.group and together.bit_count() > WARP_SIZE
+
+    def share_a_warp(self, one: Event, other: Event) -> bool:
+        """Tell whether threads of one warp are among those of two events."""
+        return bool(self._warps[one.group] & self._warps[other.group])
 
     def _do(self, n: int, step: Do, values: Values) -> None:
         for access, number in step.accesses:

@@ -80,7 +80,7 @@ class Handovers:
         self._footprints = footprints
         self._in_sync = footprints.all_threads.bit_length() if group is None else group.count
         self._placed: dict[tuple[int, Any], Effect] = {}
-        self._colliding: dict[tuple[int, int, bool], bool] = {}
+        self._colliding: dict[tuple[int, int, ConflictScope | None], bool] = {}
         self._ordered: dict[tuple[int, int], bool] = {}
         self._runs: list[Execution] = []
         self._steps: set[int] = set()
@@ -105,7 +105,10 @@ class Handovers:
         return self._ordered[key]
 
     def unordered(self, but: set[tuple[Effect, Effect]]) -> tuple[Effect, Effect] | None:
-        """Two accesses by different groups, or one that goes on, that nothing orders; none of some."""
+        """Two accesses by different groups, or one that goes on, that nothing orders; none of some.
+
+        Lanes of a warp that are groups of their own count as one: the order of the text is theirs.
+        """
         accesses = {
             id(event.access): event.access
             for run in self._runs
@@ -126,23 +129,25 @@ class Handovers:
     def _orders(self, run: Execution, a: Effect, b: Effect, *, in_group: bool = True) -> bool:
         """Tell whether it is so in a run; of the same group only where asked, or what goes on."""
         return all(
-            one.is_before(other) or other.is_before(one) or not self._collide(one, other)
+            one.is_before(other) or other.is_before(one) or not self._collide(run, one, other)
             for one in run.events.get(id(a), ())
             for other in run.events.get(id(b), ())
             if one is not other
-            if in_group or one.group != other.group or one.is_copied or other.is_copied
+            if in_group or run.are_apart(one, other) or one.is_copied or other.is_copied
         )
 
-    def _collide(self, one: Event, other: Event) -> bool:
+    def _collide(self, run: Execution, one: Event, other: Event) -> bool:
         a, b = self._at(one), self._at(other)
-        is_in_flight = one.opened is not None or other.opened is not None
-        by_itself = is_in_flight and one.group == other.group  # what a thread has begun goes on
-        key = id(a), id(b), by_itself
+        if one.group == other.group and (one.opened is not None or other.opened is not None):
+            scope = None  # what a thread has begun goes on while it does something else
+        else:
+            scope = ConflictScope.NONE if run.share_a_warp(one, other) else ConflictScope.WARP
+        key = id(a), id(b), scope
         if key not in self._colliding:
             self._colliding[key] = (
                 self._footprints.collision(a, b, {}) != Collision.NEVER
-                if by_itself
-                else self._footprints.conflict(a, b, {}) != ConflictScope.NONE
+                if scope is None
+                else self._footprints.conflict(a, b, {}) > scope
             )
         return self._colliding[key]
 
