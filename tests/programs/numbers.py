@@ -374,7 +374,7 @@ def unsigned_constants_that_wrap(
                 D[9, i, k] = T.cast(below, "int32") < 0
                 D[10, i, k] = T.cast(T.cast(255, dtype), "int8") < 0
                 D[11, i, k] = T.cast(T.cast(k - 4, dtype), "int64") < 0
-                D[12, i, k] = T.cast(known << T.cast(6, dtype), "int64") >= 256
+                D[12, i, k] = T.cast((known << T.cast(6, dtype)) + known, "int64") >= 256
                 high = T.cast(100, "uint64") << T.cast(57, "uint64")
                 D[13, i, k] = (high - T.cast(100, "uint64")) + T.cast(
                     known * known, "uint64"
@@ -739,7 +739,9 @@ def quotients_of_remainders(A: dtype[64], C: dtype[28, 64]):
     targets=["llvm", "metal", "sm_80", "gpu"],
     fast=["metal", "sm_80"],
 )
-def floats_that_become_simple(A: dtype[64], C: float32[11, 64, 2]):
+def floats_that_become_simple(
+    A: dtype[64], C: float32[11, 64, 2], B: int8[64], E: int8[64], D: int32[3, 64]
+):
     """TVM folds what has become a constant, or one expression, when names and indices have values."""
     with T.Kernel(1, threads=32):
         for i in T.Parallel(64):
@@ -760,6 +762,22 @@ def floats_that_become_simple(A: dtype[64], C: float32[11, 64, 2]):
                 C[10, i, k] = T.if_then_else(
                     A[i] < again or again <= A[i], T.float32(1), T.float32(2)
                 )
+        for i in T.Parallel(64):
+            D[0, i] = T.max(
+                T.min(
+                    T.cast(T.cast(B[i], "float32") / (T.abs(T.cast(E[i], "float32")) + 1), "int32")
+                    * T.cast(B[i], "int32"),
+                    4,
+                ),
+                -4,
+            )
+            D[1, i] = T.if_then_else(
+                T.cast(T.cast(B[i], "float32") / (T.abs(T.cast(E[i], "float32")) + 1), "int32")
+                == 0,
+                1,
+                2,
+            )
+            D[2, i] = T.min(T.cast(T.cast(T.cast(i + 2017, "float16"), "float32"), "int32"), 2080)
 
 
 INTEGERS = SIGNED + UNSIGNED

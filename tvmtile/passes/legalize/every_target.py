@@ -95,6 +95,14 @@ def _plain_reinterpretation(call: ir.Call, _: Scope) -> ir.Expr:
     return value if value.ty == call.ty else call
 
 
+def _unknown_float(cast: tirx.Cast, _: Scope) -> ir.Expr:
+    """A conversion of a float to an integer, of whose range nothing is known."""
+    is_rounded = is_integer(cast) and "float" in str(cast.value.ty.dtype)
+    if not is_rounded or not contains(cast.value, (tirx.Cast, tirx.Div, tirx.Mod)):
+        return cast
+    return tirx.Cast(str(cast.ty.dtype), _unknown(cast.value), cast.span)
+
+
 _DIGITS = {"float32": 24, "float16": 11, "bfloat16": 8, "float8_e4m3fn": 4, "float8_e5m2": 3}
 """The binary digits of floats; narrower ones have at least one."""
 
@@ -425,6 +433,14 @@ EXPRESSIONS = (
         "on a constant that does not fit, as 90000 in a float16, which is infinity, or 300 in int8",
         _converts_to_floats,
         asks=True,
+    ),
+    Rule(
+        "conversions of floats to integers",
+        (tirx.Cast,),
+        _unknown_float,
+        "TVM's analyzer",
+        "a quotient of floats is one of integers to it, so that `T.min(T.cast(x / y, 'int32'), 4)` "
+        "lost its bound; and a float that has been rounded is no larger than what it is rounded from",
     ),
     Rule(
         "zeros in arithmetic of floats",
