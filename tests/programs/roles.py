@@ -702,6 +702,30 @@ def roles_products_that_are_waited_for_apart(
         T.copy(added, total)
 
 
+@roles(expects=TWO)
+def roles_products_of_the_same_registers(
+    A: float16[N, N], B: float16[3 * N, N], sums: float32[N, N], total: float32[N, N]
+):
+    """What one product reads while it is under way is not written for the next one."""
+    with T.Kernel(1, threads=128):
+        a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
+        x = T.alloc_fragment((N, N), "float32")
+        z = T.alloc_fragment((N, N), "float16")
+        c, d = T.alloc_fragment((N, N), "float32"), T.alloc_fragment((N, N), "float32")
+        T.copy(A, a)
+        T.clear(c)
+        T.clear(d)
+        for i in T.Pipelined(3, num_stages=2):
+            T.copy(B[i * N, 0], b)
+            T.gemm(a, b, x, transpose_B=True, clear_accum=True)
+            for m, n in T.Parallel(N, N):
+                z[m, n] = T.cast(T.max(x[m, n], 0) / 64, "float16")
+            T.gemm(z, b, c)
+            T.gemm(z, a, d)
+        T.copy(c, sums)
+        T.copy(d, total)
+
+
 # Tiles that threads of the producer compute -------------------------------------------------------
 
 WEIGHTS = {

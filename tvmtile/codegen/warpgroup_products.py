@@ -34,13 +34,17 @@ _MODES = {128: 3, 64: 2, 32: 1}
 _WORD_BITS = 32
 
 
-def instructions_of(product: Product, analyzer: Analyzer, *, fenced: bool) -> tirx.Stmt:
+def instructions_of(
+    product: Product, analyzer: Analyzer, *, fenced: bool, has_words: bool
+) -> tirx.Stmt:
     """The statements that issue a product.
 
     The product's fragments are registers already, and its tiles have their layouts. `fenced`: threads
-    wrote an operand, which the matrix unit reads by another way than they do.
+    wrote an operand, which the matrix unit reads by another way than they do. `has_words`: a product
+    before it has put A's registers together; while that reads them, nothing may write them.
     """
-    return seq(list(_ProductEmitter(product, analyzer).statements(fenced=fenced)))
+    emitter = _ProductEmitter(product, analyzer)
+    return seq(list(emitter.statements(fenced=fenced, has_words=has_words)))
 
 
 class _ProductEmitter:
@@ -61,11 +65,11 @@ class _ProductEmitter:
             else _Registers(product.a, "a", held, as_words=True)
         )
 
-    def statements(self, *, fenced: bool) -> Iterator[tirx.Stmt]:
+    def statements(self, *, fenced: bool, has_words: bool) -> Iterator[tirx.Stmt]:
         yield from (*self._sums.declarations, *self._a.declarations, *self._b.declarations)
         if fenced:
             yield tirx.Evaluate(ptx("fence.proxy.async.shared::cta")())
-        if isinstance(self._a, _Registers):
+        if isinstance(self._a, _Registers) and not has_words:
             yield from self._a.put_together()
         yield tirx.Evaluate(ptx("wgmma.fence.sync.aligned")())
         for step in range(self._product.k // self._row.k):

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import Replacement
+from tvmtile._tvm import Replacement, buffer_of
 from tvmtile.analysis.active_threads import ActiveThreads, Condition
+from tvmtile.analysis.aliases import Aliases
+from tvmtile.analysis.effects import effects_of
 from tvmtile.analysis.forward import Forward
 from tvmtile.codegen.warpgroup_products import instructions_of
 from tvmtile.instructions.ptx import ptx
@@ -23,6 +26,7 @@ from tvmtile.ir.asynchronous import (
     signalled,
     waited,
 )
+from tvmtile.ir.calls import takes_address
 from tvmtile.ir.kernels import Launch, flattened, with_kernels, with_launch_body
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -82,12 +86,30 @@ class _Instructions(ScopedRewriter):
         self._left = groups_left(kernel.body)
         self._fenced = fenced_products(launch)
         self._firsts = firsts
+        self._root = Aliases(kernel).root
+        self._with_words: set[tirx.Stmt] = set()
 
     def others(self) -> list[Replacement]:
         return [(tirx.SeqStmt, self._sequence)]
 
     def _sequence(self, node: tirx.SeqStmt) -> tirx.Stmt:
-        return seq([self.mutate(child) for child in _merged(flattened(node), self._left)])
+        statements = list(flattened(node))
+        self._with_words |= self._sharing_registers(statements)
+        return seq([self.mutate(child) for child in _merged(statements, self._left)])
+
+    def _sharing_registers(self, statements: list[tirx.Stmt]) -> set[tirx.Stmt]:
+        """The products whose A is registers that one before has read, and nothing wrote since."""
+        found: set[tirx.Stmt] = set()
+        read: list[ir.TensorLoad] = []
+        for stmt in statements:
+            written = {self._root(effect.root) for effect in effects_of(stmt) if effect.writes}
+            read = [first for first in read if self._root(buffer_of(first)) not in written]
+            product = product_in(stmt)
+            if product is not None and not takes_address(product.a):
+                if any(tvm_ffi.structural_equal(product.a, first) for first in read):
+                    found.add(stmt)
+                read.append(product.a)
+        return found
 
     def visit_if(self, branch: tirx.IfThenElse) -> tirx.Stmt:
         lowered = super().visit_if(branch)
@@ -117,7 +139,12 @@ class _Instructions(ScopedRewriter):
             return tirx.Evaluate(ptx(kind_of(token).commit_group)())
         product = product_in(stmt)
         if product is not None:
-            issue = instructions_of(product, self.analyzer, fenced=stmt in self._fenced)
+            issue = instructions_of(
+                product,
+                self.analyzer,
+                fenced=stmt in self._fenced,
+                has_words=stmt in self._with_words,
+            )
             return substitute(issue, self._firsts)  # it is the same in all threads of a warp
         work = issued(stmt.value)
         return stmt if work is None else tirx.Evaluate(_copy(work))
