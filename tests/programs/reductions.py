@@ -190,7 +190,7 @@ def reducer_of_rows(A: int32[20, 33], C: int32[20]):
         T.copy(result, C)
 
 
-@program(fast=["metal"])
+@program(fast=["metal", "sm_80"])
 def reducer_that_a_group_adds_to(A: float32[64, 32], C: float32[8]):
     with T.Kernel(1, threads=64):
         tx = T.get_thread_binding()
