@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
+import tvm_ffi
 from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import buffer_of, indices_of
@@ -67,11 +69,17 @@ def _plain_comparison(test: Binary, _: Scope) -> ir.Expr:
 
 
 def _unfolded_difference(difference: tirx.Sub, _: Scope) -> ir.Expr:
-    """A difference of floats; the second one is unknown if an operand may vanish from it."""
-    a, b = difference.a, difference.b
-    may_cancel = any(_may_become_equal(x, y) for x in _terms(a) for y in _terms(b))
-    if "float" not in str(a.ty.dtype) or not may_cancel:
+    """A difference of floats; the second one is unknown if an operand may vanish from it.
+
+    What vanishes as it stands is a sum with a product by -1, one subtraction in machine code: g++ has 0
+    of `half(i) - half(i)` in emulated kernels, where an integer becomes infinity.
+    """
+    a, b, dtype = difference.a, difference.b, str(difference.a.ty.dtype)
+    terms = list(itertools.product(_terms(a), _terms(b)))
+    if "float" not in dtype or not any(_may_become_equal(x, y) for x, y in terms):
         return difference
+    if any(tvm_ffi.structural_equal(x, y) for x, y in terms):
+        return a + tirx.Mul(b, tirx.const(-1, dtype))
     return tirx.Sub(a, _unknown(b), difference.span)
 
 
