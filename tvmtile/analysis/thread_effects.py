@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -60,8 +60,13 @@ class Effects:
         effects = [effect for effect in effects_of(body) if not is_private(effect.buffer)]
         self.written = {effect.buffer for effect in effects if effect.writes}
         self.exchanged = self._exchanged(effects)
-        self.device_memory = self.exchanged | self._stored_in_two_places(effects)
-        self.stored_by_iterations = self._stored_by_iterations(effects) - self.device_memory
+        stores = Counter(
+            self.root(effect.buffer) for effect in effects if effect.writes and not effect.is_atomic
+        )
+        twice = {root for root, count in stores.items() if count > 1 and is_global(root)}
+        self.device_memory = self.exchanged | twice
+        in_order = self._stored_by_iterations(stores.keys(), effects)
+        self.stored_by_iterations = in_order - self.device_memory
 
     @cached_property
     def written_by_blocks(self) -> frozenset[ir.Var]:
@@ -101,20 +106,13 @@ class Effects:
         in_two_ways = (read & written) | (written & updated) | (read & updated)
         return frozenset(filter(is_global, in_two_ways))
 
-    def _stored_in_two_places(self, effects: list[Effect]) -> frozenset[ir.Var]:
-        stores = Counter(
-            self.root(effect.buffer) for effect in effects if effect.writes and not effect.is_atomic
-        )
-        return frozenset(root for root, count in stores.items() if count > 1 and is_global(root))
-
-    def _stored_by_iterations(self, effects: list[Effect]) -> frozenset[ir.Var]:
+    def _stored_by_iterations(
+        self, stored: Set[ir.Var], effects: list[Effect]
+    ) -> frozenset[ir.Var]:
         """The device memory that a loop stores to whose iterations have an order.
 
         Asynchronous copies keep an order of their own.
         """
-        stored = {
-            self.root(effect.buffer) for effect in effects if effect.writes and not effect.is_atomic
-        }
         copied = {self.root(effect.buffer) for effect in effects if effect.token is not None}
         in_order = self._stored_in_order
         return frozenset(

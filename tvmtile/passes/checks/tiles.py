@@ -125,7 +125,8 @@ def _serial_index(access: Effect, kernel: KernelInfo) -> tirx.For | None:
     """The serial loop whose variable is in the indices of an element; None in T.Parallel."""
     if any(is_parallel(loop) for loop in access.around):
         return None
-    used = [loop for loop in access.around if loop.loop_var in kernel.behind(access.indices)]
+    behind = kernel.behind(access.indices)
+    used = [loop for loop in access.around if loop.loop_var in behind]
     if any(binds_thread(loop) for loop in used):
         return None  # written by thread index: the user decides who holds what
     return next((loop for loop in used if loop.thread_binding is None), None)
@@ -141,22 +142,27 @@ def _check_bounds(kernel: KernelInfo) -> None:
         if access.buffer not in kernel.allocated or is_global(access.buffer) or access.is_opaque:
             continue
         if access.is_certain and not access.conditions and all(map(_runs, access.around)):
+            known = [x for x in access.around if None not in (constant(x.min), constant(x.extent))]
+            first = {loop.loop_var: loop.min for loop in known}
+            last = {loop.loop_var: loop.min + loop.extent - 1 for loop in known}
             for axis, index in enumerate(_element(access)):
-                if not contains(
-                    index, tirx.Cast, _narrows
-                ):  # the last value may not be the largest
-                    _check_index(access, axis, index, names)
+                _check_index(access, axis, index, names, (first, last))
 
 
-def _check_index(access: Effect, axis: int, index: ir.Expr, names: dict[ir.Var, ir.Expr]) -> None:
+def _check_index(
+    access: Effect,
+    axis: int,
+    index: ir.Expr,
+    names: dict[ir.Var, ir.Expr],
+    ends: tuple[dict[ir.Var, Any], ...],
+) -> None:
     limit = constant(access.buffer.ty.shape[axis])
-    known = [loop for loop in access.around if constant(loop.min) is not None]
-    first = {loop.loop_var: loop.min for loop in known if constant(loop.extent) is not None}
-    last = {loop.loop_var: loop.min + loop.extent - 1 for loop in known if loop.loop_var in first}
+    if limit is None or contains(index, tirx.Cast, _narrows):
+        return  # its largest value is not that of the last iteration
     for place in dict.fromkeys(ends_of(index)):
-        for values in (first, last):
+        for values in ends:
             reached = constant(substitute(substitute(place, names), values))
-            if limit is not None and reached is not None and not 0 <= reached < limit:
+            if reached is not None and not 0 <= reached < limit:
                 raise OutOfBounds(
                     f"{describe(access.buffer)} has {limit} elements along axis {axis}, and the index "
                     f"`{index}` reaches {reached}",

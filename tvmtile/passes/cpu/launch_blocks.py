@@ -14,6 +14,7 @@ from tvmtile.ir.barriers import is_grid_barrier
 from tvmtile.ir.divisions import is_division, rounded_to_zero
 from tvmtile.ir.kernels import (
     Launch,
+    expressions_of,
     flattened,
     leaves_loop,
     statements_of,
@@ -168,12 +169,7 @@ class _PhaseCutter:
         return Once(stmt)
 
     def _nested(self, stmt: tirx.Stmt) -> Nested:
-        bounds = {
-            tirx.For: ("min", "extent"),
-            tirx.While: ("condition",),
-            tirx.IfThenElse: ("condition",),
-        }.get(type(stmt), ())
-        if leaves_loop(stmt) or any(self._differs(getattr(stmt, name)) for name in bounds):
+        if leaves_loop(stmt) or any(map(self._differs, expressions_of(stmt))):
             raise NestingError(
                 "T.sync_grid stands where some blocks may come and others not",
                 help="all blocks must come to it equally often: move it out of the branch or the loop "

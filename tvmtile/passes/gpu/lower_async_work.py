@@ -101,6 +101,8 @@ class _Instructions(ScopedRewriter):
         """The products whose A is registers that one before has read, and nothing wrote since."""
         found: set[tirx.Stmt] = set()
         read: list[ir.TensorLoad] = []
+        if sum(product_in(stmt) is not None for stmt in statements) < 2:
+            return found
         for stmt in statements:
             written = {self._root(effect.root) for effect in effects_of(stmt) if effect.writes}
             read = [first for first in read if self._root(buffer_of(first)) not in written]

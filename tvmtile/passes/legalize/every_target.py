@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import tvm_ffi
@@ -16,7 +17,7 @@ from tvmtile.ir.annotations import MAY_ALIAS
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.divisions import divides_integers
 from tvmtile.ir.kernels import leaves_loop
-from tvmtile.ir.operands import constant, integer_range, may_wrap
+from tvmtile.ir.operands import constant, integer_range, literal, may_wrap
 from tvmtile.ir.rewriting import contains, seq, substitute
 from tvmtile.ir.types import COMPARISONS, Binary
 from tvmtile.passes.legalize.rules import INFINITE, Rule, Scope, is_integer
@@ -105,8 +106,7 @@ def _plain_reinterpretation(call: ir.Call, _: Scope) -> ir.Expr:
 
 def _unknown_float(cast: tirx.Cast, _: Scope) -> ir.Expr:
     """A conversion of a float to an integer, of whose range nothing is known."""
-    is_rounded = is_integer(cast) and "float" in str(cast.value.ty.dtype)
-    if not is_rounded or not contains(cast.value, (tirx.Cast, tirx.Div, tirx.Mod)):
+    if not _cuts(cast) or not contains(cast.value, (tirx.Cast, tirx.Div, tirx.Mod)):
         return cast
     return tirx.Cast(str(cast.ty.dtype), _unknown(cast.value), cast.span)
 
@@ -164,7 +164,7 @@ def _digits(value: ir.Expr) -> int:
     return _DIGITS.get(dtype, 1) if "float" in dtype and dtype != "float64" else 53
 
 
-def _converts_to_floats(func: tirx.PrimFunc) -> bool:
+def _converts_floats(func: tirx.PrimFunc) -> bool:
     return contains(
         func.body, tirx.Cast, lambda cast: _cuts(cast) or _rounds(cast) or _rounds(cast.value)
     )
@@ -177,7 +177,11 @@ def _unfolded_zeros(node: Binary, scope: Scope) -> ir.Expr:
     """A sum, product or quotient of floats; operands that may become zero are unknown."""
     if not _has_floats(node):
         return node
-    a, b = (_unknown(x) if _may_become_zero(x, scope) else x for x in (node.a, node.b))
+    return _with_operands(node, lambda x: _unknown(x) if _may_become_zero(x, scope) else x)
+
+
+def _with_operands(node: Binary, rewrite: Callable[[ir.Expr], ir.Expr]) -> Binary:
+    a, b = rewrite(node.a), rewrite(node.b)
     is_same = a.same_as(node.a) and b.same_as(node.b)
     return node if is_same else type(node)(a, b, node.span)
 
@@ -207,14 +211,12 @@ def _opaque_constant(number: tirx.IntImm, _: Scope) -> ir.Expr:
 
 def _opaque_least(comparison: Binary, _: Scope) -> ir.Expr:
     """A comparison with the least int32, which is opaque."""
-    a, b = (_xor_zero(x) if _is_least(x) else x for x in (comparison.a, comparison.b))
-    is_same = a.same_as(comparison.a) and b.same_as(comparison.b)
-    return comparison if is_same else type(comparison)(a, b, comparison.span)
+    return _with_operands(comparison, lambda x: _xor_zero(x) if _is_least(x) else x)
 
 
 def _is_least(value: ir.Expr) -> bool:
     value = value.value if isinstance(value, tirx.Broadcast) else value
-    return constant(value) == -(2**31) and str(value.ty.dtype) == "int32"
+    return literal(value) == -(2**31) and str(value.ty.dtype) == "int32"
 
 
 def _plain_bits(bits: tirx.BitwiseXor, _: Scope) -> ir.Expr:
@@ -439,7 +441,7 @@ EXPRESSIONS = (
         "TVM's folding of constants",
         "it does not round: a bfloat16 of 30000, which is 29952, becomes 30000 in a float32; it fails "
         "on a constant that does not fit, as 90000 in a float16, which is infinity, or 300 in int8",
-        _converts_to_floats,
+        _converts_floats,
         asks=True,
     ),
     Rule(

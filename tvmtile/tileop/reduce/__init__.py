@@ -227,6 +227,12 @@ class Reduce(TileOp):
         return (self.dim,) if isinstance(self.dim, int) else self.dim
 
     @property
+    def axis(self) -> int:
+        """The only axis of a reduction that no pass has made of several."""
+        (axis,) = self.dims
+        return axis
+
+    @property
     def combiner(self) -> Combiner:
         """How elements are combined."""
         combiner = COMBINERS[self.kind]

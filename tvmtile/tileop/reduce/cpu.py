@@ -41,12 +41,12 @@ class _CpuReduction:
         self.combiner = op.combiner
         self.dtype = accumulator_dtype(dtype_of(op.src), dtype_of(op.dst))
         self.identity = self.combiner.identity(self.dtype)
-        self.extent = ranges_of(op.src)[op.dims[0]].extent
+        self.extent = ranges_of(op.src)[op.axis].extent
 
     def outer(self, body: Callable[[list[Index]], tirx.Stmt], *more: int) -> tirx.Stmt:
         """Loops over all axes but the reduced one and some more."""
         return over_region(
-            self.op.src, body, without=(self.op.dims[0], *more), kind=tirx.ForKind.SERIAL
+            self.op.src, body, without=(self.op.axis, *more), kind=tirx.ForKind.SERIAL
         )
 
     def elements(self, offsets: list[Index], axis: int, first: Any, lanes: int) -> ir.Expr:
@@ -59,9 +59,7 @@ class _CpuReduction:
     def store(self, offsets: list[Any], total: Total) -> tirx.Stmt:
         """Put a total into the result, with what is there unless it is cleared."""
         dst = self.op.dst
-        indices = element(
-            dst, matching_offsets(self.op.src, dst, offsets, without=(self.op.dims[0],))
-        )
+        indices = element(dst, matching_offsets(self.op.src, dst, offsets, without=(self.op.axis,)))
         indices[-1] = ramp(indices[-1], total.lanes)
         value = total.value
         if not self.op.clear:
@@ -76,10 +74,10 @@ class _CpuReduction:
 
 
 def _has_rows(op: Reduce, context: LoweringContext) -> None:
-    extent = constant(ranges_of(op.src)[op.dims[0]].extent)
+    extent = constant(ranges_of(op.src)[op.axis].extent)
     if extent is None or extent < 2:
         raise Decline("the reduced axis has an extent that is not a constant above 1")
-    if not is_vectorizable(op.src, op.dims[0]):
+    if not is_vectorizable(op.src, op.axis):
         raise Decline("the elements along the reduced axis are not neighbours in memory")
     if not lies_inside(op.src, context.analyzer):
         raise Decline("the source may reach over the edge of a tensor")
@@ -92,7 +90,7 @@ def reduce_rows(op: Reduce, context: LoweringContext) -> tirx.Stmt:
     What remains of a row after whole vectors is its binary digits: when the vector of results has been
     folded to 8 lanes, the 8 elements that remain, if they do, join it, and so on.
     """
-    extent = constant(ranges_of(op.src)[op.dims[0]].extent) or 1
+    extent = constant(ranges_of(op.src)[op.axis].extent) or 1
     reduction = _CpuReduction(op)
     groups = strips(extent, widest(cpu(context.target), reduction.dtype))
     remainder = {lanes: start for start, _, lanes in groups[1:]}
@@ -102,7 +100,7 @@ def reduce_rows(op: Reduce, context: LoweringContext) -> tirx.Stmt:
         total = Total(reduction.dtype, lanes)
 
         def combine(s: ir.Expr) -> tirx.Stmt:
-            return reduction.step(total, reduction.elements(offsets, op.dims[0], s * lanes, lanes))
+            return reduction.step(total, reduction.elements(offsets, op.axis, s * lanes, lanes))
 
         statements = [total.starting_from(reduction.identity), repeat(count, combine)]
         while total.lanes > 1:
@@ -110,7 +108,7 @@ def reduce_rows(op: Reduce, context: LoweringContext) -> tirx.Stmt:
             folded = reduction.combiner.combine(total.half(upper=True), total.half(upper=False))
             statements += [half.allocation, half.set(folded)]
             if half.lanes in remainder:
-                rest = reduction.elements(offsets, op.dims[0], remainder[half.lanes], half.lanes)
+                rest = reduction.elements(offsets, op.axis, remainder[half.lanes], half.lanes)
                 statements.append(reduction.step(half, rest))
             total = half
         return seq([*statements, reduction.store(offsets, total)])
@@ -120,7 +118,7 @@ def reduce_rows(op: Reduce, context: LoweringContext) -> tirx.Stmt:
 
 def _has_columns(op: Reduce, context: LoweringContext) -> None:
     axis = _innermost(op.src)
-    if constant(ranges_of(op.src)[axis].extent) is None or axis == op.dims[0]:
+    if constant(ranges_of(op.src)[axis].extent) is None or axis == op.axis:
         raise Decline("there is no axis of constant extent inside the reduced one")
     if not is_vectorizable(op.src, axis) or not is_vectorizable(op.dst, _innermost(op.dst)):
         raise Decline("the elements along the innermost axis are not neighbours in memory")
@@ -139,7 +137,7 @@ def reduce_columns(op: Reduce, context: LoweringContext) -> tirx.Stmt:
         total = Total(reduction.dtype, lanes)
 
         def combine(d: Index) -> tirx.Stmt:
-            row = [*offsets[: op.dims[0]], d, *offsets[op.dims[0] + 1 :]]
+            row = [*offsets[: op.axis], d, *offsets[op.axis + 1 :]]
             return reduction.step(total, reduction.elements(row, axis, first, lanes))
 
         start = total.starting_from(reduction.identity)
@@ -170,7 +168,7 @@ def reduce_elements(op: Reduce, _: LoweringContext) -> tirx.Stmt:
         total = Total(reduction.dtype, 1)
 
         def combine(d: Index) -> tirx.Stmt:
-            return reduction.step(total, reduction.elements(offsets, op.dims[0], d, 1))
+            return reduction.step(total, reduction.elements(offsets, op.axis, d, 1))
 
         start = total.starting_from(reduction.identity)
         return seq([start, repeat(reduction.extent, combine, "d"), reduction.store(offsets, total)])

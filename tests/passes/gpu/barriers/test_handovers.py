@@ -104,7 +104,9 @@ def test_a_tile_of_two_that_may_be_read_still_is_not_written(emulated):
 @pytest.mark.parametrize("count", [4, pytest.param(7, marks=pytest.mark.full)])
 def test_a_ring_may_have_any_number_of_tiles(emulated, count):
     text = KERNELS["A ring of five tiles: who waits for the next one has read the one before"]
-    emulated(re.sub(r"5(?=, 32\)|,)", str(count), text))
+    text = re.sub(r"5(?=, 32\)|,)", str(count), text)
+    result, expected = call(emulated(text), text, 2 * count + 1)
+    assert torch.equal(result, expected)
 
 
 MEETING = """

@@ -114,8 +114,7 @@ class Execution:
         open_loops: Iterable[Repeat] = (),
         period: int = 0,
     ) -> None:
-        self._groups, self._warps_of = groups, footprints.warps_of
-        self._warps = [self._warps_of(group) for group in groups]
+        self._groups, self._warps = groups, [*map(footprints.warps_of, groups)]
         self._threads_of = footprints.threads_of
         self._counts = counts
         self.goes_on = False
@@ -328,7 +327,7 @@ class Execution:
         if step.threads is None:
             phases = self._phases_of(None, 0)
         else:
-            warp = self._warps_of(self._groups[n]) if step.in_warps else step.threads
+            warp = self._warps[n] if step.in_warps else step.threads
             together = step.threads & warp
             phases = self._phases_of(step, together, together.bit_count())
         self._arrive(n, phases)

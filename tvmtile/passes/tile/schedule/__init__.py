@@ -8,9 +8,8 @@ threads of a block copy ahead and compute.
 `warp_specialize` splits the loops of a kernel between two roles: a producer, warps of their own that
 copy tiles ahead (`producer`), and consumers, which use them (`consumers`). `schedules` says which
 loops can be split, and what a `Schedule` of two roles is, `copies` what a producer can do, `roles`
-which rings and counters loops get,
-`iteration_space` which iterations they have, `persistence` how blocks follow each other in a block,
-`resources` what memory and registers there are.
+which rings and counters loops get, `iteration_space` which iterations they have, `persistence` how
+blocks follow each other in a block, `resources` what memory and registers there are.
 
 The `full` mbarriers of a ring say that the tiles of an iteration have come, its `empty` ones that
 nobody needs them any more: a ring has the tiles that consumers begin and cease to use at the same

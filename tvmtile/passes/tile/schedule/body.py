@@ -66,6 +66,10 @@ class PipelineStmt:
         """What it reads or writes, in order."""
         return {**self.reads, **self.writes}
 
+    def effects_on(self, buffer: ir.Var) -> list[Effect]:
+        """What it does to a buffer that is no view, by whichever of its names."""
+        return [effect for effect in self.accesses if effect.root.same_as(buffer)]
+
     def conflicts(self, other: PipelineStmt) -> list[ir.Var]:
         """What both touch and one of them writes, in order."""
         return [

@@ -180,14 +180,11 @@ class _Chain:
 
     def _is_theirs(self, var: ir.Var, found: Collection[int]) -> bool:
         inside = [i for i, unit in enumerate(self._units) if var in unit.touches]
-        is_inside = sum(self._count(var, i) for i in inside) == self._uses[var]
+        is_inside = sum(len(self._units[i].effects_on(var)) for i in inside) == self._uses[var]
         return is_inside and all(other in found for other in inside)
 
     def _writers(self, var: ir.Var) -> list[int]:
         return [i for i, unit in enumerate(self._units) if var in unit.writes]
-
-    def _count(self, var: ir.Var, number: int) -> int:
-        return sum(access.root.same_as(var) for access in self._units[number].accesses)
 
 
 # Copies that complete on an mbarrier --------------------------------------------------------------

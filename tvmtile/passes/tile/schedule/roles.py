@@ -132,10 +132,7 @@ def _belongs_to(tile: ir.Var, schedule: Schedule, tiles: KernelInfo) -> bool:
     sources = [tiles.root(buffer_of(at)) for at in _operator(writes).reads()]
     is_constant = tiles.written.isdisjoint(sources)
     inside = [
-        access
-        for number in schedule.order
-        for access in schedule.units[number].accesses
-        if access.root.same_as(tile)
+        access for number in schedule.order for access in schedule.units[number].effects_on(tile)
     ]
     is_only_read = writes.writes and not any(access.writes for access in (*reads, *inside))
     return is_constant and is_only_read and len(inside) == len(reads)

@@ -306,7 +306,7 @@ def _uses(tile: ir.Var, schedule: Schedule) -> int:
     """How many accesses of a tile are in a loop that fills it."""
     if tile not in schedule.tiles:
         return 0
-    return sum(access.root.same_as(tile) for unit in schedule.units for access in unit.accesses)
+    return sum(len(unit.effects_on(tile)) for unit in schedule.units)
 
 
 def _check_tile(tile: ir.Var, found: Schedule, body: Body, tiles: KernelInfo) -> None:
