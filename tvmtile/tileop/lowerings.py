@@ -8,7 +8,6 @@ import tvmtile.tileop.copy_tma
 import tvmtile.tileop.copy_tma_store
 import tvmtile.tileop.gemm.amx
 import tvmtile.tileop.gemm.cpu
-import tvmtile.tileop.gemm.elements
 import tvmtile.tileop.gemm.fma
 import tvmtile.tileop.gemm.matmul2d
 import tvmtile.tileop.gemm.mma

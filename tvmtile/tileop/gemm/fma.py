@@ -28,13 +28,13 @@ from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout
 from tvmtile.tileop.elementwise import converted, moved
 from tvmtile.tileop.gemm import Gemm, GemmWarpPolicy
 from tvmtile.tileop.gemm.mma import SWIZZLED
-from tvmtile.tileop.gemm.partition import Axis, Partition
-from tvmtile.tileop.gemm.requirements import check_extents, check_fragments
+from tvmtile.tileop.gemm.partition import Axis, Partition, check_extents, check_fragments
 from tvmtile.tileop.matrices import PADDED, SUMMED_IN, element_of
 from tvmtile.tileop.registry import (
     Decline,
     LoweringContext,
     SharedTile,
+    as_loops,
     lowering,
     of_shared_operands,
 )
@@ -194,3 +194,7 @@ def gemm_fma(op: Gemm, context: LoweringContext) -> tirx.Stmt:
 def _over(extent: Any, body: Callable[[Any], tirx.Stmt]) -> tirx.Stmt:
     variable = tirx.Var("i", "int32")
     return for_loop(variable, extent, body(variable), tirx.ForKind.UNROLLED)
+
+
+# `C[i, j] += A[i, k] * B[k, j]`, the elements shared out over the threads.
+lowering(Gemm, target=("metal", "cuda"), variant="elements", slow=slow)(as_loops)

@@ -24,7 +24,13 @@ from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.ir.types import Index
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout
 from tvmtile.tileop.gemm import Gemm
-from tvmtile.tileop.gemm.partition import Partition, along_k, layout_of_matrices, partition
+from tvmtile.tileop.gemm.partition import (
+    Partition,
+    along_k,
+    layout_of_matrices,
+    partition,
+    readers,
+)
 from tvmtile.tileop.matrices import PADDED
 from tvmtile.tileop.registry import Decline, Lacking, LoweringContext, lowering, of_shared_operands
 
@@ -103,12 +109,6 @@ def _check_place(name: str, operand: ir.TensorRegion) -> None:
         raise Decline(f"{name} is {describe(operand)}, a part of a fragment")
 
 
-def _readers(op: Gemm, context: LoweringContext) -> dict[str, int]:
-    """How many simdgroups read each element of A and of B."""
-    share = _share(op, context)
-    return {"A": share.columns, "B": share.rows}
-
-
 @lowering(
     Gemm,
     target="metal",
@@ -119,7 +119,7 @@ def _readers(op: Gemm, context: LoweringContext) -> dict[str, int]:
     fragments=matmul2d_layouts,
     agrees=True,
     shared=of_shared_operands(PADDED),
-    direct=_readers,
+    direct=readers(_share),
 )
 def gemm_matmul2d(op: Gemm, context: LoweringContext) -> tirx.Stmt:
     """Multiply 16x16 by 16x32; what a simdgroup copies of A and B is used for its whole share."""

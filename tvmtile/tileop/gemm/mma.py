@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_of, ranges_of
+from tvmtile._tvm import buffer_of
 from tvmtile.instructions.mma import ATOMS, Atom
 from tvmtile.instructions.ptx import ptx
 from tvmtile.ir.operands import constant, dtype_of
@@ -27,12 +27,12 @@ from tvmtile.tileop.gemm.mma_operands import MmaOperand, Runs, in_runs, indices_
 from tvmtile.tileop.gemm.partition import (
     Axis,
     Partition,
-    along_k,
-    layout_of_matrices,
+    check_extents,
+    check_precision,
+    layouts_of_operands,
     partition,
     registers_of,
 )
-from tvmtile.tileop.gemm.requirements import check_extents, check_fragments, check_precision
 from tvmtile.tileop.registry import (
     Decline,
     LoweringContext,
@@ -106,24 +106,10 @@ def _packed(op: Product, atom: Atom) -> int:
 
 def layouts_of(op: Product, atom: Atom, context: LoweringContext) -> dict[ir.Var, FragmentLayout]:
     """Where the elements of operands in registers lie."""
-    share = _share(op, atom, context)
     packed = _packed(op, atom)
-    steps = along_k((constant(op.k) or 0) // (atom.k * packed))
-    a, b = in_runs(atom.a, 1, packed), in_runs(atom.b, 0, packed)
-    found = {}
-    for operand, numbers, matrix, transposed in (
-        (op.C, (share.along_m(), share.along_n()), atom.c, False),
-        (op.A, (share.along_m(), steps), a, op.transpose_A),
-        (op.B, (steps, share.along_n()), b, op.transpose_B),
-    ):
-        buffer = buffer_of(operand)
-        if not is_fragment(buffer):
-            continue
-        check_fragments(operand)
-        found[buffer] = layout_of_matrices(
-            numbers, matrix, context.threads, transposed=transposed, rank=len(ranges_of(operand))
-        )
-    return found
+    matrices = {"C": atom.c, "A": in_runs(atom.a, 1, packed), "B": in_runs(atom.b, 0, packed)}
+    steps = (constant(op.k) or 0) // (atom.k * packed)
+    return layouts_of_operands(op, _share(op, atom, context), steps, matrices, context.threads)
 
 
 def _mma_layouts(op: Gemm, context: LoweringContext) -> dict[ir.Var, FragmentLayout]:

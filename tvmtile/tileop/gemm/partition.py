@@ -1,16 +1,22 @@
-"""How groups of threads, as warps and warpgroups, share a product, and the layouts that this gives."""
+"""How groups of threads, as warps, share a product, the layouts that this gives, and what it takes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from tvm import ir
+
+from tvmtile._tvm import buffer_of, ranges_of
+from tvmtile.ir.operands import constant, describe, is_whole
+from tvmtile.ir.scopes import is_fragment
 from tvmtile.ir.threads import MAX_THREADS, WARP_SIZE
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout
-from tvmtile.tileop.gemm import GemmWarpPolicy
-from tvmtile.tileop.registry import Decline
+from tvmtile.tileop.gemm import Gemm, GemmWarpPolicy
+from tvmtile.tileop.matrices import MatrixProduct
+from tvmtile.tileop.registry import Decline, LoweringContext
 
 Axis: TypeAlias = tuple[Digit, ...]
 """The digits of an index, most significant first."""
@@ -77,6 +83,43 @@ def layout_of_matrices(
         axes.reverse()
     whole = [tuple(digit for digit in digits if digit.extent > 1) for digits in axes]
     return FragmentLayout(threads, (*[()] * (rank - 2), *whole))
+
+
+def layouts_of_operands(
+    op: MatrixProduct,
+    share: Partition,
+    k: int,
+    matrices: Mapping[str, tuple[Axis, Axis]],
+    threads: int,
+    *,
+    columns: Axis | None = None,
+    held: Callable[[ir.Var], bool] = is_fragment,
+) -> dict[ir.Var, FragmentLayout]:
+    """The layouts of the operands that are `held` in registers, of an instruction's matrices.
+
+    `matrices` says of an operand, C, A or B, which lane holds which element of its matrix; there are
+    `k` of them along K. `columns` are the numbers of matrices along N where these are not the share's.
+
+    Raises
+    ------
+    Decline
+        If an operand is a part of its fragment.
+    """
+    rows, columns, steps = share.along_m(), columns or share.along_n(), along_k(k)
+    numbers = {"C": (rows, columns), "A": (rows, steps), "B": (steps, columns)}
+    found = {}
+    for name, matrix in matrices.items():
+        operand: ir.TensorRegion = getattr(op, name)
+        if held(buffer_of(operand)):
+            check_fragments(operand)
+            found[buffer_of(operand)] = layout_of_matrices(
+                numbers[name],
+                matrix,
+                threads,
+                transposed=getattr(op, f"transpose_{name}", False),
+                rank=len(ranges_of(operand)),
+            )
+    return found
 
 
 def _counted(digits: Axis, stride: int) -> Axis:
@@ -151,3 +194,38 @@ def _divisors(number: int) -> Iterator[int]:
 
 def _up(extent: int, step: int) -> int:
     return -(-extent // step) * step
+
+
+def readers(
+    share: Callable[[Gemm, LoweringContext], Partition],
+) -> Callable[[Gemm, LoweringContext], dict[str, int]]:
+    """How many groups read each element of A and of B, where `share` says how they share a product."""
+
+    def of_product(op: Gemm, context: LoweringContext) -> dict[str, int]:
+        found = share(op, context)
+        return {"A": found.columns, "B": found.rows}
+
+    return of_product
+
+
+# What an implementation requires -------------------------------------------------------------------
+
+
+def check_extents(op: MatrixProduct) -> None:
+    """Decline a product whose extents are not constants."""
+    for name, extent in (("M", op.m), ("N", op.n), ("K", op.k)):
+        if constant(extent) is None:
+            raise Decline(f"{name} = {extent} is not a constant")
+
+
+def check_fragments(*operands: ir.TensorRegion) -> None:
+    """Decline a part of a fragment: matrices are laid out over all of one."""
+    for operand in operands:
+        if is_fragment(buffer_of(operand)) and not is_whole(operand):
+            raise Decline(f"{describe(operand)} is a part of a fragment")
+
+
+def check_precision(op: Gemm) -> None:
+    """Decline a product of float32, all bits of it, on behalf of tensor cores."""
+    if op.excludes_tf32():
+        raise Decline('tensor cores multiply float32 as TF32, and precision="ieee" excludes that')

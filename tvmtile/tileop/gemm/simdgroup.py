@@ -25,8 +25,14 @@ from tvmtile.ir.types import Index
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout, layout_of
 from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.gemm import Gemm
-from tvmtile.tileop.gemm.partition import Partition, along_k, layout_of_matrices, partition
-from tvmtile.tileop.gemm.requirements import check_extents, check_fragments
+from tvmtile.tileop.gemm.partition import (
+    Partition,
+    check_extents,
+    check_fragments,
+    layouts_of_operands,
+    partition,
+    readers,
+)
 from tvmtile.tileop.matrices import PADDED
 from tvmtile.tileop.registry import (
     Decline,
@@ -74,30 +80,17 @@ def _share(op: Gemm, context: LoweringContext) -> Partition:
 def simdgroup_layouts(op: Gemm, context: LoweringContext) -> dict[ir.Var, FragmentLayout]:
     """Where the elements of operands in registers lie.
 
-    A simdgroup holds the rows of A, or columns of
-    B, that its share of the accumulator needs.
+    A simdgroup holds the rows of A, or columns of B, that its share of the accumulator needs.
     """
-    share = _share(op, context)
-    steps = along_k((constant(op.k) or 0) // MATRIX)
-    found = {}
-    for operand, numbers, transposed in (
-        (op.C, (share.along_m(), share.along_n()), False),
-        (op.A, (share.along_m(), steps), op.transpose_A),
-        (op.B, (steps, share.along_n()), op.transpose_B),
-    ):
-        buffer = buffer_of(operand)
-        if buffer.ty.storage_scope == SIMDGROUP_SCOPE:
-            rank = len(ranges_of(operand))
-            found[buffer] = layout_of_matrices(
-                numbers, (ROW, COLUMN), context.threads, transposed=transposed, rank=rank
-            )
-    return found
-
-
-def _readers(op: Gemm, context: LoweringContext) -> dict[str, int]:
-    """How many simdgroups read each element of A and of B."""
-    share = _share(op, context)
-    return {"A": share.columns, "B": share.rows}
+    steps, matrices = (constant(op.k) or 0) // MATRIX, dict.fromkeys("CAB", (ROW, COLUMN))
+    return layouts_of_operands(
+        op,
+        _share(op, context),
+        steps,
+        matrices,
+        context.threads,
+        held=lambda buffer: buffer.ty.storage_scope == SIMDGROUP_SCOPE,
+    )
 
 
 # Code --------------------------------------------------------------------------------------------
@@ -174,7 +167,7 @@ class _MatrixRegisters:
     fragments=simdgroup_layouts,
     registers=SIMDGROUP_SCOPE,
     shared=of_shared_operands(PADDED),
-    direct=_readers,
+    direct=readers(_share),
 )
 def gemm_simdgroup(op: Gemm, context: LoweringContext) -> tirx.Stmt:
     """Multiply 8x8 matrices; each that is loaded is used for a whole row or column of the share.

@@ -22,7 +22,7 @@ from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout, compact_registers
 from tvmtile.tileop.elementwise import element
 from tvmtile.tileop.gemm import Gemm
-from tvmtile.tileop.gemm.requirements import check_extents
+from tvmtile.tileop.gemm.partition import check_extents
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 MOST_ROWS = 8

@@ -38,11 +38,12 @@ from tvmtile.tileop.gemm.mma_operands import indices_at
 from tvmtile.tileop.gemm.partition import (
     Axis,
     Partition,
-    along_k,
-    layout_of_matrices,
+    check_extents,
+    check_fragments,
+    check_precision,
+    layouts_of_operands,
     partition,
 )
-from tvmtile.tileop.gemm.requirements import check_extents, check_fragments, check_precision
 from tvmtile.tileop.registry import Decline, Lacking, LoweringContext, SharedTile, lowering
 
 _ATOM_ROWS = 8
@@ -209,20 +210,8 @@ def _layouts(op: Gemm, context: LoweringContext) -> dict[ir.Var, FragmentLayout]
     plan = _plan(op, context)
     share, row = plan.share, plan.row
     across = (Digit(share.columns, THREAD, WARPGROUP), Digit(plan.columns // row.n, REGISTER, 1))
-    found = {}
-    for operand, columns, matrix, transposed in (
-        (op.C, across, row.c, False),
-        (op.A, along_k((constant(op.k) or 0) // row.k), row.a, op.transpose_A),
-    ):
-        if is_fragment(buffer_of(operand)):
-            found[buffer_of(operand)] = layout_of_matrices(
-                (share.along_m(), columns),
-                matrix,
-                context.threads,
-                transposed=transposed,
-                rank=len(ranges_of(operand)),
-            )
-    return found
+    steps, matrices = (constant(op.k) or 0) // row.k, {"C": row.c, "A": row.a}
+    return layouts_of_operands(op, share, steps, matrices, context.threads, columns=across)
 
 
 def _tiles(op: Gemm, context: LoweringContext) -> dict[ir.Var, SharedTile]:
