@@ -8,7 +8,7 @@ from tvm.target import Target
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.codegen.llvm_atomics import ORDERS, atomic_function, supported_dtypes
+from tvmtile.codegen.atomics import ORDERS, llvm_function, supported_dtypes
 
 
 def test_elements_outside_are_skipped_and_read_as_zero():
@@ -220,7 +220,7 @@ def test_loads_stores_and_updates_of_every_order(dtype):
 def test_function_names_differ():
     kinds = ("add", "max", "min", "or", "store", "load")
     names = [
-        atomic_function(kind, dtype, order)[0]
+        llvm_function(kind, dtype, order)[0]
         for kind in kinds
         for dtype in supported_dtypes(kind)
         for order in ORDERS

@@ -14,7 +14,7 @@ from tvm.backend.cuda.codegen.registry import CODEGEN_REGISTRY
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import OPAQUE, PURE, register_op, register_op_attr
-from tvmtile.codegen import cuda_atomics, cuda_floats
+from tvmtile.codegen import atomics, cuda_floats
 from tvmtile.codegen.narrow_floats import NARROW_FLOATS
 from tvmtile.ir.types import Index
 
@@ -94,7 +94,7 @@ __device__ __forceinline__ void tvmtile_fast_math() {}
 
 
 def function_call(dtype: str, name: str, *args: ir.Expr) -> ir.Call:
-    """The call of one of our functions, also of those of `cuda_atomics` and `cuda_floats`."""
+    """The call of one of our functions, also of those of `atomics` and `cuda_floats`."""
     return ir.Call(_INTRINSIC, [ir.StringImm(name), *args], ret_ty=dtype)
 
 
@@ -139,9 +139,9 @@ def _generated(args: Sequence[Any]) -> tuple[ir.Call, list[str]]:
 
 
 def _definition(name: str) -> str:
-    if name in _FUNCTIONS:
-        return _FUNCTIONS[name]
-    return cuda_floats.definition(name) or cuda_atomics.definition(name)
+    text = _FUNCTIONS.get(name) or cuda_floats.definition(name) or atomics.cuda_definition(name)
+    assert text is not None, name
+    return text
 
 
 def _register(name: str, effect: int) -> None:

@@ -12,7 +12,7 @@ from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile.codegen import (
-    metal_atomics,
+    atomics,
     metal_barriers,
     metal_floats,
     metal_math,
@@ -110,18 +110,16 @@ def with_functions(source: str) -> str:
 
 
 def _definition(name: str) -> str | None:
-    return FUNCTIONS.get(name) or next(
-        filter(None, (home.definition(name) for home in _HOMES)), None
-    )
+    return FUNCTIONS.get(name) or next(filter(None, (made(name) for made in _MAKERS)), None)
 
 
-_HOMES = (
-    metal_atomics,
-    metal_barriers,
-    metal_floats,
-    metal_shuffles,
-    rounded_floats,
-    rounding,
+_MAKERS = (
+    atomics.metal_definition,
+    metal_barriers.definition,
+    metal_floats.definition,
+    metal_shuffles.definition,
+    rounded_floats.definition,
+    rounding.definition,
 )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import buffer_of, is_buffer_var
-from tvmtile.codegen.llvm_atomics import ORDERS, supported_dtypes
+from tvmtile.codegen.atomics import ORDERS, supported_dtypes
 from tvmtile.compat.ignored import warn_ignored
 from tvmtile.errors import (
     InvalidOperand,

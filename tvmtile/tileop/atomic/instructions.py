@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import Any
 
 from tvm import ir, tirx
 
 from tvmtile._tvm import buffer_of, ranges_of
-from tvmtile.codegen import cuda_atomics, metal_atomics
+from tvmtile.codegen import atomics
 from tvmtile.codegen.cuda import function_call
-from tvmtile.codegen.llvm_atomics import atomic_function, carrier_dtype
 from tvmtile.ir.operands import dtype_of
 from tvmtile.ir.rewriting import nest, seq
 from tvmtile.ir.types import Index
@@ -64,7 +61,7 @@ def atomic_vector(op: Atomic, _: LoweringContext) -> ir.Expr:
     """Vector additions of two or four contiguous elements, whose former values nobody uses."""
     lanes, dtype = lanes_of(op.dst), dtype_of(op.dst)
     is_global = _scope_of(op.dst) == "global"
-    name = cuda_atomics.vector_name_of(
+    name = atomics.vector_name_of(
         dtype, lanes, is_global=is_global, order=op.order, aligned=op.aligned
     )
     values = [_lane(op.value, lane) for lane in range(lanes)]
@@ -74,20 +71,21 @@ def atomic_vector(op: Atomic, _: LoweringContext) -> ir.Expr:
 def _has_instruction(op: Atomic | AtomicLoad, context: LoweringContext) -> None:
     place = op.src if isinstance(op, AtomicLoad) else op.dst
     dtype, scope = str(buffer_of(place).ty.dtype), _scope_of(place)
-    target = _TARGETS[context.kind]
-    if not target.has_dtype(dtype):
-        raise Decline(f"{target.name} has no atomic operations on {dtype}")
-    if target.scopes is not None and scope not in target.scopes:
-        raise Decline(f"{target.name} updates {target.memory} memory atomically, not {scope}")
+    if context.kind == "metal" and not atomics.is_on_metal(dtype):
+        raise Decline(f"Metal has no atomic operations on {dtype}")
+    if context.kind in _UPDATES and scope not in atomics.SPACES:
+        raise Decline(f"{_UPDATES[context.kind]} memory atomically, not {scope}")
+
+
+_UPDATES = {
+    "metal": "Metal updates device and threadgroup",
+    "cuda": "an NVIDIA GPU updates global and shared",
+}
 
 
 @lowering(Atomic, target=("llvm", "metal", "cuda"), variant="instruction", fits=_has_instruction)
 def atomic_instruction(op: Atomic, context: LoweringContext) -> Any:
-    """An atomic instruction, or a loop around one, for each element.
-
-    See `tvmtile.codegen.llvm_atomics`, `tvmtile.codegen.metal_atomics` and
-    `tvmtile.codegen.cuda_atomics`.
-    """
+    """An atomic instruction, or a loop around one, for each element: see `tvmtile.codegen.atomics`."""
     lanes = lanes_of(op.dst)
     if lanes == 1:
         return _call(op.kind, op.order, op.dst, op.value, context)
@@ -118,79 +116,22 @@ def atomic_load_instruction(op: AtomicLoad, context: LoweringContext) -> ir.Expr
 
 
 def _call(
-    kind: str, order: str, place: ir.TensorLoad, value: ir.Expr | None, context: LoweringContext
+    kind: str, order: str, place: ir.TensorLoad, value: Any, context: LoweringContext
 ) -> ir.Expr:
-    return _TARGETS[context.kind].call(kind, order, place, value, context)
-
-
-def _llvm_call(
-    kind: str, order: str, place: ir.TensorLoad, value: ir.Expr, context: LoweringContext
-) -> ir.Expr:
-    dtype = dtype_of(place)
-    function, text = atomic_function(kind, dtype, order)
+    """The call of the function that updates or loads an element."""
+    dtype, operands = dtype_of(place), [] if value is None else [value]
+    if context.kind == "cuda":
+        name = atomics.name_of(kind, dtype, order)
+        return function_call(dtype, name, tirx.address_of(place), *operands)
+    if context.kind == "metal":
+        name = atomics.name_of(kind, dtype, order, atomics.SPACES[_scope_of(place)])
+        return tirx.call_extern(dtype, name, tirx.address_of(place), *operands)
+    name, text = atomics.llvm_function(kind, dtype, order)
     context.imports.append(text)
-    carrier = carrier_dtype(dtype)
-    operands = [tirx.address_of(place)]
-    if value is not None:
-        operands.append(converted(value, carrier))
-    return converted(tirx.call_extern(carrier, function, *operands), dtype)
-
-
-def _cuda_call(
-    kind: str, order: str, place: ir.TensorLoad, value: Any, _: LoweringContext
-) -> ir.Expr:
-    dtype = dtype_of(place)
-    operands = [] if value is None else [value]
-    name = cuda_atomics.name_of(kind, dtype, order)
-    return function_call(dtype, name, tirx.address_of(place), *operands)
+    carrier = atomics.carrier_dtype(dtype)
+    carried = [converted(operand, carrier) for operand in operands]
+    return converted(tirx.call_extern(carrier, name, tirx.address_of(place), *carried), dtype)
 
 
 def _scope_of(place: ir.TensorLoad) -> str:
     return str(buffer_of(place).ty.storage_scope)
-
-
-def _metal_call(
-    kind: str, order: str, place: ir.TensorLoad, value: ir.Expr | None, _: LoweringContext
-) -> ir.Expr:
-    dtype, scope = dtype_of(place), _scope_of(place)
-    function = metal_atomics.name_of(kind, dtype, metal_atomics.SPACES[scope], order)
-    operands = [] if value is None else [value]
-    return tirx.call_extern(dtype, function, tirx.address_of(place), *operands)
-
-
-@dataclass(frozen=True)
-class _Target:
-    """What a kind of target updates atomically, and how.
-
-    Attributes
-    ----------
-    name, memory : str
-        It, and the memory that it does so in, as messages show them.
-    call : callable
-        `(kind, order, place, value, context) -> Expr`, one update or load.
-    scopes : collection of str or None
-        Those of the memory; None: all.
-    has_dtype : callable
-        `(dtype) -> bool`.
-    """
-
-    name: str
-    call: Callable[[str, str, ir.TensorLoad, Any, LoweringContext], ir.Expr]
-    memory: str = ""
-    scopes: Collection[str] | None = None
-    has_dtype: Callable[[str], bool] = lambda _: True
-
-
-_TARGETS = {
-    "llvm": _Target("a CPU", _llvm_call),
-    "metal": _Target(
-        "Metal",
-        _metal_call,
-        "device and threadgroup",
-        metal_atomics.SPACES,
-        metal_atomics.has_atomic,
-    ),
-    "cuda": _Target(
-        "an NVIDIA GPU", _cuda_call, "global and shared", ("global", "shared", "shared.dyn")
-    ),
-}
