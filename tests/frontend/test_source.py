@@ -13,7 +13,7 @@ import tvmtile
 import tvmtile.language as T
 from tests.children import WITHOUT_TORCH
 from tvmtile.errors import SyntaxNotSupported
-from tvmtile.frontend.source import keep_source
+from tvmtile.frontend.syntax import keep_source
 
 PROGRAM = """\
 import tvmtile

@@ -18,7 +18,7 @@ class Elements:
     """A buffer whose elements and regions are about to be read, `buffer[...]`.
 
     A constant negative index counts from the end, as in Python. Where elements lie outside is checked
-    once it is known that the program gets there (`tvmtile.frontend.reached`).
+    once it is known that the program gets there (`tvmtile.frontend.program`).
     """
 
     __slots__ = ("_buffer",)

@@ -11,13 +11,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.tirx.analysis import undefined_vars
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import IRBuilder, buffer_of, is_buffer_var, mapped, walk
+from tvmtile._tvm import IRBuilder, is_buffer_var
 from tvmtile.errors import (
     ArgumentError,
-    InvalidOperand,
     InvalidValue,
     NestingError,
     SourceLocation,
@@ -27,25 +25,15 @@ from tvmtile.errors import (
     UnsupportedDtype,
     hide_internal_frames,
 )
-from tvmtile.frontend.bindings import with_launch
 from tvmtile.frontend.dtypes import DType
-from tvmtile.frontend.large import with_named_parts
 from tvmtile.frontend.module import DISPATCH_TOKEN, as_member, is_module_body
 from tvmtile.frontend.parameters import Parameters
-from tvmtile.frontend.reached import reached
+from tvmtile.frontend.program import completed
+from tvmtile.frontend.proxy import Ref, Reference, is_scalar_variable
 from tvmtile.frontend.rewrite import traced
-from tvmtile.frontend.source import parameter_location, parse_definition
+from tvmtile.frontend.syntax import parameter_location, parse_definition
 from tvmtile.frontend.tracer import Tracer, current_tracer
 from tvmtile.frontend.translate import translate_errors
-from tvmtile.frontend.variables import Ref, Reference, is_scalar_variable
-from tvmtile.ir.rewriting import mentions, replace_loop
-from tvmtile.ir.spans import location_of
-
-OUT_IDX_ATTR = "tvmtile.out_idx"
-
-# What Relax and dlight look at: a tile program is opaque to fusion (OpPatternKind::kOpaque of TVM's
-# relax/op_attr_types.h), and its schedule is its own.
-_FOR_SCHEDULERS = {"op_pattern": 8, "tirx.is_scheduled": True}
 
 
 @hide_internal_frames
@@ -150,96 +138,6 @@ def _declared(func: Callable[..., object], parameters: Parameters, name: str, no
     except (SyntaxNotSupported, UnsupportedDtype) as error:
         error.location = parameter_location(func.__code__, name)
         raise
-
-
-def completed(func: tirx.PrimFunc, tracer: Tracer) -> tirx.PrimFunc:
-    """The program with what only the tracer knows: where its kernels stand, and what it returns."""
-    located = with_named_parts(reached(_with_locations(func, tracer)), tracer.sizes)
-    _check_variables(located)
-    for name, value in {**_FOR_SCHEDULERS, **tracer.attributes}.items():
-        located = located.with_attr(name, value)
-    return _with_outputs(located, tracer)
-
-
-def _check_variables(func: tirx.PrimFunc) -> None:
-    """Refuse a dynamic extent that no parameter gives."""
-    given = [
-        expression
-        for param in func.params
-        if is_buffer_var(param)
-        for expression in (*param.ty.shape, *param.ty.strides, param.ty.elem_offset)
-    ]
-    for variable in undefined_vars(func.body, list(func.params)):
-        is_given = any(mentions(expression, variable) for expression in given)
-        if not is_given and not is_buffer_var(variable):
-            raise InvalidOperand(
-                f"no parameter of the kernel gives {variable.name}",
-                help="a T.dynamic extent is the extent of a tensor parameter; pass other values as "
-                "parameters, e.g. `n: T.int32`",
-                location=_first_use(func, variable),
-            )
-
-
-def _first_use(func: tirx.PrimFunc, variable: ir.Var) -> SourceLocation | None:
-    nodes: list[Any] = []
-    kinds = (ir.TensorLoad, ir.Call, tirx.BufferStore, tirx.For)
-    walk(func.body, (kinds, nodes.append))  # what is inside comes first
-    uses = (node for node in nodes if mentions(node, variable))
-    return next(filter(None, map(location_of, uses)), None)
-
-
-def _with_locations(func: tirx.PrimFunc, tracer: Tracer) -> tirx.PrimFunc:
-    """Give kernels their launch, and what TVM's builder leaves without one its line."""
-    from tvmtile.ir.annotations import KERNEL_ANNOTATION
-    from tvmtile.ir.options import with_options
-
-    spans, options = iter(tracer.kernel_spans), iter(tracer.kernel_options)
-    assertions = iter(tracer.assertion_spans)
-
-    def locate(loop: tirx.For) -> tirx.Stmt:
-        if KERNEL_ANNOTATION not in loop.annotations:
-            return loop
-        located = with_options(replace_loop(loop, span=next(spans)), next(options))
-        bound = tracer.launches.get(loop.loop_var)
-        return located if bound is None else with_launch(located, bound)
-
-    def locate_allocation(node: tirx.AllocBuffer) -> tirx.AllocBuffer:
-        span = tracer.name_spans.get(buffer_of(node))
-        return node if span is None else tirx.AllocBuffer(buffer_of(node), node.annotations, span)
-
-    def locate_bind(node: tirx.Bind) -> tirx.Bind:
-        span = tracer.name_spans.get(node.var)
-        return node if span is None else tirx.Bind(node.var, node.value, span)
-
-    def locate_assertion(node: tirx.AssertStmt) -> tirx.AssertStmt:
-        span = next(assertions, None)
-        return tirx.AssertStmt(node.condition, node.error_kind, node.message_parts, span)
-
-    located = mapped(
-        func.body,
-        (tirx.For, locate),
-        (tirx.AllocBuffer, locate_allocation),
-        (tirx.Bind, locate_bind),
-        (tirx.AssertStmt, locate_assertion),
-    )
-    return func.with_body(located)
-
-
-def _with_outputs(func: tirx.PrimFunc, tracer: Tracer) -> tirx.PrimFunc:
-    """Record which parameters are tensors that the kernel returns."""
-    if not tracer.outputs:
-        return func
-    if len(tracer.returned) != len(tracer.outputs):
-        names = ", ".join(str(output.name) for output in tracer.outputs)
-        raise SyntaxNotSupported(
-            f"not every tensor made by T.empty is returned: {names}",
-            help="return them all, in the order in which the caller wants them",
-        )
-    params = list(func.params)
-    positions = [
-        next(i for i, p in enumerate(params) if p.same_as(output)) for output in tracer.returned
-    ]
-    return func.with_attr(OUT_IDX_ATTR, positions)
 
 
 def resolve_annotations(

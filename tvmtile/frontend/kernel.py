@@ -13,7 +13,7 @@ from tvm.tirx.script import builder as T
 from tvmtile._tvm import IRBuilder
 from tvmtile.compat.ignored import warn_ignored
 from tvmtile.errors import InvalidOperand, InvalidValue, NestingError
-from tvmtile.frontend.indices import Indices
+from tvmtile.frontend.proxy import Indices
 from tvmtile.frontend.tracer import current_tracer
 from tvmtile.frontend.values import as_count
 from tvmtile.ir.annotations import CLUSTER_ANNOTATION, KERNEL_ANNOTATION

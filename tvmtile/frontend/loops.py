@@ -13,8 +13,8 @@ from tvmtile._tvm import IRBuilder
 from tvmtile.compat.ignored import warn_ignored
 from tvmtile.errors import InvalidOperand, NestingError
 from tvmtile.frontend.constructs import LoopNest
-from tvmtile.frontend.indices import Indices
 from tvmtile.frontend.kernel import current_kernel, kernel_of
+from tvmtile.frontend.proxy import Indices
 from tvmtile.frontend.tracer import current_tracer
 from tvmtile.frontend.values import as_count
 from tvmtile.ir.annotations import (

@@ -9,8 +9,8 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import buffer_of, is_buffer_var
 from tvmtile.errors import InvalidOperand, SyntaxNotSupported, warn
-from tvmtile.frontend.untraced import refuse_lost_assignment
-from tvmtile.frontend.unusable import Unusable, raise_unusable
+from tvmtile.frontend.mistakes import refuse_lost_assignment
+from tvmtile.frontend.proxy import Reference, Unusable, is_scalar_variable, raise_unusable
 from tvmtile.frontend.values import (
     as_condition,
     binary,
@@ -18,7 +18,6 @@ from tvmtile.frontend.values import (
     is_number,
     store_element,
 )
-from tvmtile.frontend.variables import Reference, is_scalar_variable
 from tvmtile.ir.operands import describe
 
 

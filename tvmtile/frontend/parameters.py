@@ -12,9 +12,9 @@ from tvm.tirx.script import builder as T
 from tvmtile.errors import SyntaxNotSupported, UnsupportedDtype
 from tvmtile.frontend.dtypes import DType
 from tvmtile.frontend.pointers import ptr
-from tvmtile.frontend.source import parameter_location
+from tvmtile.frontend.proxy import Unusable
+from tvmtile.frontend.syntax import parameter_location
 from tvmtile.frontend.tensor import TensorSpec
-from tvmtile.frontend.unusable import Unusable
 
 _FLOATS = ("float16", "float32", "float64")
 """The dtypes of floats that TVM's `MakePackedAPI` reads from a call."""

@@ -32,24 +32,27 @@ from collections.abc import Callable, Set
 from functools import lru_cache
 
 from tvmtile.errors import SourceLocation, SyntaxNotSupported
-from tvmtile.frontend.liveness import exposed, loop_targets, stored_names, written
-from tvmtile.frontend.source import parse_definition
 from tvmtile.frontend.syntax import (
     OPERATORS,
     TRACER_NAME,
     call_of_tracer,
     decorator_name,
+    exposed,
     load,
     locals_,
     locate,
+    loop_targets,
     names_in,
+    parse_definition,
     plain_arguments,
     rebound,
     store,
+    stored_names,
     target_names,
     thunk,
     traced_range,
     where_dynamic,
+    written,
 )
 
 __all__ = ["TRACER_NAME", "traced"]

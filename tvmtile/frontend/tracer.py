@@ -33,9 +33,16 @@ from tvmtile.frontend.dtypes import DType
 from tvmtile.frontend.expressions import expressions_of_kernels
 from tvmtile.frontend.large import Sizes
 from tvmtile.frontend.operations import Expressions
+from tvmtile.frontend.proxy import (
+    Reference,
+    Unusable,
+    counted,
+    escaped,
+    is_scalar_variable,
+    raise_unusable,
+)
 from tvmtile.frontend.syntax import OPERATORS
 from tvmtile.frontend.tensor import OutputTensor, TensorSpec
-from tvmtile.frontend.unusable import Unusable, counted, escaped, raise_unusable
 from tvmtile.frontend.values import (
     KINDS,
     as_condition,
@@ -47,7 +54,6 @@ from tvmtile.frontend.values import (
     reads_memory,
     store_element,
 )
-from tvmtile.frontend.variables import Reference, is_scalar_variable
 from tvmtile.ir.name_costs import NameCosts
 from tvmtile.ir.operands import describe
 from tvmtile.ir.spans import current_span

@@ -32,14 +32,16 @@ from tvmtile.errors import (
     is_tvm,
     reason_of,
 )
-from tvmtile.frontend.syntax import OPERATORS
-from tvmtile.frontend.unknown_names import (
+from tvmtile.frontend.mistakes import (
+    condition_in_function,
     length_of_tensor,
+    loop_in_python,
     not_in_language,
+    store_in_function,
     undefined,
     unknown_attribute,
 )
-from tvmtile.frontend.untraced import condition_in_function, loop_in_python, store_in_function
+from tvmtile.frontend.syntax import OPERATORS
 from tvmtile.ir.operands import describe
 
 _SYMBOLS: dict[type[ast.AST], str] = {

@@ -13,8 +13,7 @@ from tvm.tirx.script import builder as T
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.dtypes import DType, DTypeLike, cast, conversion, with_kept_bits
-from tvmtile.frontend.unusable import Unusable, raise_unusable
-from tvmtile.frontend.variables import Reference
+from tvmtile.frontend.proxy import Reference, Unusable, raise_unusable
 from tvmtile.ir.operands import describe
 from tvmtile.ir.rewriting import contains
 from tvmtile.ir.spans import current_span

@@ -23,7 +23,7 @@ from tvmtile.errors import (
     hide_internal_frames,
     warn,
 )
-from tvmtile.frontend.surroundings import Surroundings
+from tvmtile.frontend.eager import Surroundings
 from tvmtile.frontend.tensor import TensorSpec
 from tvmtile.jit.compiler import compile as compile_program
 from tvmtile.jit.compiler import par_compile, refuse_unknown

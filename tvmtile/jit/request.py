@@ -12,7 +12,7 @@ from tvm.target import Target
 
 from tvmtile.compat.transform import with_effect
 from tvmtile.errors import InvalidOperand, InvalidValue
-from tvmtile.frontend.entry import OUT_IDX_ATTR
+from tvmtile.frontend.program import OUT_IDX_ATTR
 from tvmtile.jit.artifact import Artifact
 from tvmtile.jit.artifacts import artifact_of
 from tvmtile.jit.backends import adapter_for, backend_for

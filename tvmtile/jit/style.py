@@ -12,7 +12,7 @@ from tvmtile.errors import (
     SyntaxNotSupported,
 )
 from tvmtile.frontend.entry import Macro
-from tvmtile.frontend.source import parse_definition
+from tvmtile.frontend.syntax import parse_definition
 
 EAGER = "eager"
 

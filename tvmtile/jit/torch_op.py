@@ -19,7 +19,7 @@ from typing_extensions import Unpack
 from tvmtile.analysis.effects import written_parameters
 from tvmtile.errors import ArgumentError, InvalidOperand, InvalidValue
 from tvmtile.frontend.dtypes import DType
-from tvmtile.frontend.source import parse_definition
+from tvmtile.frontend.syntax import parse_definition
 from tvmtile.jit.decorator import JitFunction, jit
 from tvmtile.jit.kernel import Kernel
 from tvmtile.jit.request import result_positions

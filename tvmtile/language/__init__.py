@@ -26,8 +26,8 @@ from tvmtile.frontend.limits import *
 from tvmtile.frontend.loops import *
 from tvmtile.frontend.math import *
 from tvmtile.frontend.pointers import *
+from tvmtile.frontend.proxy import Ref, let
 from tvmtile.frontend.tensor import *
-from tvmtile.frontend.variables import Ref, let
 from tvmtile.language.annotations import *
 from tvmtile.language.bits import *
 from tvmtile.language.debug import *

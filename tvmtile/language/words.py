@@ -14,8 +14,8 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import buffer_of
 from tvmtile.errors import InvalidOperand, ShapeMismatch
+from tvmtile.frontend.emit import check_operand
 from tvmtile.frontend.math import as_expr
-from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.operands import constant, describe, dtype_of, extents_of, origin_of
 from tvmtile.ir.spans import current_span
 from tvmtile.ir.types import TileOperand, Value

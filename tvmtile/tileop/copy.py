@@ -14,8 +14,7 @@ from tvmtile._tvm import buffer_of, indices_of, ranges_of
 from tvmtile.analysis.nests import nests_in
 from tvmtile.compat.ignored import warn_ignored
 from tvmtile.errors import warn
-from tvmtile.frontend.emit import checked_call, emit
-from tvmtile.frontend.operands import check_operand
+from tvmtile.frontend.emit import check_operand, checked_call, emit
 from tvmtile.ir.operands import (
     SAME_EXTENTS,
     as_region,

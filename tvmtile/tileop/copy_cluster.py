@@ -12,9 +12,8 @@ from tvm import ir, tirx
 from tvmtile._tvm import buffer_of, ranges_of
 from tvmtile.compat.ignored import warn_ignored
 from tvmtile.errors import InvalidOperand
-from tvmtile.frontend.emit import emit
+from tvmtile.frontend.emit import check_operand, emit
 from tvmtile.frontend.math import as_expr
-from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.operands import (
     bits_of,
     constant,

@@ -9,8 +9,7 @@ from tvm import tirx
 
 from tvmtile._tvm import buffer_of, indices_of
 from tvmtile.errors import UnsupportedDtype
-from tvmtile.frontend.emit import emit
-from tvmtile.frontend.operands import check_operand
+from tvmtile.frontend.emit import check_operand, emit
 from tvmtile.ir.operands import describe, dtype_of, offset_in_memory, origin_of
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.types import TileOperand

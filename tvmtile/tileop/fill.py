@@ -13,8 +13,7 @@ from tvmtile._tvm import buffer_of
 from tvmtile.codegen.metal import ELEMENTS_PER_LANE
 from tvmtile.compat.ignored import warn_ignored
 from tvmtile.errors import InvalidOperand
-from tvmtile.frontend.emit import emit
-from tvmtile.frontend.operands import check_operand
+from tvmtile.frontend.emit import check_operand, emit
 from tvmtile.ir.operands import check_bounds, describe, dtype_of, is_whole
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import for_loop

@@ -21,9 +21,8 @@ from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidValue, ShapeMismatch, UnsupportedDtype
 from tvmtile.frontend.block_scales import BlockScaledLayout
 from tvmtile.frontend.dtypes import DTypeLike
-from tvmtile.frontend.emit import emit
+from tvmtile.frontend.emit import check_operand, emit
 from tvmtile.frontend.math import as_expr
-from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.operands import (
     as_region,
     constant,

@@ -8,8 +8,7 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import buffer_of, ranges_of
 from tvmtile.errors import InvalidOperand
-from tvmtile.frontend.emit import emit, require_program
-from tvmtile.frontend.operands import check_operand
+from tvmtile.frontend.emit import check_operand, emit, require_program
 from tvmtile.ir.combiners import COMBINERS
 from tvmtile.ir.operands import check_bounds, describe, dtype_of, extents_of
 from tvmtile.ir.operators import TileOp, tile_operator

@@ -21,8 +21,7 @@ from tvmtile.errors import (
     UnsupportedDtype,
 )
 from tvmtile.frontend.dtypes import DTypeLike, Shape
-from tvmtile.frontend.emit import emit
-from tvmtile.frontend.operands import check_operand
+from tvmtile.frontend.emit import check_operand, emit
 from tvmtile.frontend.tile import Tile
 from tvmtile.ir.combiners import COMBINERS, Combiner, is_integer
 from tvmtile.ir.operands import describe, dtype_of, matched_regions, static_shape

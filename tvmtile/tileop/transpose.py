@@ -10,8 +10,7 @@ from tvm import ir, tirx
 from tvmtile._tvm import buffer_of, ranges_of
 from tvmtile.compat.ignored import warn_ignored
 from tvmtile.errors import InvalidOperand, ShapeMismatch
-from tvmtile.frontend.emit import emit
-from tvmtile.frontend.operands import check_operand
+from tvmtile.frontend.emit import check_operand, emit
 from tvmtile.ir.operands import check_bounds, constant, describe, dtype_of, extents_of, same_extents
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.types import Index, TileOperand

@@ -17,8 +17,7 @@ from tvmtile.errors import (
     InvalidValue,
     UnsupportedDtype,
 )
-from tvmtile.frontend.emit import checked_call, emit
-from tvmtile.frontend.operands import check_operand
+from tvmtile.frontend.emit import check_operand, checked_call, emit
 from tvmtile.ir.operands import (
     SAME_EXTENTS,
     as_region,

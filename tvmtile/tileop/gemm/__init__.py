@@ -10,8 +10,7 @@ from tvm import ir, tirx
 
 from tvmtile.compat.ignored import warn_ignored
 from tvmtile.errors import InvalidValue, ShapeMismatch, UnsupportedDtype, warn
-from tvmtile.frontend.emit import checked_call, emit
-from tvmtile.frontend.operands import check_operand
+from tvmtile.frontend.emit import check_operand, checked_call, emit
 from tvmtile.ir.operands import describe, dtype_of, extents_of, literal, same_extents
 from tvmtile.ir.operators import tile_operator
 from tvmtile.ir.types import Precision, TileOperand, Value

@@ -5,8 +5,7 @@ from __future__ import annotations
 from tvm import tirx
 
 from tvmtile.errors import InvalidOperand
-from tvmtile.frontend.emit import emit
-from tvmtile.frontend.operands import check_operand
+from tvmtile.frontend.emit import check_operand, emit
 from tvmtile.ir.asynchronous import WGMMA, signal, wait
 from tvmtile.ir.operators import ValueOp, tile_operator
 from tvmtile.ir.types import Index, TileOperand, Value

@@ -13,8 +13,7 @@ from tvm import ir, tirx
 
 from tvmtile.compat.ignored import warn_ignored
 from tvmtile.errors import ShapeMismatch, UnsupportedDtype
-from tvmtile.frontend.emit import emit
-from tvmtile.frontend.operands import check_operand
+from tvmtile.frontend.emit import check_operand, emit
 from tvmtile.ir.operands import bits_of, describe, dtype_of, same_extents
 from tvmtile.ir.operators import tile_operator
 from tvmtile.ir.types import TileOperand, Value

@@ -16,8 +16,7 @@ from tvmtile.errors import (
     ShapeMismatch,
     UnsupportedDtype,
 )
-from tvmtile.frontend.emit import checked_call, emit
-from tvmtile.frontend.operands import check_operand
+from tvmtile.frontend.emit import check_operand, checked_call, emit
 from tvmtile.ir.combiners import COMBINERS, Combiner, is_integer, propagating_nan
 from tvmtile.ir.operands import (
     check_bounds,

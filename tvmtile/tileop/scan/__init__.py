@@ -11,8 +11,7 @@ from tvm import ir
 
 from tvmtile.compat.ignored import warn_ignored
 from tvmtile.errors import ShapeMismatch
-from tvmtile.frontend.emit import emit
-from tvmtile.frontend.operands import check_operand
+from tvmtile.frontend.emit import check_operand, emit
 from tvmtile.ir.operands import (
     check_bounds,
     checked_axis,
