@@ -15,7 +15,17 @@ from typing import Any, TypeAlias
 
 from tvmtile.errors import ArgumentError, InvalidValue
 
-__all__ = ["SIGNATURE", "SIGNATURE_LENGTH", "ExportedKernel", "Strides", "allocator", "load"]
+__all__ = [
+    "OPERATIONS",
+    "SIGNATURE",
+    "SIGNATURE_LENGTH",
+    "ExportedKernel",
+    "Program",
+    "Strides",
+    "allocator",
+    "compute",
+    "load",
+]
 
 SIGNATURE, SIGNATURE_LENGTH = "tvmtile_signature", "tvmtile_signature_length"
 """Functions of a library that write its signature's bytes into a tensor, and how many there are."""
@@ -23,15 +33,52 @@ SIGNATURE, SIGNATURE_LENGTH = "tvmtile_signature", "tvmtile_signature_length"
 Strides: TypeAlias = tuple[int, ...] | None
 _Allocate: TypeAlias = Callable[[tuple[int, ...], str, Strides], Any]
 
-_OPERATIONS: dict[str, Callable[[int, int], int]] = {
+Program: TypeAlias = int | list[Any]
+"""What computes an extent: a number, `[argument, axis]` of one, or `[operation, *operands]`."""
+
+OPERATIONS: Mapping[str, Callable[..., Any]] = {
     "Add": operator.add,
     "Sub": operator.sub,
     "Mul": operator.mul,
     "FloorDiv": operator.floordiv,
     "FloorMod": operator.mod,
+    "Div": lambda a, b: a // b if a * b >= 0 else -(-a // b),
+    "Mod": lambda a, b: a % b if a * b >= 0 else -(-a % b),
     "Max": max,
     "Min": min,
+    "EQ": operator.eq,
+    "NE": operator.ne,
+    "LT": operator.lt,
+    "LE": operator.le,
+    "GT": operator.gt,
+    "GE": operator.ge,
+    "And": lambda a, b: a and b,
+    "Or": lambda a, b: a or b,
+    "Not": operator.not_,
+    "Select": lambda condition, a, b: a if condition else b,
+    "prim.if_then_else": lambda condition, a, b: a if condition else b,
+    "LShift": operator.lshift,
+    "RShift": operator.rshift,
+    "BitwiseAnd": operator.and_,
+    "BitwiseOr": operator.or_,
+    "BitwiseXor": operator.xor,
 }
+"""What a program may be made of."""
+
+
+def compute(
+    program: Program,
+    args: Sequence[Any],
+    operations: Mapping[str, Callable[..., Any]] = OPERATIONS,
+) -> Any:
+    """The extent that a program computes from the arguments of a call."""
+    if isinstance(program, int):
+        return program
+    first = program[0]
+    if isinstance(first, str):
+        return operations[first](*(compute(part, args, operations) for part in program[1:]))
+    axis = program[1]
+    return args[first] if axis is None else args[first].shape[axis]
 
 
 def load(path: str | os.PathLike[str]) -> ExportedKernel:
@@ -121,22 +168,12 @@ class ExportedKernel:
         allocate = allocator(args, self.device)
         complete = list(args)
         for result in self._results:
-            shape = tuple(_extent(extent, args) for extent in result["shape"])
+            shape = tuple(compute(extent, args) for extent in result["shape"])
             complete.insert(result["index"], allocate(shape, result["dtype"], None))
         return tuple(complete)
 
     def __repr__(self) -> str:
         return f"<ExportedKernel {self.name}({', '.join(self.params)}) for {self.device}>"
-
-
-def _extent(extent: Any, args: Sequence[Any]) -> int:
-    """An extent's value: a number, `[argument, axis]` of one, or `[operation, a, b]`."""
-    if isinstance(extent, int):
-        return extent
-    if isinstance(extent[0], str):
-        return _OPERATIONS[extent[0]](_extent(extent[1], args), _extent(extent[2], args))
-    position, axis = extent
-    return int(args[position] if axis is None else args[position].shape[axis])
 
 
 def allocator(args: Sequence[Any], device: str) -> _Allocate:

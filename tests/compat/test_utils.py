@@ -9,7 +9,7 @@ import torch
 
 import tvmtile
 from tvmtile.frontend.dtypes import DType
-from tvmtile.jit.parameters import KernelParam
+from tvmtile.jit.signature import KernelParam
 from tvmtile.utils.tensor import TensorSupplyType, get_tensor_supply, map_torch_type
 
 

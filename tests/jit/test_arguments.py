@@ -14,6 +14,7 @@ import tvmtile.language as T
 from tvmtile.errors import ArgumentError
 from tvmtile.jit.arguments import explain
 from tvmtile.jit.kernel import Kernel
+from tvmtile.jit.signature import KernelSignature
 
 M, N, S = T.dynamic("m, n, s")
 
@@ -172,7 +173,7 @@ def test_a_tensor_that_is_elsewhere(given, device, message, remedy):
         with T.Kernel(1):
             T.fill(A, 1)
 
-    error = explain("fill", list(fill.params), (), (given,), device)
+    error = explain(KernelSignature.of(fill, ()), (given,), device)
     assert error.message == f"fill: {message}"
     assert remedy in error.help
 

@@ -9,7 +9,7 @@ import tvm_ffi
 from tvm.target import Target
 
 from tvmtile.jit.lowering import CompiledArtifact, lower
-from tvmtile.jit.parameters import KernelParam
+from tvmtile.jit.signature import KernelParam
 
 __all__ = [
     "CompiledArtifact",

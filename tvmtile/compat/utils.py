@@ -11,7 +11,7 @@ import tvmtile.language as T
 from tvmtile.compat.absent import no_attribute
 from tvmtile.errors import MissingDependency, import_optional
 from tvmtile.jit.following import best_target, chosen_target
-from tvmtile.jit.parameters import KernelParam
+from tvmtile.jit.signature import KernelParam
 from tvmtile.jit.threads import usable_cpus
 from tvmtile.profiler import TensorSupplyType, filled
 from tvmtile.target import TORCH_DEVICES, TargetLike, resolve

@@ -12,7 +12,7 @@ from tvmtile.jit.compiler import compile, par_compile
 from tvmtile.jit.decorator import JitFunction, jit
 from tvmtile.jit.kernel import Kernel
 from tvmtile.jit.lowering import CompiledArtifact, lower
-from tvmtile.jit.parameters import KernelParam
+from tvmtile.jit.signature import KernelParam
 
 __all__ = [
     "Artifact",

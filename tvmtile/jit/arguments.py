@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -14,9 +13,9 @@ from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import ArgumentError, SourceLocation
 from tvmtile.ir.extents import extent_range
 from tvmtile.ir.operands import constant, integer_range
-from tvmtile.ir.packed import has_float4, params_in_bytes
+from tvmtile.ir.packed import has_float4
 from tvmtile.ir.rewriting import substitute, variables_of
-from tvmtile.jit.packed import as_bytes
+from tvmtile.jit.signature import KernelSignature, as_bytes, is_pointer, row_major
 
 
 def ready(args: Sequence[object], params: Sequence[ir.Var]) -> tuple[Any, ...] | None:
@@ -54,16 +53,6 @@ def _with_strides(tensor: Any, strides: list[int]) -> Any:
     memory = bytearray(tensor.itemsize)
     steps = [step * tensor.itemsize for step in strides]
     return type(tensor)(tensor.shape, tensor.dtype, memory, strides=steps)
-
-
-def row_major(shape: Sequence[int]) -> list[int]:
-    """The strides of a tensor of a shape without gaps, in elements."""
-    strides: list[int] = []
-    step = 1
-    for size in reversed(shape):
-        strides.insert(0, step)
-        step *= size
-    return strides
 
 
 def with_addresses(
@@ -114,13 +103,6 @@ def _is_uint64(param: ir.Var) -> bool:
     return ir.is_prim_expr(param) and str(param.ty.dtype) == "uint64"
 
 
-def is_pointer(param: ir.Var) -> bool:
-    """Tell whether a parameter is a bare address."""
-    return not is_buffer_var(param) and (
-        not ir.is_prim_expr(param) or str(param.ty.dtype) == "handle"
-    )
-
-
 def _address(value: Any) -> Any:
     if isinstance(value, int):
         return ctypes.c_void_p(value)
@@ -131,56 +113,33 @@ def _address(value: Any) -> Any:
     return value
 
 
-def in_order(
-    kernel: str,
-    params: Sequence[ir.Var],
-    results: Sequence[int],
-    args: Sequence[object],
-    named: Mapping[str, object],
-) -> tuple[Any, ...] | ArgumentError:
-    """The arguments of a call, those that are given by keyword in their places, or what is wrong.
-
-    `results` are the numbers of parameters that a call need not give.
-    """
-    gives_results = len(args) + len(named) == len(params)
-    names = [p.name for i, p in enumerate(params) if gives_results or i not in results]
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    signature = inspect.Signature([inspect.Parameter(name, kind) for name in names])
-    try:
-        return signature.bind(*args, **named).args
-    except TypeError as error:
-        parameters = f"its parameters are {', '.join(names)}"
-        return ArgumentError(f"{kernel}: {error}", help=parameters)
-
-
 def explain(
-    kernel: str,
-    params: Sequence[ir.Var],
-    results: Sequence[int],
+    signature: KernelSignature,
     args: Sequence[object],
     device: str = "cpu",
     failed: tuple[ir.Expr, SourceLocation | None] | None = None,
 ) -> ArgumentError | None:
     """Say which argument does not fit its parameter, or None if all do.
 
-    `results` are the numbers of parameters that a call need not give; `device` is where its tensors
-    must be; `failed` is what the kernel assumes of them at a line, and does not hold.
+    `device` is where the tensors of a call must be; `failed` is what the kernel assumes of them at a
+    line, and does not hold.
     """
-    inputs = [param for index, param in enumerate(params) if index not in results]
-    if len(args) not in (len(params), len(inputs)):
-        names = ", ".join(param.name for param in inputs)
+    kernel, params, inputs = signature.name, signature.params, signature.inputs
+    given = signature.given(len(args))
+    if given is None:
         count = len(inputs)
+        names = ", ".join(params[index].name for index in inputs)
         return ArgumentError(
             f"{kernel} takes {count} argument{'s' * (count != 1)} ({names}), not {len(args)}",
             help="results are allocated by the call"
-            if results
+            if signature.results
             else "give every parameter; out_idx makes parameters results",
         )
-    chosen = list(params if len(args) == len(params) else inputs)
-    args = as_bytes(args, chosen)
-    stored = dict(zip(params, params_in_bytes(params)[0], strict=True))
-    check = _Check(device, {stored[param] for param in params if has_float4(param)})
-    for param, arg in zip((stored[param] for param in chosen), args, strict=True):
+    args = as_bytes(args, [params[index] for index in given])
+    stored = [signature.stored[index] for index in given]
+    packed = (stored[at] for at, index in enumerate(given) if has_float4(params[index]))
+    check = _Check(device, set(packed))
+    for param, arg in zip(stored, args, strict=True):
         problem = check.tensor(param, arg) if is_buffer_var(param) else _scalar_problem(param, arg)
         if problem is not None:
             what, help_text = problem
@@ -188,7 +147,7 @@ def explain(
     if failed is None:
         return None
     condition, location = failed
-    numbers = dict(zip(chosen, args, strict=True)) | check.bound()
+    numbers = dict(zip((params[index] for index in given), args, strict=True)) | check.bound()
     values = [f"{var.name} is {numbers[var]}" for var in variables_of(condition) if var in numbers]
     return ArgumentError(
         f"{kernel} assumes that {condition}" + (f": {', '.join(values)}" if values else ""),

@@ -9,12 +9,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import tvm
-from tvm import tirx
 from tvm.target import Target
 
 from tvmtile._tvm import load_device_module, load_host_module, packed_imports
 from tvmtile.cache import scratch_file
-from tvmtile.codegen.names import in_c
 from tvmtile.errors import Caught, SourceLocation
 from tvmtile.jit.launches import KernelInterface
 from tvmtile.target import runs_here
@@ -24,12 +22,6 @@ if TYPE_CHECKING:
 
 # LLVM ends the process where a file can't be written, so that the text is taken in memory.
 _HOST = "host.ll"
-
-
-def name_of(func: tirx.PrimFunc) -> str:
-    """The name of a program, in the letters of C, `main` where it has none."""
-    symbol = func.attrs.get("global_symbol") if func.attrs is not None else None
-    return in_c(str(symbol or "main"))
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,12 +20,13 @@ from tvmtile.codegen.metal_versions import lacking_in_tvm
 from tvmtile.compat.transform import EFFECTS, with_effect
 from tvmtile.errors import InvalidOperand, NoLowering, UnknownTarget, warn
 from tvmtile.ir.kernels import is_tile_program
-from tvmtile.jit.artifact import Artifact, name_of
+from tvmtile.jit.artifact import Artifact
 from tvmtile.jit.backends import EMULATOR, METAL_BACKENDS
 from tvmtile.jit.cuda.compilation import compiling
 from tvmtile.jit.cuda.emulator import kernel_source as cuda_kernel_source
 from tvmtile.jit.failures import known_options, translate_failures
 from tvmtile.jit.metal.program import build_program
+from tvmtile.jit.signature import name_of
 from tvmtile.passes.checks.launch import refuse_host_accesses
 from tvmtile.passes.checks.verify import Verifier
 from tvmtile.passes.cpu.insert_index_checks import CHECK_INDICES

@@ -23,15 +23,12 @@ from tvmtile.errors import (
     warn,
 )
 from tvmtile.ir.alignment import ELEMENTS, WIDEST, failed_tensor, unaligned
-from tvmtile.ir.packed import has_float4, params_in_bytes
 from tvmtile.ir.rewriting import mentions, variables_of
 from tvmtile.jit.adapter import Adapter
-from tvmtile.jit.arguments import explain, in_order, is_pointer, ready
+from tvmtile.jit.arguments import explain, ready
 from tvmtile.jit.artifact import Artifact
 from tvmtile.jit.dynamo import is_traced, untraced
-from tvmtile.jit.packed import as_bytes, as_elements
-from tvmtile.jit.results import Results as Allocated
-from tvmtile.jit.results import bound_extents, evaluate
+from tvmtile.jit.signature import Allocation, KernelSignature, is_pointer, sources_in
 from tvmtile.jit.signatures import Argument, Array, One, Results, Unknown
 from tvmtile.jit.threads import leave_daemon, prepare_thread_pool
 from tvmtile.library import allocator
@@ -70,11 +67,9 @@ class CompiledProgram(Generic[Results]):
         self._class = type(self)
         self._launch = adapter.call
         self._call: Callable[..., None] = self._launch_or_dispatch
-        self._input_count = len(prim_func.params) - len(out_idx)
-        self._stored, _ = params_in_bytes(prim_func.params)
-        self._has_packed = any(map(has_float4, prim_func.params))
+        self.signature = KernelSignature.of(prim_func, out_idx)
+        self._stored = self.signature.stored
         self._versions: dict[frozenset[str], CompiledProgram[Any]] = {}
-        self._results_of_calls = Allocated(self._stored, out_idx)
         prepare_thread_pool()
 
     @overload
@@ -119,43 +114,18 @@ class CompiledProgram(Generic[Results]):
     ) -> tuple[Exception | None, Any]:
         """Run the kernel: what to raise, or what it made."""
         if named:
-            placed = in_order(self.name, self.prim_func.params, self.out_idx, args, named)
+            placed = self.signature.bind(args, named)
             if isinstance(placed, ArgumentError):
                 return placed, None
             args = placed
         try:
-            complete = self._completed(args)
+            complete = self.signature.completed(args, self.adapter.device)
             self._call(*complete)
         except PROGRAM_FAILURES as error:
             return as_shown(error), None
         except Exception as error:  # noqa: BLE001 - TVM raises several kinds
             return self._run_converted(args, error)
-        return None, self._results_in(complete)
-
-    def _completed(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments as the program stores them, with results in their places."""
-        if self._has_packed:
-            args = self._with_bytes(args)
-        if self.out_idx and len(args) == self._input_count:
-            return self._results_of_calls.added_to(args, self.adapter.device)
-        return args
-
-    def _results_in(self, args: tuple[Any, ...]) -> Any:
-        """The results among all arguments."""
-        if not self.out_idx:
-            return None
-        results = [args[index] for index in self.out_idx]
-        if self._has_packed:
-            params = self.prim_func.params
-            results = [as_elements(args[index], params[index]) for index in self.out_idx]
-        return results if len(results) > 1 else results[0]
-
-    def _with_bytes(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments, with bytes for elements that lie in pairs in them."""
-        params = list(self.prim_func.params)
-        if len(args) == self._input_count:
-            params = [param for index, param in enumerate(params) if index not in self.out_idx]
-        return as_bytes(args, params) if len(args) == len(params) else args
+        return None, self.signature.returned(complete)
 
     def _launch_or_dispatch(self, *args: object) -> None:
         """The first calls: torch's tensors are called for what they are once there is torch."""
@@ -166,12 +136,12 @@ class CompiledProgram(Generic[Results]):
         from tvmtile.jit.torch_calls import as_torch_operator
 
         params = list(self.prim_func.params)
-        tensors = [i for i, p in enumerate(params) if is_buffer_var(p) or is_pointer(p)]
+        tensors = sorted((*self.signature.tensors, *self.signature.pointers))
         written = [i for i in tensors if i in self.artifact.written]
         signed = [i for i in tensors if _may_be_negated(params[i])]
         calls = as_torch_operator(self._launch, self.name, len(params), tensors, written, signed)
         self._call = calls.function
-        if not (self.out_idx or self._has_packed):
+        if not (self.out_idx or self.signature.has_packed):
             own = type(self)  # Python looks for `__call__` in a class alone
             method = update_wrapper(calls.method, own.__call__)
             names = {"__call__": method, "__module__": own.__module__}
@@ -199,7 +169,7 @@ class CompiledProgram(Generic[Results]):
         """
         args = given
         with suppress(Exception):  # results of unknown shapes: what is wrong is said below
-            args = self._completed(given)
+            args = self.signature.completed(given, self.adapter.device)
         prepared = self._converted(args)
         if prepared is not None:
             try:
@@ -207,16 +177,14 @@ class CompiledProgram(Generic[Results]):
             except Exception as second:  # noqa: BLE001
                 error = second
             else:
-                return None, self._results_in(prepared)
+                return None, self.signature.returned(prepared)
         failed_at = failed_tensor(str(error))
         if failed_at is not None:
             return self._run_unaligned(args if prepared is None else prepared, *failed_at)
         from tvmtile.jit.failures import failed_assumption, launch_failure
 
         failed = failed_assumption(self.prim_func, error)
-        explained = explain(
-            self.name, list(self.prim_func.params), self.out_idx, given, self.adapter.device, failed
-        )
+        explained = explain(self.signature, given, self.adapter.device, failed)
         return explained or launch_failure(self.prim_func, error), None
 
     def _run_unaligned(
@@ -228,7 +196,7 @@ class CompiledProgram(Generic[Results]):
             self._version(frozenset(names), must)._call(*args)
         except TileError as error:
             return error, None
-        return None, self._results_in(args)
+        return None, self.signature.returned(args)
 
     def _unaligned(self, args: tuple[Any, ...]) -> frozenset[str]:
         """The parameters whose tensors begin between two of the widest vectors."""
@@ -290,15 +258,15 @@ class CompiledProgram(Generic[Results]):
             return args
         complete = list(args)
         allocate = allocator(args, self.adapter.device)
-        extents = bound_extents(self._stored, complete)
+        sources = sources_in(self._stored, args)
         for index, param in enumerate(self._stored):
             is_used = self._uses(self.prim_func.params[index])
             if args[index] is None and is_buffer_var(param) and not is_used:
                 # An extent that nobody asks for and no other argument has is of any size.
                 unknown = {var for extent in param.ty.shape for var in variables_of(extent)}
-                extents.update({v: 1 for v in unknown - extents.keys() if not self._uses(v)})
-                shape = tuple(evaluate(extent, extents) for extent in param.ty.shape)
-                complete[index] = allocate(shape, str(param.ty.dtype), None)
+                sources.update({v: 1 for v in unknown - sources.keys() if not self._uses(v)})
+                unused = Allocation.of(index, param, sources)
+                complete[index] = allocate(unused.shape(args), unused.dtype, None)
         return tuple(complete)
 
     def _uses(self, var: ir.Var) -> bool:

@@ -21,9 +21,8 @@ from tvm.support import cc
 from tvmtile._tvm import buffer_var, is_buffer_var
 from tvmtile.errors import InvalidOperand, InvalidValue, MissingDependency
 from tvmtile.ir.packed import has_float4
-from tvmtile.jit.arguments import is_pointer
 from tvmtile.jit.backends import METAL_BACKENDS
-from tvmtile.jit.results import sources_of
+from tvmtile.jit.signature import is_pointer
 from tvmtile.library import SIGNATURE, SIGNATURE_LENGTH
 from tvmtile.target import runs_here
 
@@ -102,19 +101,21 @@ def _padded(text: bytes) -> bytes:
 
 
 def _signature(kernel: Kernel) -> dict[str, object]:
-    params = list(kernel.prim_func.params)
-    sources = sources_of(params, kernel.out_idx)
+    signature = kernel.signature
+    for result in signature.allocated:
+        if result.unknown is not None:
+            raise InvalidOperand(
+                f"{kernel.name}: the extent {result.unknown} of a result does not follow from the "
+                "arguments",
+                help="compile it without out_idx, and give the results to the call",
+            )
     return {
         "name": kernel.name,
         "device": kernel.adapter.device,
-        "params": [_described(param) for param in params],
+        "params": [_described(param) for param in signature.params],
         "results": [
-            {
-                "index": index,
-                "dtype": str(params[index].ty.dtype),
-                "shape": [_extent(kernel, extent, sources) for extent in params[index].ty.shape],
-            }
-            for index in sorted(kernel.out_idx)
+            {"index": result.index, "dtype": result.dtype, "shape": result.programs}
+            for result in signature.allocated
         ],
     }
 
@@ -123,23 +124,6 @@ def _described(param: ir.Var) -> str:
     if not is_buffer_var(param):
         return f"{param.name}: {param.ty.dtype}"
     return f"{param.name}: {param.ty.dtype}[{', '.join(map(str, param.ty.shape))}]"
-
-
-def _extent(kernel: Kernel, extent: Any, sources: Any) -> Any:
-    """An extent as `tvmtile.library` computes it."""
-    if isinstance(extent, tirx.IntImm):
-        return int(extent.value)
-    if isinstance(extent, ir.Var) and extent in sources:
-        return [sources[extent].position, sources[extent].axis]
-    if isinstance(extent, tirx.Cast):
-        return _extent(kernel, extent.value, sources)
-    if not hasattr(extent, "a"):
-        raise InvalidOperand(
-            f"{kernel.name}: the extent {extent} of a result does not follow from the arguments",
-            help="compile it without out_idx, and give the results to the call",
-        )
-    operands = (_extent(kernel, operand, sources) for operand in (extent.a, extent.b))
-    return [type(extent).__name__, *operands]
 
 
 def _writer(name: str, words: Sequence[int]) -> tirx.PrimFunc:

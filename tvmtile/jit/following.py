@@ -12,10 +12,9 @@ from tvm import ir, tirx
 
 from tvmtile.cuda_runtime import has_gpu
 from tvmtile.errors import ArgumentError
-from tvmtile.jit.arguments import in_order
-from tvmtile.jit.artifact import name_of
 from tvmtile.jit.backends import mps_is_available
 from tvmtile.jit.kernel import Kernel
+from tvmtile.jit.signature import KernelSignature
 from tvmtile.target import TORCH_DEVICES
 
 _TARGETS = {**{device: kind for kind, device in TORCH_DEVICES.items()}, "metal": "metal"}
@@ -75,7 +74,8 @@ class FollowingKernel(Kernel):
     ) -> None:
         self.prim_func = prim_func
         self.out_idx = out_idx
-        self.name = name_of(prim_func)
+        self.signature = KernelSignature.of(prim_func, out_idx)
+        self.name = self.signature.name
         self._compile_for = compile_for
         self._builds: dict[str, Kernel] = {}
         self._on_devices: dict[object, Kernel] = {}
@@ -84,7 +84,7 @@ class FollowingKernel(Kernel):
     def __call__(self, *args: Any, **named: object) -> Any:
         """Run the kernel where its tensors are; see `Kernel.__call__`."""
         if named:
-            placed = in_order(self.name, self.prim_func.params, self.out_idx, args, named)
+            placed = self.signature.bind(args, named)
             if isinstance(placed, ArgumentError):
                 raise placed  # here, so that no frames of ours follow
             args = placed

@@ -18,7 +18,7 @@ from tvmtile.compat.absent import no_attribute
 from tvmtile.errors import InvalidOperand, hide_internal_frames
 from tvmtile.jit.calls import CompiledProgram
 from tvmtile.jit.ir_data import Node, from_data, to_data
-from tvmtile.jit.parameters import KernelParam
+from tvmtile.jit.signature import KernelParam
 from tvmtile.jit.signatures import Results
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from tvm.target import Target
 from tvmtile.errors import hide_internal_frames
 from tvmtile.jit.compiler import compile as compile_program
 from tvmtile.jit.kernel import Kernel
-from tvmtile.jit.parameters import KernelParam
+from tvmtile.jit.signature import KernelParam
 from tvmtile.jit.signatures import Program
 from tvmtile.target import TargetLike
 

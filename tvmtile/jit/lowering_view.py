@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from tvmtile.jit.artifact import name_of
+from tvmtile.jit.signature import name_of
 
 _COLOURS = {"+": "\x1b[32m", "-": "\x1b[31m", "@": "\x1b[36m"}
 _HEADING, _PLAIN = "\x1b[1m", "\x1b[0m"

@@ -18,10 +18,11 @@ from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import ArgumentError
 from tvmtile.ir.alignment import WIDEST
 from tvmtile.jit.adapter import Adapter
-from tvmtile.jit.arguments import is_pointer, strides_of, with_signed
+from tvmtile.jit.arguments import strides_of, with_signed
 from tvmtile.jit.artifact import Artifact
 from tvmtile.jit.launches import KernelLaunch, MapOf, record
 from tvmtile.jit.placeholders import address_of, placeholder
+from tvmtile.jit.signature import is_pointer
 
 
 class RecordedAdapter(Adapter):

@@ -11,33 +11,25 @@ import functools
 import importlib
 import pickle
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.library import CustomOpDef, custom_op
-from tvm import ir, tirx
+from tvm import ir
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import ArgumentError, InvalidValue, SourceLocation
 from tvmtile.frontend.dtypes import DType
-from tvmtile.jit.arguments import is_pointer
-from tvmtile.jit.artifact import name_of
+from tvmtile.jit.signature import Allocation, KernelSignature, is_pointer
+from tvmtile.library import OPERATIONS
 from tvmtile.target import TORCH_DEVICES
 
 if TYPE_CHECKING:
     from tvmtile.jit.kernel import Kernel
 
-_OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
-    tirx.Add: lambda a, b: a + b,
-    tirx.Sub: lambda a, b: a - b,
-    tirx.Mul: lambda a, b: a * b,
-    tirx.FloorDiv: lambda a, b: a // b,
-    tirx.FloorMod: lambda a, b: a % b,
-    tirx.Max: torch.sym_max,
-    tirx.Min: torch.sym_min,
-}
-"""What a program's extents are made of, on integers that torch may not know yet."""
+_ON_SYMBOLS = {**OPERATIONS, "Max": torch.sym_max, "Min": torch.sym_min}
+"""What programs of extents are made of, on integers that torch may not know yet."""
 
 
 class Operator(CustomOpDef):
@@ -77,7 +69,7 @@ def _operator(name: str, register: Callable[..., object], args: tuple[Any, ...])
 def as_torch_op(kernel: Kernel, name: str, backward: Callable[..., object] | None) -> Operator:
     """See `Kernel.as_torch_op`."""
     device = kernel.adapter.device
-    program = Program(kernel.prim_func, kernel.out_idx, kernel.artifact.written, device)
+    program = TorchSignature(kernel.signature, kernel.artifact.written, device)
     operator = registered(name, program.schema, kernel, program.fake, backward)
     operator.registers = as_torch_op, (kernel, name, backward)
     return operator
@@ -170,51 +162,50 @@ def checked_name(name: str) -> str:
     return name
 
 
-class Program:
+class TorchSignature:
     """What torch asks of a program.
 
     Results are on `device` where no argument is a tensor.
 
     Attributes
     ----------
-    inputs, mutated : list of Var
-        The parameters that are no results, and those of them that are written.
+    signature : KernelSignature
+        Of the program.
+    mutated : list of str
+        The parameters that are written, results left out.
     """
 
-    def __init__(
-        self, func: tirx.PrimFunc, results: Sequence[int], written: Sequence[int], device: str
-    ) -> None:
-        self._name, self._device = name_of(func), device
-        params = list(func.params)
-        self.inputs = [p for i, p in enumerate(params) if i not in results]
-        self.mutated = [p for i, p in enumerate(params) if i in written and i not in results]
-        self._results = [params[index] for index in results]
+    def __init__(self, signature: KernelSignature, written: Sequence[int], device: str) -> None:
+        self.signature = signature
+        self._device = device
+        self._inputs = [signature.params[index] for index in signature.inputs]
+        self.mutated = [signature.params[i].name for i in signature.inputs if i in written]
 
     @property
     def schema(self) -> str:
         """Its parameters and results, in torch's language."""
-        mutated = {param.name for param in self.mutated}
         parameters = [
-            f"{_type(param, f'(a{i}!)' if param.name in mutated else '')} {param.name}"
-            for i, param in enumerate(self.inputs)
+            f"{_type(param, f'(a{i}!)' if param.name in self.mutated else '')} {param.name}"
+            for i, param in enumerate(self._inputs)
         ]
-        return f"({', '.join(parameters)}) -> {returned_type(len(self._results))}"
+        return f"({', '.join(parameters)}) -> {returned_type(len(self.signature.results))}"
 
     def fake(self, *args: Any) -> Any:
         """Allocate the results, whose shapes follow from those of the arguments."""
-        extents: dict[ir.Var, Any] = {}
-        for param, arg in zip(self.inputs, args, strict=True):
+        for param, arg in zip(self._inputs, args, strict=True):
             if is_buffer_var(param):
                 self._check(param, arg)
-                extents.update(
-                    (extent, size)
-                    for extent, size in zip(param.ty.shape, arg.shape, strict=True)
-                    if isinstance(extent, ir.Var)
-                )
-            elif not is_pointer(param):
-                extents[param] = arg
         like = next((arg for arg in args if isinstance(arg, torch.Tensor)), None)
-        results = [self._allocated(param, extents, like) for param in self._results]
+        device = self._device if like is None else like.device
+        made = {
+            result.index: torch.empty(
+                self._shape(result, args),
+                dtype=DType(str(self.signature.params[result.index].ty.dtype)).as_torch(),
+                device=device,
+            )
+            for result in self.signature.allocated
+        }
+        results = [made[index] for index in self.signature.results]
         return results if len(results) > 1 else next(iter(results), None)
 
     def _check(self, param: ir.Var, arg: torch.Tensor) -> None:
@@ -222,17 +213,18 @@ class Program:
         if arg.ndim == len(param.ty.shape) and arg.dtype == dtype:
             return
         raise ArgumentError(
-            f"{self._name}: {param.name} is of dtype {dtype} and has {len(param.ty.shape)} "
+            f"{self.signature.name}: {param.name} is of dtype {dtype} and has {len(param.ty.shape)} "
             f"dimensions, not {arg.dtype} and {arg.ndim}",
             help="give what the program describes",
         )
 
-    def _allocated(
-        self, param: ir.Var, extents: Mapping[ir.Var, Any], like: torch.Tensor | None
-    ) -> torch.Tensor:
-        shape = [_evaluated(extent, extents) for extent in param.ty.shape]
-        device = self._device if like is None else like.device
-        return torch.empty(shape, dtype=DType(str(param.ty.dtype)).as_torch(), device=device)
+    def _shape(self, result: Allocation, args: Sequence[Any]) -> tuple[Any, ...]:
+        if result.unknown is not None:
+            raise ArgumentError(
+                f"the extent {result.unknown} of a result does not follow from the arguments",
+                help="make the result a parameter that the kernel writes",
+            )
+        return result.shape(args, _ON_SYMBOLS)
 
 
 def _run_each(
@@ -275,23 +267,6 @@ def _type(param: ir.Var, alias: str) -> str:
 
 def _returned(results: object) -> Any:
     return tuple(results) if isinstance(results, list) else results
-
-
-def _evaluated(extent: Any, values: Mapping[ir.Var, Any]) -> Any:
-    """The value of an extent, which is symbolic where those of its variables are."""
-    if isinstance(extent, tirx.IntImm):
-        return int(extent.value)
-    if isinstance(extent, ir.Var) and extent in values:
-        return values[extent]
-    if isinstance(extent, tirx.Cast):
-        return _evaluated(extent.value, values)
-    operation = _OPERATIONS.get(type(extent))
-    if operation is None:
-        raise ArgumentError(
-            f"the extent {extent} of a result does not follow from the arguments",
-            help="make the result a parameter that the kernel writes",
-        )
-    return operation(_evaluated(extent.a, values), _evaluated(extent.b, values))
 
 
 def _save(ctx: Any, inputs: tuple[object, ...], output: object) -> None:

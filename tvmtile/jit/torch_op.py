@@ -23,8 +23,9 @@ from tvmtile.frontend.syntax import parse_definition
 from tvmtile.jit.decorator import JitFunction, jit
 from tvmtile.jit.kernel import Kernel
 from tvmtile.jit.request import result_positions
+from tvmtile.jit.signature import KernelSignature
 from tvmtile.jit.signatures import JitOptions
-from tvmtile.jit.torch_library import Program, registered, returned_type
+from tvmtile.jit.torch_library import TorchSignature, registered, returned_type
 
 if TYPE_CHECKING:
     from torch.library import CustomOpDef
@@ -115,7 +116,7 @@ class _Operator:
                 f"mutates={list(mutates)} names {min(unknown)!r}, which is no parameter",
                 help=f"the parameters of {function.func.__name__} are {function.signature}",
             )
-        self._programs: dict[object, Program] = {}
+        self._programs: dict[object, TorchSignature] = {}
         self._checked: set[Kernel] = set()
 
     def registered(self, name: str, backward: Callable[..., object] | None) -> Any:
@@ -162,7 +163,7 @@ class _Operator:
         program, tensors = self._program(args)
         return program.fake(*tensors)
 
-    def _program(self, args: Sequence[object]) -> tuple[Program, list[Any]]:
+    def _program(self, args: Sequence[object]) -> tuple[TorchSignature, list[Any]]:
         """The program of a call, checked against the schema, and what it is called with."""
         key, build, tensors = self._function.specialisation(*args)
         program = self._programs.get(key)
@@ -170,7 +171,9 @@ class _Operator:
             func = build()
             results = result_positions(func, None)
             self._check(func, results)
-            program = Program(func, results, written_parameters(func), "cpu")
+            program = TorchSignature(
+                KernelSignature.of(func, results), written_parameters(func), "cpu"
+            )
             self._programs[key] = program
         return program, tensors
 

@@ -14,7 +14,8 @@ from tvmtile.carver.counts import Counts, counts_of
 from tvmtile.carver.devices import TileDevice, get_arch
 from tvmtile.carver.model import resident_blocks
 from tvmtile.errors import InvalidValue
-from tvmtile.jit.results import bound_extents
+from tvmtile.jit.signature import sources_in
+from tvmtile.library import compute
 
 if TYPE_CHECKING:
     from tvmtile.jit.cuda.resources import KernelResources
@@ -153,7 +154,9 @@ def _counts(kernel: Kernel, args: list[Any]) -> Counts | None:
     if len(args) != len(params):
         params = [param for i, param in enumerate(params) if i not in kernel.out_idx]
     try:
-        return counts_of(kernel.prim_func, bound_extents(params, args) if args else None)
+        sources = sources_in(params, args) if args else {}
+        extents = {var: compute(program, args) for var, program in sources.items()}
+        return counts_of(kernel.prim_func, extents if args else None)
     except InvalidValue:
         return None
 
