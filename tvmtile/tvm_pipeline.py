@@ -12,7 +12,7 @@ from tvm.s_tir.pipeline import default_s_tir_pipeline
 
 from tvmtile.codegen.device import marked
 from tvmtile.codegen.intrinsics import LowerIntrinsics
-from tvmtile.codegen.metal_source import complete_what_tvm_builds
+from tvmtile.codegen.metal import complete_what_tvm_builds
 from tvmtile.codegen.names import in_c, without_keywords
 from tvmtile.ir.kernels import is_tile_program
 from tvmtile.passes.checks.calls import CheckAlignment, CheckBuffers, CheckExtents

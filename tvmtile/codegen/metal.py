@@ -1,4 +1,4 @@
-"""What TVM's generator of Metal lacks: MSL functions of ours, and the hook that puts them in.
+"""The Metal source of a kernel: TVM's text, and what TVM's generator and its runtime lack.
 
 TVM calls `tvm_callback_metal_compile` with the source of every kernel. Ours adds the functions that
 the kernel calls and hands the source on.
@@ -7,19 +7,19 @@ the kernel calls and hands the source on.
 from __future__ import annotations
 
 import re
+import threading
+from collections.abc import Iterable
 
+import tvm
+import tvm_ffi
 from tvm import ir, tirx
+from tvm.sym import Analyzer
+from tvm.target import Target
 from tvm.tirx.script import builder as T
 
-from tvmtile.codegen import (
-    atomics,
-    metal_barriers,
-    metal_floats,
-    metal_math,
-    metal_shuffles,
-    rounded_floats,
-    rounding,
-)
+from tvmtile._tvm import codegen_build
+from tvmtile.codegen import atomics, intrinsics, metal_floats, rounded_floats, rounding
+from tvmtile.ir.kernels import launched_with
 
 ELEMENTS_PER_LANE = 2
 """Elements of an 8x8 simdgroup matrix that a thread holds."""
@@ -75,6 +75,13 @@ _MATMUL2DS = {
     for b in (False, True)
 }
 
+# A macro, so that a barrier stands in the line of the kernel that waits, not in one function for all.
+_BARRIER = """\
+#define tvmtile_{group}_barrier() {group}_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup)
+"""
+_GROUPS = ("threadgroup", "simdgroup")
+_BARRIERS = {f"tvmtile_{group}_barrier": _BARRIER.format(group=group) for group in _GROUPS}
+
 FUNCTIONS = {
     **_MATMUL2DS,
     "tvmtile_element": """\
@@ -89,7 +96,8 @@ inline void tvmtile_set_element(thread simdgroup_matrix<T, 8, 8>& matrix, int in
   matrix.thread_elements()[index] = value;
 }
 """,
-    **metal_math.FUNCTIONS,
+    **intrinsics.METAL_FUNCTIONS,
+    **_BARRIERS,
 }
 """MSL functions by name."""
 
@@ -115,9 +123,8 @@ def _definition(name: str) -> str | None:
 
 _MAKERS = (
     atomics.metal_definition,
-    metal_barriers.definition,
     metal_floats.definition,
-    metal_shuffles.definition,
+    intrinsics.shuffle_definition,
     rounded_floats.definition,
     rounding.definition,
 )
@@ -152,8 +159,111 @@ def matmul2d(
 
 
 def _split(matrices: ir.Var, register: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
-    from tvm.sym import Analyzer
-
     simplify = Analyzer().simplify
     matrix = tirx.BufferLoad(matrices, [simplify(tirx.floordiv(register, ELEMENTS_PER_LANE))])
     return matrix, simplify(tirx.floormod(register, ELEMENTS_PER_LANE))
+
+
+def device_barrier(group: str) -> tirx.Stmt:
+    """A barrier of a `threadgroup` or `simdgroup` that orders device memory and threadgroup memory."""
+    assert group in _GROUPS
+    return tirx.Evaluate(T.call_extern("void", f"tvmtile_{group}_barrier"))
+
+
+# Sources ------------------------------------------------------------------------------------------
+
+_CALLBACK = "tvm_callback_metal_compile"  # TVM calls it with the source of each kernel
+
+_SCALARS = "char|uchar|half|bfloat|short|ushort|int|uint|float|long|ulong"
+
+_UNION = "union __TVMArgUnion {\n int v_int[2];\n};\n"
+
+_CAST = re.compile(r"\(thread \w+\s*\*\)\(*(?!thread\b)(\w+)")
+_ARRAY = re.compile(
+    rf"^( *)(thread \w+ (\w+)\[\d+\];|threadgroup (?:{_SCALARS}) \w+\[\d+\];)", re.MULTILINE
+)
+_MOST_THREADS = "max_total_threads_per_threadgroup"
+_KERNEL = re.compile(r"\bkernel void (\w+)\(")
+_LONG_LONG = re.compile(r"\b(\d+)(U?)LL\b")
+UNROLL_NEXT = "tvmtile_unroll_next"
+"""A call of this name becomes a pragma for the loop behind it."""
+
+
+def complete(source: str, threads: int | None = None) -> str:
+    """Make what TVM's generator printed for one kernel a text that compiles by itself.
+
+    With the number of its threads, Apple's compiler leaves registers for as many.
+    """
+    if threads is not None and _MOST_THREADS not in source:
+        source = _KERNEL.sub(rf"[[{_MOST_THREADS}({threads})]] \g<0>", source)
+    source = source.replace(UNROLL_NEXT + "();", '_Pragma("clang loop unroll(full)")')
+    # Metal has no long long; its long has 64 bits.
+    source = _LONG_LONG.sub(r"\1\2L", _aligned(with_functions(source)))
+    return source.replace(_UNION, "").strip() + "\n"  # no kernel has a scalar that is read by it
+
+
+def _aligned(source: str) -> str:
+    """Align arrays that are accessed as vectors too, and all that the threads of a block share.
+
+    An array of half has the alignment of a half, so a move of four by one `uint2` would be undefined,
+    and an atomic operation on the word around one of its elements might reach out of it.
+    """
+    viewed = set(_CAST.findall(source))
+
+    def align(array: re.Match[str]) -> str:
+        indent, declaration, name = array.groups()
+        aligned = name is None or name in viewed
+        return f"{indent}alignas(16) {declaration}" if aligned else array.group()
+
+    return _ARRAY.sub(align, source)
+
+
+def complete_what_tvm_builds(kernels: Iterable[tirx.PrimFunc]) -> None:
+    """Have TVM's own Metal module of this thread's next build made of complete sources.
+
+    The kernels are those of a module that was split. TVM hands over the kernels of others too. A
+    callback that somebody registered before, to compile kernels ahead of time, is left in place.
+    """
+    threads = {str(f.attrs["global_symbol"]): launched_with(f, "threadIdx") for f in kernels}
+    _EXPECTED.threads = _expected() | threads
+    if _expected() and tvm.get_global_func(_CALLBACK, allow_missing=True) is None:
+        tvm_ffi.register_global_func(_CALLBACK, _complete_if_ours)
+
+
+_EXPECTED = threading.local()
+
+
+def _expected() -> dict[str, int | None]:
+    return getattr(_EXPECTED, "threads", {})
+
+
+def _complete_if_ours(source: str, target: Target) -> tuple[str, str]:
+    """What TVM calls with each kernel's source."""
+    del target
+    (name,) = _KERNEL.findall(source)
+    if name not in _expected():
+        return source, "metal"
+    return complete(source, _expected().pop(name)), "metal"
+
+
+def kernel_source(name: str, kernel: tirx.PrimFunc, target: Target) -> str:
+    """The Metal source of a kernel, which compiles by itself."""
+    module = codegen_build(ir.IRModule({name: kernel}), target)
+    return complete(str(module.inspect_source("metal")), launched_with(kernel, "threadIdx"))
+
+
+_LATER = (
+    (r"\w*bfloat\w*", "bfloat16, of Metal 3.1"),
+    (r"atomic_float", "atomic addition to float32, of Metal 3"),
+    (r"atomic_thread_fence", "memory orders other than relaxed, of Metal 3.2"),
+    (r"os_log_default", "messages from kernels, of Metal 3.2"),
+    (r"nextafter", "nextafter, of Metal 3.1"),
+    (r"MetalPerformancePrimitives", "matmul2d, of Metal 4"),
+    (r"INFINITY", "infinities, which fast mathematics takes for impossible"),
+)
+"""A name in a kernel's source, and what it stands for that TVM's runtime, of Metal 2.3, has not."""
+
+
+def lacking_in_tvm(source: str) -> list[str]:
+    """What the source of a kernel needs and TVM's runtime has not, in words."""
+    return [words for name, words in _LATER if re.search(rf"\b{name}\b", source)]

@@ -7,7 +7,7 @@ import re
 from tvm import ir, tirx
 
 from tvmtile._tvm import buffer_var, is_buffer_var, mapped
-from tvmtile.codegen.float_functions import NAMES, OTHER_NAMES
+from tvmtile.codegen.intrinsics import NAMES, OTHER_NAMES
 
 # fmt: off
 _KEYWORDS = (

@@ -15,8 +15,7 @@ from tvm.target import Target
 
 from tvmtile._plugin import PIPELINE_NAME, register
 from tvmtile.analysis.effects import written_parameters
-from tvmtile.codegen.metal_source import complete
-from tvmtile.codegen.metal_versions import lacking_in_tvm
+from tvmtile.codegen.metal import complete, lacking_in_tvm
 from tvmtile.compat.transform import EFFECTS, with_effect
 from tvmtile.errors import InvalidOperand, NoLowering, UnknownTarget, warn
 from tvmtile.ir.kernels import is_tile_program

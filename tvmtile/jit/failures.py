@@ -35,7 +35,7 @@ _OUR_LOWERING = tuple(
     for name in ("analysis", "codegen", "ir", "layout", "passes", "tileop")
 )
 # These hand a module from pass to pass, or to TVM's code generator.
-_PASS_RUNNERS = ("lower_tile_programs.py", "passes.py", "metal_source.py")
+_PASS_RUNNERS = ("lower_tile_programs.py", "passes.py", "codegen/metal.py")
 
 
 @contextmanager
@@ -69,7 +69,8 @@ def _is_refusal(error: Exception) -> bool:
     while traceback is not None:
         files.append(traceback.tb_frame.f_code.co_filename)
         traceback = traceback.tb_next
-    ours = [f for f in files if f.startswith(_OUR_LOWERING) and Path(f).name not in _PASS_RUNNERS]
+    lowering = [Path(f) for f in files if f.startswith(_OUR_LOWERING)]
+    ours = [path for path in lowering if not any(map(path.match, _PASS_RUNNERS))]
     return not ours and is_tvm(files[-1])
 
 

@@ -9,7 +9,7 @@ from tvm import ir, tirx
 from tvm.target import Target
 
 from tvmtile._tvm import codegen_build, split_host_device_mods
-from tvmtile.codegen.metal_source import kernel_source
+from tvmtile.codegen.metal import kernel_source
 from tvmtile.jit.launches import KernelInterface, record_launches
 from tvmtile.tvm_pipeline import tvm_pipeline
 

@@ -11,7 +11,7 @@ from tvmtile.analysis.conflicts.dependence import ConflictScope
 from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.analysis.effects import Effect
 from tvmtile.analysis.thread_effects import Effects, ordered_by
-from tvmtile.codegen.metal_barriers import device_barrier
+from tvmtile.codegen.metal import device_barrier
 from tvmtile.errors import SourceLocation
 from tvmtile.ir.annotations import EXCHANGES_TENSORS, OWN_BARRIERS
 from tvmtile.ir.asynchronous import issued, kind_of, signal, wait

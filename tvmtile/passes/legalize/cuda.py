@@ -12,7 +12,7 @@ from tvm_ffi import structural_equal
 
 from tvmtile._tvm import mapped
 from tvmtile.codegen import cuda
-from tvmtile.codegen.cuda_math import APPROXIMATIONS
+from tvmtile.codegen.intrinsics import APPROXIMATIONS
 from tvmtile.instructions.ptx import ptx
 from tvmtile.ir.annotations import (
     ARRIVE_COUNT,

@@ -11,7 +11,7 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import buffer_of, indices_of, mapped, nodes_in
 from tvmtile.codegen.cpu_math import exp2_float32, exp_float32, tanh_float32
-from tvmtile.codegen.float_functions import NAMES
+from tvmtile.codegen.intrinsics import NAMES
 from tvmtile.codegen.llvm_integers import divisor_function, wrapping_function
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.divisions import DIVISIONS, divides_integers

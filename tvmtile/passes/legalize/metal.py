@@ -9,7 +9,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm_ffi import structural_equal
 
-from tvmtile.codegen.metal_source import UNROLL_NEXT
+from tvmtile.codegen.metal import UNROLL_NEXT
 from tvmtile.ir.divisions import is_integer
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.types import Binary

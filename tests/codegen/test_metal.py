@@ -9,7 +9,7 @@ from tvm import ir
 from tvm.script import tirx as P
 
 import tvmtile.language as T
-from tvmtile.codegen import metal_source
+from tvmtile.codegen import metal
 from tvmtile.target import resolve
 
 CALLBACK = "tvm_callback_metal_compile"
@@ -37,7 +37,7 @@ def test_scalars_are_read_by_no_union(dtype):
     """TVM reads one of less than 32 bits as a member that it does not declare."""
     source = tvm_source(dtype)
     assert "union __TVMArgUnion" in source
-    assert "__TVMArgUnion" not in metal_source.complete(source)
+    assert "__TVMArgUnion" not in metal.complete(source)
 
 
 def test_arrays_that_are_accessed_as_vectors_are_aligned():
@@ -48,7 +48,7 @@ def test_arrays_that_are_accessed_as_vectors_are_aligned():
   *(device uint2*)(((device uint*)A) + 0) = *(thread uint2*)(((thread uint*)x) + 0);
   *(device float4*)(B) = *(thread float4*)(xs + 0);
 """
-    aligned = metal_source.complete(source)
+    aligned = metal.complete(source)
     assert "alignas(16) thread half x[4];" in aligned
     assert "alignas(16) thread float xs[4];" in aligned
     assert "  thread half y[4];" in aligned
@@ -56,13 +56,13 @@ def test_arrays_that_are_accessed_as_vectors_are_aligned():
 
 def test_arrays_of_a_threadgroup_are_aligned():
     source = "  threadgroup half x[4];\n  threadgroup uint4 y[4];\n  threadgroup half* z = x;\n"
-    assert metal_source.complete(source) == "alignas(16) " + source.strip() + "\n"
+    assert metal.complete(source) == "alignas(16) " + source.strip() + "\n"
 
 
 def test_a_number_of_64_bits_is_a_long():
     source = "x = (ulong)18446744073709551615ULL + (long)(-9223372036854775807LL - 1LL);\n"
     expected = "x = (ulong)18446744073709551615UL + (long)(-9223372036854775807L - 1L);\n"
-    assert metal_source.complete(source) == expected
+    assert metal.complete(source) == expected
 
 
 def test_what_tvm_builds_of_tile_programs_is_complete():
