@@ -58,18 +58,17 @@ README_KINDS = {
 # Where a module's names stand. What is in no topic comes after them.
 TOPICS = {
     "Functions and macros": ["entry"],
-    "Parameters": ["tensor"],
-    "Kernels": ["kernel"],
-    "Memory": ["allocate", "variables", "views", "tileop.reducer"],
-    "Loops": ["loops"],
+    "Parameters and memory": ["tensors", "parameters", "proxy", "tileop.reducer"],
+    "Kernels": ["kernel", "launches"],
+    "Loops": ["loops", "constructs"],
     "Tile operators": [
         *("tileop.copy", "tileop.fill", "tileop.gemm", "tileop.reduce", "tileop.scan"),
         *("tileop.transpose", "tileop.im2col", "tileop.quantifier"),
     ],
     "Atomics": ["tileop.atomic"],
-    "Values": ["math", "functions", "limits", "bits", "dtypes"],
+    "Values": ["math", "values", "vectors", "dtypes"],
     "Threads and warps": ["warps", "votes"],
-    "Hints and layouts": ["annotations", "kernel_options", "tileop.hints", "layout"],
+    "Hints and layouts": ["options", "tileop.hints", "layout"],
     "Debugging": ["debug", "tileop.printing"],
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,8 +12,8 @@ from tvm.script.ir_builder.base import IRBuilderFrame
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import IRBuilder
-from tvmtile.errors import SourceLocation, SyntaxNotSupported
-from tvmtile.frontend.values import as_condition, described
+from tvmtile.errors import InvalidOperand, SourceLocation, SyntaxNotSupported
+from tvmtile.frontend.values import as_condition, as_count, described
 
 if TYPE_CHECKING:
     from tvmtile.frontend.tracer import Tracer
@@ -160,3 +160,74 @@ def _python_iterable(iterable: Any) -> Iterable[Any]:
             help="loop over T.serial, T.Parallel, T.Pipelined, T.unroll, range(...) or a Python list",
         )
     return iterable
+
+
+class _SteppedLoop(LoopNest):
+    """`range(start, stop, step)` as a loop over the count, whose value is `start + i * step`."""
+
+    def __init__(
+        self, make: Callable[..., Any], start: Any, stop: Any, step: int, notes: Any
+    ) -> None:
+        distance, stride = (stop - start, step) if step > 0 else (start - stop, -step)
+        self._frame = make(tirx.max(0, tirx.ceildiv(distance, stride)), annotations=notes)
+        self._start, self._step = start, step
+
+    def __enter__(self) -> Any:
+        count = self._frame.__enter__()
+        IRBuilder.name("step", count)
+        return self._start + count * self._step
+
+    def __exit__(self, *exception: Any) -> None:
+        self._frame.__exit__(*exception)
+
+
+def bounded_loop(
+    name: str, make: Callable[..., Any], start: Any, stop: Any, step: Any, notes: Any
+) -> Any:
+    """A loop of TVM's from `start` to `stop`, with a step other than 1 over the count."""
+    if stop is None:
+        start, stop = 0, start
+    start, stop = loop_bound(name, start), loop_bound(name, stop)
+    if isinstance(step, tirx.IntImm):
+        step = int(step)
+    if step is None or (isinstance(step, int) and step == 1):
+        return make(start, stop, annotations=notes or None)
+    if not isinstance(step, int) or step == 0:
+        raise InvalidOperand(
+            f"{name}: the step {step} is not a constant other than 0",
+            help="loop over the count and multiply in the body",
+        )
+    return _SteppedLoop(make, start, stop, step, notes or None)
+
+
+def loop_bound(name: str, value: Any) -> Any:
+    """A bound as int32 or int64; `InvalidOperand` of what is no integer."""
+    if hasattr(value, "asobject"):
+        value = value.asobject()
+    if isinstance(value, int) or (ir.is_prim_expr(value) and "int" in str(value.ty.dtype)):
+        return as_count(value)
+    raise InvalidOperand(
+        f"{name}: a loop bound is an integer, not {value!r}",
+        help="use // or T.ceildiv; in Python, `/` makes a float",
+    )
+
+
+def serial(
+    start: Any,
+    stop: Any = None,
+    step: Any = None,
+    *,
+    annotations: Mapping[str, object] | None = None,
+) -> Any:
+    """A loop whose iterations run one after the other; `range(...)` in a `for` means the same.
+
+    Parameters
+    ----------
+    start, stop : int or Expr
+        Bounds, as of `range`.
+    step : int, optional
+        A constant; may be negative.
+    annotations : dict, optional
+        Annotations of the loop.
+    """
+    return bounded_loop("T.serial", T.serial, start, stop, step, annotations)

@@ -33,9 +33,8 @@ from tvmtile._tvm import IRBuilder
 from tvmtile.errors import ArgumentError, SyntaxNotSupported, is_internal
 from tvmtile.frontend.dtypes import DType
 from tvmtile.frontend.entry import Macro, resolve_annotations, trace_body
-from tvmtile.frontend.parameters import Parameters, as_parameter, is_run_time
+from tvmtile.frontend.parameters import Parameters, TensorSpec, as_parameter, is_run_time
 from tvmtile.frontend.program import completed
-from tvmtile.frontend.tensor import TensorSpec
 from tvmtile.frontend.tracer import Tracer
 from tvmtile.ir.packed import FLOAT4
 

@@ -1,11 +1,11 @@
-"""`T.Kernel`: the grid and the threads of a kernel, and the bindings inside it."""
+"""`T.Kernel`: the grid and the threads of a kernel, and what belongs to one: launches, memory."""
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
@@ -13,38 +13,42 @@ from tvm.tirx.script import builder as T
 from tvmtile._tvm import IRBuilder
 from tvmtile.compat.ignored import warn_ignored
 from tvmtile.errors import InvalidOperand, InvalidValue, NestingError
+from tvmtile.frontend.dtypes import DType, DTypeLike, Shape, as_dtype
 from tvmtile.frontend.proxy import Indices
 from tvmtile.frontend.tracer import current_tracer
 from tvmtile.frontend.values import as_count
 from tvmtile.ir.annotations import CLUSTER_ANNOTATION, KERNEL_ANNOTATION
 from tvmtile.ir.operands import literal
+from tvmtile.ir.rewriting import launch_loop
+from tvmtile.ir.spans import current_span
 from tvmtile.ir.types import Index
 
-__all__ = [
-    "ClusterKernel",
-    "Kernel",
-    "current_kernel",
-    "get_block_binding",
-    "get_block_bindings",
-    "get_block_extent",
-    "get_block_extents",
-    "get_cluster_dims",
-    "get_cluster_extent",
-    "get_cluster_extents",
-    "get_cluster_id",
-    "get_cluster_ids",
-    "get_cluster_size",
-    "get_thread_binding",
-    "get_thread_bindings",
-    "get_thread_extent",
-    "get_thread_extents",
-]
+if TYPE_CHECKING:
+
+    class Tile(ir.Var):
+        """A buffer of a kernel, whose elements the kernel reads and assigns."""
+
+        shape: Any
+        dtype: Any
+
+        def __getitem__(self, indices: object) -> Any: ...
+
+        def __setitem__(self, indices: object, value: object) -> None: ...
+
+else:  # assignments are rewritten before Python sees them
+    Tile = ir.Var
 
 
 AXES = "xyz"
+
+
 _DEFAULT_THREADS = 128
+
+
 _MAX_CLUSTER = 8
 """CUDA C++ Programming Guide, "Thread Block Clusters": the largest size that all GPUs have."""
+
+
 _STATE = threading.local()
 
 
@@ -204,21 +208,6 @@ class Kernel:
         return math.prod(self.cluster_dims)
 
 
-def ClusterKernel(
-    *blocks: Index, cluster_dims: int | Sequence[int], threads: int | Sequence[int] | None = None
-) -> Kernel:
-    """`T.Kernel` whose blocks come in clusters: `with T.ClusterKernel(8, cluster_dims=2) as bx:`.
-
-    Parameters
-    ----------
-    *blocks, threads
-        As of `T.Kernel`.
-    cluster_dims : int or sequence of int
-        Blocks of a cluster along x, y and z.
-    """
-    return Kernel(*blocks, threads=threads, cluster_dims=cluster_dims)
-
-
 def _cluster(dims: Any, grid: Sequence[Any]) -> list[int] | None:
     """The blocks of a cluster along x, y and z; None where each is alone."""
     if dims is None:
@@ -282,78 +271,73 @@ def kernel_of(
     return kernel
 
 
-def get_thread_binding(dim: int = 0) -> Any:
-    """The thread index along an axis (0: x, 1: y, 2: z); 0 along an axis of one thread."""
-    return kernel_of("T.get_thread_binding").axis(f"threadIdx.{AXES[dim]}")[0]
+LAUNCH_TAGS = tuple(f"{place}.{axis}" for place in ("blockIdx", "threadIdx") for axis in AXES)
+"""The axes of a launch, outermost first."""
 
 
-def get_thread_bindings() -> list[Any]:
-    """The thread indices along x, y and z."""
-    return [get_thread_binding(dim) for dim in range(3)]
+_ALWAYS = ("blockIdx.x", "threadIdx.x")
+"""Those that each launch has."""
 
 
-def get_thread_extent(dim: int = 0) -> int:
-    """Threads along an axis."""
-    return kernel_of("T.get_thread_extent").axis(f"threadIdx.{AXES[dim]}")[1]
+def axis_variable(tag: str, extent: Any) -> ir.Var:
+    """The index along an axis such as `blockIdx.y`, in the dtype of its extent."""
+    return tirx.Var(tag[0] + tag[-1], extent.ty.dtype if isinstance(extent, ir.Expr) else "int32")
 
 
-def get_thread_extents() -> list[int]:
-    """Threads along x, y and z."""
-    return list(kernel_of("T.get_thread_extents").thread_extents)
+def with_launch(marker: tirx.For, bound: Mapping[str, tuple[ir.Var, Any]]) -> tirx.Stmt:
+    """The loops of a launch around the body of a kernel that was written by hand."""
+    loop = marker.body
+    for tag in reversed(LAUNCH_TAGS):
+        if tag not in bound and tag not in _ALWAYS:
+            continue
+        variable, extent = bound.get(tag) or (axis_variable(tag, 1), 1)
+        notes = marker.annotations if tag == LAUNCH_TAGS[0] else None
+        loop = launch_loop(variable, extent, tag, loop, notes, marker.span)
+    return loop
 
 
-def thread_index() -> Any:
-    """The number of a thread in its block: `threadIdx.x` counts fastest."""
-    x, y, z = get_thread_bindings()
-    width, height, _ = get_thread_extents()
-    return x + width * (y + height * z)
+def allocate(function: str, shape: Shape, dtype: DTypeLike, scope: str) -> Tile:
+    """Allocate memory of a kernel.
+
+    Parameters
+    ----------
+    function : str
+        What a user has called, as messages show it.
+    shape, dtype, scope
+        As of `alloc_shared`.
+
+    Raises
+    ------
+    NestingError
+        Outside `T.Kernel`.
+    InvalidOperand
+        If the shape is text.
+    """
+    kernel_of(function, OF_BLOCKS)
+    if isinstance(shape, str):
+        raise InvalidOperand(
+            f"{function}: the shape is {shape!r}", help=f"the order is {function}(shape, dtype)"
+        )
+    name: DType = as_dtype(dtype)
+    tile = T.alloc_buffer(checked_shape(function, shape), str(name), scope=scope)
+    tracer = current_tracer()
+    if tracer is not None:
+        tracer.name_spans[tile] = current_span()
+    return tile
 
 
-def get_block_binding(dim: int = 0) -> Any:
-    """The block index along an axis of the grid (0: x, 1: y, 2: z); 0 along an axis that it lacks."""
-    return kernel_of("T.get_block_binding").axis(f"blockIdx.{AXES[dim]}")[0]
+OF_BLOCKS = "tiles belong to a block: allocate them inside `with T.Kernel(...)`"
 
 
-def get_block_bindings() -> list[Any]:
-    """The block indices along the axes of the grid."""
-    return list(kernel_of("T.get_block_bindings").blocks)
-
-
-def get_block_extent(dim: int = 0) -> Any:
-    """Blocks along an axis of the grid (0: x, 1: y, 2: z)."""
-    return kernel_of("T.get_block_extent").axis(f"blockIdx.{AXES[dim]}")[1]
-
-
-def get_block_extents() -> list[Any]:
-    """Blocks along the axes of the grid."""
-    return list(kernel_of("T.get_block_extents").block_extents)
-
-
-def get_cluster_dims() -> list[int]:
-    """Blocks of a cluster along x, y and z; 1 each where a block is alone."""
-    return kernel_of("T.get_cluster_dims").cluster_dims
-
-
-def get_cluster_size() -> int:
-    """Blocks of a cluster."""
-    return kernel_of("T.get_cluster_size").cluster_size
-
-
-def get_cluster_id(dim: int = 0) -> Any:
-    """The index of the block's cluster along an axis of the grid (0: x, 1: y, 2: z)."""
-    return get_block_binding(dim) // get_cluster_dims()[dim]
-
-
-def get_cluster_ids() -> list[Any]:
-    """The indices of the block's cluster along the axes of the grid."""
-    return [get_cluster_id(dim) for dim in range(len(get_block_bindings()))]
-
-
-def get_cluster_extent(dim: int = 0) -> Any:
-    """Clusters along an axis of the grid."""
-    return get_block_extent(dim) // get_cluster_dims()[dim]
-
-
-def get_cluster_extents() -> list[Any]:
-    """Clusters along x, y and z."""
-    return [get_cluster_extent(dim) for dim in range(3)]
+def checked_shape(function: str, shape: Shape) -> list[Any]:
+    """The extents of what is allocated; `InvalidOperand` of what is no shape."""
+    extents = list(shape) if isinstance(shape, list | tuple | ir.Array) else [shape]
+    for extent in extents:
+        if isinstance(extent, bool) or not isinstance(extent, int | ir.Expr):
+            raise InvalidOperand(
+                f"{function}: the extent {extent!r} is not an integer",
+                help="use //; in Python, `/` makes a float",
+            )
+        if isinstance(extent, int) and extent < 0:
+            raise InvalidOperand(f"{function}: the extent {extent} is negative")
+    return extents

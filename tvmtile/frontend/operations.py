@@ -11,13 +11,7 @@ from tvmtile._tvm import buffer_of, is_buffer_var
 from tvmtile.errors import InvalidOperand, SyntaxNotSupported, warn
 from tvmtile.frontend.mistakes import refuse_lost_assignment
 from tvmtile.frontend.proxy import Reference, Unusable, is_scalar_variable, raise_unusable
-from tvmtile.frontend.values import (
-    as_condition,
-    binary,
-    described,
-    is_number,
-    store_element,
-)
+from tvmtile.frontend.values import as_condition, binary, described, is_number, store_element
 from tvmtile.ir.operands import describe
 
 
@@ -179,6 +173,6 @@ class Expressions:
         test = as_condition(condition)
         if not isinstance(test, ir.Expr):
             return then() if test else otherwise()
-        from tvmtile.frontend.math import if_then_else
+        from tvmtile.frontend.values import if_then_else
 
         return if_then_else(test, then(), otherwise())

@@ -1,20 +1,65 @@
-"""The parameters of a function that is being traced."""
+"""The parameters of a function that is being traced, and the annotations that describe them."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile.errors import SyntaxNotSupported, UnsupportedDtype
-from tvmtile.frontend.dtypes import DType
-from tvmtile.frontend.pointers import ptr
+from tvmtile.frontend.dtypes import DType, DTypeLike, as_dtype
 from tvmtile.frontend.proxy import Unusable
 from tvmtile.frontend.syntax import parameter_location
-from tvmtile.frontend.tensor import TensorSpec
+
+
+@dataclass(frozen=True, eq=False)
+class TensorSpec:
+    """The annotation of a tensor parameter."""
+
+    shape: tuple[Any, ...]
+    """Extents; a `T.dynamic` variable stands for an extent known at the call."""
+    dtype: DType
+    """Element dtype."""
+    strides: tuple[Any, ...] | None = None
+    """In elements; None for a contiguous, row-major tensor."""
+    scope: str = "global"
+    """Storage scope."""
+
+    def __call__(self) -> ir.Var:
+        """The buffer variable that the annotation describes."""
+        return T.buffer(self.shape, str(self.dtype), strides=self.strides or None, scope=self.scope)
+
+
+@dataclass(frozen=True, eq=False)
+class OutputTensor:
+    """What `T.empty` returns, until the assignment gives it a name."""
+
+    shape: tuple[Any, ...]
+    dtype: DType
+
+
+class _Pointer:
+    """`T.ptr`: the annotation of a pointer parameter, and the dtype of a table of addresses.
+
+    `T.ptr(dtype, scope)` is TVM's typed pointer.
+    """
+
+    name = "int64"
+    """How an address is stored in a tensor, as of `T.Tensor((n,), T.ptr)`."""
+
+    def __call__(self, dtype: DTypeLike | None = None, storage_scope: str = "global") -> ir.Var:
+        """A pointer variable; what it points to is unknown where `dtype` is absent."""
+        if dtype is None:
+            return tirx.Var("", "handle")
+        return T.ptr(str(as_dtype(dtype)), storage_scope)
+
+
+ptr = _Pointer()
+
 
 _FLOATS = ("float16", "float32", "float64")
 """The dtypes of floats that TVM's `MakePackedAPI` reads from a call."""

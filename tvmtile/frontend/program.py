@@ -15,7 +15,7 @@ from tvmtile.errors import (
     SourceLocation,
     SyntaxNotSupported,
 )
-from tvmtile.frontend.bindings import with_launch
+from tvmtile.frontend.kernel import with_launch
 from tvmtile.frontend.large import with_named_parts
 from tvmtile.frontend.tracer import Tracer
 from tvmtile.ir.operands import describe, literal

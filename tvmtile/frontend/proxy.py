@@ -7,7 +7,6 @@ from typing import Any, NoReturn, TypeGuard
 
 from tvm import ir
 from tvm.tirx.layout import S, TileLayout
-from tvm.tirx.script import builder as T
 from tvm_ffi import structural_equal
 
 from tvmtile._tvm import buffer_of, indices_of, is_buffer_var
@@ -84,22 +83,6 @@ def is_scalar_variable(value: object) -> TypeGuard[Any]:
         and len(buffer.shape) == 1
         and structural_equal(buffer.layout, _SCALAR_LAYOUT)
     )
-
-
-class _Let(type(T.let)):  # type: ignore[misc]
-    """`T.let`: TVM's annotation of a binding, and a binding of a variable made before."""
-
-    def __call__(self, var: ir.Var, value: Any) -> None:
-        """Bind a variable to a value, from here on.
-
-        The variable has no value yet, as `T.int32()` makes it; the value is converted to its dtype.
-        """
-        from tvmtile.frontend.dtypes import DType, cast
-
-        T.Bind(cast(value, DType(str(var.ty.dtype))), var=var)
-
-
-let = _Let()
 
 
 class Ref:

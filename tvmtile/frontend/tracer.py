@@ -28,11 +28,20 @@ from tvmtile.errors import (
     user_location,
     warn,
 )
-from tvmtile.frontend.constructs import Region, TracedBranch, TracedLoop, Variable, While, tried
+from tvmtile.frontend.constructs import (
+    Region,
+    TracedBranch,
+    TracedLoop,
+    Variable,
+    While,
+    serial,
+    tried,
+)
 from tvmtile.frontend.dtypes import DType
 from tvmtile.frontend.expressions import expressions_of_kernels
 from tvmtile.frontend.large import Sizes
 from tvmtile.frontend.operations import Expressions
+from tvmtile.frontend.parameters import OutputTensor, TensorSpec
 from tvmtile.frontend.proxy import (
     Reference,
     Unusable,
@@ -42,7 +51,6 @@ from tvmtile.frontend.proxy import (
     raise_unusable,
 )
 from tvmtile.frontend.syntax import OPERATORS
-from tvmtile.frontend.tensor import OutputTensor, TensorSpec
 from tvmtile.frontend.values import (
     KINDS,
     as_condition,
@@ -218,8 +226,6 @@ class Tracer(Expressions):
         return counted(name)
 
     def range(self, *bounds: object) -> Any:
-        from tvmtile.frontend.loops import serial
-
         return serial(*bounds)
 
     def break_loop(self) -> bool:

@@ -12,14 +12,25 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidOperand
-from tvmtile.frontend.dtypes import DType, DTypeLike, cast, conversion, with_kept_bits
+from tvmtile.frontend.dtypes import (
+    DType,
+    DTypeLike,
+    cast,
+    conversion,
+    with_kept_bits,
+)
 from tvmtile.frontend.proxy import Reference, Unusable, raise_unusable
 from tvmtile.ir.operands import describe
 from tvmtile.ir.rewriting import contains
 from tvmtile.ir.spans import current_span
+from tvmtile.ir.types import Index, Value
 
 _SHIFTS = {"lshift": "<<", "rshift": ">>"}
+
+
 BITWISE = {"and_", "or_", "xor", *_SHIFTS}
+
+
 ARITHMETIC = {"add", "sub", "mul", "floordiv", "mod"}
 
 
@@ -278,3 +289,79 @@ def described(value: object) -> str:
     if isinstance(value, ir.Expr):
         return f"the expression `{value}`"
     return f"a {type(value).__name__}"
+
+
+def as_expr(value: Any, like: Any = None) -> ir.Expr:
+    """A Python number or a comparison as an expression; numbers take the dtype of `like`."""
+    if hasattr(value, "asobject"):
+        value = value.asobject()
+    elif hasattr(value, "load"):
+        value = value.load()
+    if isinstance(value, bool | int | float):
+        if ir.is_prim_expr(like):
+            return tirx.const(value, str(like.ty.dtype))
+        return tirx.const(value, "float32" if isinstance(value, float) else "int32")
+    if not ir.is_prim_expr(value):
+        from tvmtile.ir.operands import describe
+
+        raise InvalidOperand(
+            f"a function of elements got {describe(value)}",
+            help="index a tile, `tile[i, j]`, in a loop over T.Parallel",
+        )
+    return value
+
+
+def as_exprs(a: Any, b: Any) -> tuple[ir.Expr, ir.Expr]:
+    """Two operands as expressions; a number takes the dtype of the other."""
+    return as_expr(a, b), as_expr(b, a)
+
+
+def are_numbers(*values: object) -> bool:
+    """Tell whether all are numbers of Python."""
+    return all(isinstance(value, bool | int | float) for value in values)
+
+
+def ceildiv(a: Index, b: Index) -> Index:
+    """`a / b` rounded up, for integers; of Python integers, a Python integer."""
+    if isinstance(a, int) and isinstance(b, int):
+        return -(-a // b)
+    a, b = alike(a, b)
+    if isinstance(b, tirx.IntImm) and b.value > 0:
+        return tirx.ceildiv(a, b)
+    has_rest = tirx.NE(tirx.floormod(a, b), tirx.const(0, a.ty.dtype))
+    return tirx.floordiv(a, b) + tirx.Cast(str(a.ty.dtype), has_rest)
+
+
+def if_then_else(condition: Value, then: Value, otherwise: Value) -> Any:
+    """One of two values; only the chosen one is evaluated, so it may guard a load.
+
+    Parameters
+    ----------
+    condition : Expr or bool
+        Decides at run time, or now if it is a Python value. A number is true where it is not 0.
+    then, otherwise : Expr or number
+        Values of one dtype; a number takes the dtype of the other.
+    """
+    test = as_condition(condition)
+    if isinstance(test, bool):
+        return then if test else otherwise
+    if are_numbers(then, otherwise):
+        is_float = isinstance(then, float) or isinstance(otherwise, float)
+        kind = "float32" if is_float else "int32"
+        a, b = tirx.const(then, kind), tirx.const(otherwise, kind)
+    else:
+        a, b = as_exprs(then, otherwise)
+    return tirx.if_then_else(test, *_promoted(a, b))
+
+
+def alike(a: Any, b: Any) -> tuple[ir.Expr, ir.Expr]:
+    """Two operands as expressions of one dtype."""
+    return _promoted(*as_exprs(a, b))
+
+
+def _promoted(a: ir.Expr, b: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
+    """Two expressions in the dtype that arithmetic between them has."""
+    if str(a.ty.dtype) == str(b.ty.dtype):
+        return a, b
+    common = str((a + b).ty.dtype)
+    return cast(a, DType(common)), cast(b, DType(common))

@@ -24,7 +24,7 @@ from tvmtile.errors import (
     warn,
 )
 from tvmtile.frontend.eager import Surroundings
-from tvmtile.frontend.tensor import TensorSpec
+from tvmtile.frontend.parameters import TensorSpec
 from tvmtile.jit.compiler import compile as compile_program
 from tvmtile.jit.compiler import par_compile, refuse_unknown
 from tvmtile.jit.dynamo import is_traced, untraced

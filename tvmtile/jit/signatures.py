@@ -24,7 +24,7 @@ from typing import (
 from tvm import tirx
 
 from tvmtile.errors import hide_internal_frames
-from tvmtile.frontend.tile import Tile
+from tvmtile.frontend.kernel import Tile
 from tvmtile.target import TargetLike
 
 if TYPE_CHECKING:

@@ -14,33 +14,26 @@ from tvm.script.tirx import *
 from tvm.tirx import PrimFunc
 
 from tvmtile.frontend import dtypes
-from tvmtile.frontend.allocate import *
-from tvmtile.frontend.bindings import launch_thread, thread_binding
-from tvmtile.frontend.block_scales import *
+from tvmtile.frontend.constructs import serial
 from tvmtile.frontend.dtypes import as_dtype, dtype_names, is_float4
 from tvmtile.frontend.dtypes import as_dtype as get_tvm_dtype
 from tvmtile.frontend.dtypes import is_float4 as is_float4_e2m1fn
-from tvmtile.frontend.functions import *
-from tvmtile.frontend.kernel import *
-from tvmtile.frontend.limits import *
-from tvmtile.frontend.loops import *
-from tvmtile.frontend.math import *
-from tvmtile.frontend.pointers import *
-from tvmtile.frontend.proxy import Ref, let
-from tvmtile.frontend.tensor import *
-from tvmtile.language.annotations import *
-from tvmtile.language.bits import *
+from tvmtile.frontend.kernel import Kernel, current_kernel
+from tvmtile.frontend.parameters import OutputTensor, TensorSpec, ptr
+from tvmtile.frontend.proxy import Ref
+from tvmtile.frontend.values import if_then_else
+from tvmtile.ir.scopes import FRAGMENT_SCOPE, SHARED_SCOPE
 from tvmtile.language.debug import *
-from tvmtile.language.groups import *
-from tvmtile.language.pairs import *
+from tvmtile.language.launches import *
+from tvmtile.language.loops import *
+from tvmtile.language.math import *
+from tvmtile.language.options import *
 from tvmtile.language.random import *
 from tvmtile.language.rounding import *
-from tvmtile.language.scheduling import *
-from tvmtile.language.source_kernel import *
-from tvmtile.language.views import *
+from tvmtile.language.tensors import *
+from tvmtile.language.vectors import *
 from tvmtile.language.votes import *
 from tvmtile.language.warps import *
-from tvmtile.language.words import *
 from tvmtile.layout import Fragment, Layout
 from tvmtile.tileop.atomic import (
     atomic_add,
@@ -52,6 +45,7 @@ from tvmtile.tileop.atomic import (
     atomic_or,
     atomic_store,
 )
+from tvmtile.tileop.block_scales import *
 from tvmtile.tileop.cluster import block_rank_in_cluster
 from tvmtile.tileop.copy import async_copy, copy
 from tvmtile.tileop.copy_cluster import copy_cluster

@@ -15,7 +15,7 @@ from tvmtile.codegen.rounding import ROUNDINGS
 from tvmtile.errors import InvalidValue, UnsupportedDtype
 from tvmtile.frontend import dtypes
 from tvmtile.frontend.dtypes import DTypeLike, as_dtype
-from tvmtile.frontend.math import as_expr
+from tvmtile.frontend.values import as_expr
 from tvmtile.ir.spans import current_span
 from tvmtile.ir.types import Value
 from tvmtile.tileop.rounded import APPROXIMATE, Rounded, RoundedCast

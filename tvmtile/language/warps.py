@@ -7,19 +7,21 @@ lets the threads exchange values through an array.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile.compat.ignored import warn_ignored
 from tvmtile.errors import InvalidOperand
-from tvmtile.frontend.kernel import thread_index
-from tvmtile.frontend.math import as_expr
+from tvmtile.frontend.emit import require_program
+from tvmtile.frontend.values import as_expr
+from tvmtile.ir.spans import current_span
 from tvmtile.ir.threads import ALL_LANES, WARP_SIZE, WARPGROUP
 from tvmtile.ir.types import Index, Value
-from tvmtile.language.of_threads import lanes_of, located, of_threads
+from tvmtile.language.launches import thread_index
 
 __all__ = [
     "get_lane_idx",
@@ -38,6 +40,31 @@ __all__ = [
     "warp_reduce_min",
     "warp_reduce_sum",
 ]
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def of_threads(function: _Function) -> _Function:
+    """A function whose work is statements: an error outside of a program, before they are made."""
+
+    @functools.wraps(function)
+    def checked(*args: object, **kwargs: object) -> object:
+        require_program(function.__name__)
+        return function(*args, **kwargs)
+
+    return cast(_Function, checked)
+
+
+def located(call: ir.Call) -> ir.Call:
+    """The call, with the line of the kernel."""
+    return ir.Call(call.op, call.args, call.attrs, span=current_span(), ret_ty=call.ty)
+
+
+def lanes_of(mask: Any) -> Any:
+    """The lanes of a mask, as the bits of a `uint32`."""
+    is_known = isinstance(mask, int)  # -1 for all lanes is a habit of CUDA
+    return tirx.const(mask & ALL_LANES, "uint32") if is_known else tirx.Cast("uint32", mask)
 
 
 # Places ------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from tvmtile._tvm import buffer_of, ranges_of
 from tvmtile.compat.ignored import warn_ignored
 from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.emit import check_operand, emit
-from tvmtile.frontend.math import as_expr
+from tvmtile.frontend.values import as_expr
 from tvmtile.ir.operands import (
     bits_of,
     constant,

@@ -12,7 +12,7 @@ from tvm.tirx.script import builder as T
 from tvmtile._tvm import buffer_of, indices_of, is_buffer_var, ranges_of
 from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.emit import emit
-from tvmtile.frontend.math import as_expr
+from tvmtile.frontend.values import as_expr
 from tvmtile.ir.asynchronous import CP_ASYNC, issue, signal, wait
 from tvmtile.ir.calls import takes_address
 from tvmtile.ir.operands import bits_of, constant, describe

@@ -37,7 +37,7 @@ def fill(buffer: Any, value: Any, annotations: Mapping[str, object] | None = Non
         Accepted with a warning.
     """
     from tvmtile.frontend.dtypes import cast
-    from tvmtile.frontend.math import as_expr
+    from tvmtile.frontend.values import as_expr
 
     warn_ignored("T.fill", annotations=annotations)
     buffer = check_operand("fill", "buffer", buffer)

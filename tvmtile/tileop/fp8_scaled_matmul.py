@@ -19,10 +19,9 @@ from tvm.target import Target
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidValue, ShapeMismatch, UnsupportedDtype
-from tvmtile.frontend.block_scales import BlockScaledLayout
 from tvmtile.frontend.dtypes import DTypeLike
 from tvmtile.frontend.emit import check_operand, emit
-from tvmtile.frontend.math import as_expr
+from tvmtile.frontend.values import as_expr
 from tvmtile.ir.operands import (
     as_region,
     constant,
@@ -34,6 +33,7 @@ from tvmtile.ir.operators import tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.types import TileOperand, Value
 from tvmtile.target import gpu
+from tvmtile.tileop.block_scales import BlockScaledLayout
 from tvmtile.tileop.matrices import MatrixProduct, begins_from_zero, oriented
 from tvmtile.tileop.scaled_products import ScaledProduct, cleared, is_tile, matrix_shape, moving
 

@@ -58,7 +58,7 @@ def im2col(
     UnsupportedDtype
         If the dtypes differ.
     """
-    from tvmtile.frontend.math import as_expr
+    from tvmtile.frontend.values import as_expr
 
     warn_ignored("T.im2col", eviction_policy=eviction_policy, annotations=annotations)
     emit(

@@ -17,9 +17,9 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import buffer_of, is_buffer_var
 from tvmtile.errors import InvalidOperand
-from tvmtile.frontend.allocate import allocate
 from tvmtile.frontend.emit import emit
-from tvmtile.frontend.math import as_expr
+from tvmtile.frontend.kernel import allocate
+from tvmtile.frontend.values import as_expr
 from tvmtile.instructions.ptx import ptx
 from tvmtile.ir.operands import describe
 from tvmtile.ir.operators import ValueOp, tile_operator

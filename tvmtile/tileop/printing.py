@@ -46,7 +46,7 @@ def print(obj: Any = None, msg: str = "", warp_group_id: int = 0, warp_id: int =
     CUDA such lines go to the standard output of the process when the GPU is waited for.
     """
     from tvmtile.frontend.kernel import current_kernel
-    from tvmtile.frontend.math import as_expr
+    from tvmtile.frontend.values import as_expr
 
     warn_ignored("T.print", warp_group_id=warp_group_id or None, warp_id=warp_id or None)
     kernel = current_kernel()

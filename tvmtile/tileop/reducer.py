@@ -22,7 +22,7 @@ from tvmtile.errors import (
 )
 from tvmtile.frontend.dtypes import DTypeLike, Shape
 from tvmtile.frontend.emit import check_operand, emit
-from tvmtile.frontend.tile import Tile
+from tvmtile.frontend.kernel import Tile
 from tvmtile.ir.combiners import COMBINERS, Combiner, is_integer
 from tvmtile.ir.operands import describe, dtype_of, matched_regions, static_shape
 from tvmtile.ir.operators import TileOp, tile_operator
@@ -74,8 +74,8 @@ def alloc_reducer(
     T.finalize_reducer(total, result)
     ```
     """
-    from tvmtile.frontend.allocate import alloc_fragment
     from tvmtile.frontend.dtypes import as_dtype
+    from tvmtile.frontend.kernel import allocate
 
     warn_ignored("T.alloc_reducer", replication=replication)
     if op not in _KINDS:
@@ -88,7 +88,7 @@ def alloc_reducer(
         raise UnsupportedDtype(
             f"alloc_reducer: {name} has no bits to combine by {op}", help="use an integer dtype"
         )
-    return alloc_fragment(shape, name, scope=REDUCER_SCOPE + op)
+    return allocate("T.alloc_fragment", shape, name, REDUCER_SCOPE + op)
 
 
 def reducer_init(reducer: TileOperand, init: Value | None = None) -> None:
@@ -106,7 +106,7 @@ def reducer_init(reducer: TileOperand, init: Value | None = None) -> None:
     UnsupportedDtype
         If it has another.
     """
-    from tvmtile.frontend.math import as_expr
+    from tvmtile.frontend.values import as_expr
 
     combiner = _combiner_of("reducer_init", reducer)
     dtype = dtype_of(reducer)
@@ -134,7 +134,7 @@ def reducer_update(target: Any, value: Value) -> None:
     value : number or Expr
         Converted to the totals' dtype.
     """
-    from tvmtile.frontend.math import as_expr
+    from tvmtile.frontend.values import as_expr
 
     target = check_operand("reducer_update", "target", target)
     if not isinstance(target, ir.TensorLoad):

@@ -11,7 +11,6 @@ from tvm.target import Target
 
 from tvmtile._tvm import buffer_of, indices_of, is_buffer_var, ranges_of
 from tvmtile.errors import ShapeMismatch
-from tvmtile.frontend.block_scales import e8m0_to_float
 from tvmtile.frontend.dtypes import cast
 from tvmtile.ir.operands import as_region, constant, describe, dtype_of, extents_of, region
 from tvmtile.ir.operators import TileOp
@@ -20,6 +19,7 @@ from tvmtile.ir.rewriting import for_loop, nest, seq
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, SHARED_SCOPE
 from tvmtile.ir.types import Index
 from tvmtile.target import gpu
+from tvmtile.tileop.block_scales import e8m0_to_float
 from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.fill import Fill

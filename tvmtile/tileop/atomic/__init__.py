@@ -195,7 +195,7 @@ def atomic_addx4(dst: TileOperand, value: Value, return_prev: bool = False) -> i
 
 
 def _add_vector(lanes: int, dst: Any, value: Any, return_prev: bool) -> Any:
-    from tvmtile.frontend.math import as_expr
+    from tvmtile.frontend.values import as_expr
 
     name = f"atomic_addx{lanes}"
     target = _neighbours(name, check_operand(name, "dst", dst), lanes)
@@ -236,7 +236,7 @@ def cast_like(value: ir.Expr, target: ir.TensorLoad) -> ir.Expr:
 def _update(
     kind: str, dst: ir.Expr, value: Any, memory_order: str | None, return_prev: bool
 ) -> ir.Expr | None:
-    from tvmtile.frontend.math import as_expr
+    from tvmtile.frontend.values import as_expr
 
     name = f"atomic_{kind}"
     order = memory_order or "relaxed"

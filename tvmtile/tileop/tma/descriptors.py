@@ -16,7 +16,7 @@ from tvm import DataType, ir, tirx
 from tvmtile._tvm import buffer_of, indices_of, is_buffer_var, ranges_of
 from tvmtile.errors import InvalidOperand, ShapeMismatch
 from tvmtile.frontend.emit import emit
-from tvmtile.frontend.math import as_expr
+from tvmtile.frontend.values import as_expr
 from tvmtile.ir.calls import takes_address
 from tvmtile.ir.operands import bits_of, constant, describe, dtype_of, region
 from tvmtile.ir.operators import TileOp, tile_operator

@@ -16,7 +16,7 @@ from tvmtile.compat.ignored import warn_ignored
 from tvmtile.errors import InvalidOperand, ShapeMismatch
 from tvmtile.frontend.dtypes import DTypeLike, as_dtype
 from tvmtile.frontend.emit import emit
-from tvmtile.frontend.math import as_expr
+from tvmtile.frontend.values import as_expr
 from tvmtile.ir.operands import bits_of, constant, describe
 from tvmtile.ir.scopes import is_global, is_shared
 from tvmtile.ir.types import Index, TileOperand

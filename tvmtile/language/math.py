@@ -1,7 +1,7 @@
 """Arithmetic that Python's operators do not spell: `T.exp`, `T.max`, `T.ceildiv`, ...
 
-Most names are TVM's own. Here are those that must also work on plain Python numbers, or whose meaning
-on run-time conditions needs care; functions of floats are in `functions`.
+Most names are TVM's own. Here are those that must also work on plain Python numbers, whose meaning on
+run-time conditions needs care, or that TVM spells differently or has in one dtype only.
 """
 
 from __future__ import annotations
@@ -12,9 +12,19 @@ from typing import Any
 
 from tvm import DataType, ir, tirx
 
-from tvmtile.errors import InvalidOperand, InvalidValue, OutOfBounds
+from tvmtile.errors import InvalidOperand, InvalidValue, OutOfBounds, UnsupportedDtype
 from tvmtile.frontend.dtypes import DType, DTypeLike, Extent, as_dtype, cast
-from tvmtile.frontend.values import as_condition, with_sign
+from tvmtile.frontend.values import (
+    alike,
+    are_numbers,
+    as_condition,
+    as_expr,
+    as_exprs,
+    ceildiv,
+    if_then_else,
+    with_sign,
+)
+from tvmtile.ir.annotations import FAST
 from tvmtile.ir.packed import FLOAT4
 from tvmtile.ir.types import Index, Value
 
@@ -22,24 +32,51 @@ __all__ = [
     "Cast",
     "PrimExpr",
     "Select",
+    "__cos",
+    "__exp",
+    "__exp2",
+    "__exp10",
+    "__log",
+    "__log2",
+    "__log10",
+    "__sin",
+    "__tan",
+    "__tanh",
     "abs",
     "align_up",
-    "cast",
+    "atan2",
     "cdiv",
     "ceildiv",
     "clamp",
+    "copysign",
     "dtype",
+    "exp10",
     "extract_lane",
-    "if_then_else",
+    "fmod",
+    "hypot",
     "index_to_coordinates",
+    "infinity",
+    "isfinite",
+    "isinf",
+    "isnan",
     "max",
+    "max_value",
     "min",
+    "min_value",
+    "nextafter",
+    "pow",
+    "power",
     "reinterpret",
     "round",
+    "rsqrt",
+    "sigmoid",
     "where",
 ]
 
+
 dtype = as_dtype
+
+
 PrimExpr = ir.Expr
 """The class of a kernel's values."""
 
@@ -47,34 +84,6 @@ PrimExpr = ir.Expr
 def Cast(dtype: DTypeLike, value: Value) -> Any:
     """`T.cast` with TVM's order of arguments."""
     return cast(value, dtype)
-
-
-def as_expr(value: Any, like: Any = None) -> ir.Expr:
-    """A Python number or a comparison as an expression; numbers take the dtype of `like`."""
-    if hasattr(value, "asobject"):
-        value = value.asobject()
-    elif hasattr(value, "load"):
-        value = value.load()
-    if isinstance(value, bool | int | float):
-        if ir.is_prim_expr(like):
-            return tirx.const(value, str(like.ty.dtype))
-        return tirx.const(value, "float32" if isinstance(value, float) else "int32")
-    if not ir.is_prim_expr(value):
-        from tvmtile.ir.operands import describe
-
-        raise InvalidOperand(
-            f"a function of elements got {describe(value)}",
-            help="index a tile, `tile[i, j]`, in a loop over T.Parallel",
-        )
-    return value
-
-
-def _pair(a: Any, b: Any) -> tuple[ir.Expr, ir.Expr]:
-    return as_expr(a, b), as_expr(b, a)
-
-
-def _are_numbers(*values: object) -> bool:
-    return all(isinstance(value, bool | int | float) for value in values)
 
 
 _python_max, _python_min = max, min
@@ -96,9 +105,9 @@ def min(a: Any, b: Any, *more: Any) -> Any:
 
 def _extreme(of_numbers: Any, of_values: Any, a: Any, b: Any) -> Any:
     """One of two values: the number of NaN and a number, where Python and TVM take the first one."""
-    if _are_numbers(a, b):
+    if are_numbers(a, b):
         return of_numbers(a, b) if a == a else b  # noqa: PLR0124 - false of NaN
-    first, second = _pair(a, b)
+    first, second = as_exprs(a, b)
     if isinstance(first, tirx.FloatImm) and isinstance(second, tirx.FloatImm):
         return second if math.isnan(float(first.value)) else of_values(first, second)
     return of_values(first, second)
@@ -127,17 +136,6 @@ def clamp(dst: Value, min_val: Value, max_val: Value) -> Any:
     return min(max(dst, min_val), max_val)
 
 
-def ceildiv(a: Index, b: Index) -> Index:
-    """`a / b` rounded up, for integers; of Python integers, a Python integer."""
-    if isinstance(a, int) and isinstance(b, int):
-        return -(-a // b)
-    a, b = alike(a, b)
-    if isinstance(b, tirx.IntImm) and b.value > 0:
-        return tirx.ceildiv(a, b)
-    has_rest = tirx.NE(tirx.floormod(a, b), tirx.const(0, a.ty.dtype))
-    return tirx.floordiv(a, b) + tirx.Cast(str(a.ty.dtype), has_rest)
-
-
 cdiv = ceildiv
 
 
@@ -163,41 +161,6 @@ def index_to_coordinates(index: Any, shape: Sequence[Extent]) -> list[Index]:
     return coordinates[::-1]
 
 
-def if_then_else(condition: Value, then: Value, otherwise: Value) -> Any:
-    """One of two values; only the chosen one is evaluated, so it may guard a load.
-
-    Parameters
-    ----------
-    condition : Expr or bool
-        Decides at run time, or now if it is a Python value. A number is true where it is not 0.
-    then, otherwise : Expr or number
-        Values of one dtype; a number takes the dtype of the other.
-    """
-    test = as_condition(condition)
-    if isinstance(test, bool):
-        return then if test else otherwise
-    if _are_numbers(then, otherwise):
-        is_float = isinstance(then, float) or isinstance(otherwise, float)
-        kind = "float32" if is_float else "int32"
-        a, b = tirx.const(then, kind), tirx.const(otherwise, kind)
-    else:
-        a, b = _pair(then, otherwise)
-    return tirx.if_then_else(test, *_promoted(a, b))
-
-
-def alike(a: Any, b: Any) -> tuple[ir.Expr, ir.Expr]:
-    """Two operands as expressions of one dtype."""
-    return _promoted(*_pair(a, b))
-
-
-def _promoted(a: ir.Expr, b: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
-    """Two expressions in the dtype that arithmetic between them has."""
-    if str(a.ty.dtype) == str(b.ty.dtype):
-        return a, b
-    common = str((a + b).ty.dtype)
-    return cast(a, DType(common)), cast(b, DType(common))
-
-
 where = if_then_else
 
 
@@ -211,7 +174,7 @@ def Select(condition: Value, then: Value, otherwise: Value) -> ir.Expr:
     then, otherwise : Expr or number
         Values of one dtype; a number takes the dtype of the other.
     """
-    a, b = _pair(then, otherwise)
+    a, b = as_exprs(then, otherwise)
     test = as_condition(condition)
     if isinstance(test, bool):
         return a if test else b
@@ -315,3 +278,186 @@ def extract_lane(vector: Any, lane: Index) -> ir.Expr:
     if not 0 <= lane < lanes:
         raise OutOfBounds(f"T.extract_lane: lane {lane} is outside a vector of {lanes} lanes")
     return tirx.Shuffle([expression], [tirx.const(lane, "int32")])
+
+
+def sigmoid(value: Value) -> ir.Expr:
+    """`1 / (1 + exp(-value))`."""
+    expression = as_expr(value)
+    one = tirx.const(1, expression.ty.dtype)
+    return one / (one + tirx.exp(-expression))
+
+
+def rsqrt(value: Value) -> ir.Expr:
+    """`1 / sqrt(value)`."""
+    expression = as_expr(value)
+    return tirx.const(1, expression.ty.dtype) / tirx.sqrt(expression)
+
+
+def exp10(value: Value) -> ir.Expr:
+    """10 to the power of `value`."""
+    return pow(10, as_expr(value))
+
+
+def pow(x: Value, y: Value) -> ir.Expr:
+    """`x` to the power of `y`; of floats narrower than float16 computed in float32."""
+    base, exponent = alike(x, y)
+    dtype = str(base.ty.dtype)
+    if not dtype.startswith(_WIDENED):
+        return tirx.pow(base, exponent)
+    return tirx.Cast(dtype, tirx.pow(_wide(base), _wide(exponent)))
+
+
+power = pow
+
+
+def isnan(value: Value) -> ir.Expr:
+    """Whether a float is not a number."""
+    return tirx.isnan(_wide(as_expr(value)))
+
+
+def isinf(value: Value) -> ir.Expr:
+    """Whether a float is infinite."""
+    return tirx.isinf(_wide(as_expr(value)))
+
+
+def isfinite(value: Value) -> ir.Expr:
+    """Whether a float is neither infinite nor NaN."""
+    return tirx.isfinite(_wide(as_expr(value)))
+
+
+_WIDENED = ("bfloat16", "float8")  # TVM's own functions refuse them
+
+
+def _wide(value: ir.Expr) -> ir.Expr:
+    dtype = DataType(str(value.ty.dtype))
+    if not str(dtype).startswith(_WIDENED):
+        return value
+    return tirx.Cast("float32" if dtype.lanes == 1 else f"float32x{dtype.lanes}", value)
+
+
+def _of_two(function: Any) -> Any:
+    def of_two(x: Value, y: Value) -> ir.Expr:
+        return function(*alike(x, y))
+
+    of_two.__name__ = name = function.__name__
+    of_two.__doc__ = f"TVM's `{name}` of two floats, in the dtype of arithmetic on them."
+    return of_two
+
+
+atan2 = _of_two(tirx.atan2)
+
+
+copysign = _of_two(tirx.copysign)
+
+
+fmod = _of_two(tirx.fmod)
+
+
+hypot = _of_two(tirx.hypot)
+
+
+nextafter = _of_two(tirx.nextafter)
+
+
+def _fast(function: Any) -> Any:
+    """A function that may be less exact where the target has a faster one; a CPU has none."""
+    name = function.__name__
+
+    def fast(x: Value) -> ir.Expr:
+        value = as_expr(x)
+        if "float" not in str(value.ty.dtype):
+            raise UnsupportedDtype(
+                f"T.__{name} only supports floating-point inputs, but got {value.ty.dtype}",
+                help=f'convert it: `T.__{name}(T.cast(x, "float32"))`',
+            )
+        call = function(_wide(value))
+        fast = ir.Call(call.op, call.args, attrs={FAST: True}, span=call.span, ret_ty=call.ty)
+        return cast(fast, DType(str(value.ty.dtype)))
+
+    fast.__name__ = f"__{name}"
+    fast.__doc__ = f"`{name}`, less exact where the target has a faster instruction."
+    return fast
+
+
+__cos = _fast(tirx.cos)
+
+
+__exp = _fast(tirx.exp)
+
+
+__exp2 = _fast(tirx.exp2)
+
+
+__exp10 = _fast(tirx.exp10)
+
+
+__log = _fast(tirx.log)
+
+
+__log2 = _fast(tirx.log2)
+
+
+__log10 = _fast(tirx.log10)
+
+
+__sin = _fast(tirx.sin)
+
+
+__tan = _fast(tirx.tan)
+
+
+__tanh = _fast(tirx.tanh)
+
+
+_HAVE_INFINITY = ("float64", "float32", "float16", "bfloat16", "float8_e5m2")
+
+
+# Where TVM's max_value is not the largest number that the dtype holds.
+_LARGEST = {
+    "bfloat16": (2 - 2**-7) * 2.0**127,
+    "float8_e4m3fnuz": 240.0,
+    "float8_e5m2fnuz": 57344.0,
+    "float8_e8m0fnu": 2.0**127,
+}
+
+
+_SMALLEST = {"float8_e8m0fnu": 2.0**-127}
+
+
+def infinity(dtype: DTypeLike) -> Any:
+    """Positive infinity of a float dtype; the largest value of an integer one.
+
+    Raises
+    ------
+    InvalidValue
+        If the float dtype has no infinity.
+    """
+    name = as_dtype(dtype)
+    if "float" not in name:
+        return max_value(name)
+    if name not in _HAVE_INFINITY:
+        raise InvalidValue(
+            f"{name} has no infinity", help="T.max_value(dtype) is the largest number it holds"
+        )
+    return tirx.const(float("inf"), str(name))
+
+
+def max_value(dtype: DTypeLike) -> ir.Expr:
+    """The largest finite value of a dtype."""
+    name = as_dtype(dtype)
+    return _number(_LARGEST[name], name) if name in _LARGEST else tirx.max_value(str(name))
+
+
+def min_value(dtype: DTypeLike) -> ir.Expr:
+    """The smallest (most negative) finite value of a dtype."""
+    name = as_dtype(dtype)
+    if name in _LARGEST:
+        return _number(_SMALLEST.get(name, -_LARGEST[name]), name)
+    return tirx.min_value(str(name))
+
+
+def _number(value: float, dtype: DType) -> ir.Expr:
+    # TVM takes dtypes without a negative zero for unsigned ones and refuses their constants.
+    if "fnuz" in dtype:
+        return tirx.Cast(str(dtype), tirx.const(value, "float32"))
+    return tirx.const(value, str(dtype))

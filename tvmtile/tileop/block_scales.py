@@ -14,14 +14,23 @@ from tvm import ir, tirx
 
 from tvmtile.errors import InvalidValue, UnsupportedDtype
 from tvmtile.frontend.dtypes import as_dtype, cast
-from tvmtile.frontend.math import as_expr, ceildiv
+from tvmtile.frontend.values import as_expr, ceildiv
 
 __all__ = ["BlockScaledLayout", "e8m0_to_float"]
 
+
 _E8M0 = "float8_e8m0fnu"
+
+
 _FLOATS = ("float16", "bfloat16", "float32")
+
+
 _SCALES = (_E8M0, "uint8", "float8_e4m3fn", *_FLOATS)
+
+
 _BLOCKS = (16, 32, 64, 128)
+
+
 _ROWS = (1, 128)
 
 

@@ -1,7 +1,7 @@
-"""`T.ldg128`, `T.sts64`, ...: neighbouring elements read and written as the words of one access.
+"""Neighbouring elements at once: arithmetic on pairs, and words of `T.ldg128`, `T.sts64`, ...
 
-The width is a promise to the user of how many bytes one instruction moves, not of a cache: the
-elements are read as a vector, which the target moves at once where it can.
+The width of a word is a promise of how many bytes one instruction moves, not of a cache: the elements
+are read as a vector, which the target moves at once where it can.
 """
 
 from __future__ import annotations
@@ -13,16 +13,23 @@ from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import buffer_of
-from tvmtile.errors import InvalidOperand, ShapeMismatch
+from tvmtile.errors import InvalidOperand, InvalidValue, ShapeMismatch
+from tvmtile.frontend.elements import vector_of
 from tvmtile.frontend.emit import check_operand
-from tvmtile.frontend.math import as_expr
+from tvmtile.frontend.values import as_expr
 from tvmtile.ir.operands import constant, describe, dtype_of, extents_of, origin_of
 from tvmtile.ir.spans import current_span
 from tvmtile.ir.types import TileOperand, Value
+from tvmtile.language.math import max as largest
+from tvmtile.language.math import min as smallest
+from tvmtile.language.rounding import rounded
 from tvmtile.tileop.vectors import ramp, splat
 
 __all__ = [
     "__ldg",
+    "abs2",
+    "add2",
+    "fma2",
     "ldg32",
     "ldg64",
     "ldg128",
@@ -31,6 +38,9 @@ __all__ = [
     "lds64",
     "lds128",
     "lds256",
+    "max2",
+    "min2",
+    "mul2",
     "stg32",
     "stg64",
     "stg128",
@@ -39,11 +49,93 @@ __all__ = [
     "sts64",
     "sts128",
     "sts256",
+    "sub2",
 ]
 
+
+_PAIRS = ("float32x2", "float16x2", "bfloat16x2")
+
+
+def add2(x: Value, y: Value) -> ir.Expr:
+    """`x + y`, element by element.
+
+    Parameters
+    ----------
+    x, y : Expr
+        Of one dtype: float32x2, float16x2 or bfloat16x2, as `A[i : i + 2]` or `A[T.Ramp(i, 1, 2)]`.
+
+    Raises
+    ------
+    InvalidValue
+        If the dtypes differ, or are others.
+    """
+    a, b = _pairs("add2", x, y)
+    return a + b
+
+
+def sub2(x: Value, y: Value) -> ir.Expr:
+    """`x - y`, element by element; see `add2`."""
+    a, b = _pairs("sub2", x, y)
+    return a - b
+
+
+def mul2(x: Value, y: Value) -> ir.Expr:
+    """`x * y`, element by element; see `add2`."""
+    a, b = _pairs("mul2", x, y)
+    return a * b
+
+
+def fma2(x: Value, y: Value, z: Value) -> ir.Expr:
+    """`x * y + z`, element by element, each rounded once; see `add2`."""
+    values = _pairs("fma2", x, y, z)
+    lanes = [[tirx.Shuffle([value], [lane]) for value in values] for lane in range(2)]
+    return tirx.Shuffle([rounded("fma", "fma2", "rn", *scalars) for scalars in lanes], [0, 1])
+
+
+def max2(x: Any, y: Any) -> ir.Expr:
+    """The larger of two, as `T.max`, element by element; see `add2`."""
+    return largest(*_pairs("max2", x, y))
+
+
+def min2(x: Any, y: Any) -> ir.Expr:
+    """The smaller of two, as `T.min`, element by element; see `add2`."""
+    return smallest(*_pairs("min2", x, y))
+
+
+def abs2(x: Value) -> ir.Expr:
+    """Each element without its sign; see `add2`."""
+    (value,) = _pairs("abs2", x)
+    bits = DataType(str(value.ty.dtype)).bits
+    mask = tirx.Broadcast(tirx.const((1 << (bits - 1)) - 1, f"uint{bits}"), 2)
+    magnitude = tirx.reinterpret(f"uint{bits}x2", value) & mask
+    return tirx.reinterpret(str(value.ty.dtype), magnitude)
+
+
+def _pairs(name: str, *values: Value) -> list[ir.Expr]:
+    expressions = [as_expr(vector_of(v) if isinstance(v, ir.TensorRegion) else v) for v in values]
+    kinds = [str(expression.ty.dtype) for expression in expressions]
+    if any(kind not in _PAIRS for kind in kinds):
+        raise InvalidValue(
+            f"T.{name}: Expected dtype in {list(_PAIRS)}, got {', '.join(kinds)}",
+            help="give two neighbouring elements, as `A[i : i + 2]`",
+        )
+    if len(set(kinds)) > 1:
+        raise InvalidValue(
+            f"T.{name}: the operands need the same dtype, and have {', '.join(kinds)}",
+            help="cast them to one",
+        )
+    return expressions
+
+
 _WORD = 32
+
+
 _WIDEST_OF_CUDA = 128
+
+
 _SPACES = {"g": ("global", "global"), "s": ("shared", "shared.dyn")}
+
+
 _NAMES = {"g": "global", "s": "shared"}
 
 
@@ -175,8 +267,14 @@ def _storer(space: str, bits: int) -> Callable[..., None]:
 
 
 ldg32, ldg64, ldg128, ldg256 = (_loader("g", bits) for bits in (32, 64, 128, 256))
+
+
 lds32, lds64, lds128, lds256 = (_loader("s", bits) for bits in (32, 64, 128, 256))
+
+
 stg32, stg64, stg128, stg256 = (_storer("g", bits) for bits in (32, 64, 128, 256))
+
+
 sts32, sts64, sts128, sts256 = (_storer("s", bits) for bits in (32, 64, 128, 256))
 
 

@@ -1,22 +1,23 @@
-"""Loops: `T.Parallel`, `T.Pipelined`, `T.Persistent`, `T.serial`, `T.unroll`, `T.vectorized`."""
+"""Loops: `T.Parallel`, `T.Pipelined`, `T.Persistent`, `T.unroll`, ..., and schedulers of tiles."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 from tvm.tirx.script.builder.frame import ForFrame
 
-from tvmtile._tvm import IRBuilder
+from tvmtile._tvm import IRBuilder, buffer_of
 from tvmtile.compat.ignored import warn_ignored
-from tvmtile.errors import InvalidOperand, NestingError
-from tvmtile.frontend.constructs import LoopNest
+from tvmtile.errors import InvalidOperand, InvalidValue, NestingError
+from tvmtile.frontend.constructs import LoopNest, bounded_loop, loop_bound, serial
 from tvmtile.frontend.kernel import current_kernel, kernel_of
 from tvmtile.frontend.proxy import Indices
 from tvmtile.frontend.tracer import current_tracer
-from tvmtile.frontend.values import as_count
+from tvmtile.frontend.values import as_expr
 from tvmtile.ir.annotations import (
     BLOCKS_ANNOTATION,
     ORDER_ANNOTATION,
@@ -29,17 +30,21 @@ from tvmtile.ir.kernels import is_parallel
 from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import contains
 from tvmtile.ir.types import Index
+from tvmtile.language.math import ceildiv
+from tvmtile.language.math import max as largest
+from tvmtile.language.math import min as smallest
+from tvmtile.language.tensors import alloc_var
 
 __all__ = [
     "Parallel",
     "Persistent",
+    "PersistentTileScheduler",
     "Pipelined",
     "Serial",
     "Unroll",
     "Vectorized",
     "grid",
     "loop_break",
-    "serial",
     "unroll",
     "vectorized",
 ]
@@ -129,7 +134,7 @@ def Parallel(
         raise InvalidOperand("T.Parallel needs at least one extent")
     hints = {"coalesced_width": coalesced_width, "loop_layout": loop_layout}
     warn_ignored("T.Parallel", **hints, prefer_async=prefer_async)
-    return _ParallelNest([_extent("T.Parallel", e) for e in extents], dict(annotations or {}))
+    return _ParallelNest([loop_bound("T.Parallel", e) for e in extents], dict(annotations or {}))
 
 
 def Pipelined(
@@ -187,52 +192,6 @@ def Pipelined(
     return serial(start, stop, annotations=merged)
 
 
-class _SteppedLoop(LoopNest):
-    """`range(start, stop, step)` as a loop over the count, whose value is `start + i * step`."""
-
-    def __init__(
-        self, make: Callable[..., Any], start: Any, stop: Any, step: int, notes: Any
-    ) -> None:
-        distance, stride = (stop - start, step) if step > 0 else (start - stop, -step)
-        self._frame = make(tirx.max(0, tirx.ceildiv(distance, stride)), annotations=notes)
-        self._start, self._step = start, step
-
-    def __enter__(self) -> Any:
-        count = self._frame.__enter__()
-        IRBuilder.name("step", count)
-        return self._start + count * self._step
-
-    def __exit__(self, *exception: Any) -> None:
-        self._frame.__exit__(*exception)
-
-
-def _loop(name: str, make: Callable[..., Any], start: Any, stop: Any, step: Any, notes: Any) -> Any:
-    if stop is None:
-        start, stop = 0, start
-    start, stop = _extent(name, start), _extent(name, stop)
-    if isinstance(step, tirx.IntImm):
-        step = int(step)
-    if step is None or (isinstance(step, int) and step == 1):
-        return make(start, stop, annotations=notes or None)
-    if not isinstance(step, int) or step == 0:
-        raise InvalidOperand(
-            f"{name}: the step {step} is not a constant other than 0",
-            help="loop over the count and multiply in the body",
-        )
-    return _SteppedLoop(make, start, stop, step, notes or None)
-
-
-def _extent(name: str, value: Any) -> Any:
-    if hasattr(value, "asobject"):
-        value = value.asobject()
-    if isinstance(value, int) or (ir.is_prim_expr(value) and "int" in str(value.ty.dtype)):
-        return as_count(value)
-    raise InvalidOperand(
-        f"{name}: a loop bound is an integer, not {value!r}",
-        help="use // or T.ceildiv; in Python, `/` makes a float",
-    )
-
-
 def loop_break() -> None:
     """Leave the innermost loop, as `break` does: TileLang's name for it.
 
@@ -248,27 +207,6 @@ def loop_break() -> None:
             help="write it in a T.serial or `while`, and `break` in a loop over Python values",
         )
     tracer.break_loop()
-
-
-def serial(
-    start: Any,
-    stop: Any = None,
-    step: Any = None,
-    *,
-    annotations: Mapping[str, object] | None = None,
-) -> Any:
-    """A loop whose iterations run one after the other; `range(...)` in a `for` means the same.
-
-    Parameters
-    ----------
-    start, stop : int or Expr
-        Bounds, as of `range`.
-    step : int, optional
-        A constant; may be negative.
-    annotations : dict, optional
-        Annotations of the loop.
-    """
-    return _loop("T.serial", T.serial, start, stop, step, annotations)
 
 
 def unroll(
@@ -303,7 +241,7 @@ def unroll(
         _check_factor(unroll_factor)
         merged[UNROLL_FACTOR] = unroll_factor
     is_known = all(constant(bound) is not None for bound in (start, stop) if bound is not None)
-    return _loop("T.unroll", T.unroll if is_known else T.serial, start, stop, step, merged)
+    return bounded_loop("T.unroll", T.unroll if is_known else T.serial, start, stop, step, merged)
 
 
 def _check_factor(factor: Any) -> None:
@@ -325,19 +263,19 @@ def vectorized(
     annotations : dict, optional
         Annotations of the loop.
     """
-    return _loop("T.vectorized", T.vectorized, start, stop, None, annotations)
+    return bounded_loop("T.vectorized", T.vectorized, start, stop, None, annotations)
 
 
 def grid(*extents: Index) -> Any:
     """Nested serial loops, one for each extent."""
-    return T.grid(*(_extent("T.grid", extent) for extent in extents))
+    return T.grid(*(loop_bound("T.grid", extent) for extent in extents))
 
 
 class _PersistentNest(LoopNest):
     """Waves of tiles over the blocks; tiles outside the domain are skipped."""
 
     def __init__(self, domain: Sequence[Any], wave_size: Any, index: Any, group_size: int) -> None:
-        self._domain = [_extent("T.Persistent", d) for d in domain]
+        self._domain = [loop_bound("T.Persistent", d) for d in domain]
         self._wave_size, self._index, self._group = wave_size, index, group_size
         self._frames: list[Any] = []
 
@@ -412,5 +350,162 @@ def Persistent(domain: Sequence[Any], wave_size: Any, index: Any, group_size: in
 
 
 Serial = serial
+
+
 Unroll = unroll
+
+
 Vectorized = vectorized
+
+
+class PersistentTileScheduler:
+    """Hands the tiles of a matrix out to a fixed number of blocks, one after the other.
+
+    Tiles have numbers along one axis of the matrix, then along the other one; worker `w` of `n`
+    visits those of the numbers `w`, `w + n`, and so on. Workers that run at the same time share
+    operands in the GPU's cache where tiles of successive numbers are neighbours along both axes:
+    `swizzle_size` is the width of the panels in which they are numbered.
+
+    Parameters
+    ----------
+    num_m_tiles, num_n_tiles : int or Expr
+        Tiles along the rows and along the columns.
+    num_workers : int or Expr, optional
+        The workers; by default the blocks of the grid, or its clusters of `cluster_size`.
+    swizzle_size : int
+        Columns of tiles in a panel (rows, with `column_major=False`).
+    column_major : bool
+        Neighbours along M have successive numbers; otherwise those along N.
+    cluster_size : int
+        Tiles along M that the blocks of a cluster visit together: `m_idx` is then the number of such a
+        group, and the block's tile is `m_idx * cluster_size + T.block_rank_in_cluster()`.
+    stateful : bool
+        Keep the tile that is visited; without it there is `coord` only.
+    name : str, optional
+        Begins the names of the variables in the program.
+
+    Raises
+    ------
+    InvalidValue
+        If a width, or the size of a cluster, is not positive.
+    NestingError
+        If it is made outside T.Kernel.
+
+    Examples
+    --------
+    ```
+    with T.Kernel(132, threads=128) as block:
+        tiles = T.PersistentTileScheduler(T.ceildiv(M, 128), T.ceildiv(N, 128), swizzle_size=8)
+        tiles.init(block)
+        while tiles.valid():
+            by, bx = tiles.m_idx, tiles.n_idx
+            ...
+            tiles.next_tile()
+    ```
+    """
+
+    def __init__(
+        self,
+        num_m_tiles: Index,
+        num_n_tiles: Index,
+        num_workers: Any = None,
+        swizzle_size: int = 1,
+        column_major: bool = True,
+        cluster_size: int = 1,
+        stateful: bool = True,
+        name: str | None = None,
+    ) -> None:
+        widths: tuple[tuple[str, Any], ...] = (
+            ("swizzle_size", swizzle_size),
+            ("cluster_size", cluster_size),
+        )
+        for what, value in widths:
+            if not isinstance(value, int) or value < 1:
+                raise InvalidValue(
+                    f"T.PersistentTileScheduler: {what}={value!r}", help="give a positive number"
+                )
+        outside = "make it inside `with T.Kernel(...)`"
+        kernel = kernel_of("T.PersistentTileScheduler", outside)
+        groups = ceildiv(num_m_tiles, cluster_size)
+        if num_workers is None:
+            num_workers = math.prod(kernel.block_extents, start=1) // cluster_size
+        self.num_workers = num_workers
+        self.cluster_size = cluster_size
+        self.swizzle_size = swizzle_size
+        self._column_major = column_major
+        self._tiles = groups * num_n_tiles
+        self._along, self._across = (groups, num_n_tiles) if column_major else (num_n_tiles, groups)
+        self._state: dict[str, ir.Var] = {}
+        if stateful:
+            for part in ("m_idx", "n_idx", "linear_idx", "current_iter"):
+                self._state[part] = _variable(part if name is None else f"{name}_{part}")
+
+    def coord(self, tile_id: Any) -> tuple[Any, Any]:
+        """The place of a tile along M and N, by its number."""
+        panel = self._along * self.swizzle_size
+        first = tile_id // panel * self.swizzle_size
+        # The last panel may be narrower; a number behind the last tile divides by 1, not by 0.
+        width = largest(1, smallest(self.swizzle_size, self._across - first))
+        inside = tile_id % panel
+        along, across = inside // width, first + inside % width
+        return (along, across) if self._column_major else (across, along)
+
+    def init(self, worker_id: Any) -> None:
+        """Begin with the first tile of a worker."""
+        self._store("current_iter", 0)
+        self._visit(worker_id)
+
+    def next_tile(self) -> None:
+        """Go on to the worker's next tile."""
+        self._store("current_iter", self.current_iter + 1)
+        self._visit(self.linear_idx + self.num_workers)
+
+    def valid(self) -> ir.Expr:
+        """Tell whether there is such a tile."""
+        return self.linear_idx < self._tiles
+
+    @property
+    def m_idx(self) -> ir.Expr:
+        """Where the tile is along M."""
+        return self._load("m_idx")
+
+    @property
+    def n_idx(self) -> ir.Expr:
+        """Where the tile is along N."""
+        return self._load("n_idx")
+
+    @property
+    def linear_idx(self) -> ir.Expr:
+        """The number of the tile."""
+        return self._load("linear_idx")
+
+    @property
+    def current_iter(self) -> ir.Expr:
+        """How many tiles the worker has visited before."""
+        return self._load("current_iter")
+
+    def _visit(self, tile_id: Any) -> None:
+        self._store("linear_idx", tile_id)
+        m, n = self.coord(self.linear_idx)
+        self._store("m_idx", m)
+        self._store("n_idx", n)
+
+    def _load(self, part: str) -> ir.Expr:
+        return tirx.BufferLoad(self._variable(part), [0])
+
+    def _store(self, part: str, value: Any) -> None:
+        T.buffer_store(self._variable(part), tirx.Cast("int32", as_expr(value)), [0])
+
+    def _variable(self, part: str) -> ir.Var:
+        if part not in self._state:
+            raise InvalidValue(
+                f"T.PersistentTileScheduler: with stateful=False there is no {part}",
+                help="use coord(tile_id), or leave out stateful=False",
+            )
+        return self._state[part]
+
+
+def _variable(name: str) -> ir.Var:
+    variable: ir.Var = buffer_of(alloc_var("int32").scalar)
+    IRBuilder.name(name, variable)
+    return variable
