@@ -62,8 +62,8 @@ TOPICS = {
     "Kernels": ["kernel", "launches"],
     "Loops": ["loops", "constructs"],
     "Tile operators": [
-        *("tileop.copy", "tileop.fill", "tileop.gemm", "tileop.reduce", "tileop.scan"),
-        *("tileop.transpose", "tileop.im2col", "tileop.quantifier"),
+        *("tileop.copy", "tileop.moves", "tileop.gemm", "tileop.reduce", "tileop.scan"),
+        "tileop.quantifier",
     ],
     "Atomics": ["tileop.atomic"],
     "Values": ["math", "values", "vectors", "dtypes"],

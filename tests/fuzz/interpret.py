@@ -1,25 +1,31 @@
 """The meaning of a program of the fuzzer, found by interpreting its text with numpy.
 
-It shares no code with the compiler: the text is parsed by Python's `ast`, tile operators are numpy on
-whole arrays, a `T.Parallel` is evaluated for all its iterations at once. Blocks run one by one.
+It shares no code with the compiler but the index functions by which operators are declared, which
+`tests/tileop/test_moves.py` compares with numpy. The text is parsed by Python's `ast`, tile operators
+are numpy on whole arrays, a `T.Parallel` is evaluated for all its iterations at once. Blocks run one by
+one.
 A program that has no meaning (see `tests.fuzz.memory` and `tests.fuzz.values`) raises `Invalid`.
 """
 
 from __future__ import annotations
 
 import ast
+import inspect
 import itertools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 
+import tvmtile.language as T
 from tests.fuzz.expressions import Expressions
 from tests.fuzz.memory import Buffer, Lanes, Owners, View
-from tests.fuzz.operators import OPERATORS, Access, neutral, reduce, scan, updated
+from tests.fuzz.operators import OPERATORS, Access, declared, neutral, reduce, scan, updated
 from tests.fuzz.values import Invalid, Value, literal
 from tests.fuzz.warps import EXCHANGES, exchanged
+from tvmtile.ir.operators import all_operators
+from tvmtile.tileop.elementwise_operator import ElementwiseOp, Ignored, In, Out, Scalar
 
 __all__ = ["Interpreter"]
 
@@ -546,21 +552,23 @@ class Interpreter(Expressions):
             return
         if self._in_parallel:
             raise Invalid(f"T.{name} in T.Parallel")
+        access, function = Access(self.block), getattr(T, name)
+        operator = all_operators().get(function.__name__)
+        if operator is not None and issubclass(operator, ElementwiseOp):
+            declared(access, operator, self._given(function, call))
+            return
+        if name == "clear":
+            zero = {"buffer": self.region(call.args[0]), "value": literal(0)}
+            declared(access, all_operators()["fill"], zero)
+            return
         if name not in OPERATORS:
             raise Invalid(f"the interpreter does not know T.{name}")
-        access, meaning = Access(self.block), OPERATORS[name]
-        if name == "fill":
-            meaning(access, self.region(call.args[0]), self.value(call.args[1]))  # type: ignore[operator]
-            return
+        meaning = OPERATORS[name]
         if name in _OF_ROWS:
             src, dst, *rest = call.args
             rows, column = rest if name.endswith("rows") else rest[::-1]
             tiles = map(self.region, (src, dst))
             meaning(access, *tiles, self._numbers(access, rows), self.integer(column))  # type: ignore[operator]
-            return
-        if name in ("im2col", "c2d_im2col"):
-            tiles = map(self.region, call.args[:2])
-            meaning(access, *tiles, *map(self.integer, call.args[2:]))  # type: ignore[operator]
             return
         if name == "fp8_scaled_matmul":
             a, a_scale, b, b_scale, c = call.args
@@ -579,6 +587,20 @@ class Interpreter(Expressions):
             reduce(access, regions[0], regions[1], meaning, **options)
         else:
             scan(access, regions[0], regions[1] if regions[1:] else None, meaning, **options)
+
+    def _given(self, function: Any, call: ast.Call) -> dict[str, Any]:
+        """The arguments of a declared operator: tiles, values, and numbers that are known."""
+        signature, kinds = (
+            inspect.signature(function),
+            get_type_hints(function, include_extras=True),
+        )
+        bound = signature.bind(*call.args, **{str(k.arg): k.value for k in call.keywords})
+        read = {In: self.region, Out: self.region, Scalar: self.value}
+        return {
+            name: read.get(kinds[name], self.integer)(node)
+            for name, node in bound.arguments.items()
+            if kinds[name] is not Ignored
+        }
 
     def _option(self, node: ast.expr) -> Any:
         """An option; of `clear_accum=k == 0`, what it is now."""

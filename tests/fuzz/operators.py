@@ -6,6 +6,7 @@ outside a tensor reads as zero and is not written; outside another tile there is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,8 +25,9 @@ from tests.fuzz.values import (
     rounded,
     storage,
 )
+from tvmtile.tileop.elementwise_operator import ElementwiseOp
 
-__all__ = ["OPERATORS", "Access", "Region", "neutral", "reduce", "scan", "updated"]
+__all__ = ["OPERATORS", "Access", "Region", "declared", "neutral", "reduce", "scan", "updated"]
 
 _TF32_BITS = 11
 
@@ -185,59 +187,57 @@ def _row(tensor: Buffer, row: int, column: int, tile: Region) -> Region:
     return Region(tensor, (row, column), (1, tile.shape[1]))
 
 
-def im2col(
-    access: Access,
-    image: Region,
-    dst: Region,
-    down: int,
-    right: int,
-    kernel: int,
-    stride: int,
-    dilation: int,
-    pad: int,
-) -> None:
-    """A tile of the matrix whose rows are the windows of a convolution, zero outside of it."""
-    count, height, width, channels = image.extents or ()
-    reach = dilation * (kernel - 1) + 1
-    rows, columns = ((n + 2 * pad - reach) // stride + 1 for n in (height, width))
-    pixel, place = (
-        at * extent + np.arange(extent) for at, extent in zip((down, right), dst.shape, strict=True)
-    )
-    n, y, x = pixel // (rows * columns), pixel // columns % rows, pixel % columns
-    i, j, c = place // (kernel * channels), place // channels % kernel, place % channels
-    y = (y * stride - pad)[:, None] + i * dilation
-    x = (x * stride - pad)[:, None] + j * dilation
-    inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
-    inside &= (n < count)[:, None] & (place < kernel * kernel * channels)
-    flat = np.where(inside, ((n[:, None] * height + y) * width + x) * channels + c, 0)
-    value = access.read(image)
+@dataclass(frozen=True)
+class Operand:
+    """A tile in the declaration of an operator, whose elements are found by arrays of indices."""
+
+    access: Access
+    region: Region
+
+    @property
+    def extents(self) -> list[int]:
+        return list(self.region.extents or ())
+
+    @property
+    def dtype(self) -> str:
+        return self.region.buffer.dtype
+
+    def __getitem__(self, at: Sequence[Any]) -> Value:
+        rank = len(self.extents)
+        return self.where([True], [*[0] * rank, *at][-rank:])
+
+    def where(self, conditions: Sequence[Any], at: Sequence[Any]) -> Value:
+        value, inside = self.access.read(self.region), np.all(np.broadcast_arrays(*conditions), 0)
+        places = tuple(np.where(inside, index, 0) for index in at)
+        data, error = (
+            np.where(inside, part.reshape(self.extents)[places], 0)
+            for part in (value.data, value.error)
+        )
+        return Value(data, error, value.dtype)
+
+    def axes(self, count: int, shapes: str) -> list[int]:
+        return self.extents[-count:]
+
+    def axis(self, dim: int) -> int:
+        return dim % len(self.extents) - len(self.extents)
+
+    def expect(self, extents: Sequence[int], reason: str) -> None:
+        if [e for e in self.extents if e != 1] != [e for e in extents if e != 1]:
+            raise Invalid(f"{self.region.buffer.name} should be {extents}, {reason}")
+
+
+def declared(access: Access, operator: type[ElementwiseOp], given: dict[str, Any]) -> None:
+    """An operator that is declared by the element that it writes at some indices."""
+    tiles = {name: Operand(access, given[name]) for name in operator.inputs + operator.outputs}
+    target = given[operator.outputs[0]]
+    target = target.like(target)
+    value = operator.function(**{**given, **tiles})(*np.indices(target.extents))
+    value = cast(value, target.buffer.dtype)
     data, error = (
-        np.where(inside, part.reshape(-1)[flat], 0) for part in (value.data, value.error)
-    )
-    access.write(dst, Value(data, error, value.dtype))
-
-
-def fill(access: Access, dst: Region, value: Value) -> None:
-    """One value everywhere."""
-    access.write(dst.like(dst), cast(value, dst.buffer.dtype))
-
-
-def clear(access: Access, dst: Region) -> None:
-    """Zero everywhere."""
-    fill(access, dst, literal(0))
-
-
-def transpose(access: Access, src: Region, dst: Region) -> None:
-    """The last two axes exchanged."""
-    value, extents = access.read(src), src.extents or ()
-    turned = Region(dst.buffer, dst.origin, (*extents[:-2], *extents[:-3:-1]))
-    if len(extents) < 2 or dst.shape != turned.shape:
-        raise Invalid("a transposition of tiles that do not fit")
-    data, error = (
-        part.reshape(extents).swapaxes(-1, -2).reshape(dst.shape)
+        np.broadcast_to(part, target.extents).reshape(target.shape)
         for part in (value.data, value.error)
     )
-    access.write(dst, Value(data, error, value.dtype))
+    access.write(target, Value(data, error, value.dtype))
 
 
 def gemm(
@@ -507,11 +507,6 @@ OPERATORS = {
     "gather4": gather_rows,
     "scatter_rows": scatter_rows,
     "scatter4": scatter_rows,
-    "im2col": im2col,
-    "c2d_im2col": im2col,
-    "fill": fill,
-    "clear": clear,
-    "transpose": transpose,
     "gemm": gemm,
     "gemm_sp": gemm_sp,
     "fp8_scaled_matmul": fp8_scaled_matmul,
@@ -521,4 +516,4 @@ OPERATORS = {
     "cumsum": "sum",
     "cummax": "max",
 }
-"""Tile operators by their name in the language: what they do, or how they combine."""
+"""Tile operators that are not declared, by their name: what they do, or how they combine."""

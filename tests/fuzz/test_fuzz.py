@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from tvm import tirx
 
 from tests.fuzz.__main__ import seed_of
 from tests.fuzz.generate import (
@@ -27,10 +28,10 @@ from tests.fuzz.program import Program
 from tests.fuzz.run import run
 from tests.fuzz.shrink import shrink
 from tvmtile.errors import DataRace
+from tvmtile.ir.operators import all_operators
 from tvmtile.passes.tile.schedule.iteration_space import FilteredIterationSpace
 from tvmtile.passes.tile.schedule.rings import Ring
 from tvmtile.pipeline import LOWERING
-from tvmtile.tileop.fill import Fill
 
 SEEDS = {
     "cpu_seed": (20, 1),
@@ -205,8 +206,9 @@ def first_failure(target, directory, wanted, count, size=4):
 
 
 def test_a_wrong_fill_is_found(monkeypatch, tmp_path):
-    as_loops = Fill.as_loops
-    monkeypatch.setattr(Fill, "as_loops", lambda op: as_loops(Fill(op.dst, 5)))
+    fill = all_operators()["fill"]
+    as_loops = fill.as_loops
+    monkeypatch.setattr(fill, "as_loops", lambda op: as_loops(fill(op.buffer, tirx.const(5))))
     outcome, _ = first_failure("llvm", tmp_path, r"T\.(clear|fill)", 40)
     assert outcome.kind == "wrong"
     assert " is 5" in outcome.detail

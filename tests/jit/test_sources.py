@@ -82,7 +82,7 @@ CHANGED = {
     "tileop/gemm/amx.py": ("llvm",),
     "tileop/gemm/simdgroup.py": ("metal",),
     "tileop/gemm/wgmma.py": ("cuda",),
-    "tileop/transpose.py": KINDS,
+    "tileop/moves.py": KINDS,
     "instructions/wgmma.py": ("cuda",),
     "analysis/nests.py": KINDS,
     "analysis/linearity.py": ("metal", "cuda"),

@@ -251,6 +251,24 @@ def transpose(
         T.copy(turned, C)
 
 
+@program(
+    parameters={
+        "axis": [0, 1],
+        "dtypes": [("float32", "float16"), ("int8", "float32")],
+        "scopes": [("fragment", "fragment"), ("shared", "fragment"), ("shared", "shared")],
+    },
+    fast=["metal", "sm_80"],
+)
+def roll(A: dtypes[0][5, 33], C: dtypes[1][4, 5, 33]):
+    """By a number of the block, of any sign, and in registers by a constant."""
+    with T.Kernel(4, threads=64) as bx:
+        tile = getattr(T, "alloc_" + scopes[0])((5, 33), dtypes[0])
+        rolled = getattr(T, "alloc_" + scopes[1])((5, 33), dtypes[1])
+        T.copy(A, tile)
+        T.roll(tile, rolled, bx * 7 - 9, dim=axis)
+        T.copy(rolled, C[bx, :, :])
+
+
 MATRICES = [
     *(((2, 3, 4), (2, 4, 3)), ((2, 3, 1, 5), (2, 3, 5, 1)), ((1, 2, 3, 4), (2, 4, 3))),
     ((3, 4), (1, 1, 4, 3)),

@@ -15,7 +15,6 @@ import tvmtile.language as T
 from tests.children import WITHOUT_TORCH
 from tvmtile.errors import NoLowering, VerifyError
 from tvmtile.tileop import registry
-from tvmtile.tileop.fill import Fill
 from tvmtile.tileop.gemm import Gemm
 from tvmtile.tileop.registry import Decline, lowering
 
@@ -73,9 +72,9 @@ def test_an_operator_that_the_target_lacks(product):
 
 
 def fill_with_one(op, context):
-    (extent,) = (r.extent for r in op.dst.region)
+    (extent,) = (r.extent for r in op.buffer.region)
     i = tirx.Var("i", "int32")
-    store = tirx.BufferStore(op.dst.source, tirx.const(1, "float32"), [i])
+    store = tirx.BufferStore(op.buffer.source, tirx.const(1, "float32"), [i])
     return tirx.For(i, 0, extent, tirx.ForKind.SERIAL, store)
 
 
@@ -90,18 +89,18 @@ def filled():
 
 def test_the_one_of_highest_priority_that_fits_is_taken():
     assert torch.equal(filled(), torch.full((4,), 2.0))
-    plant(Fill, "one", 90, fill_with_one)
+    plant("fill", "one", 90, fill_with_one)
     assert torch.equal(filled(), torch.ones(4))
-    plant_declining(Fill, "never", 91, "never")
+    plant_declining("fill", "never", 91, "never")
     assert torch.equal(filled(), torch.ones(4))
 
 
 def test_equal_priorities_are_refused():
-    plant(Fill, "first", 50, fill_with_one)
+    plant("fill", "first", 50, fill_with_one)
     with pytest.raises(
         ValueError, match="'first' and 'second' of fill on llvm have the same priority"
     ):
-        plant(Fill, "second", 50, fill_with_one)
+        plant("fill", "second", 50, fill_with_one)
 
 
 def test_one_that_fails_is_a_defect_with_the_kernels_line(product):

@@ -142,8 +142,9 @@ def _failure(error: Exception, traceback: Any) -> RaisedError | None:
     if found is None:
         return None
     is_theirs = innermost is found.frame or found.by_tvm or isinstance(error, RecursionError)
-    is_lacking = innermost.f_code.co_name == "__getattr__"  # a module of ours raises it itself
-    return found if is_theirs or is_lacking else None
+    # A module of ours, and a function that is declared (`tileop/elementwise_operator.py`), raise it.
+    is_for_user = innermost.f_code.co_name in ("__getattr__", "declared")
+    return found if is_theirs or is_for_user else None
 
 
 _Rule = Callable[[RaisedError], TileError | None]

@@ -55,7 +55,7 @@ class TileOp:
     the same for all; otherwise each thread does it."""
 
     role: ClassVar[str] = ""
-    """What passes that write operators take it for (see `operator_for`): `reduction`; `begin`,
+    """What passes that write operators take it for (see `operator_for`): `fill`; `reduction`; `begin`,
     `contribute` or `end` of a reducer, which is its operand; `arithmetic` or `cast` with a rounding;
     `mbarriers`; `mbarrier`; `registers`."""
 
@@ -170,7 +170,8 @@ class TileOp:
 
     def filled(self) -> tuple[Any, Any] | None:
         """The tile and the value of an operator that sets all elements of one; None for others."""
-        return None
+        values: Any = self
+        return (values.writes()[0], values.value) if self.role == "fill" else None
 
     def between(self, source: Any, target: Any) -> TileOp:
         """The same copy between other regions, of an operator with `is_copy`."""
@@ -366,7 +367,8 @@ def operator_for(role: str) -> Callable[..., TileOp]:
     Parameters
     ----------
     role : str
-        `reduction` and `partial reduction`, made from `(src, dst, kind, dims, clear)`; `begin` and
+        `fill`, made from `(tile, value)`; `reduction` and `partial reduction`, made from `(src, dst,
+        kind, dims, clear)`; `begin` and
         `contribute`, from `(dst, value, kind)`; `end`, from `(src, dst, kind)`; `arithmetic` with a
         rounding, from `(operands, operation, rounding)`; or such a `cast`, from
         `((value,), dtype, rounding)`. `kind` is the name of a combiner. Of mbarriers: `mbarriers`,

@@ -49,6 +49,7 @@ OPERATORS = (
     "remote_arrival",
     "remote_copy",
     "remote_store",
+    "roll",
     "rounded",
     "rounded_cast",
     "scan",

@@ -51,7 +51,6 @@ from tvmtile.tileop.copy import async_copy, copy
 from tvmtile.tileop.copy_cluster import copy_cluster
 from tvmtile.tileop.cp_async import access_ptr, ptx_commit_group, ptx_cp_async, ptx_wait_group
 from tvmtile.tileop.dp4a import dp4a
-from tvmtile.tileop.fill import clear, fill
 from tvmtile.tileop.fp8_scaled_matmul import fp8_scaled_matmul
 from tvmtile.tileop.gather import gather4, gather_rows, scatter4, scatter_rows
 from tvmtile.tileop.gemm import GemmWarpPolicy, gemm
@@ -64,7 +63,6 @@ from tvmtile.tileop.gemm.background import (
     wgmma_gemm,
 )
 from tvmtile.tileop.gemm_sp import gemm_sp
-from tvmtile.tileop.im2col import c2d_im2col, im2col
 from tvmtile.tileop.mbarrier import (
     alloc_barrier,
     alloc_cluster_barrier,
@@ -77,6 +75,7 @@ from tvmtile.tileop.mbarrier import (
     mbarrier_expect_tx,
     mbarrier_wait_parity,
 )
+from tvmtile.tileop.moves import *
 from tvmtile.tileop.printing import print
 from tvmtile.tileop.quantifier import all_of, any_of
 from tvmtile.tileop.reduce import (
@@ -98,7 +97,6 @@ from tvmtile.tileop.tma import tma_copy
 from tvmtile.tileop.tma.descriptors import create_tma_descriptor, tma_load
 from tvmtile.tileop.tma.instructions import tma_store_arrive, tma_store_wait
 from tvmtile.tileop.tma.rows import tma_gather4, tma_gather4_bytes, tma_scatter4
-from tvmtile.tileop.transpose import transpose
 
 globals().update({name: as_dtype(name) for name in dtype_names()})
 

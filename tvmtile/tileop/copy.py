@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-import numpy as np
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import buffer_of, indices_of, ranges_of
-from tvmtile.analysis.nests import nests_in
+from tvmtile._tvm import buffer_of, indices_of
 from tvmtile.compat.ignored import warn_ignored
 from tvmtile.errors import warn
 from tvmtile.frontend.emit import check_operand, checked_call, emit
 from tvmtile.ir.operands import (
     SAME_EXTENTS,
-    as_region,
     constant,
     dtype_of,
     extents_of,
@@ -28,14 +25,13 @@ from tvmtile.ir.operands import (
 )
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import seq
-from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment, is_global
+from tvmtile.ir.scopes import is_global
 from tvmtile.ir.spans import current_span
 from tvmtile.ir.types import Index, TileOperand
-from tvmtile.layout.fragment import layout_of
-from tvmtile.layout.loops import loop_layout
 from tvmtile.tileop.elementwise import converted, element, matching_offsets, moved, over_region
+from tvmtile.tileop.elementwise_operator import BY_SHARED_MEMORY, by_shared_tile
 from tvmtile.tileop.eviction import eviction_of
-from tvmtile.tileop.registry import Decline, LoweringContext, lowering
+from tvmtile.tileop.registry import LoweringContext, lowering
 
 
 def copy(
@@ -247,22 +243,6 @@ class Copy(TileOp):
         return moved(self.src, self.dst)
 
 
-def reference(src: np.ndarray, origin: Sequence[int], extents: Sequence[int]) -> np.ndarray:
-    """What `copy` reads from a tensor at `origin`, which may be over any edge: zero outside it."""
-    result = np.zeros(tuple(extents), src.dtype)
-    ranges = [
-        (max(0, low), min(size, low + extent))
-        for low, extent, size in zip(origin, extents, src.shape, strict=True)
-    ]
-    if all(first < last for first, last in ranges):
-        inner = tuple(
-            slice(first - low, last - low)
-            for (first, last), low in zip(ranges, origin, strict=True)
-        )
-        result[inner] = src[tuple(slice(first, last) for first, last in ranges)]
-    return result
-
-
 @lowering(Copy, target=("llvm", "metal", "cuda"), variant="elements")
 def copy_elements(op: Copy, context: LoweringContext) -> tirx.Stmt:
     """`dst[i, j] = cast(src[i, j])` over the tile; edges are guarded by InsertBoundsGuards."""
@@ -271,41 +251,9 @@ def copy_elements(op: Copy, context: LoweringContext) -> tirx.Stmt:
     return op.as_loops()
 
 
-def between_fragments(op: Copy, _: LoweringContext) -> None:
-    """Raise `Decline` unless an operator moves elements from a fragment to a fragment."""
-    if not (is_fragment(buffer_of(op.src)) and is_fragment(buffer_of(op.dst))):
-        raise Decline("a side is in memory, which all threads reach")
-
-
-def between_threads(op: TileOp, _: LoweringContext) -> None:
-    """Raise `Decline` where the threads that need the elements of a fragment hold them."""
-    loops = op.as_loops()
-    nests = [] if loops is None else nests_in(loops)
-    if all(loop_layout(nest, layout_of) is not None for nest in nests):
-        raise Decline("the threads that need the elements hold them")
-
-
-@lowering(
-    Copy,
-    target=("metal", "cuda"),
-    variant="staged",
-    priority=10,
-    fits=between_fragments,
-    fits_layouts=between_threads,
-    stages=True,
-)
+@lowering(Copy, **BY_SHARED_MEMORY)
 def copy_staged(op: Copy, _: LoweringContext) -> tirx.Stmt:
     """Between fragments that lie in different threads: through shared memory."""
     name = f"{buffer_of(op.dst).name}_staged"
-    return by_shared_tile(op.src, dtype_of(op.dst), name, lambda tile: moved(tile, op.dst))
-
-
-def by_shared_tile(
-    src: ir.TensorRegion, dtype: str, name: str, fetch: Callable[[ir.TensorRegion], tirx.Stmt]
-) -> tirx.Stmt:
-    """Loops that copy to a shared tile of this dtype, and those that `fetch` makes of the tile."""
-    shared = tirx.decl_buffer(
-        [r.extent for r in ranges_of(src)], dtype, name=name, scope=SHARED_SCOPE
-    )
-    tile = as_region(shared)
-    return seq([tirx.AllocBuffer(shared), moved(src, tile), fetch(tile)])
+    tile, staged = by_shared_tile(op.src, dtype_of(op.dst), name)
+    return seq([*staged, moved(tile, op.dst)])

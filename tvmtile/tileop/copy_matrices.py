@@ -1,21 +1,59 @@
-"""`T.copy` of an accumulator on Apple GPUs: whole 8x8 matrices are stored at once."""
+"""`T.fill` and `T.copy` of an accumulator on Apple GPUs: whole 8x8 matrices at once."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import buffer_of, ranges_of
+from tvmtile.codegen.metal import ELEMENTS_PER_LANE
 from tvmtile.ir.operands import constant, describe, dtype_of, is_whole
+from tvmtile.ir.operators import TileOp
 from tvmtile.ir.rewriting import for_loop
 from tvmtile.ir.scopes import SIMDGROUP_SCOPE, is_fragment
 from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.ir.types import Index
 from tvmtile.layout.fragment import FragmentLayout, layout_of, with_weights
 from tvmtile.tileop.copy import Copy
+from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.gemm.simdgroup import COLUMN, ROW, Matrices, unproven_bounds
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
+
+
+def _fits_fragment(op: TileOp, _: LoweringContext) -> None:
+    (tile,) = op.writes()
+    if not is_fragment(buffer_of(tile)):
+        raise Decline(f"{describe(tile)} is not held in simdgroup matrices")
+
+
+def _fits_layout(op: TileOp, _: LoweringContext) -> None:
+    (tile,) = op.writes()
+    if buffer_of(tile).ty.storage_scope != SIMDGROUP_SCOPE:
+        raise Decline(f"{describe(tile)} is not held in simdgroup matrices")
+    if not is_whole(tile):
+        raise Decline(f"{describe(tile)} is a part of its fragment")
+
+
+@lowering(
+    "fill",
+    target="metal",
+    variant="matrices",
+    priority=10,
+    fits=_fits_fragment,
+    fits_layouts=_fits_layout,
+)
+def fill_matrices(op: Any, _: LoweringContext) -> tirx.Stmt:
+    """Make new simdgroup matrices, all of whose elements are the value."""
+    tile = buffer_of(op.buffer)
+    layout = layout_of(tile)
+    assert layout is not None
+    matrix = tirx.Var("matrix", "int32")
+    value = converted(op.value, dtype_of(tile))
+    filled = T.metal.make_filled_simdgroup_matrix(tile.data, matrix, value, 8, 8)
+    count = layout.registers // ELEMENTS_PER_LANE
+    return for_loop(matrix, count, tirx.Evaluate(filled), tirx.ForKind.UNROLLED)
 
 
 def _fits(op: Copy, _: LoweringContext) -> None:

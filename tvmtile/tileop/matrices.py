@@ -15,7 +15,7 @@ from tvmtile.ir.operators import TileOp
 from tvmtile.ir.rewriting import for_loop, nest, seq
 from tvmtile.ir.types import Value
 from tvmtile.tileop.elementwise import converted
-from tvmtile.tileop.fill import clear
+from tvmtile.tileop.moves import clear
 from tvmtile.tileop.registry import SharedTile
 
 PADDED = SharedTile(padding=16)

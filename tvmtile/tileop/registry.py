@@ -246,7 +246,7 @@ class Lowering:
 
 
 def lowering(
-    operator: type[TileOp],
+    operator: type[TileOp] | str,
     *,
     target: str | tuple[str, ...],
     variant: str,
@@ -257,7 +257,7 @@ def lowering(
 
     Parameters
     ----------
-    operator : type of TileOp
+    operator : type of TileOp, or its name
         What it implements.
     target : str or tuple of str
         Kind of target: `llvm`, `cuda`, `metal`.
@@ -269,12 +269,13 @@ def lowering(
         What passes ask of it: the other attributes of `Lowering`.
     """
     kinds = (target,) if isinstance(target, str) else target
+    name = operator if isinstance(operator, str) else operator.name
 
     def register(code: _Code) -> _Code:
         if not code.__module__.startswith("tvmtile."):
             _import_lowerings()  # so that those of users come after tvmtile's
         for kind in kinds:
-            add(Lowering(operator.name, kind, variant, priority, code, **declared))
+            add(Lowering(name, kind, variant, priority, code, **declared))
         return code
 
     def add(new: Lowering) -> None:

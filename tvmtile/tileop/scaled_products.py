@@ -13,7 +13,7 @@ from tvmtile._tvm import buffer_of, indices_of, is_buffer_var, ranges_of
 from tvmtile.errors import ShapeMismatch
 from tvmtile.frontend.dtypes import cast
 from tvmtile.ir.operands import as_region, constant, describe, dtype_of, extents_of, region
-from tvmtile.ir.operators import TileOp
+from tvmtile.ir.operators import TileOp, operator_for
 from tvmtile.ir.packed import FLOAT4
 from tvmtile.ir.rewriting import for_loop, nest, seq
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, SHARED_SCOPE
@@ -22,7 +22,6 @@ from tvmtile.target import gpu
 from tvmtile.tileop.block_scales import e8m0_to_float
 from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.elementwise import converted
-from tvmtile.tileop.fill import Fill
 from tvmtile.tileop.gemm import Gemm
 from tvmtile.tileop.matrices import element_of, oriented
 
@@ -218,7 +217,7 @@ def _fits(op: Fp8ScaledMatmul, target: Target) -> bool:
 
 def cleared(tile: ir.TensorRegion) -> tirx.Stmt:
     """A statement that sets a tile to zero."""
-    return _evaluated(Fill(tile, tirx.const(0, dtype_of(tile))))
+    return _evaluated(operator_for("fill")(tile, tirx.const(0, dtype_of(tile))))
 
 
 def is_tile(scale: ir.Expr) -> bool:

@@ -14,8 +14,8 @@ from tvmtile.frontend.emit import check_operand, checked_call, emit
 from tvmtile.ir.operands import describe, dtype_of, extents_of, literal, same_extents
 from tvmtile.ir.operators import tile_operator
 from tvmtile.ir.types import Precision, TileOperand, Value
-from tvmtile.tileop.fill import clear
 from tvmtile.tileop.matrices import MatrixProduct, begins_from_zero, element_of, oriented
+from tvmtile.tileop.moves import clear
 
 
 class GemmWarpPolicy(IntEnum):

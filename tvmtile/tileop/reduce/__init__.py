@@ -32,7 +32,7 @@ from tvmtile.ir.operands import (
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.types import Index, TileOperand
 from tvmtile.tileop.elementwise import moving_axes
-from tvmtile.tileop.fill import Fill
+from tvmtile.tileop.moves import fill
 
 
 def reduce(
@@ -99,7 +99,7 @@ def reduce(
     if literal((extents_of(src) or [])[axis]) == 0:
         checked_call(op)
         if clear:
-            emit(Fill(dst, op.combiner.identity(dtype_of(dst))))
+            fill(dst, op.combiner.identity(dtype_of(dst)))
         return
     emit(op)
 
