@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
 from tvm import ir, tirx
-from tvm_ffi import structural_equal
 
 from tvmtile._tvm import Mutator, mutated, nodes_in
 from tvmtile.analysis.kernel_info import KernelInfo, info_of
 from tvmtile.errors import VerifyError
-from tvmtile.ir.asynchronous import CP_ASYNC, asynchronously, kind_of, signal, wait
+from tvmtile.ir.asynchronous import CP_ASYNC, asynchronously
 from tvmtile.ir.kernels import (
     Launch,
     bound_target,
@@ -22,16 +20,11 @@ from tvmtile.ir.kernels import (
     with_launch_body,
 )
 from tvmtile.ir.operands import constant
-from tvmtile.ir.operators import operator_for, operator_of
+from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import (
-    reads_no_memory,
-    replace_loop,
-    seq,
-    substitute,
-    with_fresh_variables,
-)
+from tvmtile.ir.rewriting import reads_no_memory, replace_loop, seq
 from tvmtile.passes.tile.schedule.body import Body, Obstacle, PipelineStmt, body_of
+from tvmtile.passes.tile.schedule.emit import Conditional, Emitter, Writer
 from tvmtile.passes.tile.schedule.iteration_space import (
     IterationSpace,
     counter_begun,
@@ -46,7 +39,8 @@ from tvmtile.passes.tile.schedule.plan import (
     plan_of,
     work_of,
 )
-from tvmtile.passes.tile.schedule.rings import Mbarriers, StageAxis, folded, with_stage_axes
+from tvmtile.passes.tile.schedule.rings import Mbarriers, Ring, StageAxis, with_stage_axes
+from tvmtile.passes.tile.schedule.schedule import Action, Batch, RoleSchedule, Step
 from tvmtile.target import gpu
 from tvmtile.tileop.registry import implementation_of
 
@@ -170,39 +164,69 @@ class _Stager:
             return mutator.default_mutate(loop)
         body = _body_of(loop, plan, self._tiles)
         is_repeated = not any(map(loop.same_as, self._outermost))
-        are_async = [False] * len(body.units)
-        if self._async_copies:
-            are_async = async_units(body.units, plan, self._tiles)
-        issued = [
-            _Issued(
-                unit,
-                is_async,
-                is_async and self._completes_on_mbarrier(unit),
-                self._token(self._kind_of(unit)) if number in plan.in_flight else None,
-            )
-            for number, (unit, is_async) in enumerate(zip(body.units, are_async, strict=True))
-        ]
         bounds, loop = _with_named_bounds(loop)
-        order = sorted(range(len(issued)), key=lambda number: plan.order[number])
+        groups = self._groups_of(loop, body.units, plan, is_repeated=is_repeated)
+        rings = [group.ring for group in groups if group.ring is not None]
+        spaces = [IterationSpace(loop, None, 1), *(ring.space for ring in rings)]
+        role = _role_of(groups, plan, body.units)
+        write = _writer(role, body.units, [each.ring for each in rings])
+        written = Emitter(role, body, spaces, write).emit()
+        inside = written.each
+        for space in spaces:
+            inside = space.inside(inside)
+        counted = [stmt for space in spaces for stmt in space.counted()]
+        whole = [*written.before, replace_loop(loop, body=seq(inside)), *written.behind, *counted]
+        return mutator.mutate(seq([*body.declarations, *bounds, *whole]))
+
+    def _groups_of(
+        self,
+        loop: tirx.For,
+        units: Sequence[PipelineStmt],
+        plan: PipelinePlan,
+        *,
+        is_repeated: bool,
+    ) -> list[_StageGroup]:
+        are_async = [False] * len(units)
+        if self._async_copies:
+            are_async = async_units(units, plan, self._tiles)
+        in_flight = {n: self._token(self._kind_of(units[n])) for n in sorted(plan.in_flight)}
+        order = sorted(range(len(units)), key=plan.order.__getitem__)
         groups = []
         for stage, members in groupby(order, plan.stage.__getitem__):
-            units = [issued[number] for number in members]
-            by_groups = any(each.is_async and not each.on_mbarrier for each in units)
-            phases = None
-            if any(each.on_mbarrier for each in units):
-                phases = self._phases(loop, plan.distance - stage + 1, is_repeated)
-            groups.append(_StageGroup(stage, units, self._token() if by_groups else None, phases))
-        stages = Stages(loop, plan.distance, body, groups)
-        return mutator.mutate(seq([*body.declarations, *bounds, *stages.emit()]))
+            group = tuple(members)
+            copies = [n for n in group if are_async[n]]
+            bulk = tuple(n for n in copies if self._is_bulk(units[n]))
+            others = tuple(n for n in copies if n not in bulk)
+            slots = plan.distance - stage + 1
+            ring = self._ring(loop, slots, bulk, units, is_repeated=is_repeated) if bulk else None
+            batches = [Batch(self._token(), others)] if others else []
+            batches += [Batch(in_flight[n], (n,)) for n in group if n in in_flight]
+            groups.append(_StageGroup(stage, group, ring, batches))
+        return groups
 
-    def _phases(self, loop: tirx.For, count: int, is_repeated: bool) -> Phases:
+    def _ring(
+        self,
+        loop: tirx.For,
+        slots: int,
+        copies: tuple[int, ...],
+        units: Sequence[PipelineStmt],
+        *,
+        is_repeated: bool,
+    ) -> _CountedRing:
+        """The mbarriers on which copies of a stage complete.
+
+        The copies of an iteration make its phase last until they have come; the thread that begins
+        them ends it.
+        """
         name, dtype = f"{loop.loop_var.name}_done", str(loop.loop_var.ty.dtype)
-        counter = tirx.decl_buffer((1,), dtype, name=name, scope="local")
-        phases = Phases(iteration_space(loop, count, counter if is_repeated else None))
-        self.setup += phases.setup
-        return phases
+        counter = tirx.decl_buffer((1,), dtype, name=name, scope="local") if is_repeated else None
+        space = iteration_space(loop, slots, counter)
+        tiles = tuple(dict.fromkeys(tile for n in copies for tile in units[n].writes))
+        ring = Ring(tiles, copies, space.position, Mbarriers.named("arrived", slots))
+        self.setup += [*ring.declared(), *counter_begun(counter)]
+        return _CountedRing(ring, space)
 
-    def _completes_on_mbarrier(self, unit: PipelineStmt) -> bool:
+    def _is_bulk(self, unit: PipelineStmt) -> bool:
         op = operator_of(unit.inner.value) if isinstance(unit.inner, tirx.Evaluate) else None
         chosen = None if op is None else implementation_of(op, self._kind)
         return chosen is not None and chosen.on_mbarrier
@@ -222,51 +246,15 @@ class _Stager:
         return f"{kind}/{self._tokens}"
 
 
-# A loop, written out by stages --------------------------------------------------------------------
-
-
-class Phases:
-    """The mbarriers on which copies of a stage complete.
-
-    The copies of an iteration make its phase last until they have come; the thread that begins them
-    ends it.
-    """
-
-    def __init__(self, space: IterationSpace) -> None:
-        self.space = space
-        arrived = Mbarriers.named("arrived", space.stages)
-        self._arrived = arrived.at(space.position)
-        self.setup = [*arrived.declared(), *counter_begun(space.counter)]
-        """What a block does first."""
-
-    def begun(self, copy: Any) -> tirx.Stmt:
-        """A copy of an iteration, begun by one thread."""
-        op = operator_of(copy)
-        begun = None if op is None else op.begun_on(self._arrived)
-        assert begun is not None, "only such copies complete on mbarriers"
-        return tirx.Evaluate(begun.to_call(copy.value.span), copy.span)
-
-    def ended(self) -> tirx.Stmt:
-        """Behind the copies of an iteration, if there are any: nothing else is waited for."""
-        return tirx.Evaluate(operator_for("end of phase")(self._arrived).to_call())
-
-    def awaited(self) -> tirx.Stmt:
-        """Wait for the copies of an iteration."""
-        wait = operator_for("wait for phase")(self._arrived, self.space.position.parity)
-        return tirx.Evaluate(wait.to_call())
+# The role of a block's threads ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _Issued:
-    """A unit, and how its work goes on."""
+class _CountedRing:
+    """A ring, and what numbers the iterations for it."""
 
-    unit: PipelineStmt
-    is_async: bool
-    """It copies asynchronously, for a later stage."""
-    on_mbarrier: bool
-    """Its copy completes on an mbarrier."""
-    token: str | None
-    """Its work goes on until the next iteration has issued its own."""
+    ring: Ring
+    space: IterationSpace
 
 
 @dataclass(frozen=True)
@@ -274,123 +262,78 @@ class _StageGroup:
     """Adjacent units in the order that do the same iteration of the source loop."""
 
     stage: int
-    units: list[_Issued]
-    token: str | None
-    """Of its asynchronous copies, if it has any: each iteration signals it once."""
-    phases: Phases | None
+    units: tuple[int, ...]
+    ring: _CountedRing | None
     """Of its copies that complete on mbarriers, if it has any."""
-
-    @property
-    def copied(self) -> set[ir.Var]:
-        """The tiles that it copies into asynchronously."""
-        return {tile for each in self.units if each.is_async for tile in each.unit.writes}
-
-    def uses(self, tiles: set[ir.Var]) -> bool:
-        """Tell whether it touches some of the tiles."""
-        return any(tiles & each.unit.touches.keys() for each in self.units)
+    batches: list[Batch]
+    """Of its other asynchronous copies, and of each unit that is in flight."""
 
 
-class Stages:
-    """A pipelined loop that is written out: the stages that run ahead, the loop, and the rest."""
+def _role_of(
+    groups: Sequence[_StageGroup], plan: PipelinePlan, units: Sequence[PipelineStmt]
+) -> RoleSchedule:
+    """The steps of the threads that copy ahead and compute.
 
-    def __init__(
-        self, loop: tirx.For, distance: int, body: Body, groups: Sequence[_StageGroup]
-    ) -> None:
-        self._loop = loop
-        self._distance = distance
-        self._body = body
-        self._groups = groups
-        counting = [group.phases.space for group in groups if group.phases]
-        self._spaces = [IterationSpace(loop, None, 1), *counting]
-
-    def emit(self) -> list[tirx.Stmt]:
-        ahead = [stmt for number in range(self._distance) for stmt in self._step(number)]
-        steady = self._step(self._distance)
-        for space in self._spaces:
-            steady = space.inside(steady)
-        # What the last iterations leave in flight are empty batches, and copies that nothing has used.
-        tokens = [
-            token
-            for group in self._groups
-            for token in (group.token, *(each.token for each in group.units))
-        ]
-        drain = [wait(token, 0) for token in tokens if token]
-        for space in self._spaces:
-            drain += space.counted()
-        return [*ahead, replace_loop(self._loop, body=seq(steady)), *drain]
-
-    def _step(self, number: int) -> list[tirx.Stmt]:
-        """A step before the loop, of the stages that have an iteration to do, or one of the loop."""
-        statements = self._wait(number)
-        for group in self._groups:
-            if group.stage <= number:
-                statements += self._of_stage(group.stage, number, self._group(group))
-            statements += [signal(group.token)] if group.token else []
-        return statements
-
-    def _of_stage(self, stage: int, number: int, stmt: tirx.Stmt) -> list[tirx.Stmt]:
-        """What a stage does in a step, of the iteration that it is at, if there is one."""
-        ahead, loop, var = number - stage, self._loop, self._loop.loop_var
-        count, is_before = constant(loop.extent), number < self._distance
-        if is_before and count is not None and ahead >= count:
-            return []
-        names = {
-            name: value
-            for space in self._spaces
-            for name, value in (space.started if is_before else space.shifted)(ahead).items()
-        }
-        done = with_fresh_variables(folded(substitute(stmt, names)))
-        if (ahead == 0 and not is_before) or (is_before and count is not None):
-            return [done]
-        if is_before:
-            return [tirx.IfThenElse(tirx.const(ahead, var.ty.dtype) < loop.extent, done, None)]
-        return [tirx.IfThenElse(names[var] < folded(loop.min + loop.extent), done, None)]
-
-    # Asynchronous copies -----------------------------------------------------------------------
-    #
-    # Every iteration signals every token, also where it has no copy to issue: in those before the loop,
-    # in the last ones, where a condition does not hold. So how many batches may be in flight at a wait
-    # is one number for all. A drain that counts down would need the last iterations as code of their
-    # own, which costs more instructions and registers than an empty batch an iteration does; with a
-    # dynamic count of iterations it would need a branch for each.
-
-    def _wait(self, number: int) -> list[tirx.Stmt]:
-        """At the start of an iteration: waits for what it uses and earlier ones have copied.
-
-        They stand before the copies of the iteration, so that one barrier after them lets other threads
-        see what has arrived and keeps the copies from elements that others still read.
-        """
-        found: list[tirx.Stmt] = []
-        for group in self._groups:
-            users = [
-                user.stage
-                for user in self._groups
-                if group.stage < user.stage <= number and user.uses(group.copied)
-            ]
-            if group.token and users:
-                behind = min(users) - group.stage - 1
-                found.append(wait(group.token, min(behind, kind_of(group.token).max_behind)))
-            if group.phases and users:
-                found += self._of_stage(min(users), number, group.phases.awaited())
-        return found
-
-    def _group(self, group: _StageGroup) -> tirx.Stmt:
-        """What a stage does in an iteration, with the names that it needs."""
-        bindings = self._body.bindings_for([each.unit.stmt for each in group.units])
-        statements = [(each.unit.conditions, _issued(each, group)) for each in group.units]
-        end = [group.phases.ended()] if group.phases else []
-        return seq([*bindings, *_joined(statements), *end])
+    At the start of an iteration they wait for what it uses and earlier ones have copied, before its own
+    copies: so one barrier behind the waits lets other threads see what has arrived, and keeps the
+    copies from elements that others still read.
+    """
+    batches = tuple(batch for group in groups for batch in group.batches)
+    rings = [group.ring for group in groups if group.ring is not None]
+    waits, steps = list[Step](), list[Step]()
+    for group in groups:
+        offset = plan.distance - group.stage
+        copies = [batch for batch in group.batches if not plan.in_flight.intersection(batch.units)]
+        for batch in copies:
+            used = _offset_of_use(batch.units, plan, units)
+            waits.append(Step(Action.AWAIT, batches.index(batch), used))
+        if group.ring is not None:
+            number = rings.index(group.ring)
+            used = _offset_of_use(group.ring.ring.units, plan, units)
+            waits.append(Step(Action.WAIT, number, used))
+        for unit in group.units:
+            steps.append(Step(Action.RUN, unit, offset))
+            if unit in plan.in_flight:
+                number = next(n for n, batch in enumerate(batches) if batch.units == (unit,))
+                steps += [
+                    Step(Action.SIGNAL, number, offset),
+                    Step(Action.AWAIT, number, offset - 1),
+                ]
+        if group.ring is not None:
+            steps.append(Step(Action.FILLED, rings.index(group.ring), offset))
+        steps += [Step(Action.SIGNAL, batches.index(batch), offset) for batch in copies]
+    return RoleSchedule((*waits, *steps), batches)
 
 
-def _issued(each: _Issued, group: _StageGroup) -> tirx.Stmt:
-    """A unit whose asynchronous work goes on: until a later stage, or the next iteration's."""
-    stmt = each.unit.inner
-    if each.token is not None:
-        return seq([asynchronously(each.token, stmt), signal(each.token), wait(each.token, 1)])
-    if group.phases is not None and each.on_mbarrier:
-        return group.phases.begun(stmt)
-    is_async = each.is_async and group.token is not None
-    return asynchronously(str(group.token), stmt) if is_async else stmt
+def _offset_of_use(
+    copies: Sequence[int],
+    plan: PipelinePlan,
+    units: Sequence[PipelineStmt],
+) -> int:
+    """How far ahead the first later stage is that uses what some units copy."""
+    tiles = {tile for number in copies for tile in units[number].writes}
+    stage = plan.stage[copies[0]]
+    users = [n for n, unit in enumerate(units) if tiles & unit.touches.keys()]
+    return plan.distance - min(plan.stage[n] for n in users if plan.stage[n] > stage)
+
+
+def _writer(role: RoleSchedule, units: Sequence[PipelineStmt], rings: Sequence[Ring]) -> Writer:
+    arrives_on = {n: ring for ring in rings for n in ring.units}
+
+    def write(step: Step, _: ir.Expr | None) -> list[Conditional]:
+        if step.action is Action.WAIT:
+            return [((), rings[step.subject].wait_until_full())]
+        if step.action is Action.FILLED:
+            return [((), rings[step.subject].ended())]
+        unit, batch = units[step.subject], role.batch_of(step.subject)
+        stmt = unit.inner
+        if batch is not None:
+            stmt = asynchronously(role.batches[batch].token, stmt)
+        elif step.subject in arrives_on:
+            stmt = arrives_on[step.subject].arriving(stmt)
+        return [(unit.conditions, stmt)]
+
+    return write
 
 
 def _with_named_bounds(loop: tirx.For) -> tuple[list[tirx.Bind], tirx.For]:
@@ -405,25 +348,3 @@ def _with_named_bounds(loop: tirx.For) -> tuple[list[tirx.Bind], tirx.For]:
 
     first, count = named("start", loop.min), named("count", loop.extent)
     return names, replace_loop(loop, min=first, extent=count, annotations=other_annotations(loop))
-
-
-def _joined(parts: Sequence[tuple[Sequence[Any], tirx.Stmt]]) -> list[tirx.Stmt]:
-    """Statements under their conditions, adjacent ones with the same condition in one branch."""
-    result: list[tirx.Stmt] = []
-    position = 0
-    while position < len(parts):
-        conditions, stmt = parts[position]
-        position += 1
-        if not conditions:
-            result.append(stmt)
-            continue
-        inside = [(conditions[1:], stmt)]
-        while position < len(parts) and _begins(parts[position][0], conditions[0]):
-            inside.append((parts[position][0][1:], parts[position][1]))
-            position += 1
-        result.append(tirx.IfThenElse(conditions[0], seq(_joined(inside)), None))
-    return result
-
-
-def _begins(conditions: Sequence[ir.Expr], condition: ir.Expr) -> bool:
-    return bool(conditions) and structural_equal(conditions[0], condition)

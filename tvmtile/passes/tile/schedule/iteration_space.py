@@ -68,11 +68,6 @@ class IterationSpace:
         """Whether an iteration is not the first one."""
         return self.loop.loop_var > self.loop.min
 
-    @property
-    def is_followed(self) -> ir.Expr:
-        """Whether an iteration is not the last one."""
-        return self.loop.loop_var < self.loop.min + self.loop.extent - self._one
-
     # Statements ------------------------------------------------------------------------------------
 
     def begun(self, whole: list[tirx.Stmt]) -> list[tirx.Stmt]:

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import mapped
 from tvmtile.analysis.effects import effects_of
 from tvmtile.analysis.kernel_info import KernelInfo
 from tvmtile.ir.assumptions import is_assumption
 from tvmtile.ir.asynchronous import CP_ASYNC, asynchronously
 from tvmtile.ir.kernels import flattened, is_loop_exit, leaves_loop
-from tvmtile.ir.operators import operator_of
 from tvmtile.ir.rewriting import (
     contains,
     defined_in,
@@ -27,10 +25,12 @@ from tvmtile.ir.rewriting import (
     with_fresh_variables,
 )
 from tvmtile.ir.scopes import is_shared
-from tvmtile.passes.tile.schedule.body import Body, has_effects
-from tvmtile.passes.tile.schedule.rings import Ring
+from tvmtile.passes.tile.schedule.body import has_effects
+from tvmtile.passes.tile.schedule.emit import Conditional, Emitter
+from tvmtile.passes.tile.schedule.rings import Filling, Ring
 from tvmtile.passes.tile.schedule.roles import Preload, Schedules, counters_of, parts_of
-from tvmtile.passes.tile.schedule.schedules import Schedule, Unsuitable
+from tvmtile.passes.tile.schedule.schedule import Action, RoleSchedule, Step
+from tvmtile.passes.tile.schedule.schedules import SplitLoop, Unsuitable
 
 
 @dataclass(frozen=True)
@@ -152,8 +152,9 @@ class _Slicer:
         for each in self._preloads:
             if each.fills(child):
                 self._filled.add(each.tile)
-                copies = [_arriving(child, each.ring)]
-                return [*each.ring.fill([], copies, self._thread, self._threads), *each.counted()]
+                filling = Filling(each.ring, self._thread, self._threads)
+                copy = each.ring.arriving(child)
+                return [filling.acquired(), copy, *filling.filled(), *each.counted()]
         parts = self._of(child)
         if parts or used.isdisjoint(self._roots_written(child)):
             return parts
@@ -188,34 +189,58 @@ class _Slicer:
             if has_effect(value):
                 raise Unsuitable(f"{value} has an effect, which the copies would repeat")
 
-    def _producing(self, loop: tirx.For, schedule: Schedule) -> list[tirx.Stmt]:
-        body = parts_of(loop, schedule, self._tiles)
+    def _producing(self, loop: tirx.For, schedule: SplitLoop) -> list[tirx.Stmt]:
+        body, space = parts_of(loop, schedule, self._tiles), schedule.space.of(loop)
         for number in schedule.producers:
             self._filled.update(body.units[number].writes)
-        statements: list[tirx.Stmt] = []
-        for ring in schedule.rings:
-            statements += self._filling(ring, schedule, body)
-        used = body.bindings_for(statements)
-        space = schedule.space.of(loop)
-        return [*space.begun([space.each([*used, *statements])]), *space.counted()]
+        role = producer_role(schedule)
+        ring_of = {n: ring for ring in schedule.rings for n in ring.units}
+        copies = schedule.by_threads - schedule.computed
+        fillings = {ring: self._filling(ring, schedule) for ring in schedule.rings}
 
-    def _filling(self, ring: Ring, schedule: Schedule, body: Body) -> list[tirx.Stmt]:
-        """What fills the tiles of a ring: loads of operands begin before the tiles are free."""
-        by_threads, computed = schedule.by_threads, schedule.computed
-        loops = [
-            asynchronously(CP_ASYNC.name, body.units[number].stmt)
-            for number in ring.units
-            if number in by_threads - computed
-        ]
-        copies = [
-            _arriving(body.units[number].stmt, ring)
-            for number in ring.units
-            if number not in by_threads
-        ]
-        own = sorted({*schedule.needed_by(ring.units), *computed.intersection(ring.units)})
+        def write(step: Step, _: ir.Expr | None) -> list[Conditional]:
+            if step.action is Action.RUN:
+                number, stmt = step.subject, body.units[step.subject].stmt
+                found = [stmt]
+                if number in copies:
+                    found = [asynchronously(CP_ASYNC.name, stmt)]
+                    ring = ring_of[number]
+                    if number == [n for n in ring.units if n in copies][-1]:
+                        found.append(fillings[ring].copied())
+                elif number not in schedule.by_threads:
+                    found = [ring_of[number].arriving(stmt)]
+            else:
+                filling = fillings[schedule.rings[step.subject]]
+                is_first = step.action is Action.ACQUIRE
+                found = [filling.acquired()] if is_first else filling.filled()
+            return [((), stmt) for stmt in found]
+
+        written = Emitter(role, body, [space], write).emit()
+        return [*space.begun([space.each(written.each)]), *space.counted()]
+
+    def _filling(self, ring: Ring, schedule: SplitLoop) -> Filling:
+        copies = any(n in schedule.by_threads - schedule.computed for n in ring.units)
+        computes = any(n in schedule.computed for n in ring.units)
+        return Filling(ring, self._thread, self._threads, copies, computes)
+
+
+def producer_role(schedule: SplitLoop) -> RoleSchedule:
+    """The steps of a producer: ring by ring, loads of operands begin before the tiles are free.
+
+    The order in which threads fill a tile: what they copy themselves, the copies of tensor maps, what
+    they compute.
+    """
+    steps: list[Step] = []
+    for number, ring in enumerate(schedule.rings):
+        own = sorted({*schedule.needed_by(ring.units), *schedule.computed.intersection(ring.units)})
         first = next((place for place, n in enumerate(own) if n in ring.units), 0)
-        early, late = ([body.units[n].stmt for n in part] for part in (own[:first], own[first:]))
-        return [*early, *ring.fill(loops, copies, self._thread, self._threads, late)]
+        loops = [n for n in ring.units if n in schedule.by_threads - schedule.computed]
+        copies = [n for n in ring.units if n not in schedule.by_threads]
+        steps += [Step(Action.RUN, n) for n in own[:first]]
+        steps.append(Step(Action.ACQUIRE, number))
+        steps += [Step(Action.RUN, n) for n in (*loops, *copies, *own[first:])]
+        steps.append(Step(Action.FILLED, number))
+    return RoleSchedule(tuple(steps))
 
 
 def _written_in(statements: Sequence[tirx.Stmt]) -> list[ir.Var]:
@@ -226,17 +251,6 @@ def _written_in(statements: Sequence[tirx.Stmt]) -> list[ir.Var]:
 def _may_be_each_roles(buffer: ir.Var) -> bool:
     """Tell whether each of two roles may have such a buffer for itself."""
     return is_shared(buffer) or buffer.ty.storage_scope == "local"
-
-
-def _arriving(stmt: tirx.Stmt, ring: Ring) -> tirx.Stmt:
-    """A copy, which arrives on the mbarrier of a ring."""
-
-    def rewrite(call: ir.Call) -> ir.Expr:
-        op = operator_of(call)
-        begun = op.begun_on(ring.arrives_on) if op is not None and op.is_tile else None
-        return call if begun is None else begun.to_call(call.span)
-
-    return mapped(stmt, (ir.Call, rewrite))
 
 
 def _check_known(producer: tirx.Stmt, body: tirx.Stmt) -> None:

@@ -16,7 +16,7 @@ from tvmtile.ir.spans import first_location
 from tvmtile.ir.threads import REGISTER_FILE, WARPGROUP, registers_of_each, whole_registers
 from tvmtile.passes.memory.shared_memory import lifetimes_in, most_at_once
 from tvmtile.passes.tile.schedule.body import PipelineStmt
-from tvmtile.passes.tile.schedule.schedules import REGISTER_BITS, Schedule, registers_held
+from tvmtile.passes.tile.schedule.schedules import REGISTER_BITS, SplitLoop, registers_held
 from tvmtile.target import GpuCapability
 
 
@@ -102,7 +102,7 @@ class RoleRegisters:
         """Tell whether one block takes all of them, for so many threads that multiply."""
         return self.least_blocks is None and not self.are_fixed and _may_move(consumers)
 
-    def why_fixed(self, consumers: int, schedules: Sequence[Schedule]) -> str | None:
+    def why_fixed(self, consumers: int, schedules: Sequence[SplitLoop]) -> str | None:
         """What the kernel asks for that keeps a block of this size from moving registers."""
         if not _may_move(consumers) or self._shares(consumers, schedules) is not None:
             return None
@@ -114,13 +114,13 @@ class RoleRegisters:
         """Registers that each thread begins with, beside a producer's warpgroup."""
         return registers_of_each((self.least_blocks or 1) * (consumers + WARPGROUP))
 
-    def of_consumer(self, consumers: int, schedules: Sequence[Schedule]) -> int:
+    def of_consumer(self, consumers: int, schedules: Sequence[SplitLoop]) -> int:
         """Registers of a thread that multiplies, at most."""
         shares = self._shares(consumers, schedules)
         return self.at_first(consumers) if shares is None else shares[1]
 
     def moved(
-        self, consumers: int, schedules: Sequence[Schedule]
+        self, consumers: int, schedules: Sequence[SplitLoop]
     ) -> tuple[list[tirx.Stmt], list[tirx.Stmt]]:
         """What moves registers from the producer's warpgroup to those of the consumers."""
         shares = self._shares(consumers, schedules)
@@ -136,7 +136,7 @@ class RoleRegisters:
         """How many blocks have registers at once, whose threads hold so many."""
         return self.least_blocks or max(1, REGISTER_FILE // (threads * (held + _BESIDE_SUMS)))
 
-    def _shares(self, consumers: int, schedules: Sequence[Schedule]) -> tuple[int, int] | None:
+    def _shares(self, consumers: int, schedules: Sequence[SplitLoop]) -> tuple[int, int] | None:
         """Registers of a thread that copies, and of one that multiplies; None if none move.
 
         Threads that compute a tile load all of their elements before they need the first, so they get
@@ -162,7 +162,7 @@ def _may_move(consumers: int) -> bool:
     return (consumers, False) in _FEWEST
 
 
-def registers_loaded(schedule: Schedule) -> int:
+def registers_loaded(schedule: SplitLoop) -> int:
     """What a thread that computes the tiles of a loop loads for one of them, in registers."""
     computed = (schedule.units[number] for number in schedule.computed)
     return max(map(_loaded, computed), default=0)

@@ -7,8 +7,8 @@ the next.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import ir, tirx
@@ -91,87 +91,66 @@ class Mbarriers:
 # Tiles that a producer fills and consumers use ----------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Ring:
-    """The buffer copies of some tiles, which are filled and used together."""
+    """The buffer copies of some tiles, which are filled and used together.
 
-    position: Position
-    """Where the iteration is in it."""
+    Mbarriers say when they have come, and when they may be filled again. A ring without tiles is an
+    order between roles.
+    """
+
+    tiles: tuple[ir.Var, ...]
     units: tuple[int, ...]
     """The statements of the loop that fill the tiles."""
-    first: int
-    last: int
-    """The first and the last statement that uses one of them."""
-    in_flight: bool
-    """A statement that uses them goes on until the next iteration has issued its own."""
+    position: Position
+    """Where the iteration is in it."""
     full: Mbarriers
-    empty: Mbarriers
-    """The tiles of an iteration have come; the warps that use them need them no more."""
+    """The tiles of an iteration have come."""
+    empty: Mbarriers | None = None
+    """The warps that use them need them no more; None where the role that fills them uses them."""
 
     @property
-    def stages(self) -> int:
-        """How many copies there are."""
+    def slots(self) -> int:
+        """How many mbarriers there are."""
         return self.full.count
 
     def declared(self) -> list[tirx.Stmt]:
         """The mbarriers, ready for use."""
-        return [*self.full.declared(), *self.empty.declared()]
-
-    def at(self, iteration: dict[ir.Var, Any]) -> Ring:
-        """The ring at another iteration, by what stands for the names of this one."""
-        return replace(self, position=self.position.at(iteration))
+        return [stmt for each in (self.full, self.empty) if each for stmt in each.declared()]
 
     # What a thread does in an iteration ----------------------------------------------------------
 
     def wait_until_empty(self) -> tirx.Stmt:
         """Wait for the consumers of the iteration that has used the copy before, if there is one."""
+        assert self.empty is not None, "another role uses the tiles"
         parity = tirx.const(1, "int32") - self.position.parity
         return _act(self.empty.at(self.position), parity, "wait")
 
     def wait_until_full(self) -> tirx.Stmt:
         """Wait for the tiles of the iteration."""
-        return _act(self.full.at(self.position), self.position.parity, "wait")
+        if self.empty is None:
+            wait = operator_for("wait for phase")(self.arrives_on, self.position.parity)
+            return tirx.Evaluate(wait.to_call())
+        return _act(self.arrives_on, self.position.parity, "wait")
 
     @property
     def arrives_on(self) -> ir.TensorLoad:
         """The mbarrier on which the tiles of the iteration arrive."""
         return self.full.at(self.position)
 
-    def fill(
-        self,
-        by_threads: Sequence[tirx.Stmt],
-        copies: Sequence[tirx.Stmt],
-        thread: ir.Expr,
-        threads: int,
-        computed: Sequence[tirx.Stmt] = (),
-    ) -> list[tirx.Stmt]:
-        """Begin copies that arrive on the mbarrier, and say that there are no more.
+    def arriving(self, stmt: tirx.Stmt) -> tirx.Stmt:
+        """A copy, which arrives on the mbarrier."""
 
-        One thread says so where it begins them all. Where all threads copy, each arrives as soon as its
-        asynchronous copies have, and a thread of each warp for what the warp has stored. What they
-        have `computed` they store while the copies are under way, and each thread orders its stores
-        before asynchronous reads, as those of `wgmma` are.
+        def rewrite(call: ir.Call) -> ir.Expr:
+            op = operator_of(call)
+            begun = op.begun_on(self.arrives_on) if op is not None and op.is_tile else None
+            return call if begun is None else begun.to_call(call.span)
 
-        `thread` is a number among the producer's, which has so many `threads`. A condition may leave
-        out any of the copies by threads. Warps without a copy do not wait for an empty tile: nothing
-        keeps consumers from getting two phases ahead of them, and a wait by parity would then not end.
-        """
-        one = tirx.const(1, "int32")
-        arrive = _act(self.arrives_on, one, "arrive")
-        if not by_threads and not computed:
-            wait = self.wait_until_empty()
-            if threads > WARP_SIZE:
-                wait = tirx.IfThenElse(thread < WARP_SIZE, wait, None)
-            return [wait, *copies, tirx.IfThenElse(thread == 0, arrive, None)]
-        moved = [*by_threads, _act(self.arrives_on, one, "arrive_when_copied")]
-        fence = tirx.Evaluate(operator_for("proxy fence")().to_call())
-        return [
-            self.wait_until_empty(),
-            *(moved if by_threads else ()),
-            *copies,
-            *((*computed, fence) if computed else ()),
-            *_of_warps(thread, arrive),
-        ]
+        return mapped(stmt, (ir.Call, rewrite))
+
+    def ended(self) -> tirx.Stmt:
+        """Behind the copies of an iteration that a block begins and uses: one thread ends its phase."""
+        return tirx.Evaluate(operator_for("end of phase")(self.arrives_on).to_call())
 
     def release(self, thread: ir.Expr, condition: ir.Expr | None = None) -> list[tirx.Stmt]:
         """Let the producer have the copy again: a thread of each warp says so.
@@ -179,8 +158,50 @@ class Ring:
         `thread` is a number among the consumers'; `condition` says whether there is such an iteration.
         FenceLoads sees to it that loads of the threads are over by then.
         """
+        assert self.empty is not None, "another role fills the tiles"
         copy = self.empty.at(self.position)
         return _of_warps(thread, _act(copy, tirx.const(1, "int32"), "arrive"), condition)
+
+
+@dataclass(frozen=True)
+class Filling:
+    """How the threads of a producer fill a ring.
+
+    One thread says that there are no more copies where it begins them all. Where all threads copy, each
+    arrives as soon as its asynchronous copies have, and a thread of each warp for what the warp has
+    stored. What they have computed they store while the copies are under way, and each thread orders
+    its stores before asynchronous reads, as those of `wgmma` are.
+
+    Warps without a copy do not wait for an empty tile: nothing keeps consumers from getting two phases
+    ahead of them, and a wait by parity would then not end.
+    """
+
+    ring: Ring
+    thread: ir.Expr
+    """A number among the producer's, which has so many `threads`."""
+    threads: int
+    by_threads: bool = False
+    """A condition may leave out any of these copies."""
+    computes: bool = False
+
+    def acquired(self) -> tirx.Stmt:
+        """Wait until the tiles are free."""
+        wait = self.ring.wait_until_empty()
+        if self.threads <= WARP_SIZE or self.by_threads or self.computes:
+            return wait
+        return tirx.IfThenElse(self.thread < WARP_SIZE, wait, None)
+
+    def copied(self) -> tirx.Stmt:
+        """Behind the asynchronous copies of threads."""
+        return _act(self.ring.arrives_on, tirx.const(1, "int32"), "arrive_when_copied")
+
+    def filled(self) -> list[tirx.Stmt]:
+        """Behind all that fills the tiles."""
+        arrive = _act(self.ring.arrives_on, tirx.const(1, "int32"), "arrive")
+        if not self.by_threads and not self.computes:
+            return [tirx.IfThenElse(self.thread == 0, arrive, None)]
+        fence = tirx.Evaluate(operator_for("proxy fence")().to_call())
+        return [*([fence] if self.computes else []), *_of_warps(self.thread, arrive)]
 
 
 def _of_warps(

@@ -25,7 +25,7 @@ from tvmtile.passes.tile.schedule.resources import BlockMemory
 from tvmtile.passes.tile.schedule.rings import Mbarriers, Position, Ring
 from tvmtile.passes.tile.schedule.schedules import (
     CrossIterationOverlap,
-    Schedule,
+    SplitLoop,
     Unskewed,
     Unsuitable,
     skew_of,
@@ -68,13 +68,13 @@ class Preload:
         return [tirx.BufferStore(self.counter, tirx.BufferLoad(self.counter, [0]) + 1, [0])]
 
 
-Preloaded: TypeAlias = list[tuple[ir.Var, Schedule, "tirx.For | None"]]
+Preloaded: TypeAlias = list[tuple[ir.Var, SplitLoop, "tirx.For | None"]]
 """Tiles, the loops before which they are copied, and the innermost serial loops around these."""
 
 
 def preloaded_in(
     body: tirx.Stmt,
-    schedules: Sequence[Schedule],
+    schedules: Sequence[SplitLoop],
     tiles: KernelInfo,
     why_not: Callable[[TileOp, int], str | None],
 ) -> Preloaded:
@@ -125,7 +125,7 @@ def _written(op: TileOp) -> ir.Var:
     return buffer_of(operand)
 
 
-def _belongs_to(tile: ir.Var, schedule: Schedule, tiles: KernelInfo) -> bool:
+def _belongs_to(tile: ir.Var, schedule: SplitLoop, tiles: KernelInfo) -> bool:
     if tile not in tiles.allocated or not is_shared(tile) or tiles.views_of(tile):
         return False
     writes, *reads = tiles.effects_on(tile)
@@ -143,7 +143,7 @@ def _operator(access: Effect) -> TileOp:
     return access.operator
 
 
-Schedules = Mapping[ir.Var, Schedule]
+Schedules = Mapping[ir.Var, SplitLoop]
 """By the variable of the loop."""
 
 
@@ -156,7 +156,7 @@ def counters_of(schedules: Schedules, preloads: Sequence[Preload]) -> list[tirx.
     return [stmt for counter in dict.fromkeys(counters) for stmt in counter_begun(counter)]
 
 
-def parts_of(loop: tirx.For, schedule: Schedule, tiles: KernelInfo) -> Body:
+def parts_of(loop: tirx.For, schedule: SplitLoop, tiles: KernelInfo) -> Body:
     """The statements of the loop, in a kernel whose tiles have their buffer copies."""
     if schedule.condition is not None:
         loop = without_guard(loop)
@@ -182,7 +182,7 @@ class RolePlanner:
     def __init__(
         self,
         launch: Launch,
-        schedules: Sequence[Schedule],
+        schedules: Sequence[SplitLoop],
         memory: BlockMemory,
         registers: int,
         kind: str,
@@ -193,7 +193,7 @@ class RolePlanner:
         self._registers = registers
         self._kind = kind
         self._outermost = outermost_loops_in(launch.body)
-        self.schedules: dict[ir.Var, Schedule] = {}
+        self.schedules: dict[ir.Var, SplitLoop] = {}
         """The loops with their rings, by their variables."""
         for schedule in schedules:
             planned = self._planned(schedule, list(self.schedules.values()))
@@ -206,7 +206,7 @@ class RolePlanner:
             for tile, schedule, around in preloaded
         ]
 
-    def _planned(self, schedule: Schedule, before: list[Schedule]) -> Schedule:
+    def _planned(self, schedule: SplitLoop, before: list[SplitLoop]) -> SplitLoop:
         """A loop with its rings; those of a loop before that has the same tiles go on."""
         schedule = self._skewed(schedule.with_stages(self._stages_of(schedule)))
         loop = schedule.loop
@@ -216,19 +216,19 @@ class RolePlanner:
         warps = self._launch.num_threads // WARP_SIZE
         rings = tuple(
             Ring(
-                space.position,
+                schedule.tiles_of(units),
                 tuple(units),
-                *between,
+                space.position,
                 full=Mbarriers.named("full", schedule.stages, _arrivals(schedule, units)),
                 empty=Mbarriers.named("empty", schedule.stages, warps),
             )
-            for between, units in schedule.uses().items()
+            for units in schedule.filled_together()
         )
         _check_own(schedule, rings)
         schedule = replace(schedule, rings=rings, space=space)
         return schedule if former is None else _going_on(schedule, former)
 
-    def _preload(self, tile: ir.Var, schedule: Schedule, around: tirx.For | None) -> Preload:
+    def _preload(self, tile: ir.Var, schedule: SplitLoop, around: tirx.For | None) -> Preload:
         """A copy before a loop, with its mbarriers.
 
         If it is done several times, the next one goes on while the tile of this one is used, where
@@ -240,11 +240,9 @@ class RolePlanner:
         copies = 1 if is_once or not self._memory.has_room_for({tile: 3}) else 2
         self._memory.take({tile: copies})
         ring = Ring(
-            Position.of(number, copies),
+            (tile,),
             (),
-            schedule.order[0],
-            schedule.order[-1],
-            in_flight=False,
+            Position.of(number, copies),
             full=Mbarriers.named("full", copies, 1),
             empty=Mbarriers.named("empty", copies, self._launch.num_threads // WARP_SIZE),
         )
@@ -253,7 +251,7 @@ class RolePlanner:
         variable = None if around is None else around.loop_var
         return Preload(tile, schedule.loop.loop_var, ring, variable, count, is_early)
 
-    def _skewed(self, schedule: Schedule) -> Schedule:
+    def _skewed(self, schedule: SplitLoop) -> SplitLoop:
         """A loop, with the order of its statements if the products of two iterations overlap."""
         try:
             skew = self._skew_of(schedule)
@@ -261,7 +259,7 @@ class RolePlanner:
             return replace(schedule, not_skewed=str(obstacle))
         return schedule if skew is None else replace(schedule, skew=skew, in_flight=frozenset())
 
-    def _skew_of(self, schedule: Schedule) -> CrossIterationOverlap | None:
+    def _skew_of(self, schedule: SplitLoop) -> CrossIterationOverlap | None:
         threads = self._launch.num_threads
         skew = skew_of(schedule.units, schedule.producers, self._kind, threads, self._registers)
         if skew is not None and schedule.stages == 1:
@@ -270,7 +268,7 @@ class RolePlanner:
             _check_names(schedule, skew.second)
         return skew
 
-    def _counter_of(self, schedule: Schedule) -> ir.Var | None:
+    def _counter_of(self, schedule: SplitLoop) -> ir.Var | None:
         """What counts iterations, if others than those of one execution of the loop are counted."""
         loop = schedule.loop
         sharing = [each for each in self._schedules if each.shares_tiles_with(schedule)]
@@ -284,7 +282,7 @@ class RolePlanner:
             (1,), dtypes.pop(), name=f"{loop.loop_var.name}_done", scope="local"
         )
 
-    def _stages_of(self, schedule: Schedule) -> int:
+    def _stages_of(self, schedule: SplitLoop) -> int:
         """Buffer copies of its tiles, and of those of loops with the same tiles."""
         sharing = [each for each in self._schedules if each.shares_tiles_with(schedule)]
         for stages in range(min(each.stages for each in sharing), 0, -1):
@@ -295,7 +293,7 @@ class RolePlanner:
         return stages
 
 
-def _check_names(schedule: Schedule, second: int) -> None:
+def _check_names(schedule: SplitLoop, second: int) -> None:
     """Decline where a product needs names of an iteration of which only the number is known later."""
     own = {schedule.loop.loop_var, *defined_in(schedule.loop.body)}
     used = (var for var in variables_of(schedule.units[second].stmt) if var in own)
@@ -305,32 +303,30 @@ def _check_names(schedule: Schedule, second: int) -> None:
         )
 
 
-def _check_own(schedule: Schedule, rings: Sequence[Ring]) -> None:
+def _check_own(schedule: SplitLoop, rings: Sequence[Ring]) -> None:
     """Make sure that fragments on the way to tiles are those of one ring, which is filled in order."""
     needed = [number for ring in rings for number in schedule.needed_by(ring.units)]
     if len(set(needed)) < len(needed):
         raise Unsuitable("tiles are computed from the same fragments, and used at different places")
 
 
-def _going_on(schedule: Schedule, former: Schedule) -> Schedule:
+def _going_on(schedule: SplitLoop, former: SplitLoop) -> SplitLoop:
     """A loop whose rings are those of one before it."""
-    known = {frozenset(former.filled(ring)): ring for ring in former.rings}
+    known = {frozenset(ring.tiles): ring for ring in former.rings}
     rings = []
     for ring in schedule.rings:
-        other = known.pop(frozenset(schedule.filled(ring)), None)
+        other = known.pop(frozenset(ring.tiles), None)
         if other is not None and _arrivals(former, other.units) != _arrivals(schedule, ring.units):
-            raise Unsuitable(f"loops fill {schedule.filled(ring)[0].name} by different threads")
+            raise Unsuitable(f"loops fill {ring.tiles[0].name} by different threads")
         if other is None:
-            raise Unsuitable(
-                f"loops use {schedule.filled(ring)[0].name} together with different tiles"
-            )
+            raise Unsuitable(f"loops use {ring.tiles[0].name} together with different tiles")
         rings.append(replace(ring, full=other.full, empty=other.empty))
     if known:
-        raise Unsuitable(f"a loop does not use {former.filled(next(iter(known.values())))[0].name}")
+        raise Unsuitable(f"a loop does not use {next(iter(known.values())).tiles[0].name}")
     return replace(schedule, rings=tuple(rings))
 
 
-def _arrivals(schedule: Schedule, units: Sequence[int]) -> int:
+def _arrivals(schedule: SplitLoop, units: Sequence[int]) -> int:
     """How often a phase of a ring is arrived at by who fills it (see `Ring.fill`)."""
     by_threads = schedule.by_threads.intersection(units)
     if not by_threads:

@@ -49,7 +49,7 @@ class Unsuitable(Exception):
 
 
 @dataclass(frozen=True)
-class Schedule:
+class SplitLoop:
     """A pipelined loop that is split between a producer and consumers."""
 
     loop: tirx.For
@@ -78,7 +78,7 @@ class Schedule:
     rings: tuple[Ring, ...] = ()
     """Of its tiles."""
 
-    def with_stages(self, stages: int) -> Schedule:
+    def with_stages(self, stages: int) -> SplitLoop:
         """The loop with so many buffer copies."""
         found = replace(self, stages=stages)
         return found if found.may_hold_a_copy else replace(found, in_flight=frozenset())
@@ -102,9 +102,9 @@ class Schedule:
         written = (var for number in self.producers for var in self.units[number].writes)
         return list(dict.fromkeys(filter(is_shared, written)))
 
-    def filled(self, ring: Ring) -> list[ir.Var]:
-        """The tiles of a ring."""
-        return [tile for unit in ring.units for tile in self.units[unit].writes]
+    def tiles_of(self, units: Sequence[int]) -> tuple[ir.Var, ...]:
+        """The tiles that some of its units write."""
+        return tuple(dict.fromkeys(tile for unit in units for tile in self.units[unit].writes))
 
     def needed_by(self, units: Sequence[int]) -> list[int]:
         """The producers that fill fragments for others, in order."""
@@ -115,11 +115,11 @@ class Schedule:
                 found.add(number)
         return sorted(found.difference(units))
 
-    def shares_tiles_with(self, other: Schedule) -> bool:
+    def shares_tiles_with(self, other: SplitLoop) -> bool:
         """Tell whether two loops copy into one of their tiles both."""
         return not set(self.tiles).isdisjoint(other.tiles)
 
-    def uses(self) -> dict[_Between, list[int]]:
+    def filled_together(self) -> list[list[int]]:
         """The producers, by where what they copy is used.
 
         A small tile that is used just before a large one, as the scales of its rows are, is waited for
@@ -141,7 +141,7 @@ class Schedule:
                 together = small[0], max(small[1], large[1]), small[2] or large[2]
                 numbers = used.pop(small) + used.pop(large)
                 used[together] = sorted([*used.get(together, ()), *numbers])
-        return used
+        return list(used.values())
 
     def _go_together(self, small: _Between, large: _Between, used: Mapping[_Between, Any]) -> bool:
         sizes = [
@@ -169,8 +169,8 @@ def schedules_in(
     tiles: KernelInfo,
     kind: str,
     why_not: Callable[[TileOp, int], str | None],
-    why_not_compute: Callable[[Schedule], str | None],
-) -> list[Schedule]:
+    why_not_compute: Callable[[SplitLoop], str | None],
+) -> list[SplitLoop]:
     """The pipelined loops of a kernel, if all of them can be split.
 
     `why_not(op, stages)` says why a copy can't go on by itself until an mbarrier says that it is done,
@@ -204,14 +204,14 @@ class _ScheduleFinder:
         tiles: KernelInfo,
         kind: str,
         why_not: Callable[[TileOp, int], str | None],
-        why_not_compute: Callable[[Schedule], str | None],
+        why_not_compute: Callable[[SplitLoop], str | None],
     ) -> None:
         self._tiles = tiles
         self._kind = kind
         self._why_not = why_not
         self._why_not_compute = why_not_compute
 
-    def schedule(self, loop: tirx.For, guard: ir.Expr | None) -> Schedule:
+    def schedule(self, loop: tirx.For, guard: ir.Expr | None) -> SplitLoop:
         """A loop whose iterations are done where a guard holds."""
         if STAGE_ANNOTATION in loop.annotations:
             raise Unsuitable("its stages and its order are given")
@@ -254,7 +254,7 @@ class _ScheduleFinder:
         body: Body,
         copied: frozenset[int],
         chain: frozenset[int] = frozenset(),
-    ) -> Schedule:
+    ) -> SplitLoop:
         """A loop of which a producer copies what some units do, and computes what others do."""
         producers = copied | chain
         units, count, tiles = body.units, len(body.units), self._tiles
@@ -286,7 +286,7 @@ class _ScheduleFinder:
         longer = with_work_in_flight(
             PipelinePlan.of_producers(producers, count, 2), units, self._kind
         )
-        found = Schedule(
+        found = SplitLoop(
             loop,
             IterationSpace(loop, None, stages),
             stages,
@@ -302,14 +302,14 @@ class _ScheduleFinder:
         return found.with_stages(stages)
 
 
-def _uses(tile: ir.Var, schedule: Schedule) -> int:
+def _uses(tile: ir.Var, schedule: SplitLoop) -> int:
     """How many accesses of a tile are in a loop that fills it."""
     if tile not in schedule.tiles:
         return 0
     return sum(len(unit.effects_on(tile)) for unit in schedule.units)
 
 
-def _check_tile(tile: ir.Var, found: Schedule, body: Body, tiles: KernelInfo) -> None:
+def _check_tile(tile: ir.Var, found: SplitLoop, body: Body, tiles: KernelInfo) -> None:
     if tile not in tiles.allocated or not is_shared(tile) or tiles.views_of(tile):
         raise Unsuitable(f"{tile.name} has views")
     for number, unit in enumerate(body.units):

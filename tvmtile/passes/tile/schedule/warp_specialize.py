@@ -30,11 +30,11 @@ from tvmtile.ir.rewriting import contains, replace_loop, seq
 from tvmtile.ir.scopes import is_mbarrier
 from tvmtile.ir.spans import first_location
 from tvmtile.ir.threads import WARP_SIZE, WARPGROUP, Group, group_of_region, group_region, let_in
-from tvmtile.passes.tile.schedule.consumers import consumers_of
+from tvmtile.passes.tile.schedule.consumers import consumer_role, consumers_of
 from tvmtile.passes.tile.schedule.copies import BulkCopies, computes_as_it_loads
 from tvmtile.passes.tile.schedule.persistence import persistent
 from tvmtile.passes.tile.schedule.plan_pipeline import MOST_STAGES
-from tvmtile.passes.tile.schedule.producer import Producer, producer_of
+from tvmtile.passes.tile.schedule.producer import Producer, producer_of, producer_role
 from tvmtile.passes.tile.schedule.resources import (
     LEAST_LOADED,
     BlockMemory,
@@ -44,8 +44,9 @@ from tvmtile.passes.tile.schedule.resources import (
 )
 from tvmtile.passes.tile.schedule.rings import StageAxis, with_stage_axes
 from tvmtile.passes.tile.schedule.roles import Preload, RolePlanner, Schedules, preloaded_in
+from tvmtile.passes.tile.schedule.schedule import Schedule, verify
 from tvmtile.passes.tile.schedule.schedules import (
-    Schedule,
+    SplitLoop,
     Unsuitable,
     pipelined_loops_in,
     registers_held,
@@ -129,7 +130,7 @@ def roles_of(func: tirx.PrimFunc) -> list[ImplementationChoice]:
 
 
 def _outcome(
-    schedule: Schedule, fixed_registers: str | None, one_block_each: str | None
+    schedule: SplitLoop, fixed_registers: str | None, one_block_each: str | None
 ) -> tuple[str, tuple[tuple[str, str], ...]]:
     """What became of a loop, and why it is nothing better."""
     chosen, declined = ["two roles"], list[tuple[str, str]]()
@@ -308,7 +309,7 @@ class Specializer:
         self.schedules = list(self._planner.schedules.values())
         """The loops that are split."""
 
-    def _why_not_compute(self, schedule: Schedule) -> str | None:
+    def _why_not_compute(self, schedule: SplitLoop) -> str | None:
         """Why threads of the producer should not compute tiles; the kernel may ask for it anyway.
 
         Where a multiprocessor runs several blocks, one of them multiplies while another computes. Of
@@ -350,19 +351,21 @@ class Specializer:
     def kernel(self) -> tirx.For:
         """The kernel with a warpgroup more, of which one warp is the producer."""
         schedules = self._planner.schedules
+        for loop in self.schedules:
+            verify(self._schedule_of(loop))
         preloads = self._planner.preloads(self._preloaded)
         axes = {
             variable: {
-                tile: StageAxis(ring.stages, ring.position.slot)
+                tile: StageAxis(ring.slots, ring.position.slot)
                 for ring in schedule.rings
-                for tile in schedule.filled(ring)
+                for tile in ring.tiles
             }
             for variable, schedule in schedules.items()
         }
         for each in preloads:
-            if each.around is not None and each.ring.stages > 1:
+            if each.around is not None and each.ring.slots > 1:
                 of_loop = axes.setdefault(each.around, {})
-                of_loop[each.tile] = StageAxis(each.ring.stages, each.ring.position.slot)
+                of_loop[each.tile] = StageAxis(each.ring.slots, each.ring.position.slot)
         kernel = with_stage_axes(self._kernel, self._tiles, axes)
         preloads = [each.renamed(self._kernel, kernel) for each in preloads]
         tiles = info_of(kernel)
@@ -388,6 +391,12 @@ class Specializer:
         )
         begun = tirx.Evaluate(T.tvm_storage_sync("shared"))
         return with_launch_body(kernel, seq([*declarations, *own, *ready, begun, roles]))
+
+    def _schedule_of(self, loop: SplitLoop) -> Schedule:
+        warps = self._launch.num_threads // WARP_SIZE
+        roles = producer_role(loop), consumer_role(loop, self._context.kind, warps)
+        copies = {tile: ring.slots for ring in loop.rings for tile in ring.tiles}
+        return Schedule(loop.units, roles, loop.rings, copies)
 
     def blocks_at_once(self) -> int:
         """How many blocks a multiprocessor runs, as far as registers and shared memory are known."""
