@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from tvm import tirx
 
 from tvmtile._tvm import buffer_of, indices_of
@@ -102,8 +101,3 @@ def dp4a_elements(op: Dp4a, _: LoweringContext) -> tirx.Stmt:
         a, b = (converted(lane_of(operand, lane), "int32") for operand in (op.A, op.B))
         total = total + a * b
     return tirx.BufferStore(buffer_of(op.C), total, indices_of(op.C))
-
-
-def reference(A: np.ndarray, B: np.ndarray, C: int) -> int:
-    """The sum, for two arrays of four."""
-    return int(C) + int(A.astype(np.int64) @ B.astype(np.int64))

@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from tvm import ir, tirx
 from tvm.target import Target
 
@@ -233,37 +232,3 @@ class Fp8ScaledMatmul(MatrixProduct):
         if self.block_size or self.clear_accum or gpu(target) is None:
             return None
         return ScaledProduct.on(target, self).accumulated()
-
-
-def reference(
-    A: np.ndarray,
-    A_scale: Any,
-    B: np.ndarray,
-    B_scale: Any,
-    C: np.ndarray,
-    *,
-    block_scale_layout: BlockScaledLayout | None = None,
-    clear_accum: bool = False,
-) -> np.ndarray:
-    """The product in float64, of decoded operands that are not transposed.
-
-    The operands are values, [M, K], [K, N] and [M, N]; the rest is as of `fp8_scaled_matmul`.
-    """
-    (m, k), n = A.shape, B.shape[1]
-    rows = (m, n)
-    scales = [np.asarray(scale, np.float64) for scale in (A_scale, B_scale)]
-    if block_scale_layout is None:
-        wide = [
-            np.broadcast_to(s.reshape(-1, 1), (r, k)) for s, r in zip(scales, rows, strict=True)
-        ]
-    else:
-        groups = (block_scale_layout.a_rows, block_scale_layout.b_rows)
-        block = np.arange(k) // block_scale_layout.block_size
-        wide = [
-            np.broadcast_to(s[..., block], (-(-r // g) if s.ndim == 2 else 1, k)).repeat(
-                g if s.ndim == 2 else r, axis=0
-            )[:r]
-            for s, r, g in zip(scales, rows, groups, strict=True)
-        ]
-    product = (A * wide[0]) @ (B * wide[1].T)
-    return product if clear_accum else product + C

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from tvm import ir, tirx
 from tvm.target import Target
 
@@ -262,23 +261,3 @@ class MoveRows(TileOp):
 
         choose = nest([count], keep)
         return [tirx.AllocBuffer(kept), choose], lambda i: tirx.BufferLoad(kept, [i])
-
-
-def gather_reference(src: np.ndarray, rows: np.ndarray, col: int, columns: int) -> np.ndarray:
-    """What a gather of so many columns makes of a tile."""
-    result = np.zeros((len(rows), columns), src.dtype)
-    width = max(0, min(columns, src.shape[1] - col))
-    for place, row in enumerate(rows):
-        if 0 <= row < len(src):
-            result[place, :width] = src[row, col : col + width]
-    return result
-
-
-def scatter_reference(tile: np.ndarray, dst: np.ndarray, rows: np.ndarray, col: int) -> np.ndarray:
-    """What a scatter makes of a tensor."""
-    result = dst.copy()
-    width = max(0, min(tile.shape[1], dst.shape[1] - col))
-    for place, row in enumerate(rows):
-        if 0 <= row < len(dst):
-            result[row, col : col + width] = tile[place, :width]
-    return result

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
@@ -140,8 +139,3 @@ def quantifier_threads(op: Quantifier, context: LoweringContext) -> tirx.Stmt:
             tirx.BufferStore(buffer_of(op.dst), holds, indices),
         ]
     )
-
-
-def reference(src: np.ndarray, kind: str) -> bool:
-    """What `any_of` (`kind="any"`) and `all_of` (`"all"`) answer."""
-    return bool(np.any(src) if kind == "any" else np.all(src))

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import buffer_of, is_buffer_var
@@ -390,14 +389,3 @@ class AtomicTile(TileOp):
         by_origin = "or name dst by its first element, `C[i, j]`, to take the extents of the value"
         src, dst = matched_regions(name, self.src, self.dst, f"{SAME_EXTENTS}, {by_origin}")
         return replace(self, src=src, dst=dst)
-
-
-def reference(dst: np.ndarray, index: np.ndarray, value: np.ndarray, kind: str) -> np.ndarray:
-    """What updates of `dst[index[n]]` by `value[n]`, in any order, leave, in the dtype of `dst`.
-
-    `dst` is [X], the others are [N].
-    """
-    functions = {"add": np.add, "max": np.maximum, "min": np.minimum, "or": np.bitwise_or}
-    result = dst.copy()
-    functions[kind].at(result, index, value)
-    return result

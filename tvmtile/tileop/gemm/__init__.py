@@ -5,7 +5,6 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import get_args
 
-import numpy as np
 from tvm import ir, tirx
 
 from tvmtile.compat.ignored import warn_ignored
@@ -220,19 +219,3 @@ class Gemm(MatrixProduct):
             return a, element_of(self.B, self.transpose_B, k, j)
 
         return self.summed(tirx.Var("k", "int32"), self.k, factors)
-
-
-def reference(
-    A: np.ndarray,
-    B: np.ndarray,
-    C: np.ndarray,
-    transpose_A: bool = False,
-    transpose_B: bool = False,
-    clear_accum: bool = False,
-) -> np.ndarray:
-    """The product in float64 (or int64), not rounded."""
-    integers = all(np.issubdtype(matrix.dtype, np.integer) for matrix in (A, B, C))
-    wide = np.int64 if integers else np.float64
-    left, right = A.astype(wide), B.astype(wide)
-    product = (left.T if transpose_A else left) @ (right.T if transpose_B else right)
-    return product if clear_accum else product + C.astype(wide)

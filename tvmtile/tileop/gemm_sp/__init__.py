@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from tvm import ir, tirx
 
 from tvmtile.compat.ignored import warn_ignored
@@ -186,24 +185,3 @@ _SLOW = "is computed element by element, which is slower than T.gemm of the dens
 # Each element of the accumulator is a sum of products of what is stored.
 lowering(GemmSp, target="llvm", variant="elements")(as_loops)
 lowering(GemmSp, target=("metal", "cuda"), variant="elements", slow=lambda _: _SLOW)(as_loops)
-
-
-def reference(
-    A: np.ndarray, E: np.ndarray, B: np.ndarray, C: np.ndarray, clear_accum: bool = False
-) -> np.ndarray:
-    """The product in float64, of operands that are not transposed."""
-    rows, stored = A.shape
-    bits = 4 if A.dtype == np.float32 else 2
-    unsigned = np.ascontiguousarray(E).view(np.uint8).reshape(rows, -1)
-    unpacked = np.unpackbits(unsigned, axis=1, bitorder="little").astype(int)
-    unpacked = unpacked.reshape(rows, stored, bits)
-    dense = np.zeros((rows, 2 * stored))
-    for i in range(rows):
-        for s in range(stored):
-            if bits == 4:
-                place = 2 * s + unpacked[i, s, 1]
-            else:
-                place = s // 2 * 4 + unpacked[i, s, 0] + 2 * unpacked[i, s, 1]
-            dense[i, place] += A[i, s]
-    product = dense @ B.astype(np.float64)
-    return product if clear_accum else product + C.astype(np.float64)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from tvm import ir
 
 from tvmtile._tvm import buffer_of
@@ -307,29 +306,3 @@ def _same(a: list[Any], b: list[Any]) -> bool:
 
 def _shown(shape: list[Index]) -> str:
     return f"[{', '.join(str(extent) for extent in shape)}]"
-
-
-_REFERENCES: dict[str, Callable[..., np.ndarray]] = {
-    "sum": np.sum,
-    "max": np.max,
-    "min": np.min,
-    "abssum": lambda x, axis: np.sum(np.abs(x), axis=axis),
-    "absmax": lambda x, axis: np.max(np.abs(x), axis=axis),
-    "bitand": np.bitwise_and.reduce,
-    "bitor": np.bitwise_or.reduce,
-    "bitxor": np.bitwise_xor.reduce,
-}
-
-
-def reference(src: np.ndarray, kind: str, dim: int, out: np.ndarray | None = None) -> np.ndarray:
-    """What `reduce` computes, in float64 or int64, not rounded.
-
-    `out`, [X, Y], is what the result is combined with, where `clear` is false.
-    """
-    is_float = not (np.issubdtype(src.dtype, np.integer) or src.dtype == np.bool_)
-    wide = np.float64 if is_float else np.int64
-    result = _REFERENCES[kind](src.astype(wide), axis=dim)
-    if out is None:
-        return np.asarray(result)
-    again = {"abssum": "sum", "absmax": "max"}.get(kind, kind)
-    return np.asarray(_REFERENCES[again](np.stack([result, out.astype(wide)]), axis=0))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from tvm import ir
 
 from tvmtile.compat.ignored import warn_ignored
@@ -123,18 +122,3 @@ class Scan(TileOp):
     def with_buffer_copies(self, operands: Sequence[ir.Expr]) -> Scan:
         grown = any(self.src is operand for operand in operands)
         return replace(self, dim=self.dim + 1) if grown else self
-
-
-_REFERENCES: dict[str, Callable[..., np.ndarray]] = {
-    "sum": np.cumsum,
-    "max": np.maximum.accumulate,
-}
-
-
-def reference(src: np.ndarray, kind: str, dim: int, reverse: bool = False) -> np.ndarray:
-    """What a scan computes, in float64 or int64, not rounded."""
-    is_integer = np.issubdtype(src.dtype, np.integer) or src.dtype == np.bool_
-    wide = src.astype(np.int64 if is_integer else np.float64)
-    if not reverse:
-        return _REFERENCES[kind](wide, axis=dim)
-    return np.flip(_REFERENCES[kind](np.flip(wide, dim), axis=dim), dim)
