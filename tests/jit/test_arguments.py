@@ -13,6 +13,7 @@ import tvmtile
 import tvmtile.language as T
 from tvmtile.errors import ArgumentError
 from tvmtile.jit.arguments import explain
+from tvmtile.jit.executable import Executable
 from tvmtile.jit.kernel import Kernel
 from tvmtile.jit.signature import KernelSignature
 
@@ -82,8 +83,9 @@ def test_a_program_that_fails_has_run_once(scale, make, rows):
         calls.append(args)
         raise RuntimeError("after the kernel has begun")
 
-    adapter = SimpleNamespace(call=failing, device="cpu")
-    kernel = Kernel(scale.prim_func, scale.artifact, scale.out_idx, {}, adapter)
+    executable = Executable(scale.executable.request, scale.artifact)
+    executable.launch = failing
+    kernel = Kernel(scale.prim_func, scale.out_idx, executable)
     dtype = torch.float32 if make is torch.zeros else np.float32
     for count in (1, 2):  # how it is called is chosen in the first call
         with pytest.raises(RuntimeError, match="after the kernel has begun"):

@@ -55,7 +55,7 @@ def test_what_can_not_be_compiled_is_left_out_on_demand():
     ],
 )
 def test_the_execution_backend_is_the_one_that_calls(target, asked, given, monkeypatch):
-    monkeypatch.setattr("tvmtile.jit.following.best_target", lambda: "llvm")
+    monkeypatch.setattr("tvmtile.jit.backends.best_target", lambda: "llvm")
     monkeypatch.delenv("TVMTILE_TARGET", raising=False)
     kernel = tvmtile.compile(scaling(8), target=target, execution_backend=asked)
     assert kernel.execution_backend == given

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,8 +14,9 @@ import tvmtile
 import tvmtile.language as T
 from tests.kernels import scaling
 from tvmtile.errors import InvalidOperand, TileWarning, UnknownTarget
-from tvmtile.jit import compiler, following
-from tvmtile.jit.following import FollowingKernel, best_target, chosen_target, target_of
+from tvmtile.jit import backends, compiler
+from tvmtile.jit.backends import best_target, chosen_target, target_of
+from tvmtile.jit.kernel import Kernel
 
 double = scaling(8)
 
@@ -41,8 +43,8 @@ def no_choice(monkeypatch):
 @pytest.fixture
 def apple_gpu(monkeypatch):
     """A machine whose GPU is Apple's, emulated."""
-    for module in (compiler, following):
-        monkeypatch.setattr(module, "best_target", lambda: "metal")
+    for module in ("compiler", "kernel"):
+        monkeypatch.setattr(f"tvmtile.jit.{module}.best_target", lambda: "metal")
 
 
 @pytest.mark.parametrize(
@@ -66,22 +68,21 @@ def test_the_target_of_tensors(tensors, target):
     [(False, "linux", "llvm"), (False, "darwin", "metal"), (True, "darwin", "cuda")],
 )
 def test_the_best_target_of_a_machine(nvidia, platform, target, monkeypatch):
-    monkeypatch.setattr(following, "has_gpu", lambda: nvidia)
-    monkeypatch.setattr(following, "mps_is_available", lambda: True)
+    monkeypatch.setattr(backends, "has_gpu", lambda: nvidia)
+    monkeypatch.setattr(backends, "mps_is_available", lambda: True)
     monkeypatch.setattr("sys.platform", platform)
     assert best_target() == target
 
 
 def test_where_there_is_a_cpu_only_a_kernel_is_built_at_once(monkeypatch):
-    for module in (compiler, following):
-        monkeypatch.setattr(module, "best_target", lambda: "llvm")
-    assert type(tvmtile.compile(double)) is tvmtile.Kernel
+    monkeypatch.setattr(compiler, "best_target", lambda: "llvm")
+    assert "for the device of its tensors" not in repr(tvmtile.compile(double))
 
 
 @pytest.mark.filterwarnings("ignore:this machine has no Apple GPU")
 def test_a_kernel_is_built_once_for_each_kind_of_device(apple_gpu, monkeypatch):
     kernel = tvmtile.jit(lambda: double, out_idx=-1)()
-    assert isinstance(kernel, FollowingKernel)
+    assert "for the device of its tensors" in repr(kernel)
     assert "#include <metal_stdlib>" in kernel.get_kernel_source()
     assert kernel.target.kind.name == "metal"
     a = torch.randn(8)
@@ -91,7 +92,7 @@ def test_a_kernel_is_built_once_for_each_kind_of_device(apple_gpu, monkeypatch):
     assert kernel.lowering
     cpu = kernel.module
     with monkeypatch.context() as patch:
-        patch.setattr(following, "target_of", lambda _: "metal")
+        patch.setattr("tvmtile.jit.kernel.target_of", lambda _: "metal")
         torch.testing.assert_close(kernel(a), a * 2)
         assert "#include <metal_stdlib>" in kernel.get_kernel_source()
     kernel(a)
@@ -104,9 +105,9 @@ def test_the_first_gpu_among_the_tensors_decides_in_every_call():
 
     def compile_for(kind):
         built.append(kind)
-        return lambda *_: kind
+        return SimpleNamespace(run=lambda args, named: (None, kind), method=None)
 
-    kernel = FollowingKernel(double, (), compile_for)
+    kernel = Kernel(double, (), compile_for=compile_for)
     for _ in range(2):
         assert kernel(a, a) == "llvm"
         assert kernel(CUDA, a) == kernel(a, CUDA) == kernel(3, CUDA) == "cuda"
@@ -117,13 +118,13 @@ def test_the_first_gpu_among_the_tensors_decides_in_every_call():
 def test_what_can_be_known_is_said_when_it_is_compiled(apple_gpu):
     with pytest.raises(InvalidOperand, match="out_idx=2 is outside the 2 parameters"):
         tvmtile.compile(double, out_idx=2)
-    with pytest.raises(AttributeError, match="a kernel has no 'modul'"):
+    with pytest.raises(AttributeError, match="'Kernel' object has no attribute 'modul'"):
         tvmtile.compile(double).modul
 
 
 def test_the_environment_names_the_target(monkeypatch, apple_gpu):
     monkeypatch.setenv("TVMTILE_TARGET", "llvm")
-    assert type(tvmtile.compile(double)) is tvmtile.Kernel
+    assert repr(tvmtile.compile(double)).endswith("for llvm>")
     monkeypatch.setenv("TVMTILE_TARGET", '{"kind": "cuda", "arch": "sm_80"}')
     assert chosen_target() == {"kind": "cuda", "arch": "sm_80"}
     assert tvmtile.compile(double, target="auto").target.attrs["arch"] == "sm_80"

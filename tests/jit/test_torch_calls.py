@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import tvmtile
 import tvmtile.language as T
 from tvmtile.errors import ArgumentError, is_internal
-from tvmtile.jit.torch_calls import as_torch_operator
+from tvmtile.jit.torch_calls import TorchCalls
 
 NO_GRADIENT = "product: a kernel has no gradient of its own"
 NO_TRANSFORM = "product: vmap, grad and other transforms of torch.func can't look into a kernel"
@@ -413,7 +413,15 @@ def test_keywords_after_the_first_calls(a, b):
 
 def test_a_launch_without_arguments():
     launched = []
-    calls = as_torch_operator(lambda: launched.append(True), "nothing", 0, (), (), ())
+
+    @T.prim_func
+    def nothing():
+        with T.Kernel(1):
+            pass
+
+    executable = tvmtile.compile(nothing, target="llvm").executable
+    executable.launch = lambda: launched.append(True)
+    calls = TorchCalls(executable)
     calls.function()
     assert calls.method(None) is None
     assert launched == [True, True]

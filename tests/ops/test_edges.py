@@ -20,7 +20,7 @@ from tests.examples.test_examples import load  # noqa: F401 - a fixture
 from tests.gpu.machine import HAS_GPU
 from tvmtile import ops
 from tvmtile.errors import TileWarning
-from tvmtile.jit.following import chosen_target
+from tvmtile.jit.backends import chosen_target
 from tvmtile.ops import kernels, programs, torch_attention, torch_matmul, torch_rows
 from tvmtile.target import capabilities, resolve
 

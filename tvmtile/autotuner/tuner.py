@@ -30,8 +30,8 @@ from tvmtile.errors import (
     TuningFailed,
     hide_internal_frames,
 )
+from tvmtile.jit.backends import best_target, chosen_target, target_of
 from tvmtile.jit.decorator import JitFunction
-from tvmtile.jit.following import best_target, chosen_target, target_of
 from tvmtile.jit.request import Request
 from tvmtile.profiler import TensorSupplyType
 from tvmtile.target import TargetLike

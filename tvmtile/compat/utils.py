@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import tvmtile.language as T
 from tvmtile.compat.absent import no_attribute
 from tvmtile.errors import MissingDependency, import_optional
-from tvmtile.jit.following import best_target, chosen_target
+from tvmtile.jit.backends import best_target, chosen_target
 from tvmtile.jit.signature import KernelParam
 from tvmtile.jit.threads import usable_cpus
 from tvmtile.profiler import TensorSupplyType, filled

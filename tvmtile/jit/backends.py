@@ -1,16 +1,22 @@
-"""Execution backends: who runs a compiled program, and on what tensors."""
+"""Where a program runs: the target of a call's tensors, and the execution backends of targets."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import tvm
 from tvm import ir
 from tvm.target import Target
 
+from tvmtile.cuda_runtime import has_gpu
 from tvmtile.errors import InvalidOperand, warn
 from tvmtile.jit.adapter import Adapter, TvmAdapter
 from tvmtile.jit.artifact import Artifact
+from tvmtile.target import TORCH_DEVICES
 
 _TVM = ("tvm_ffi", "tvm")
 # TileLang's other ways to call what it compiled; here TVM's calling convention is the only one.
@@ -19,6 +25,12 @@ EMULATOR = "emulator"
 """The backend that runs the source of GPU kernels on the CPU."""
 METAL_BACKENDS = ("torch", EMULATOR)
 """The backends that take a program's Metal source."""
+
+
+_TARGETS = {**{device: kind for kind, device in TORCH_DEVICES.items()}, "metal": "metal"}
+"""Of devices of torch, and of TVM's, whose name for Apple's GPU is the last."""
+_SEEN: dict[object, str] = {}
+"""The targets of devices that tensors were on. A cache of functools would make torch.compile warn."""
 
 
 def adapter_for(artifact: Artifact, backend: str, params: Sequence[ir.Var]) -> Adapter:
@@ -109,3 +121,39 @@ def _require_metal_runtime() -> None:
             help="use execution_backend='torch' on a Mac and 'emulator' elsewhere, or a TVM that "
             "was built with USE_METAL=ON",
         )
+
+
+def chosen_target() -> Any:
+    """The target that `TVMTILE_TARGET` names for kernels without one, or None.
+
+    It is what `tvmtile.compile` takes: a name, or a dictionary as JSON.
+    """
+    written = os.environ.get("TVMTILE_TARGET", "")
+    return json.loads(written) if written.startswith("{") else written or None
+
+
+def best_target() -> str:
+    """The target of this machine's GPU, of its CPU where it has none that tile programs run on."""
+    if has_gpu():
+        return "cuda"
+    return "metal" if sys.platform == "darwin" and mps_is_available() else "llvm"
+
+
+def target_of(arguments: Iterable[object]) -> str | None:
+    """The target of the GPU that a tensor is on, else of the CPU; None where there is no tensor."""
+    target = None
+    for argument in arguments:
+        device = getattr(argument, "device", None)
+        if device is not None or hasattr(argument, "shape"):
+            target = target_on(device)
+            if target != "llvm":
+                break
+    return target
+
+
+def target_on(device: object) -> str:
+    """The target of a device of torch's, numpy's or TVM's; numpy before its second version has none."""
+    target = _SEEN.get(device)
+    if target is None:
+        target = _SEEN[device] = _TARGETS.get(str(device).partition(":")[0], "llvm")
+    return target

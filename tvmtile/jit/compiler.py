@@ -19,7 +19,7 @@ from tvmtile.errors import (
     user_location,
     warn,
 )
-from tvmtile.jit.following import FollowingKernel, best_target, chosen_target
+from tvmtile.jit.backends import best_target, chosen_target
 from tvmtile.jit.kernel import Kernel
 from tvmtile.jit.request import Request, result_positions
 from tvmtile.jit.signatures import One, Program
@@ -153,15 +153,16 @@ def refuse_unknown(name: str, unknown: Iterable[str], *functions: Callable[..., 
 def _compiled(func: tirx.PrimFunc, options: Mapping[str, Any]) -> Kernel:
     results = result_positions(func, options["out_idx"])
     warn_without_effect(options["pass_configs"])
+
+    def request(target: Any) -> Request:
+        return Request.of(func, **{**options, "target": target})
+
     target = options["target"]
     if target is None or target == "auto":
         target = chosen_target()
         if target is None and best_target() != "llvm":
-            return FollowingKernel(
-                func, results, lambda kind: compile(func, **{**options, "target": kind})
-            )
-    request = Request.of(func, **{**options, "target": target})
-    return request.kernel(request.artifact())
+            return Kernel(func, results, compile_for=lambda kind: request(kind).executable())
+    return Kernel(func, results, request(target).executable())
 
 
 @overload

@@ -25,10 +25,10 @@ from tvmtile.errors import (
 )
 from tvmtile.frontend.eager import Surroundings
 from tvmtile.frontend.parameters import TensorSpec
+from tvmtile.jit.backends import chosen_target, target_of
 from tvmtile.jit.compiler import compile as compile_program
 from tvmtile.jit.compiler import par_compile, refuse_unknown
 from tvmtile.jit.dynamo import is_traced, untraced
-from tvmtile.jit.following import chosen_target, target_of
 from tvmtile.jit.kernel import Kernel
 from tvmtile.jit.signatures import (
     CalledWhenCompiled,

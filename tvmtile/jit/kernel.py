@@ -1,58 +1,53 @@
-"""A compiled kernel: calling it, and looking at it."""
+"""A kernel: what a user calls, with an executable for each kind of device that its tensors are on."""
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import update_wrapper
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, overload
 
-from tvm import ir
+from tvm import tirx
 from tvm.target import Target
 
 from tvmtile.compat.absent import no_attribute
-from tvmtile.errors import InvalidOperand, hide_internal_frames
-from tvmtile.jit.calls import CompiledProgram
+from tvmtile.errors import ArgumentError, InvalidOperand
+from tvmtile.jit.backends import best_target, target_of, target_on
+from tvmtile.jit.dynamo import is_traced, untraced
+from tvmtile.jit.executable import Executable
+from tvmtile.jit.inspection import Inspection
 from tvmtile.jit.ir_data import Node, from_data, to_data
-from tvmtile.jit.signature import KernelParam
-from tvmtile.jit.signatures import Results
+from tvmtile.jit.signature import KernelParam, KernelSignature
+from tvmtile.jit.signatures import Argument, Array, One, Results, Unknown
 
 if TYPE_CHECKING:
     from torch.library import CustomOpDef
 
     from tvmtile.carver.devices import TileDevice
-    from tvmtile.jit.cuda import CudaAdapter
-    from tvmtile.jit.cuda.resources import KernelResources
-    from tvmtile.passes.tile.select_implementation import Choices
     from tvmtile.profiler import Profiler, TensorSupplyType
     from tvmtile.profiler.kernel_profile import KernelProfile
 
-Made = TypeVar("Made")
 
-
-class Kernel(CompiledProgram[Results]):
+class Kernel(Inspection, Generic[Results]):
     """A tile program compiled for a target.
 
     Call it with the parameters of the program, in order, without those that are results: these are
     allocated, on the device of the first tensor, and returned. Tensors are passed without copies.
     Arguments are checked by the compiled code before anything runs.
 
+    A kernel without a target is built for the kind of device of its tensors, once for each kind. What
+    can be seen of it is that of the build that was called last, before any call of the best one that
+    this machine has.
+
     Attributes
     ----------
     prim_func : tvm.tirx.PrimFunc
         The tile program.
-    artifact : Artifact
-        What the program was compiled to.
-    target : Target
-        What it was compiled for.
     out_idx : tuple of int
         Which parameters are results.
-    adapter : Adapter
-        What runs it; that of the emulator has `statistics` of the last call.
     options : mapping
         What `tvmtile.compile` was given besides the program.
     latency, ref_latency : float or None
@@ -68,6 +63,94 @@ class Kernel(CompiledProgram[Results]):
     latency: float | None = None
     ref_latency: float | None = None
     config: dict[str, Any] | None = None
+
+    def __init__(
+        self,
+        prim_func: tirx.PrimFunc,
+        out_idx: tuple[int, ...],
+        executable: Executable | None = None,
+        compile_for: Callable[[str], Executable] | None = None,
+    ) -> None:
+        self.prim_func = prim_func
+        self.out_idx = out_idx
+        self.signature = KernelSignature.of(prim_func, out_idx)
+        self.name = self.signature.name
+        self._fixed = executable
+        self._last = executable
+        self._compile_for = compile_for
+        self._executables: dict[str, Executable] = {}
+        self._on_devices: dict[object, Executable] = {}
+
+    @overload
+    def __call__(self: Kernel[Unknown], *args: Any, **named: object) -> Any: ...
+    @overload
+    def __call__(self: Kernel[One], *args: Argument[Array], **named: Argument[Array]) -> Array: ...
+    @overload
+    def __call__(self, *args: Any, **named: object) -> Any: ...
+    def __call__(self, *args: Any, **named: object) -> Any:
+        """Run the kernel.
+
+        Parameters
+        ----------
+        *args : torch.Tensor, numpy.ndarray, tvm.runtime.Tensor, int or float
+            The parameters that are not results. Where all parameters are given, results too, they
+            are written in place.
+        **named
+            Parameters by their names.
+
+        Returns
+        -------
+        tensor, list of tensors or None
+            The results, of the same kind as the first tensor.
+
+        Raises
+        ------
+        ArgumentError
+            If an argument does not fit: the message names the parameter, what it needs and what it
+            got.
+        """
+        if is_traced():
+            return untraced(self, args, named)
+        executable = self._fixed
+        if executable is None:
+            if named:
+                placed = self.signature.bind(args, named)
+                if isinstance(placed, ArgumentError):
+                    raise placed  # here, so that no frames of ours follow
+                args, named = placed, {}
+            executable = self._last = self._on_device_of(args)
+            if executable.method is not None:
+                return executable.method(self, *args)
+        problem, results = executable.run(args, named)
+        if executable.method is not None and executable is self._fixed:
+            own = type(self)  # Python looks for `__call__` in a class alone
+            method = update_wrapper(executable.method, own.__call__)
+            names = {"__call__": method, "__module__": own.__module__}
+            self.__class__ = type(own.__name__, (own,), names)
+        if problem is not None:
+            raise problem
+        return results
+
+    def _on_device_of(self, args: tuple[Any, ...]) -> Executable:
+        # A tensor on a GPU decides; of the others, a later one may be on a GPU.
+        device = getattr(args[0], "device", None) if args else None
+        executable = self._on_devices.get(device)
+        if executable is None:
+            executable = self._for(target_of(args) or best_target())
+            if device is not None and target_on(device) != "llvm":
+                self._on_devices[device] = executable
+        return executable
+
+    def _for(self, target: str) -> Executable:
+        assert self._compile_for is not None, "a kernel with a target has its executable"
+        if target not in self._executables:
+            self._executables[target] = self._compile_for(target)
+        return self._executables[target]
+
+    @property
+    def executable(self) -> Executable:
+        """What was called last; before any call, the best that this machine has."""
+        return self._last or self._for(best_target())
 
     @property
     def params(self) -> list[KernelParam]:
@@ -147,36 +230,7 @@ class Kernel(CompiledProgram[Results]):
 
         return as_torch_op(self, name, backward)
 
-    # Looking at it ---------------------------------------------------------------------------
-
-    def get_kernel_source(self, kernel_only: bool = True) -> str:
-        """The code that was generated: LLVM's intermediate language on a CPU, Metal's on its GPUs.
-
-        Parameters
-        ----------
-        kernel_only : bool
-            Leave out the host's part, where the target has one of its own.
-        """
-        return self.adapter.source(kernel_only)
-
-    def get_host_source(self) -> str:
-        """The host's part: LLVM's intermediate language of what checks the arguments and launches."""
-        return self.artifact.host_source
-
-    @property
-    def kernel_source(self) -> str:
-        """`get_kernel_source()`, by TileLang's name."""
-        return self.get_kernel_source()
-
-    @property
-    def host_source(self) -> str:
-        """`get_host_source()`, by TileLang's name."""
-        return self.get_host_source()
-
-    @property
-    def execution_backend(self) -> str:
-        """What calls it, also where that was left open: `tvm_ffi`, `torch` or `emulator`."""
-        return self.adapter.backend
+    # Measuring it ----------------------------------------------------------------------------
 
     def get_profiler(self, tensor_supply_type: TensorSupplyType | None = None) -> Profiler:
         """Something to measure the kernel with, and to compare it with a reference.
@@ -224,208 +278,6 @@ class Kernel(CompiledProgram[Results]):
         """Call the kernel, or a function, once with inputs that a profiler makes."""
         return self.get_profiler().run_once(func)
 
-    def show_source(self, kernel_only: bool = True) -> None:
-        """Print the code that was generated."""
-        sys.stdout.write(self.get_kernel_source(kernel_only) + "\n")
-
-    def print_source_code(self, which: str = "kernel", file: str | Path | None = None) -> None:
-        """Print the code that was generated, or write it into a file.
-
-        Parameters
-        ----------
-        which : str
-            "kernel", "host" or "both".
-        file : str or Path, optional
-            Where to write it; printed where absent.
-
-        Raises
-        ------
-        InvalidOperand
-            If it is none of the three.
-        """
-        if which not in ("kernel", "host", "both"):
-            raise InvalidOperand(
-                f"print_source_code: {which!r} is no part of the code",
-                help='it is "kernel", "host" or "both"',
-            )
-        parts = {"kernel": self.get_kernel_source, "host": self.get_host_source}
-        text = "\n".join(part() for name, part in parts.items() if which in (name, "both"))
-        if file is None:
-            sys.stdout.write(text + "\n")
-        else:
-            _write(file, text)
-
-    def export_sources(
-        self, kernel_path: str | Path | None = None, host_path: str | Path | None = None
-    ) -> None:
-        """Write the code that was generated into files; what has no path is left out.
-
-        Parameters
-        ----------
-        kernel_path, host_path : str or Path, optional
-            Where to write the kernels', and the host's part.
-        """
-        if kernel_path is not None:
-            _write(kernel_path, self.get_kernel_source())
-        if host_path is not None:
-            _write(host_path, self.get_host_source())
-
-    def show_ptx(self) -> None:
-        """Print the PTX of a CUDA kernel; see `ptx`."""
-        sys.stdout.write(self.ptx + "\n")
-
-    def export_ptx(self, path: str | Path) -> None:
-        """Write the PTX of a CUDA kernel into a file; see `ptx`."""
-        _write(path, self.ptx)
-
-    def show_sass(self) -> None:
-        """Print the machine code of a CUDA kernel as text; see `sass`."""
-        sys.stdout.write(self.sass + "\n")
-
-    def export_sass(self, path: str | Path) -> None:
-        """Write the machine code of a CUDA kernel as text into a file; see `sass`."""
-        _write(path, self.sass)
-
-    @property
-    @hide_internal_frames
-    def ptx(self) -> str:
-        """What NVRTC makes of a CUDA kernel before its assembler; it takes neither a GPU nor a toolkit.
-
-        Raises
-        ------
-        InvalidOperand
-            If the kernel is for another target.
-        CudaCompileError
-            If NVRTC refuses the kernel's source.
-        """
-        return self._from_nvrtc("PTX", lambda adapter: adapter.ptx)
-
-    @property
-    @hide_internal_frames
-    def sass(self) -> str:
-        """The machine code of a CUDA kernel as NVIDIA's disassembler prints it.
-
-        Raises
-        ------
-        InvalidOperand
-            If the kernel is for another target.
-        MissingDependency
-            If there is no nvdisasm.
-        """
-        from tvmtile.jit.cuda.disassembly import disassembled
-
-        self._cuda_adapter("SASS")
-        return disassembled(self.cubin)
-
-    @property
-    @hide_internal_frames
-    def cubin(self) -> bytes:
-        """The machine code of a CUDA kernel, an ELF file.
-
-        Raises
-        ------
-        InvalidOperand
-            If the kernel is for another target.
-        CudaCompileError
-            If NVRTC refuses the kernel's source.
-        """
-        return self._from_nvrtc("cubin", lambda adapter: adapter.binary.cubin)
-
-    @hide_internal_frames
-    def resources(self) -> tuple[KernelResources, ...]:
-        """What the CUDA kernels of the program take: registers, spills, stack, shared memory.
-
-        They are compiled for that where they have not been; it takes no GPU.
-
-        Returns
-        -------
-        tuple of KernelResources
-            One for each `T.Kernel`, in order.
-
-        Raises
-        ------
-        InvalidOperand
-            If the kernel is for another target.
-        CudaCompileError
-            If NVRTC refuses the kernel's source.
-        """
-        from tvmtile.jit.cuda.resources import resources_of
-
-        log = self._from_nvrtc("resources()", lambda adapter: adapter.binary.log)
-        return resources_of(log, dict(self.lowering)["tvmtile.LowerTilePrograms"][self.name])
-
-    @property
-    def resource_usage(self) -> dict[str, KernelResources]:
-        """`resources()` by the names of the kernels."""
-        return {each.name: each for each in self.resources()}
-
-    @property
-    def n_regs(self) -> int:
-        """The registers of a thread, of the kernel of the program that takes most; see `resources`."""
-        return max(each.registers for each in self.resources())
-
-    @property
-    def n_spills(self) -> int:
-        """The bytes that a thread spills, of the kernel that spills most; see `resources`."""
-        return max(each.spills for each in self.resources())
-
-    @property
-    def n_max_threads(self) -> int:
-        """The threads of a block, of the kernel that has most; see `resources`."""
-        return max(each.threads for each in self.resources())
-
-    def _from_nvrtc(self, what: str, read: Callable[[CudaAdapter], Made]) -> Made:
-        """What NVRTC makes of the kernels; what it refuses is an error of the program."""
-        from tvmtile.jit.failures import translate_failures
-
-        with translate_failures(self.prim_func, self.target):
-            return read(self._cuda_adapter(what))
-
-    def _cuda_adapter(self, what: str) -> CudaAdapter:
-        from tvmtile.jit.cuda import CudaAdapter
-
-        if not isinstance(self.adapter, CudaAdapter):
-            raise InvalidOperand(
-                f"{self.name}: {what} is for CUDA kernels; this one is for "
-                f"{self.target.kind.name!r}",
-                help='compile it for target={"kind": "cuda", "arch": "sm_90a"}',
-            )
-        return self.adapter
-
-    @cached_property
-    def module(self) -> Any:
-        """What TVM built; of a Metal program that torch or the emulator runs, the host's part.
-
-        A CUDA program that comes from the cache on a machine without a GPU is compiled again for it.
-        """
-        if self.artifact.is_whole:
-            return self.artifact.module
-        from tvmtile.jit.build import build_artifact
-
-        return build_artifact(self.prim_func, self.target, "tvm_ffi", self._config).module
-
-    @cached_property
-    def lowering(self) -> list[tuple[str, ir.IRModule]]:
-        """Each pass that the program went through, with the module after it.
-
-        The passes are run again to find out.
-        """
-        from tvmtile.jit.trace import lowering_steps
-
-        return lowering_steps(self.prim_func, self.target, self._config)
-
-    def show_lowering(self, name: str = "") -> None:
-        """Show what each pass changed: in colours in a terminal, collapsible in a notebook.
-
-        Parameters
-        ----------
-        name : str
-            Only passes whose name has this in it: "tvmtile." are those of tile programs.
-        """
-        from tvmtile.jit.lowering_view import LoweringView
-
-        LoweringView(self.prim_func, self.lowering, name).show()
-
     def get_tuner_result(self) -> dict[str, Any]:
         """What the autotuner chose: `latency`, `config` and `ref_latency`.
 
@@ -446,36 +298,10 @@ class Kernel(CompiledProgram[Results]):
     def __repr__(self) -> str:
         results = f", results {list(self.out_idx)}" if self.out_idx else ""
         params = ", ".join(f"{p.name}: {_described(p)}" for p in self.params)
-        return f"<Kernel {self.name}({params}){results} for {self._where()}>"
-
-    def _where(self) -> str:
-        return str(self.target.attrs.get("arch", self.target.kind.name))
-
-    @cached_property
-    def choices(self) -> Choices:
-        """What implements each tile operator, and why nothing better does; printed, a table.
-
-        On GPUs that split pipelined loops between warps it says of each whether it is, and why not.
-
-        The passes are run again to find out.
-        """
-        from tvmtile.jit.trace import module_before
-        from tvmtile.passes.tile.schedule.warp_specialize import roles_of
-        from tvmtile.passes.tile.select_implementation import Choices, choices_of
-
-        steps = self.lowering
-        chosen = choices_of(module_before("tvmtile.LowerTileOp", steps)[self.name])
-        if self.target.kind.name != "cuda":
-            return chosen
-        loops = roles_of(module_before("tvmtile.WarpSpecialize", steps)[self.name])
-        return Choices([*loops, *chosen])
-
-
-def _write(path: str | Path, text: str) -> None:
-    """Write a text, in a directory that is made for it."""
-    file = Path(path)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text, encoding="utf-8")
+        where = "the device of its tensors"
+        if self._fixed is not None:
+            where = str(self.target.attrs.get("arch", self.target.kind.name))
+        return f"<Kernel {self.name}({params}){results} for {where}>"
 
 
 def _described(param: KernelParam) -> str:

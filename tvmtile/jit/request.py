@@ -15,7 +15,8 @@ from tvmtile.errors import InvalidOperand, InvalidValue
 from tvmtile.frontend.program import OUT_IDX_ATTR
 from tvmtile.jit.artifact import Artifact
 from tvmtile.jit.artifacts import artifact_of
-from tvmtile.jit.backends import adapter_for, backend_for
+from tvmtile.jit.backends import backend_for
+from tvmtile.jit.executable import Executable
 from tvmtile.jit.kernel import Kernel
 from tvmtile.jit.key import Key, key_of
 from tvmtile.target import TargetLike, resolve
@@ -69,10 +70,13 @@ class Request:
         """Compile the program, or find it compiled."""
         return artifact_of(self.func, self.target, self.backend, self.config)
 
+    def executable(self) -> Executable:
+        """The program as it is run, compiled or found."""
+        return Executable(self, self.artifact())
+
     def kernel(self, artifact: Artifact) -> Kernel:
         """Make the compiled program callable."""
-        adapter = adapter_for(artifact, self.backend, self.func.params)
-        kernel: Kernel = Kernel(self.func, artifact, self.results, self.config, adapter)
+        kernel: Kernel = Kernel(self.func, self.results, Executable(self, artifact))
         kernel.options = self.options
         return kernel
 

@@ -16,18 +16,20 @@ those before. Imported only where torch has been.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from textwrap import indent
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from tvm import ir
 
 from tvmtile.errors import ArgumentError, as_shown, user_location
 from tvmtile.jit import threads
-from tvmtile.jit.calls import PROGRAM_FAILURES
 from tvmtile.jit.dynamo import frame_callback, untraced
+from tvmtile.jit.executable import PROGRAM_FAILURES, Executable
+from tvmtile.jit.signature import is_pointer
 from tvmtile.jit.torch_operators import Operators, is_wrapper
 
 _NO_GRADIENT = "a kernel has no gradient of its own"
@@ -66,7 +68,7 @@ def __call__(self, /, {optional}*more, **named):
     if {is_traced}:
         return untraced(self, ({args}*more,), named)
     if {is_partial}:
-        problem, results = self._called(given(({args}*more,)), named)
+        problem, results = run(given(({args}*more,)), named)
     else:
         try:
 {called}
@@ -74,7 +76,7 @@ def __call__(self, /, {optional}*more, **named):
         except program_failures as error:
             problem = as_shown(error)
         except Exception as error:
-            problem, results = self._run_converted(({args}), error)
+            problem, results = run_converted(({args}), error)
     if problem is not None:
         raise problem
     return results
@@ -91,82 +93,97 @@ _KINDS = 8
 """How often a guard is made anew for tensors that are not like those before."""
 
 
-class TorchCalls(NamedTuple):
-    """What calls a kernel with torch's tensors."""
+class TorchCalls:
+    """Calls of an executable that do to torch's tensors what torch expects of an operator.
 
-    function: Callable[..., None]
-    """Takes all parameters."""
-    method: Callable[..., Any]
-    """`Kernel.__call__` of a kernel without results: a call enters one function of ours."""
-
-
-def as_torch_operator(
-    launch: Callable[..., object],
-    name: str,
-    count: int,
-    tensors: Sequence[int],
-    written: Collection[int],
-    signed: Collection[int],
-) -> TorchCalls:
-    """`launch`, of `count` arguments, doing to torch's tensors what torch expects of an operator.
-
-    Parameters are given by number: those that are tensors or pointers, those of them that the program
-    may write, and those that can have the negative bit, as parts of complex numbers do.
+    Attributes
+    ----------
+    function : callable
+        Takes all parameters.
+    method : callable
+        `Kernel.__call__` of a kernel without results: a call enters one function of ours.
     """
-    operators = Operators(launch, name, written)
-    args = [f"a{index}" for index in range(count)]
-    given = _listed(args[index] for index in tensors)
-    differentiable = " | ".join(f"{args[index]}.requires_grad" for index in tensors)
-    special = " or ".join(
-        [
-            *([f"({differentiable}) and is_grad_enabled()"] if tensors else ()),
-            *(f"{args[index]}.is_neg()" for index in signed),
-            "is_tracing()",
-        ]
-    )
-    if signed and _GUARD is not None:
-        is_plain = f"is_like_before({given}) and (in_any_mode or not is_grad_enabled())"
-        special = f"not ({is_plain}) and ({special} or not remember({given}))"
-    call = _CALL.format(
-        args=_listed(args),
-        special=f"{special} or modes() or forward_ad._current_level >= 0 or threads.ending",
-        outputs=_listed(args[index] for index in tensors if index in written),
-    )
-    source = _FUNCTIONS.format(
-        args=_listed(args),
-        is_traced=_IS_TRACED,
-        optional=_listed(f"{arg}=absent" for arg in args),
-        is_partial=" or ".join(["more", "named", *(f"{arg} is absent" for arg in args[-1:])]),
-        call=indent(call, " " * 4),
-        called=indent(call, " " * 12),
-    )
 
-    def call_with_care(*given: object) -> None:
-        _call_with_care(launch, operators, given, [given[index] for index in written], name)
+    def __init__(self, executable: Executable) -> None:
+        signature, name = executable.signature, executable.name
+        tensors = sorted((*signature.tensors, *signature.pointers))
+        written = [index for index in tensors if index in executable.artifact.written]
+        signed = [index for index in tensors if _may_be_negated(signature.params[index])]
+        args = [f"a{index}" for index in range(len(signature.params))]
+        given = _listed(args[index] for index in tensors)
+        differentiable = " | ".join(f"{args[index]}.requires_grad" for index in tensors)
+        special = " or ".join(
+            [
+                *([f"({differentiable}) and is_grad_enabled()"] if tensors else ()),
+                *(f"{args[index]}.is_neg()" for index in signed),
+                "is_tracing()",
+            ]
+        )
+        if signed and _GUARD is not None:
+            is_plain = f"is_like_before({given}) and (in_any_mode or not is_grad_enabled())"
+            special = f"not ({is_plain}) and ({special} or not remember({given}))"
+        call = _CALL.format(
+            args=_listed(args),
+            special=f"{special} or modes() or forward_ad._current_level >= 0 or threads.ending",
+            outputs=_listed(args[index] for index in tensors if index in written),
+        )
+        source = _FUNCTIONS.format(
+            args=_listed(args),
+            is_traced=_IS_TRACED,
+            optional=_listed(f"{arg}=absent" for arg in args),
+            is_partial=" or ".join(["more", "named", *(f"{arg} is absent" for arg in args[-1:])]),
+            call=indent(call, " " * 4),
+            called=indent(call, " " * 12),
+        )
 
-    names: dict[str, Any] = {
-        "__package__": __package__,  # by which `threads` knows a frame of ours
-        "absent": _ABSENT,
-        "call_with_care": call_with_care,
-        "forward_ad": forward_ad,
-        "frame_callback": frame_callback(torch),
-        "given": _given,
-        "increment_version": torch._C._increment_version,
-        "is_dynamo_compiling": torch.compiler.is_dynamo_compiling,
-        "is_grad_enabled": torch.is_grad_enabled,
-        "is_tracing": torch._C._is_tracing,
-        "is_wrapper": is_wrapper,
-        "launch": launch,
-        "modes": torch._C._len_torch_dispatch_stack,
-        "operators": operators,
-        "program_failures": PROGRAM_FAILURES,
-        "threads": threads,
-        "as_shown": as_shown,
-        "untraced": untraced,
-    }
-    _remember_in(names)
-    exec(compile(source, f"<tvmtile: call of {name}>", "exec"), names)
-    return TorchCalls(names["call"], names["__call__"])
+        def launch(*given: object) -> None:
+            names["launch"](*given)
+
+        operators = Operators(launch, name, written)
+
+        def call_with_care(*given: object) -> None:
+            _call_with_care(launch, operators, given, [given[index] for index in written], name)
+
+        names: dict[str, Any] = {
+            "__package__": __package__,  # by which `threads` knows a frame of ours
+            "absent": _ABSENT,
+            "call_with_care": call_with_care,
+            "forward_ad": forward_ad,
+            "frame_callback": frame_callback(torch),
+            "given": _given,
+            "increment_version": torch._C._increment_version,
+            "is_dynamo_compiling": torch.compiler.is_dynamo_compiling,
+            "is_grad_enabled": torch.is_grad_enabled,
+            "is_tracing": torch._C._is_tracing,
+            "is_wrapper": is_wrapper,
+            "launch": executable.launch,
+            "modes": torch._C._len_torch_dispatch_stack,
+            "operators": operators,
+            "program_failures": PROGRAM_FAILURES,
+            "threads": threads,
+            "as_shown": as_shown,
+            "run": executable.run,
+            "run_converted": executable.run_converted,
+            "untraced": untraced,
+        }
+        _remember_in(names)
+        exec(compile(source, f"<tvmtile: call of {name}>", "exec"), names)
+        self.function: Callable[..., None] = names["call"]
+        self.method: Callable[..., Any] = names["__call__"]
+        self._names = names
+
+    def launch(self, function: Callable[..., object]) -> None:
+        """Launch by another function from now on."""
+        self._names["launch"] = function
+
+
+_PARTS = ("float16", "float32", "float64")
+"""The dtypes of parts of complex numbers."""
+
+
+def _may_be_negated(param: ir.Var) -> bool:
+    """Tell whether a tensor given for a parameter may have torch's negative bit."""
+    return is_pointer(param) or str(param.ty.dtype) in _PARTS
 
 
 _ABSENT = object()

@@ -10,7 +10,7 @@ from tvmtile.errors import ArgumentError
 from tvmtile.ir.types import Precision
 from tvmtile.jit import Kernel
 from tvmtile.jit import compile as compile_program
-from tvmtile.jit.following import chosen_target, target_on
+from tvmtile.jit.backends import chosen_target, target_on
 from tvmtile.target import CUDA_MOST_BLOCKS, TargetLike
 
 _LARGEST = 1 << 14

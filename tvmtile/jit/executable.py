@@ -1,14 +1,15 @@
-"""Calling a compiled program: its arguments on their way to compiled code, and its results back."""
+"""Calling what was compiled for a device: arguments on their way to compiled code, and results back."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import update_wrapper
-from typing import Any, Generic, overload
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-from tvm import ir, tirx
+from tvm import ir
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import (
@@ -24,14 +25,17 @@ from tvmtile.errors import (
 )
 from tvmtile.ir.alignment import ELEMENTS, WIDEST, failed_tensor, unaligned
 from tvmtile.ir.rewriting import mentions, variables_of
-from tvmtile.jit.adapter import Adapter
 from tvmtile.jit.arguments import explain, ready
 from tvmtile.jit.artifact import Artifact
-from tvmtile.jit.dynamo import is_traced, untraced
-from tvmtile.jit.signature import Allocation, KernelSignature, is_pointer, sources_in
-from tvmtile.jit.signatures import Argument, Array, One, Results, Unknown
+from tvmtile.jit.backends import adapter_for
+from tvmtile.jit.failures import failed_assumption, launch_failure
+from tvmtile.jit.signature import Allocation, KernelSignature, sources_in
 from tvmtile.jit.threads import leave_daemon, prepare_thread_pool
 from tvmtile.library import allocator
+
+if TYPE_CHECKING:
+    from tvmtile.jit.request import Request
+    from tvmtile.jit.torch_calls import TorchCalls
 
 PROGRAM_FAILURES = (
     CudaCompileError,
@@ -42,77 +46,40 @@ PROGRAM_FAILURES = (
 )
 """Nothing is wrong with the arguments then."""
 
-_PARTS = ("float16", "float32", "float64")
-"""The dtypes of parts of complex numbers."""
 
+class Executable:
+    """A program compiled for one kind of device.
 
-class CompiledProgram(Generic[Results]):
-    """What a kernel is called by."""
+    Attributes
+    ----------
+    request : Request
+        What was compiled, and how.
+    artifact : Artifact
+        What it was compiled to.
+    adapter : Adapter
+        What runs it.
+    method : callable or None
+        `Kernel.__call__` of a kernel without results, once there is torch: a call enters one function.
+    """
 
-    def __init__(
-        self,
-        prim_func: tirx.PrimFunc,
-        artifact: Artifact,
-        out_idx: tuple[int, ...],
-        config: Mapping[str, object],
-        adapter: Adapter,
-    ) -> None:
-        self.prim_func = prim_func
+    def __init__(self, request: Request, artifact: Artifact) -> None:
+        self.request = request
+        self.prim_func = request.func
+        self.signature = KernelSignature.of(request.func, request.results)
         self.artifact = artifact
-        self.target = artifact.target
-        self.out_idx = out_idx
-        self._config = dict(config)
-        self.adapter = adapter
+        self.adapter = adapter_for(artifact, request.backend, request.func.params)
         self.name = artifact.name
-        self._class = type(self)
-        self._launch = adapter.call
-        self._call: Callable[..., None] = self._launch_or_dispatch
-        self.signature = KernelSignature.of(prim_func, out_idx)
-        self._stored = self.signature.stored
-        self._versions: dict[frozenset[str], CompiledProgram[Any]] = {}
+        self.method: Callable[..., Any] | None = None
+        self.launch = self.adapter.call
+        self._call: Callable[..., None] = self._first_call
+        self._torch_calls: TorchCalls | None = None
+        self._versions: dict[frozenset[str], Executable] = {}
         prepare_thread_pool()
 
-    @overload
-    def __call__(self: CompiledProgram[Unknown], *args: Any, **named: object) -> Any: ...
-    @overload
-    def __call__(
-        self: CompiledProgram[One], *args: Argument[Array], **named: Argument[Array]
-    ) -> Array: ...
-    @overload
-    def __call__(self, *args: Any, **named: object) -> Any: ...
-    def __call__(self, *args: Any, **named: object) -> Any:
-        """Run the kernel.
-
-        Parameters
-        ----------
-        *args : torch.Tensor, numpy.ndarray, tvm.runtime.Tensor, int or float
-            The parameters that are not results. Where all parameters are given, results too, they
-            are written in place.
-        **named
-            Parameters by their names.
-
-        Returns
-        -------
-        tensor, list of tensors or None
-            The results, of the same kind as the first tensor.
-
-        Raises
-        ------
-        ArgumentError
-            If an argument does not fit: the message names the parameter, what it needs and what it
-            got.
-        """
-        if is_traced():
-            return untraced(self, args, named)
-        problem, results = self._called(args, named)
-        if problem is not None:
-            raise problem  # here, so that no frames of ours follow
-        return results
-
-    def _called(
+    def run(
         self, args: tuple[Any, ...], named: Mapping[str, object]
     ) -> tuple[Exception | None, Any]:
-        """Run the kernel: what to raise, or what it made."""
+        """Run the program on the arguments of a call: what to raise, or what it made."""
         if named:
             placed = self.signature.bind(args, named)
             if isinstance(placed, ArgumentError):
@@ -124,31 +91,24 @@ class CompiledProgram(Generic[Results]):
         except PROGRAM_FAILURES as error:
             return as_shown(error), None
         except Exception as error:  # noqa: BLE001 - TVM raises several kinds
-            return self._run_converted(args, error)
+            return self.run_converted(args, error)
         return None, self.signature.returned(complete)
 
-    def _launch_or_dispatch(self, *args: object) -> None:
+    def _first_call(self, *args: object) -> None:
         """The first calls: torch's tensors are called for what they are once there is torch."""
         leave_daemon()
         if sys.modules.get("torch") is None:
-            self._launch(*args)
+            self.launch(*args)
             return
-        from tvmtile.jit.torch_calls import as_torch_operator
+        from tvmtile.jit.torch_calls import TorchCalls
 
-        params = list(self.prim_func.params)
-        tensors = sorted((*self.signature.tensors, *self.signature.pointers))
-        written = [i for i in tensors if i in self.artifact.written]
-        signed = [i for i in tensors if _may_be_negated(params[i])]
-        calls = as_torch_operator(self._launch, self.name, len(params), tensors, written, signed)
+        self._torch_calls = calls = TorchCalls(self)
         self._call = calls.function
-        if not (self.out_idx or self.signature.has_packed):
-            own = type(self)  # Python looks for `__call__` in a class alone
-            method = update_wrapper(calls.method, own.__call__)
-            names = {"__call__": method, "__module__": own.__module__}
-            self.__class__ = type(own.__name__, (own,), names)
+        if not (self.signature.results or self.signature.has_packed):
+            self.method = calls.method
         self._call(*args)
 
-    def _run_converted(
+    def run_converted(
         self, given: tuple[Any, ...], error: Exception
     ) -> tuple[Exception | None, Any]:
         """Call with arguments converted that TVM has refused, or say which one does not fit.
@@ -181,8 +141,6 @@ class CompiledProgram(Generic[Results]):
         failed_at = failed_tensor(str(error))
         if failed_at is not None:
             return self._run_unaligned(args if prepared is None else prepared, *failed_at)
-        from tvmtile.jit.failures import failed_assumption, launch_failure
-
         failed = failed_assumption(self.prim_func, error)
         explained = explain(self.signature, given, self.adapter.device, failed)
         return explained or launch_failure(self.prim_func, error), None
@@ -206,10 +164,10 @@ class CompiledProgram(Generic[Results]):
     def _launch_version(self, *args: object) -> None:
         """Launch the version for tensors that begin where these do."""
         version = self._versions.get(self._unaligned(args))
-        launch = self.adapter.call if version is None else version._launch
+        launch = self.adapter.call if version is None else version.launch
         launch(*args)
 
-    def _version(self, names: frozenset[str], must: str) -> CompiledProgram[Any]:
+    def _version(self, names: frozenset[str], must: str) -> Executable:
         """The program without vectors of the named parameters, compiled when it is first needed.
 
         It is not faster, though these don't do what they `must`.
@@ -219,8 +177,6 @@ class CompiledProgram(Generic[Results]):
         ArgumentError
             If it can't do without.
         """
-        from tvmtile.jit.compiler import compile as compile_program
-
         if names not in self._versions:
             them = ", ".join(sorted(names))
             what = f"{self.name}: {them} must {must}"
@@ -228,26 +184,23 @@ class CompiledProgram(Generic[Results]):
             if must == ELEMENTS:
                 remedy = "let T.copy do without tensor maps, `disable_tma=True`"
             try:
-                self._versions[names] = compile_program(
-                    unaligned(self.prim_func, names),
-                    target=self.target,
-                    execution_backend=self.adapter.backend,
-                    pass_configs=self._config,
-                )
+                request = replace(self.request, func=unaligned(self.prim_func, names), results=())
+                self._versions[names] = request.executable()
             except TileError as error:
                 raise ArgumentError(f"{what}: {error}", help=remedy) from error
             warn(f"{what} to be fast; a version of the kernel for others was compiled")
             # From now on it is looked at where tensors begin: an exception a call would cost more.
-            self._launch, self._call = self._launch_version, self._launch_or_dispatch
-            self.__class__ = self._class
+            self.launch = self._launch_version
+            if self._torch_calls is not None:
+                self._torch_calls.launch(self.launch)
         return self._versions[names]
 
     def _converted(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """All arguments as TVM takes them, or None where nothing needs converting."""
-        if len(args) != len(self._stored):
+        if len(args) != len(self.signature.stored):
             return None
         complete = self._with_memory_for_none(args)
-        return ready(complete, self._stored) or (None if complete is args else complete)
+        return ready(complete, self.signature.stored) or (None if complete is args else complete)
 
     def _with_memory_for_none(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments, with tensors in place of None.
@@ -258,8 +211,8 @@ class CompiledProgram(Generic[Results]):
             return args
         complete = list(args)
         allocate = allocator(args, self.adapter.device)
-        sources = sources_in(self._stored, args)
-        for index, param in enumerate(self._stored):
+        sources = sources_in(self.signature.stored, args)
+        for index, param in enumerate(self.signature.stored):
             is_used = self._uses(self.prim_func.params[index])
             if args[index] is None and is_buffer_var(param) and not is_used:
                 # An extent that nobody asks for and no other argument has is of any size.
@@ -272,7 +225,19 @@ class CompiledProgram(Generic[Results]):
     def _uses(self, var: ir.Var) -> bool:
         return mentions(self.prim_func.body, var)
 
+    @cached_property
+    def module(self) -> Any:
+        """What TVM built, compiled again where what is in the cache is not all of it."""
+        if self.artifact.is_whole:
+            return self.artifact.module
+        from tvmtile.jit.build import build_artifact
 
-def _may_be_negated(param: ir.Var) -> bool:
-    """Tell whether a tensor given for a parameter may have torch's negative bit."""
-    return is_pointer(param) or str(param.ty.dtype) in _PARTS
+        request = self.request
+        return build_artifact(self.prim_func, request.target, "tvm_ffi", request.config).module
+
+    @cached_property
+    def lowering(self) -> list[tuple[str, ir.IRModule]]:
+        """Each pass that the program went through, with the module after it."""
+        from tvmtile.jit.trace import lowering_steps
+
+        return lowering_steps(self.prim_func, self.request.target, self.request.config)
