@@ -14,7 +14,7 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.codegen.rounded_floats import FORMATS
+from tvmtile.codegen.narrow_floats import FORMATS
 from tvmtile.codegen.rounding import OPERANDS, ROUNDINGS
 
 TARGETS = {

@@ -14,9 +14,7 @@ from tvm.backend.cuda.codegen.registry import CODEGEN_REGISTRY
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import OPAQUE, PURE, register_op, register_op_attr
-from tvmtile.codegen import atomics, cuda_floats
-from tvmtile.codegen.narrow_floats import NARROW_FLOATS
-from tvmtile.ir.types import Index
+from tvmtile.codegen import atomics, float_conversions
 
 ASSERT_FAIL = "tvmtile_assert_fail"
 """Stops all kernels with an error: takes a message, a file and a line."""
@@ -94,37 +92,8 @@ __device__ __forceinline__ void tvmtile_fast_math() {}
 
 
 def function_call(dtype: str, name: str, *args: ir.Expr) -> ir.Call:
-    """The call of one of our functions, also of those of `atomics` and `cuda_floats`."""
+    """The call of one of our functions, also of those of `atomics` and `float_conversions`."""
     return ir.Call(_INTRINSIC, [ir.StringImm(name), *args], ret_ty=dtype)
-
-
-def decode(dtype: str, code: ir.Expr) -> ir.Call:
-    """The float32 value of the code, a uint8, of a float of 8 bits."""
-    return value("float32", cuda_floats.name_of("decode", dtype), code)
-
-
-def decode_half(dtype: str, code: ir.Expr) -> ir.Call | None:
-    """The float16 value of the code of a float of 8 bits; None where there is no direct way."""
-    if dtype not in cuda_floats.HALVES:
-        return None
-    return value("float16", cuda_floats.name_of("half", dtype), code)
-
-
-def decode_halves(dtype: str, halves: ir.Expr, codes: ir.Expr) -> ir.Call:
-    """Decode four codes in registers of one of `cuda_floats.HALVES`; takes addresses."""
-    return function_call("void", cuda_floats.name_of("halves", dtype), halves, codes)
-
-
-def encode(dtype: str, number: ir.Expr) -> ir.Expr:
-    """The code, a uint8, of the float of 8 bits that is nearest to a float32."""
-    return value("uint8", cuda_floats.name_of("encode", dtype), number)
-
-
-def encode_half(dtype: str, number: Index) -> Any:
-    """The code of a float16, as `metal_floats.encode_half`."""
-    if NARROW_FLOATS[dtype].has_nan:
-        return None
-    return value("uint8", cuda_floats.name_of("encode_half", dtype), number)
 
 
 def value(dtype: str, name: str, *args: object) -> ir.Call:
@@ -139,9 +108,8 @@ def _generated(args: Sequence[Any]) -> tuple[ir.Call, list[str]]:
 
 
 def _definition(name: str) -> str:
-    text = _FUNCTIONS.get(name) or cuda_floats.definition(name) or atomics.cuda_definition(name)
-    assert text is not None, name
-    return text
+    made = (_FUNCTIONS.get, float_conversions.cuda_definition, atomics.cuda_definition)
+    return next(text for make in made if (text := make(name)))
 
 
 def _register(name: str, effect: int) -> None:

@@ -18,7 +18,7 @@ from tvm.target import Target
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import codegen_build
-from tvmtile.codegen import atomics, intrinsics, metal_floats, rounded_floats, rounding
+from tvmtile.codegen import atomics, float_conversions, intrinsics, rounding
 from tvmtile.ir.kernels import launched_with
 
 ELEMENTS_PER_LANE = 2
@@ -123,9 +123,8 @@ def _definition(name: str) -> str | None:
 
 _MAKERS = (
     atomics.metal_definition,
-    metal_floats.definition,
+    float_conversions.metal_definition,
     intrinsics.shuffle_definition,
-    rounded_floats.definition,
     rounding.definition,
 )
 

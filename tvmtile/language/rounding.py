@@ -9,8 +9,8 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile.codegen.rounded_floats import FORMATS
-from tvmtile.codegen.rounded_floats import ROUNDINGS as CAST_ROUNDINGS
+from tvmtile.codegen.narrow_floats import FORMATS
+from tvmtile.codegen.narrow_floats import ROUNDINGS as CAST_ROUNDINGS
 from tvmtile.codegen.rounding import ROUNDINGS
 from tvmtile.errors import InvalidValue, UnsupportedDtype
 from tvmtile.frontend import dtypes

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from tvmtile.codegen import cuda, rounded_floats
+from tvmtile.codegen import cuda
+from tvmtile.codegen.float_conversions import rounding_name_of
+from tvmtile.codegen.narrow_floats import FORMATS, encode_rounded
 from tvmtile.codegen.rounding import ROUNDINGS, llvm_function, metal_name
 from tvmtile.errors import UnsupportedDtype
 from tvmtile.ir.operators import ValueOp, tile_operator
@@ -129,17 +131,17 @@ def rounded_by_integers(op: Rounded, _: LoweringContext) -> ir.Expr:
 
 @lowering(RoundedCast, target="llvm", variant="bits")
 def cast_by_bits(op: RoundedCast, _: LoweringContext) -> ir.Expr:
-    """See `tvmtile.codegen.rounded_floats`."""
+    """See `tvmtile.codegen.narrow_floats`."""
     value, *random = op.operands
-    code = rounded_floats.encode(op.dtype, value, op.rounding, op.saturate, *random)
+    code = encode_rounded(op.dtype, value, op.rounding, op.saturate, *random)
     return tirx.reinterpret(op.dtype, code)
 
 
 @lowering(RoundedCast, target=("metal", "cuda"), variant="function")
 def cast_by_function(op: RoundedCast, context: LoweringContext) -> ir.Expr:
     """The same arithmetic as a function in the language of the GPU."""
-    name = rounded_floats.name_of(op.dtype, op.rounding, op.saturate)
-    storage = rounded_floats.FORMATS[op.dtype].storage
+    name = rounding_name_of(op.dtype, op.rounding, op.saturate)
+    storage = FORMATS[op.dtype].storage
     if context.target.kind.name == "metal":
         code = tirx.call_pure_extern(storage, name, *op.operands)
     else:

@@ -32,7 +32,7 @@ def LowerNarrowFloatsOnMetal(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Keep values of floats of 8 bits as their bits, and compute with them in float32.
 
     Metal has bfloat16. The conversions are functions in the source of the kernel
-    (`tvmtile.codegen.metal_floats`).
+    (`tvmtile.codegen.float_conversions`).
 
     Raises
     ------
@@ -59,7 +59,7 @@ def LowerNarrowFloatsOnCuda(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Keep values of floats of 8 bits as their bits, and compute with them in float32.
 
     TVM's generator knows two of their dtypes, has no arithmetic on them and no vectors of eight. The
-    conversions are functions in the source of the kernel (`tvmtile.codegen.cuda_floats`). What an
+    conversions are functions in the source of the kernel (`tvmtile.codegen.float_conversions`). What an
     unrolled loop converts of registers, one an iteration, is decoded before it, four at once.
     """
     return lowered(func, "cuda")

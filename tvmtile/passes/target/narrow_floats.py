@@ -11,8 +11,8 @@ from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import Mutator, buffer_of, indices_of, is_buffer_var, mutated, nodes_in
-from tvmtile.codegen import cuda, metal_floats
-from tvmtile.codegen.cuda_floats import HALVES
+from tvmtile.codegen import cuda
+from tvmtile.codegen.float_conversions import HALVES, name_of
 from tvmtile.codegen.narrow_floats import NARROW_FLOATS, decode, encode
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.kernels import with_body
@@ -54,20 +54,36 @@ class _Conversions:
     """What an operation takes from another one is stored in between."""
 
 
-_OF_A_BYTE = tuple(dtype for dtype in NARROW_FLOATS if dtype != "bfloat16")
+def _on_gpu(
+    call: Callable[..., ir.Call], halves: tuple[str, ...] = (), **more: Any
+) -> _Conversions:
+    """Functions of the kernel's source, which `call` calls; `halves` are also decoded to float16."""
+
+    def half(dtype: str, code: ir.Expr) -> ir.Call | None:
+        return call("float16", name_of("half", dtype), code) if dtype in halves else None
+
+    def encode_half(dtype: str, value: ir.Expr) -> ir.Call | None:
+        has_nan = NARROW_FLOATS[dtype].has_nan
+        return None if has_nan else call("uint8", name_of("encode_half", dtype), value)
+
+    return _Conversions(
+        tuple(dtype for dtype in NARROW_FLOATS if dtype != "bfloat16"),
+        lambda dtype, code: call("float32", name_of("decode", dtype), code),
+        lambda dtype, value: call("uint8", name_of("encode", dtype), value),
+        half,
+        encode_half,
+        **more,
+    )
+
+
+def _decode_halves(dtype: str, halves: ir.Expr, codes: ir.Expr) -> ir.Call:
+    return cuda.function_call("void", name_of("halves", dtype), halves, codes)
+
+
 _CONVERSIONS = {
     "llvm": _Conversions(tuple(NARROW_FLOATS), decode, encode, stores_between=True),
-    "metal": _Conversions(
-        _OF_A_BYTE, metal_floats.decode, metal_floats.encode, encode_half=metal_floats.encode_half
-    ),
-    "cuda": _Conversions(
-        _OF_A_BYTE,
-        cuda.decode,
-        cuda.encode,
-        cuda.decode_half,
-        cuda.encode_half,
-        cuda.decode_halves,
-    ),
+    "metal": _on_gpu(T.call_pure_extern),
+    "cuda": _on_gpu(cuda.value, HALVES, decode_halves=_decode_halves),
 }
 
 

@@ -1,8 +1,8 @@
-"""The floats of 8 bits on NVIDIA GPUs: functions in CUDA C++ that decode and encode them.
+"""Conversions of narrow floats on GPUs: functions by name, in the language of the GPU.
 
-The two of them that CUDA's headers know are converted by these, which use instructions where there are
-such. The others are converted as on Metal: the functions are those of `tvmtile.codegen.metal_floats`,
-in the words of CUDA.
+They are printed of the expressions of `tvmtile.codegen.narrow_floats`; as functions, since the
+generator of Metal would repeat an expression wherever its value is used. The two floats of 8 bits that
+CUDA's headers know are converted by these, which use instructions where there are such.
 """
 
 from __future__ import annotations
@@ -10,12 +10,82 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from tvmtile.codegen import metal_floats, rounded_floats
+from tvm import tirx
+
+from tvmtile.codegen.c_functions import c_function, in_cuda
+from tvmtile.codegen.narrow_floats import (
+    FORMATS,
+    NARROW_FLOATS,
+    ROUNDINGS,
+    decode,
+    encode,
+    encode_bits,
+    encode_rounded,
+)
 
 _NAME = re.compile(r"tvmtile_(decode|halves|half|encode_half|encode)_(float[48]_\w+)")
+_ROUNDED = re.compile(rf"tvmtile_round_({'|'.join(FORMATS)})_({'|'.join(ROUNDINGS)})_(sat|inf)")
+
+
+def name_of(way: str, dtype: str) -> str:
+    """The name of a function: `decode`, `half`, `halves` (of four codes), `encode`, `encode_half`.
+
+    `half` and `halves` are of CUDA, for `HALVES`. GPUs drop the sign of NaN when they widen a float16,
+    which matters to a dtype that has zero for NaN: `encode_half` is for those.
+    """
+    return f"tvmtile_{way}_{dtype}"
+
+
+def rounding_name_of(dtype: str, rounding: str, saturate: bool) -> str:
+    """The name of the function that converts a float32 with a rounding."""
+    return f"tvmtile_round_{dtype}_{rounding}_{'sat' if saturate else 'inf'}"
+
+
+@cache
+def metal_definition(name: str) -> str | None:
+    """The text of Metal's function of a name; None for a name of anything else."""
+    value, rounded = tirx.Var("value", "float32"), _ROUNDED.fullmatch(name)
+    if rounded is not None:
+        dtype, rounding, beyond = rounded.groups()
+        random = [tirx.Var("random", "uint32")] * (rounding == "rs")
+        code = encode_rounded(dtype, value, rounding, beyond == "sat", *random)
+        return c_function(name, [value, *random], code)
+    way, dtype = match.groups() if (match := _NAME.fullmatch(name)) else ("", "")
+    if dtype not in NARROW_FLOATS:
+        return None
+    if way == "decode":
+        code = tirx.Var("code", "uint8")
+        return c_function(name, [code], decode(dtype, code))
+    if way == "encode":
+        return c_function(name, [value], encode(dtype, value))
+    half = tirx.Var("value", "float16")
+    magnitude = tirx.reinterpret("uint32", tirx.Cast("float32", half)) & _u32(0x7FFFFFFF)
+    sign = tirx.Cast("uint32", tirx.reinterpret("uint16", half)) & _u32(0x8000)
+    return c_function(name, [half], encode_bits(dtype, magnitude | (sign << _u32(16))))
+
+
+def _u32(value: int) -> tirx.IntImm:
+    return tirx.IntImm("uint32", value)
+
+
+# CUDA ---------------------------------------------------------------------------------------------
+
+
+@cache
+def cuda_definition(name: str) -> str | None:
+    """The same of CUDA."""
+    match = _NAME.fullmatch(name)
+    if match is not None and match[2] in _INTERPRETATIONS:
+        kind = _INTERPRETATIONS[match[2]]
+        function, by_bits = _TEXTS[match[1]]
+        return function.format(name=name, kind=kind, by_bits=by_bits[match[2]])
+    text = metal_definition(name)
+    return None if text is None else in_cuda(text)
+
+
 _INTERPRETATIONS = {"float8_e4m3fn": "__NV_E4M3", "float8_e5m2": "__NV_E5M2"}
 HALVES = tuple(_INTERPRETATIONS)
-"""The dtypes that become float16 without becoming float32 before; it holds them all."""
+"""The dtypes that CUDA's headers know. They become float16 without becoming float32 before."""
 _DECODE = """\
 #include <cuda_fp8.h>
 __device__ __forceinline__ float {name}(unsigned char code) {{
@@ -102,32 +172,3 @@ _TEXTS = {
     "halves": (_HALVES, _HALVES_BY_BITS),
     "encode": (_ENCODE, _BEYOND),
 }
-_IN_CUDA = {
-    "inline ": "__device__ __forceinline__ ",
-    "as_type<float>": "__uint_as_float",
-    "as_type<uint>": "__float_as_uint",
-    "as_type<ushort>": "__half_as_ushort",
-    "uint": "unsigned int",
-    "uchar": "unsigned char",
-    "ushort": "unsigned short",
-}
-
-
-def name_of(way: str, dtype: str) -> str:
-    """The name of a function: `decode`, `half`, `halves` (of four codes), `encode`, `encode_half`."""
-    return f"tvmtile_{way}_{dtype}"
-
-
-@cache
-def definition(name: str) -> str | None:
-    """The text of the function of a name; None for a name of anything else."""
-    match = _NAME.fullmatch(name)
-    if match is not None and match[2] in _INTERPRETATIONS:
-        kind = _INTERPRETATIONS[match[2]]
-        function, by_bits = _TEXTS[match[1]]
-        return function.format(name=name, kind=kind, by_bits=by_bits[match[2]])
-    text = metal_floats.definition(name) or rounded_floats.definition(name)
-    if text is None:
-        return None
-    words = re.compile(r"inline |as_type<\w+>|\b(?:uint|uchar|ushort)\b")
-    return words.sub(lambda word: _IN_CUDA[word.group()], text)
