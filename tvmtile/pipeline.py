@@ -95,6 +95,7 @@ _SELECT = (
 _SCHEDULE = (
     _llvm(P.InsertIndexChecks),  # an index outside of a tile stops a kernel that asks for it
     _llvm(P.SerializeThreads),  # code that uses the thread index runs thread after thread
+    _gpu(P.ReducePartialWarps),  # what the threads of an odd number count, each of them adds up
     _gpu(P.LowerThreadLocalTileOps),  # each thread does what is asked of its own tiles
     _gpu(P.OrderIterations),  # loops say what they store in the order of their iterations
     _Only(("llvm", "metal"), P.ElideSharedStaging),  # tiles that are read once are not staged

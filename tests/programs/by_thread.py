@@ -523,3 +523,29 @@ def threads_of_any_number_that_meet(A: float32[block[1], block[2]], C: float32[b
             if step * threads + thread < columns:
                 C[i, step * threads + thread] = shared[thread] + shared[0]
             T.sync_threads()
+
+
+@program(
+    parameters={"shape": [(48, 1), (5, 1), (100, 1), (16, 3)]},
+    examples=[{}, {"shape": (5, 1)}, {"shape": (16, 3)}],
+    fast=["metal", "sm_80"],
+)
+def threads_of_a_partial_warp_that_count(
+    A: float32[shape[1], shape[0]], C: int32[shape[1], shape[0], 2]
+):
+    """TVM's own reduction over threads takes lanes that the last warp does not have."""
+    with T.Kernel(1, threads=shape):
+        x, y = T.get_thread_binding(0), T.get_thread_binding(1)
+        for i in T.serial(2):
+            C[y, x, i] = T.syncthreads_count(A[y, x] > i)
+        C[y, x, 1] += 100 * T.syncthreads_or(A[y, x] > 1) + 200 * T.syncthreads_and(A[y, x] > -9)
+
+
+@program(fast=["metal"])
+def threads_that_choose_what_their_lane_says(C: int32[64, 3]):
+    """In a branch or a selection the remainder is left out, and Metal's `select` has both sides."""
+    with T.Kernel(1, threads=64):
+        tx = T.get_thread_binding()
+        C[tx, 0] = T.all_sync(tx < 24)
+        C[tx, 1] = T.Select(tx < 24, T.int32(1) << (tx % 32), tx)
+        C[tx, 2] = T.Select(tx >= 24, tx, T.int32(-5) >> (tx % 32))

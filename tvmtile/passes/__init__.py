@@ -13,6 +13,7 @@ from tvmtile.passes.checks.loops import CheckLoops
 from tvmtile.passes.checks.tiles import CheckTiles
 from tvmtile.passes.checks.verify import Verifier, Verify
 from tvmtile.passes.cpu.accumulate_in_place import AccumulateInPlace
+from tvmtile.passes.cpu.exchange_values import ReducePartialWarps
 from tvmtile.passes.cpu.fold_clear_into_first_gemm import FoldClearIntoFirstGemm
 from tvmtile.passes.cpu.insert_index_checks import InsertIndexChecks
 from tvmtile.passes.cpu.interchange_loops import InterchangeLoopsOnCpu
@@ -141,6 +142,7 @@ __all__ = [
     "PrivatizeFragments",
     "ReduceAccumulations",
     "ReduceBehindLoops",
+    "ReducePartialWarps",
     "RunScalarEffectsOnce",
     "SelectImplementation",
     "SerializeThreads",

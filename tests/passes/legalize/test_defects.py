@@ -98,6 +98,13 @@ def guarded(A: T.Tensor((n,), "float32"), B: T.Tensor((n,), "float32")):
         T.copy(own, B[0])
 
 
+@T.prim_func
+def chosen(A: T.Tensor((64,), "int32")):
+    with T.Kernel(1, threads=64):
+        tx = T.get_thread_binding()
+        A[tx] = T.Select(tx < 24, T.int32(1) << (tx % 32), 0)
+
+
 def source_without(construct: str, kind: str, value: Any, dtype: str) -> str:
     """The source of a kernel that stores a value of two elements, compiled without a rule."""
 
@@ -217,6 +224,9 @@ DEFECTS: dict[str, Callable[[], bool]] = {
         in source_without(
             "constants of floats in Metal", "metal", lambda a, b: a + b * 0.123456789, "float32"
         )
+    ),
+    "shifts in selections": lambda: (
+        "1 << ((int)threadIdx)" in compiled_without("shifts in selections", "metal", chosen)
     ),
     "quotients and remainders that are rounded down": lambda: (
         "select((rdiv - 1)"

@@ -16,7 +16,8 @@ from tvmtile.errors import NestingError
 from tvmtile.frontend.dtypes import DType, cast
 from tvmtile.ir.barriers import SERIAL, sync
 from tvmtile.ir.calls import is_extern_call, is_if_then_else, op_name
-from tvmtile.ir.kernels import Launch
+from tvmtile.ir.kernels import Launch, with_kernels, with_launch_body
+from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import contains, for_loop, seq, substitute
 from tvmtile.ir.spans import location_of
 from tvmtile.ir.threads import WARP_SIZE
@@ -32,7 +33,24 @@ def exchange_values(launch: Launch) -> tirx.Stmt:
     NestingError
         If one of them stands where its operand would not be evaluated by every thread.
     """
-    return _Exchange(launch).rewrite(launch.body)
+    return _Exchange(launch, SERIAL).rewrite(launch.body)
+
+
+@prim_func_pass("ReducePartialWarps")
+def ReducePartialWarps(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Write reductions over the threads of a block whose last warp is partial as a CPU does them.
+
+    Those of TVM take values of lanes that the warp does not have, or leave barriers of a warp to some.
+    """
+
+    def reduced(kernel: tirx.For) -> tirx.For:
+        launch = Launch(kernel)
+        if launch.num_threads % WARP_SIZE == 0:
+            return kernel
+        exchange = _Exchange(launch, "shared")
+        return with_launch_body(kernel, exchange.without_reductions(launch.body))
+
+    return with_kernels(func, reduced)
 
 
 # The lane of its group that a thread reads, given its own lane, the shuffle's operand and the width of
@@ -59,8 +77,12 @@ def _is_match(call: ir.Call) -> bool:
 
 
 class _Exchange:
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: Launch, scope: str) -> None:
         self._launch = launch
+        self._scope = scope
+
+    def without_reductions(self, body: tirx.Stmt) -> tirx.Stmt:
+        return mutated(body, (tirx.AttrStmt, self._visit_attribute))
 
     def rewrite(self, body: tirx.Stmt) -> tirx.Stmt:
         leaves = (tirx.Bind, tirx.BufferStore, tirx.Evaluate, tirx.AssertStmt)
@@ -135,7 +157,7 @@ class _Exchange:
             (self._launch.num_threads,), str(value.ty.dtype), name="lanes", scope="shared"
         )
         store = tirx.BufferStore(lanes, value, [self._launch.thread_index], span=span)
-        return [tirx.AllocBuffer(lanes), store, _wait(span)], lanes
+        return [tirx.AllocBuffer(lanes), store, self._wait(span)], lanes
 
     def _partner(self, name: str, lanes: ir.Var, operand: ir.Expr, width: ir.Expr) -> ir.Expr:
         thread = self._launch.thread_index
@@ -153,7 +175,7 @@ class _Exchange:
         place = tirx.min(self._first_of_warp() + lane, self._launch.num_threads - 1)
         # What the others have written before they left is no sign of them.
         cleared = for_loop(lane, WARP_SIZE, tirx.BufferStore(lanes, 0, [place], span=span))
-        return [statements[0], cleared, _wait(span), *statements[1:]], self._equal_lanes(lanes)
+        return [statements[0], cleared, self._wait(span), *statements[1:]], self._equal_lanes(lanes)
 
     def _first_of_warp(self) -> ir.Expr:
         thread = self._launch.thread_index
@@ -170,6 +192,9 @@ class _Exchange:
             bit = tirx.const(1 << lane, "uint32")
             found = found | tirx.Select(same, bit, tirx.const(0, "uint32"))
         return found
+
+    def _wait(self, span: ir.Span | None) -> tirx.Evaluate:
+        return tirx.Evaluate(sync(self._scope).value, span)
 
     # Reductions --------------------------------------------------------------------------------
 
@@ -225,10 +250,6 @@ class _Exchange:
         for axis in axes:
             body = for_loop(others[axis], self._launch.extent_of(axis), body)
         return body
-
-
-def _wait(span: ir.Span | None) -> tirx.Evaluate:
-    return tirx.Evaluate(sync(SERIAL).value, span)
 
 
 def _misplaced(node: ir.Node, place: str) -> NestingError:

@@ -6,17 +6,20 @@ import math
 import struct
 from typing import Any
 
-from tvm import ir, tirx
+from tvm import DataType, ir, tirx
 from tvm_ffi import structural_equal
 
+from tvmtile._tvm import Mutator, mutated
 from tvmtile.codegen.metal import UNROLL_NEXT
 from tvmtile.ir.divisions import is_integer
+from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.types import Binary
 from tvmtile.passes.legalize.narrow_integers import narrow_integers
 from tvmtile.passes.legalize.rules import Rule, Scope
 
 _LOWEST_INT = -(2**31)
+_SHIFTS = (tirx.LShift, tirx.RShift)
 
 
 def _constant(number: tirx.FloatImm, _: Scope) -> ir.Expr:
@@ -69,6 +72,20 @@ def _rounded_down(node: tirx.Select, _: Scope) -> ir.Expr:
     return type(changed)(x, y, node.span)
 
 
+def _in_range(node: tirx.Select, _: Scope) -> ir.Expr:
+    """Shifts by a number of which the condition says that it is in range."""
+
+    def masked(shift: Binary, mutator: Mutator) -> ir.Expr:
+        shift = mutator.default_mutate(shift)
+        if constant(shift.b) is not None:
+            return shift
+        bits = DataType(str(shift.ty.dtype)).bits
+        return type(shift)(shift.a, shift.b & tirx.const(bits - 1, shift.b.ty), shift.span)
+
+    chosen, other = (mutated(s, (_SHIFTS, masked)) for s in (node.true_value, node.false_value))
+    return tirx.Select(node.condition, chosen, other, node.span)
+
+
 def _wide(value: ir.Expr) -> Any:
     return tirx.Cast("float32", value)
 
@@ -116,6 +133,14 @@ SOURCE = (
         "TVM's LowerIntrin, and its generator for Metal",
         "one computes `quotient - 1` and `remainder + divisor` behind a condition, the other prints "
         "both sides: without the condition, some have no value in their dtype",
+    ),
+    Rule(
+        "shifts in selections",
+        (tirx.Select,),
+        _in_range,
+        "TVM's simplifier, and its generator for Metal",
+        "one leaves remainders out that the condition makes needless, the other prints both sides: "
+        "a shift by so many bits has no value",
     ),
     Rule(
         "loops that the compiler of the source unrolls",
