@@ -10,6 +10,8 @@
     python -m tests.fuzz --seeds 0:1000 --shapes   # tiles of many axes, loops that are left early
     python -m tests.fuzz --seeds 0:1000 --extremes   # NaN, ends of ranges, conversions
     python -m tests.fuzz --seeds 0:1000 --degenerate   # extents of 0, no axes, what is never reached
+    python -m tests.fuzz --seeds 0:1000 --threads   # code by thread index
+    python -m tests.fuzz --seeds 0:1000 --reducers   # reducers, sums behind loops
     python -m tests.fuzz failures/llvm_17_wrong.py --target llvm      # a program that failed, again
 
 Programs that fail are saved, as they were and shrunk. The exit status is 1 if one failed.

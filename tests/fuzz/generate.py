@@ -21,7 +21,9 @@ from tests.fuzz.numbers import NumberMaker
 from tests.fuzz.parts import Module
 from tests.fuzz.pipelines import ExitMaker, PipelineMaker
 from tests.fuzz.program import Program
+from tests.fuzz.reducers import ReducerMaker
 from tests.fuzz.shapes import ShapeMaker
+from tests.fuzz.threads import ThreadMaker
 from tests.fuzz.views import ViewMaker
 
 __all__ = [
@@ -33,7 +35,9 @@ __all__ = [
     "generate_extreme",
     "generate_indexed",
     "generate_pipelined",
+    "generate_reduced",
     "generate_shaped",
+    "generate_threaded",
     "generate_viewed",
 ]
 
@@ -90,6 +94,16 @@ def generate_degenerate(seed: int, size: int = 6) -> Program:
     return _of_kernels(DegenerateMaker, seed, size)
 
 
+def generate_threaded(seed: int, size: int = 8) -> Program:
+    """The program of a seed whose statements name the thread that does them."""
+    return _of_loops(ThreadMaker, seed, size)
+
+
+def generate_reduced(seed: int, size: int = 4) -> Program:
+    """The program of a seed that has reducers, and other totals that loops carry."""
+    return _of_kernels(ReducerMaker, seed, size)
+
+
 def generate_extreme(seed: int, size: int = 10) -> Program:
     """The program of a seed with NaN, infinities, ends of ranges, conversions, wrapping integers.
 
@@ -112,8 +126,8 @@ def _of_kernels(maker: type[KernelMaker], seed: int, size: int) -> Program:
     return Program(module.source(seed), seed)
 
 
-def _of_loops(maker: type[PipelineMaker], seed: int, size: int) -> Program:
-    """One kernel around pipelined loops."""
+def _of_loops(maker: type[PipelineMaker] | type[ThreadMaker], seed: int, size: int) -> Program:
+    """One kernel."""
     module = Module(Random(seed))
     maker(module, size).make()
     return Program(module.source(seed), seed)
@@ -128,5 +142,7 @@ SPECIAL = {
     "shapes": generate_shaped,
     "extremes": generate_extreme,
     "degenerate": generate_degenerate,
+    "threads": generate_threaded,
+    "reducers": generate_reduced,
 }
 """What makes programs of one kind, by what they are full of."""

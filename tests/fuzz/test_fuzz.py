@@ -21,7 +21,9 @@ from tests.fuzz.generate import (
     generate_extreme,
     generate_indexed,
     generate_pipelined,
+    generate_reduced,
     generate_shaped,
+    generate_threaded,
     generate_viewed,
 )
 from tests.fuzz.program import Program
@@ -47,6 +49,8 @@ SEEDS = {
     "shaped_seed": (4, 10),
     "extreme_seed": (4, 10),
     "degenerate_seed": (4, 10),
+    "threaded_seed": (4, 10),
+    "reduced_seed": (4, 10),
 }
 """How many programs run where `--fuzz-seeds` does not say, and one in how many of what it says.
 
@@ -54,11 +58,12 @@ CI says 200. The share is smaller where each program is compiled for several tar
 """
 SIZE = 3
 """Small programs: twenty of them take the CPU target a quarter of a minute."""
+_PARTIAL = r"T.Kernel: threads=\d+, but "  # and a shuffle
 _OUTSIDE = r"copy: .* reaches outside"  # of a tensor that is smaller than a tile
 DOCUMENTED = {
     "llvm": (_OUTSIDE,),
-    "cuda": (_OUTSIDE,),
-    "metal": (_OUTSIDE, r"T.Kernel: threads=\d+, but ", r"T.Kernel: the shared tiles need "),
+    "cuda": (_OUTSIDE, _PARTIAL),
+    "metal": (_OUTSIDE, _PARTIAL, r"T.Kernel: the shared tiles need ", ".* Metal has no float64"),
 }
 """What a target refuses by its documentation."""
 
@@ -167,6 +172,20 @@ def test_programs_on_extreme_numbers(extreme_seed, target, tmp_path):
 @pytest.mark.parametrize("target", ["llvm", "metal", "cuda"])
 def test_programs_on_extents_of_0(degenerate_seed, target, tmp_path):
     check(generate_degenerate(degenerate_seed, SIZE), target, tmp_path)
+
+
+@pytest.mark.full
+@emulated
+@pytest.mark.parametrize("target", ["llvm", "metal", "cuda"])
+def test_programs_by_thread_index(threaded_seed, target, tmp_path):
+    check(generate_threaded(threaded_seed, 2 * SIZE), target, tmp_path)
+
+
+@pytest.mark.full
+@emulated
+@pytest.mark.parametrize("target", ["llvm", "metal", "cuda"])
+def test_programs_of_totals(reduced_seed, target, tmp_path):
+    check(generate_reduced(reduced_seed, SIZE), target, tmp_path)
 
 
 @pytest.mark.parametrize("make", [generate, *SPECIAL.values()])
