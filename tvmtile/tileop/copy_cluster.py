@@ -41,6 +41,7 @@ from tvmtile.tileop.eviction import eviction_of
 from tvmtile.tileop.mbarrier import InitMbarriers, Mbarrier, as_mbarrier
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 from tvmtile.tileop.tma import check_mask
+from tvmtile.tileop.tma.boxes import BoxCopy
 from tvmtile.tileop.tma.copies import by_leader, check_fits, fence, load_for_blocks
 
 
@@ -298,7 +299,7 @@ def _(op: CopyToBlock, context: LoweringContext) -> tirx.Stmt:
 
 def _fits_multicast(op: Multicast, context: LoweringContext) -> None:
     has_clusters(op, context)
-    check_fits(op, context)
+    check_fits(op.src, op.dst, context)
 
 
 @lowering(Multicast, target="cuda", variant="tma", fits=_fits_multicast)
@@ -319,8 +320,9 @@ def _(op: Multicast, context: LoweringContext) -> tirx.Stmt:
     first = (op.blocks & -op.blocks).bit_length() - 1
     says_free = tirx.Evaluate(RemoteArrival(all_free, tirx.const(first, "int32")).to_call())
     awaits_all = tirx.Evaluate(Mbarrier(all_free, phase, "wait", of_cluster=True).to_call())
+    copy = BoxCopy.of(op.src, op.dst, context.analyzer, op.eviction)
     begun = load_for_blocks(
-        op, all_there, op.blocks, context, arrives=True, before=(says_free, awaits_all)
+        copy, all_there, op.blocks, context, arrives=True, before=(says_free, awaits_all)
     )
     return seq(
         [

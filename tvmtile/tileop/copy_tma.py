@@ -15,7 +15,9 @@ from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.elementwise import moving_axes
 from tvmtile.tileop.mbarrier import InitMbarriers, Mbarrier
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
+from tvmtile.tileop.tma.boxes import BoxCopy
 from tvmtile.tileop.tma.copies import by_leader, check_fits, check_stores, fence, load, store
+from tvmtile.tileop.tma.instructions import has_bulk_copies
 
 
 def _fits(op: Copy, context: LoweringContext) -> None:
@@ -32,7 +34,8 @@ def _fits(op: Copy, context: LoweringContext) -> None:
     if src in _values_outside(body):
         raise Decline(f"outside of {describe(src)} there are other values than zero")
     _check_rows(op.dst if is_shared(dst) else op.src)
-    (check_fits if is_shared(dst) else check_stores)(op, context)
+    has_bulk_copies(op, context)
+    (check_fits if is_shared(dst) else check_stores)(op.src, op.dst, context)
 
 
 def _check_rows(tile: ir.TensorRegion) -> None:
@@ -60,8 +63,9 @@ def copy_tma(op: Copy, context: LoweringContext) -> tirx.Stmt:
 
     It is taken where a call asks for it: one copy at a time is no faster than by the threads.
     """
+    copy = BoxCopy.of(op.src, op.dst, context.analyzer, op.eviction)
     if not is_shared(buffer_of(op.dst)):
-        stored = [*store(op, context), wait(BULK_STORE.name, 0)]
+        stored = [*store(copy, context), wait(BULK_STORE.name, 0)]
         return seq([*fence(buffer_of(op.src), context), by_leader(stored, context)])
     barriers: ir.Var = tirx.decl_buffer((1,), "uint64", name="arrived", scope=MBARRIER_SCOPE)
     parity: ir.Var = tirx.decl_buffer((1,), "int32", name="parity", scope="local")
@@ -75,7 +79,7 @@ def copy_tma(op: Copy, context: LoweringContext) -> tirx.Stmt:
     return seq(
         [
             *fence(buffer_of(op.dst), context),
-            by_leader(load(op, barrier, context, arrives=True), context),
+            by_leader(load(copy, barrier, context, arrives=True), context),
             tirx.Evaluate(Mbarrier(barrier, phase, "wait").to_call()),
             tirx.BufferStore(parity, 1 - phase, [0]),
         ]

@@ -32,7 +32,7 @@ from tvmtile.tileop.elementwise import converted, moving_axes
 from tvmtile.tileop.mbarrier import ProxyFence
 from tvmtile.tileop.registry import Decline, Lacking, LoweringContext, lowering
 from tvmtile.tileop.staging import allocate, allocated, bytes_taken, swizzled_tile, uses_of
-from tvmtile.tileop.tma import TmaCopy
+from tvmtile.tileop.tma.boxes import BoxCopy
 from tvmtile.tileop.tma.copies import (
     barrier_of_group,
     barrier_of_warpgroup,
@@ -161,7 +161,7 @@ def _moves(part: Sequence[ir.Range], use: Effect, context: LoweringContext) -> b
 def _fits_layouts(op: Copy, context: LoweringContext) -> None:
     parts = _parts(op, context)
     staged = _staged(op, parts, 1, context)
-    check_stores(_piece(op, parts, staged, 0, (0, 0), context), context)
+    check_stores(*_piece(op, parts, staged, 0, (0, 0), context), context)
     if _slots(op, parts, context) < 1:
         raise Decline(f"{parts.groups * _bytes(op, parts)} bytes of shared memory are not left")
 
@@ -226,7 +226,8 @@ def copy_tma_store(op: Copy, context: LoweringContext) -> tirx.Stmt:
             ready = wait(BULK_STORE.name, slots - 1)
             statements += [by_leader([ready], context, WARPGROUP), together]
         matrices = _Piece(op, as_region(staged), context, slot, piece, parts)
-        copy = _piece(op, parts, staged, slot, piece, context)
+        sides = _piece(op, parts, staged, slot, piece, context)
+        copy = BoxCopy.of(*sides, context.analyzer, op.eviction)
         statements += [
             matrices.staged(),
             tirx.Evaluate(ProxyFence().to_call()),
@@ -318,8 +319,8 @@ def _piece(
     slot: int,
     piece: tuple[int, int],
     context: LoweringContext,
-) -> TmaCopy:
-    """The copy of a piece to its place in the tensor."""
+) -> tuple[ir.TensorRegion, ir.TensorRegion]:
+    """A piece, and its place in the tensor."""
     layout = layout_of(buffer_of(op.src))
     assert layout is not None, "it has been checked"
     group = tirx.floordiv(context.thread_index, WARPGROUP)
@@ -334,4 +335,4 @@ def _piece(
                 starts[axis] = starts[axis] + part * weight
         extents[axis] = extent
     source = region(staged, [tirx.const(slot, "int32"), group, 0, 0], [1, 1, *parts.piece])
-    return TmaCopy(source, region(buffer_of(op.dst), starts, extents), eviction=op.eviction)
+    return source, region(buffer_of(op.dst), starts, extents)

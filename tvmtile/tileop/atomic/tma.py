@@ -17,8 +17,9 @@ from tvmtile.tileop.elementwise import moving_axes
 from tvmtile.tileop.mbarrier import ProxyFence
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 from tvmtile.tileop.staging import allocate, bytes_of, bytes_taken, swizzled_tile, uses_of
-from tvmtile.tileop.tma import TmaCopy
+from tvmtile.tileop.tma.boxes import BoxCopy
 from tvmtile.tileop.tma.copies import barrier_of_group, by_leader, check_stores, store
+from tvmtile.tileop.tma.instructions import has_bulk_copies
 
 
 def _fits(op: AtomicTile, context: LoweringContext) -> None:
@@ -34,7 +35,8 @@ def _fits(op: AtomicTile, context: LoweringContext) -> None:
         raise Decline("what is added has another dtype")
     if not all(_is_addition(use.operator) for use in uses_of(buffer_of(op.dst), context)):
         raise Decline(f"the kernel uses {describe(buffer_of(op.dst))} elsewhere too")
-    check_stores(_copy(op, _staged(op, context)), context)
+    has_bulk_copies(op, context)
+    check_stores(as_region(_staged(op, context)), op.dst, context)
 
 
 _AXES = 2
@@ -74,6 +76,7 @@ def atomic_tma_add(op: AtomicTile, context: LoweringContext) -> tirx.Stmt:
     way is waited for. Elements outside of the tensor are left out by the tensor map.
     """
     staged = allocate(_staged(op, context), context)
+    copy = BoxCopy.of(as_region(staged), op.dst, context.analyzer)
     together = barrier_of_group(context)
     written = Copy(op.src, as_region(staged)).as_loops()
     assert written is not None, "a copy of elements"
@@ -84,7 +87,7 @@ def atomic_tma_add(op: AtomicTile, context: LoweringContext) -> tirx.Stmt:
             written,
             tirx.Evaluate(ProxyFence().to_call()),
             together,
-            by_leader(store(_copy(op, staged), context, "add"), context),
+            by_leader(store(copy, context, "add"), context),
         ]
     )
 
@@ -93,7 +96,3 @@ def _staged(op: AtomicTile, context: LoweringContext) -> ir.Var:
     """A shared tile for the fragment, in panels of rows that are swizzled."""
     shape = [constant(r.extent) or 0 for r in ranges_of(op.src)]
     return swizzled_tile(op, shape, dtype_of(op.dst), context)
-
-
-def _copy(op: AtomicTile, staged: ir.Var) -> TmaCopy:
-    return TmaCopy(as_region(staged), op.dst)

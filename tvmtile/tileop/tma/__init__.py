@@ -22,14 +22,13 @@ from tvmtile.tileop.cluster import check_rank, join_blocks
 from tvmtile.tileop.eviction import eviction_of
 from tvmtile.tileop.mbarrier import as_mbarrier
 from tvmtile.tileop.registry import Decline, LoweringContext, SharedTile, lowering
-from tvmtile.tileop.tma.boxes import needs_panels
+from tvmtile.tileop.tma.boxes import BoxCopy, needs_panels
 from tvmtile.tileop.tma.copies import (
     by_leader,
     check_fits,
     fence,
     load,
     load_for_blocks,
-    sides,
     store,
 )
 from tvmtile.tileop.tma.instructions import has_bulk_copies
@@ -145,6 +144,11 @@ class TmaCopy(TileOp):
         """The tile is in shared memory."""
         return is_shared(buffer_of(self.dst))
 
+    @property
+    def tile(self) -> ir.TensorRegion:
+        """The side in shared memory."""
+        return self.dst if self.is_load else self.src
+
     def completes_on(self) -> ir.TensorLoad | None:
         return self.barrier[0] if self.barrier else None
 
@@ -193,13 +197,13 @@ class TmaCopy(TileOp):
 
 def _fits(op: TmaCopy, context: LoweringContext) -> None:
     has_bulk_copies(op, context)
-    tile, _ = sides(op)
-    check_fits(_in_panels(op, context) if needs_panels(tile) else op, context)
+    op = _in_panels(op, context) if needs_panels(op.tile) else op
+    check_fits(op.src, op.dst, context)
 
 
 def _in_panels(op: TmaCopy, context: LoweringContext) -> TmaCopy:
     """The copy with its tile as it will lie: in panels, of which each is a few boxes."""
-    tile, _ = sides(op)
+    tile = op.tile
     layout = swizzled(static_shape(buffer_of(tile)), dtype_of(tile))
     panels = [] if layout is None else [panel_of(layout, dtype_of(tile))]
     reason = context.why_plain(buffer_of(tile), panels)
@@ -211,13 +215,12 @@ def _in_panels(op: TmaCopy, context: LoweringContext) -> TmaCopy:
         )
     starts, extents = zip(*((r.min, r.extent) for r in ranges_of(tile)), strict=True)
     laid = region(retyped(buffer_of(tile), layout=layout), starts, extents)
-    return replace(op, dst=laid) if is_shared(buffer_of(op.dst)) else replace(op, src=laid)
+    return replace(op, dst=laid) if op.is_load else replace(op, src=laid)
 
 
 def _wanted(op: TmaCopy, context: LoweringContext) -> dict[ir.Var, SharedTile]:
     del context
-    tile, _ = sides(op)
-    return {buffer_of(tile): _PANELS} if needs_panels(tile) else {}
+    return {buffer_of(op.tile): _PANELS} if needs_panels(op.tile) else {}
 
 
 _PANELS = SharedTile(max(SWIZZLES.values()), required=True)
@@ -226,12 +229,12 @@ _PANELS = SharedTile(max(SWIZZLES.values()), required=True)
 @lowering(TmaCopy, target="cuda", variant="tma", fits=_fits, shared=_wanted)
 def _(op: TmaCopy, context: LoweringContext) -> tirx.Stmt:
     """One thread begins the copies of all boxes."""
-    tile, _ = sides(op)
+    copy = BoxCopy.of(op.src, op.dst, context.analyzer, op.eviction)
     if op.blocks:
         join_blocks(context)
-        statements = load_for_blocks(op, op.barrier[0], op.blocks, context)
+        statements = load_for_blocks(copy, op.barrier[0], op.blocks, context)
     elif op.is_load:
-        statements = load(op, op.barrier[0], context)
+        statements = load(copy, op.barrier[0], context)
     else:
-        statements = store(op, context)
-    return seq([*fence(buffer_of(tile), context), by_leader(statements, context, op.leaders)])
+        statements = store(copy, context)
+    return seq([*fence(buffer_of(op.tile), context), by_leader(statements, context, op.leaders)])

@@ -21,6 +21,8 @@ from tvm.sym import Analyzer
 from tvmtile._tvm import buffer_of, ranges_of
 from tvmtile.ir.operands import bits_of, constant, describe, static_shape
 from tvmtile.ir.rewriting import substitute, variables_of
+from tvmtile.ir.scopes import is_shared
+from tvmtile.ir.tensor_maps import TensorMap, tensor_map
 from tvmtile.ir.types import Index
 from tvmtile.layout.shared import has_plain_rows, width_of
 from tvmtile.tileop.elementwise import moving_axes
@@ -36,6 +38,11 @@ _LINE = 128
 _SWIZZLED_LINES = 8
 """Lines as wide as a panel after which a swizzle repeats."""
 _BITS = (8, 16, 32, 64)
+_SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
+_L2_PROMOTION = 2
+"""To 128 bytes."""
+_DTYPES = ("float16", "bfloat16", "float32", "float64")
+_NO_INTERLEAVE, _ZEROS = 0, 0
 _ROWS = 8
 """After which a swizzle repeats in a panel: where one box ends and the next begins."""
 _MOST_BOXES = 64
@@ -51,9 +58,11 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Boxes:
-    """The boxes that a tile consists of, all of one shape."""
+class BoxCopy:
+    """A copy of a region of a shared tile, from a tensor or to it, as boxes of one shape."""
 
+    tile: ir.TensorRegion
+    tensor: ir.TensorRegion
     boxes: list[Box]
     """In any order."""
     in_tensor: tuple[int, ...]
@@ -61,13 +70,94 @@ class Boxes:
     """The extents of a box along the axes of the tensor, and of the tile."""
     swizzle: int
     """Bytes of the panels in which pieces are exchanged; 0: none."""
-    bytes: int
-    """That all of them are."""
+    eviction: str | None = None
+    """How long the L2 cache keeps what moves (`tvmtile.tileop.eviction`)."""
+    tensor_map: ir.Expr | None = None
+    """The user's, by which the boxes are found; by default one of our own."""
+
+    @classmethod
+    def of(
+        cls,
+        src: ir.TensorRegion,
+        dst: ir.TensorRegion,
+        analyzer: Analyzer,
+        eviction: str | None = None,
+    ) -> BoxCopy:
+        """The boxes that a copy consists of, of which one side is a shared tile.
+
+        Both have the same extents but for those of 1.
+
+        Raises
+        ------
+        Decline
+            If it does not consist of boxes.
+        """
+        tile, tensor = (dst, src) if is_shared(buffer_of(dst)) else (src, dst)
+        item = bits_of(tile) // 8
+        panel, swizzle = _panel_of(buffer_of(tile))
+        in_tile = _dense(tile, panel)
+        pairs = dict(zip(moving_axes(tile), moving_axes(tensor), strict=True))
+        in_tensor = [1] * len(ranges_of(tensor))
+        for axis, extent in enumerate(in_tile):
+            if extent > 1:
+                in_tensor[pairs[axis]] = extent
+        if in_tensor[-1] * item % PIECE:
+            raise Decline(
+                f"rows of {describe(tile)} are {in_tensor[-1] * item} bytes; those of a box are "
+                f"multiples of {PIECE}"
+            )
+        steps = _steps(tile, in_tile)
+        if math.prod(map(len, steps)) > _MOST_BOXES:
+            raise Decline(f"{describe(tile)} would be {math.prod(map(len, steps))} boxes")
+        boxes = [_box(tile, tensor, pairs, offsets) for offsets in itertools.product(*steps)]
+        copy = cls(tile, tensor, boxes, tuple(in_tensor), tuple(in_tile), swizzle, eviction)
+        for box in boxes:
+            place = _place(buffer_of(tile), box.tile, panel) * item
+            if not analyzer.can_prove_equal(tirx.floormod(place, copy.alignment), 0):
+                raise Decline(f"{describe(tile)} may not begin where its swizzle does")
+        return copy
+
+    @property
+    def bytes(self) -> int:
+        """That all boxes are."""
+        return len(self.boxes) * math.prod(self.in_tile) * bits_of(self.tile) // 8
 
     @property
     def alignment(self) -> int:
         """Bytes: a tile begins at a multiple of it in shared memory."""
         return max(_LINE, self.swizzle * _SWIZZLED_LINES)
+
+    def address(self) -> ir.Expr:
+        """The address of the tensor map, as an expression of the kernel."""
+        if self.tensor_map is not None:
+            return self.tensor_map
+        return map_of(buffer_of(self.tensor), self.in_tensor, self.swizzle)
+
+    def check_columns(self, names: dict[ir.Var, ir.Expr], analyzer: Analyzer) -> None:
+        """Raise `Decline` where a box may begin between multiples of 16 bytes: illegal.
+
+        `names` has what the kernel binds names to.
+        """
+        item = bits_of(self.tensor) // 8
+        for box in self.boxes:
+            column = substitute(box.tensor[-1], names)
+            if not analyzer.can_prove_equal(tirx.floormod(column * item, PIECE), 0):
+                raise Decline(
+                    f"rows of {describe(self.tensor)} may not begin at a multiple of {PIECE} bytes"
+                )
+
+    def check_starts(self, names: dict[ir.Var, ir.Expr], analyzer: Analyzer) -> None:
+        """Raise `Decline` where a box that is stored may begin in front of the tensor.
+
+        An H200 takes that for an illegal instruction, of stores and additions; of loads it does not,
+        nor of boxes that begin behind the tensor.
+        """
+        for index in itertools.chain.from_iterable(box.tensor for box in self.boxes):
+            if not analyzer.can_prove(substitute(index, names) >= 0):
+                raise Decline(
+                    f"{describe(self.tensor)} may begin at a negative index, for all that is known "
+                    f"of {index}; T.assume can say that it does not"
+                )
 
 
 def strides_of(tensor: ir.Var) -> list[ir.Expr]:
@@ -78,6 +168,26 @@ def strides_of(tensor: ir.Var) -> list[ir.Expr]:
     return [
         math.prod(shape[axis + 1 :], start=tirx.const(1, "int64")) for axis in range(len(shape))
     ]
+
+
+def map_of(tensor: ir.Var, box: Sequence[int], swizzle: int) -> ir.Expr:
+    """The address of the map that describes a tensor to copies of boxes of such extents.
+
+    Floats of 8 bits and bool are copied as integers of their width.
+    """
+    dtype, bits = str(tensor.ty.dtype), bits_of(tensor)
+    steps = [stride * (bits // 8) for stride in strides_of(tensor)[:-1]]
+    return tensor_map(
+        TensorMap(
+            tensor.data,
+            dtype if dtype in _DTYPES else f"uint{bits}",
+            list(reversed(tensor.ty.shape)),
+            list(reversed(steps)),
+            list(reversed(box)),
+            [1] * len(box),
+            [_NO_INTERLEAVE, _SWIZZLES[swizzle], _L2_PROMOTION, _ZEROS],
+        )
+    )
 
 
 def check_tensor(tensor: ir.Var, analyzer: Analyzer) -> None:
@@ -112,77 +222,6 @@ def _remedy(size: ir.Expr, analyzer: Analyzer) -> str:
                 if analyzer.can_prove_equal(tirx.floormod(size, PIECE), 0):
                     return f"; T.assume({is_multiple}) says that they do"
     return ""
-
-
-def check_columns(
-    boxes: Boxes, tensor: ir.TensorRegion, names: dict[ir.Var, ir.Expr], analyzer: Analyzer
-) -> None:
-    """Raise `Decline` where a box may begin between multiples of 16 bytes: an illegal instruction.
-
-    `names` has what the kernel binds names to.
-    """
-    item = bits_of(tensor) // 8
-    for box in boxes.boxes:
-        column = substitute(box.tensor[-1], names)
-        if not analyzer.can_prove_equal(tirx.floormod(column * item, PIECE), 0):
-            raise Decline(
-                f"rows of {describe(tensor)} may not begin at a multiple of {PIECE} bytes"
-            )
-
-
-def check_starts(
-    boxes: Boxes, tensor: ir.TensorRegion, names: dict[ir.Var, ir.Expr], analyzer: Analyzer
-) -> None:
-    """Raise `Decline` where a box that is stored may begin in front of the tensor.
-
-    An H200 takes that for an illegal instruction, of stores and additions; of loads it does not, nor of
-    boxes that begin behind the tensor.
-    """
-    for box in boxes.boxes:
-        for index in box.tensor:
-            if not analyzer.can_prove(substitute(index, names) >= 0):
-                raise Decline(
-                    f"{describe(tensor)} may begin at a negative index, for all that is known of "
-                    f"{index}; T.assume can say that it does not"
-                )
-
-
-def boxes_of(tile: ir.TensorRegion, tensor: ir.TensorRegion, analyzer: Analyzer) -> Boxes:
-    """The boxes that a region of a shared tile consists of.
-
-    Both have the same extents but for those of 1.
-
-    Raises
-    ------
-    Decline
-        If it does not consist of boxes.
-    """
-    item = bits_of(tile) // 8
-    panel, swizzle = _panel_of(buffer_of(tile))
-    in_tile = _dense(tile, panel)
-    pairs = dict(zip(moving_axes(tile), moving_axes(tensor), strict=True))
-    in_tensor = [1] * len(ranges_of(tensor))
-    for axis, extent in enumerate(in_tile):
-        if extent > 1:
-            in_tensor[pairs[axis]] = extent
-    if in_tensor[-1] * item % PIECE:
-        raise Decline(
-            f"rows of {describe(tile)} are {in_tensor[-1] * item} bytes; those of a box are multiples "
-            f"of {PIECE}"
-        )
-    steps = _steps(tile, in_tile)
-    if math.prod(map(len, steps)) > _MOST_BOXES:
-        raise Decline(f"{describe(tile)} would be {math.prod(map(len, steps))} boxes")
-    boxes = [_box(tile, tensor, pairs, offsets) for offsets in itertools.product(*steps)]
-    for box in boxes:
-        place = _place(buffer_of(tile), box.tile, panel) * item
-        if not analyzer.can_prove_equal(
-            tirx.floormod(place, max(_LINE, swizzle * _SWIZZLED_LINES)), 0
-        ):
-            raise Decline(f"{describe(tile)} may not begin where its swizzle does")
-    return Boxes(
-        boxes, tuple(in_tensor), tuple(in_tile), swizzle, len(boxes) * math.prod(in_tile) * item
-    )
 
 
 def needs_panels(tile: ir.TensorRegion) -> bool:

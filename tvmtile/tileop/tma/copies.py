@@ -21,52 +21,41 @@ from tvmtile.ir.threads import WARPGROUP
 from tvmtile.tileop.cluster import BlockRank
 from tvmtile.tileop.mbarrier import Mbarrier, ProxyFence
 from tvmtile.tileop.registry import Decline, LoweringContext, implementation_of
-from tvmtile.tileop.tma.boxes import Boxes, boxes_of, check_columns, check_starts, check_tensor
-from tvmtile.tileop.tma.instructions import BulkLoad, BulkStore, has_bulk_copies
-from tvmtile.tileop.tma.maps import map_of
+from tvmtile.tileop.tma.boxes import BoxCopy, check_tensor
+from tvmtile.tileop.tma.instructions import BulkLoad, BulkStore
 
 
-def check_fits(op: Any, context: LoweringContext) -> Boxes:
+def check_fits(src: ir.TensorRegion, dst: ir.TensorRegion, context: LoweringContext) -> BoxCopy:
     """The boxes of a copy of tile and tensor; `Decline` where it can't go by tensor maps."""
-    has_bulk_copies(op, context)
-    tile, tensor = sides(op)
-    if dtype_of(tile) != dtype_of(tensor):
-        raise Decline(f"elements of {describe(op.src)} are converted")
+    tensor = src if is_shared(buffer_of(dst)) else dst
+    if dtype_of(src) != dtype_of(dst):
+        raise Decline(f"elements of {describe(src)} are converted")
     check_tensor(buffer_of(tensor), context.analyzer)
     if buffer_of(tensor) in defined_in(context.launch.body):
         raise Decline(f"the address of {describe(buffer_of(tensor))} is computed by the kernel")
-    boxes = boxes_of(tile, tensor, context.analyzer)
-    check_columns(boxes, tensor, info_of(context.launch.body).values, context.analyzer)
-    return boxes
+    copy = BoxCopy.of(src, dst, context.analyzer)
+    copy.check_columns(info_of(context.launch.body).values, context.analyzer)
+    return copy
 
 
-def check_stores(op: Any, context: LoweringContext) -> None:
+def check_stores(src: ir.TensorRegion, dst: ir.TensorRegion, context: LoweringContext) -> None:
     """The same of a copy to global memory that nobody has asked to go by tensor maps."""
-    boxes = check_fits(op, context)
-    _, tensor = sides(op)
-    check_starts(boxes, tensor, info_of(context.launch.body).values, context.analyzer)
-
-
-def sides(op: Any) -> tuple[ir.TensorRegion, ir.TensorRegion]:
-    """The tile and the tensor."""
-    return (op.dst, op.src) if is_shared(buffer_of(op.dst)) else (op.src, op.dst)
+    copy = check_fits(src, dst, context)
+    copy.check_starts(info_of(context.launch.body).values, context.analyzer)
 
 
 def load(
-    op: TileOp, barrier: ir.TensorLoad, context: LoweringContext, *, arrives: bool = False
+    copy: BoxCopy, barrier: ir.TensorLoad, context: LoweringContext, *, arrives: bool = False
 ) -> list[tirx.Stmt]:
     """What the thread that begins a load does: more bytes are expected, and the copies begin.
 
     `barrier` counts the bytes; with `arrives` the thread arrives there too.
     """
-    return [
-        _expected(op, barrier, context, arrives=arrives),
-        *_loads(op, barrier, context),
-    ]
+    return [_expected(copy, barrier, arrives), *loads(copy, barrier, context)]
 
 
 def load_for_blocks(
-    op: Any,
+    copy: BoxCopy,
     barrier: Any,
     mask: int,
     context: LoweringContext,
@@ -83,54 +72,53 @@ def load_for_blocks(
     first = (mask & -mask).bit_length() - 1
     is_one = tirx.bitwise_and(tirx.shift_right(tirx.const(mask, "int32"), rank), 1) == 1
     says, awaits = ([before[0]], [before[1]]) if before else ([], [])
-    begins = seq([*awaits, *_loads(op, barrier, context, mask)])
+    begins = seq([*awaits, *loads(copy, barrier, context, mask)])
     of_mask = seq([*says, tirx.IfThenElse(rank == first, begins, None)])
-    alone = seq(_loads(op, barrier, context))
-    expected = _expected(op, barrier, context, arrives=arrives)
-    return [expected, tirx.IfThenElse(is_one, of_mask, alone)]
+    alone = seq(loads(copy, barrier, context))
+    return [_expected(copy, barrier, arrives), tirx.IfThenElse(is_one, of_mask, alone)]
 
 
-def _expected(
-    op: Any, barrier: ir.TensorLoad, context: LoweringContext, *, arrives: bool
-) -> tirx.Stmt:
-    boxes = boxes_of(*sides(op), context.analyzer)
+def _expected(copy: BoxCopy, barrier: ir.TensorLoad, arrives: bool) -> tirx.Stmt:
     action = "arrive_expect_tx" if arrives else "expect_tx"
-    return tirx.Evaluate(Mbarrier(barrier, tirx.const(boxes.bytes, "int32"), action).to_call())
+    return tirx.Evaluate(Mbarrier(barrier, tirx.const(copy.bytes, "int32"), action).to_call())
 
 
-def _loads(
-    op: Any, barrier: ir.TensorLoad, context: LoweringContext, blocks: int = 0
+def loads(
+    copy: BoxCopy, barrier: ir.TensorLoad, context: LoweringContext, blocks: int = 0
 ) -> list[tirx.Stmt]:
-    return _copies(op, context, partial(BulkLoad, barrier=barrier, blocks=blocks))
+    """The copies alone: the barrier expects the bytes by itself."""
+    return _begun(copy, context, partial(BulkLoad, barrier=barrier, blocks=blocks))
 
 
-def store(op: Any, context: LoweringContext, combining: str = "") -> list[tirx.Stmt]:
+def store(copy: BoxCopy, context: LoweringContext, combining: str = "") -> list[tirx.Stmt]:
     """What the thread that begins a store does: the copies begin, and their group is ended.
 
     `combining` is how elements are combined with those of the tensor, such as "add"; by default they
     replace them.
     """
-    copies = _copies(op, context, partial(BulkStore, combining=combining))
-    return [*copies, signal(BULK_STORE.name)]
-
-
-def _copies(op: Any, context: LoweringContext, copy: Callable[..., TileOp]) -> list[tirx.Stmt]:
-    """One copy for each box that the tile consists of."""
-    tile, tensor = sides(op)
-    boxes = boxes_of(tile, tensor, context.analyzer)
-    context.align(buffer_of(tile), boxes.alignment)
-    address = map_of(buffer_of(tensor), boxes)
-    copies = [
-        copy(
-            address,
-            tirx.BufferLoad(buffer_of(tile), box.tile),
-            coordinates=tuple(box.tensor),
-            box=list(boxes.in_tile),
-            eviction=op.eviction,
-        )
-        for box in boxes.boxes
+    return [
+        *_begun(copy, context, partial(BulkStore, combining=combining)),
+        signal(BULK_STORE.name),
     ]
-    return [tirx.Evaluate(each.to_call()) for each in copies]
+
+
+def _begun(
+    copy: BoxCopy, context: LoweringContext, instruction: Callable[..., TileOp]
+) -> list[tirx.Stmt]:
+    """One instruction for each box."""
+    tile, address = buffer_of(copy.tile), copy.address()
+    context.align(tile, copy.alignment)
+    begun = [
+        instruction(
+            address,
+            tirx.BufferLoad(tile, box.tile),
+            coordinates=tuple(box.tensor),
+            box=list(copy.in_tile),
+            eviction=copy.eviction,
+        )
+        for box in copy.boxes
+    ]
+    return [tirx.Evaluate(each.to_call()) for each in begun]
 
 
 def barrier_of_group(context: LoweringContext) -> tirx.Stmt:

@@ -28,8 +28,9 @@ from tvmtile.layout.shared import has_plain_rows, swizzled
 from tvmtile.tileop.eviction import eviction_of
 from tvmtile.tileop.mbarrier import as_mbarrier
 from tvmtile.tileop.registry import Decline, LoweringContext, SharedTile, lowering
-from tvmtile.tileop.tma.boxes import MOST_ELEMENTS, PIECE, Boxes, boxes_of
-from tvmtile.tileop.tma.instructions import BulkLoad, has_bulk_copies
+from tvmtile.tileop.tma.boxes import MOST_ELEMENTS, PIECE, Box, BoxCopy
+from tvmtile.tileop.tma.copies import loads
+from tvmtile.tileop.tma.instructions import has_bulk_copies
 
 _DTYPES = (
     *("uint8", "uint16", "uint32", "int32", "uint64", "int64"),
@@ -303,19 +304,18 @@ class TmaLoad(TileOp):
         return self
 
 
-def _run_of(op: TmaLoad, context: LoweringContext) -> Boxes:
+def _copy_of(op: TmaLoad, context: LoweringContext) -> BoxCopy:
     """The box in the tile, which is to have the descriptor's swizzle."""
-    boxes = boxes_of(op.dst, op.dst, context.analyzer)
-    if boxes.swizzle != op.swizzle:
+    copy = BoxCopy.of(op.dst, op.dst, context.analyzer, op.eviction)
+    if copy.swizzle != op.swizzle:
         raise Decline(
-            f"{describe(op.dst)} lies {_in_words(boxes.swizzle)}, and the descriptor writes "
+            f"{describe(op.dst)} lies {_in_words(copy.swizzle)}, and the descriptor writes "
             f"{_in_words(op.swizzle)}"
         )
-    if len(boxes.boxes) > 1:
-        raise Decline(
-            f"{describe(op.dst)} is {len(boxes.boxes)} runs of memory, and the box is one"
-        )
-    return boxes
+    if len(copy.boxes) > 1:
+        raise Decline(f"{describe(op.dst)} is {len(copy.boxes)} runs of memory, and the box is one")
+    box = Box(copy.boxes[0].tile, list(op.coordinates))
+    return replace(copy, boxes=[box], tensor_map=op.tensor_map)
 
 
 def _in_words(swizzle: int) -> str:
@@ -333,7 +333,7 @@ def _fits(op: TmaLoad, context: LoweringContext) -> None:
             raise Decline(f"the descriptor swizzles {describe(op.dst)}, and {reason}")
         starts, extents = zip(*((r.min, r.extent) for r in ranges_of(op.dst)), strict=True)
         op = replace(op, dst=region(retyped(tile, layout=layout), starts, extents))
-    _run_of(op, context)
+    _copy_of(op, context)
 
 
 def _wanted(op: TmaLoad, context: LoweringContext) -> dict[ir.Var, SharedTile]:
@@ -344,15 +344,4 @@ def _wanted(op: TmaLoad, context: LoweringContext) -> dict[ir.Var, SharedTile]:
 @lowering(TmaLoad, target="cuda", variant="tma", fits=_fits, shared=_wanted)
 def _(op: TmaLoad, context: LoweringContext) -> tirx.Stmt:
     """One instruction."""
-    tile, boxes = buffer_of(op.dst), _run_of(op, context)
-    context.align(tile, boxes.alignment)
-    (box,) = boxes.boxes
-    begun = BulkLoad(
-        op.tensor_map,
-        tirx.BufferLoad(tile, box.tile),
-        op.barrier,
-        op.coordinates,
-        list(boxes.in_tile),
-        eviction=op.eviction,
-    )
-    return seq([tirx.Evaluate(begun.to_call())])
+    return seq(loads(_copy_of(op, context), op.barrier, context))

@@ -22,9 +22,8 @@ from tvmtile.ir.scopes import is_global, is_shared
 from tvmtile.ir.types import Index, TileOperand
 from tvmtile.tileop.mbarrier import as_mbarrier
 from tvmtile.tileop.registry import Decline
-from tvmtile.tileop.tma.boxes import MOST_ELEMENTS, PIECE, Boxes, check_tensor
+from tvmtile.tileop.tma.boxes import MOST_ELEMENTS, PIECE, check_tensor, map_of
 from tvmtile.tileop.tma.instructions import BulkLoad, BulkStore
-from tvmtile.tileop.tma.maps import map_of
 
 _ROWS = 4
 
@@ -163,10 +162,9 @@ def _checked(
             f"T.{name}: a row of {describe(tile)} has {columns} columns, {width} bytes",
             help=f"a row has a multiple of {PIECE} bytes, and at most {MOST_ELEMENTS} columns",
         )
-    boxes = Boxes([], (1, columns), (_ROWS, columns), 0, 0)
     element = tirx.BufferLoad(tile, [0, 0])
     places = tuple(tirx.Cast("int32", as_expr(place)) for place in (col, *rows))
-    return element, map_of(tensor, boxes), places
+    return element, map_of(tensor, (1, columns), 0), places
 
 
 def _box_of(tile: ir.Var) -> list[int]:
