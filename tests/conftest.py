@@ -101,7 +101,7 @@ def _compile_what_is_patched(request: pytest.FixtureRequest) -> None:
     """A test that patches the compiler is not given what was compiled without its patches."""
     if "monkeypatch" in request.fixturenames:
         monkeypatch = request.getfixturevalue("monkeypatch")
-        monkeypatch.setattr("tvmtile.jit.artifacts.current_store", lambda: None)
+        monkeypatch.setattr("tvmtile.jit.artifact.current_store", lambda: None)
 
 
 @pytest.fixture(autouse=True)

@@ -13,14 +13,14 @@ from tests.kernels import scaling
 from tvmtile.__main__ import main
 from tvmtile.cache import current_store
 from tvmtile.errors import ArgumentError, InvalidValue
-from tvmtile.jit.toolchain import toolchain
+from tvmtile.jit.key import toolchain
 
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     toolchain("llvm")  # what the compilers are is kept elsewhere
     monkeypatch.setenv("TVMTILE_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr("tvmtile.jit.artifacts.current_store", current_store)
+    monkeypatch.setattr("tvmtile.jit.artifact.current_store", current_store)
     return tmp_path
 
 

@@ -67,8 +67,7 @@ def programs_of(place: str) -> list[tuple[str, tirx.PrimFunc]]:
 
 def lower(given: Namespace) -> None:
     """Print programs after the passes, after one of them, or what each has changed."""
-    from tvmtile.jit.lowering_view import LoweringView
-    from tvmtile.jit.trace import lowering_steps
+    from tvmtile.jit.lowering_view import LoweringView, lowering_steps
     from tvmtile.target import resolve
 
     target = resolve(given.target[-1])

@@ -30,7 +30,7 @@ def test_two_workers_of_dask_compile(client, tmp_path, monkeypatch):
     """The workers keep what they compile elsewhere: it comes back by itself."""
     client.run(os.environ.update, TVMTILE_CACHE_DIR=str(tmp_path / "theirs"))
     monkeypatch.setenv("TVMTILE_CACHE_DIR", str(tmp_path / "ours"))
-    monkeypatch.setattr("tvmtile.jit.artifacts.current_store", current_store)
+    monkeypatch.setattr("tvmtile.jit.artifact.current_store", current_store)
     ways = {"way": ["right", "wrong", "refused", "also right"]}
     tuned = tuner(ways, ref_prog=lambda A: A * 2)
     result = tuned.run(executor=client.get_executor(pure=False), **QUICK)

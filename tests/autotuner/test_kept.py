@@ -10,7 +10,7 @@ from tests.kernels import scaling
 from tvmtile.autotuner.kept import keep, kept, key_of_tuning
 from tvmtile.autotuner.result import Trial
 from tvmtile.autotuner.settings import ProfileArgs
-from tvmtile.jit.request import Request
+from tvmtile.jit.compiler import Request
 from tvmtile.profiler import TensorSupplyType
 
 

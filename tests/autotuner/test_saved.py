@@ -18,7 +18,7 @@ from tests.children import WITHOUT_TORCH
 from tvmtile.autotuner import saved
 from tvmtile.autotuner.result import AutotuneResult
 from tvmtile.errors import InvalidValue
-from tvmtile.jit.request import Request
+from tvmtile.jit.compiler import Request
 
 
 @pytest.fixture

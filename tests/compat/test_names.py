@@ -21,7 +21,7 @@ import tvmtile.language as T
 from tvmtile.compat import PATHS, absent
 from tvmtile.env import env
 from tvmtile.errors import InvalidOperand, MissingDependency, TileWarning
-from tvmtile.jit.cuda import disassembly
+from tvmtile.jit import resources
 
 HERE = Path(__file__).parent
 NAMES = (HERE / "names.txt").read_text()
@@ -229,13 +229,13 @@ def test_sources_ptx_and_resources(tmp_path, capsys, monkeypatch):
     (used,) = kernel.resources()
     assert kernel.resource_usage == {"double_kernel": used}
     assert (kernel.n_regs, kernel.n_spills, kernel.n_max_threads) == (used.registers, 0, 64)
-    monkeypatch.setattr(disassembly, "_found", lambda: None)
+    monkeypatch.setattr(resources, "_found", lambda: None)
     with pytest.raises(MissingDependency) as caught:
         kernel.show_sass()
     assert caught.value.message == (
         "disassembling a CUDA kernel needs nvdisasm, which is not installed"
     )
-    monkeypatch.setattr(disassembly, "_found", lambda: "echo")
+    monkeypatch.setattr(resources, "_found", lambda: "echo")
     kernel.export_sass(tmp_path / "kernel.sass")
     assert (tmp_path / "kernel.sass").read_text().endswith("kernel.cubin\n")
 

@@ -12,7 +12,7 @@ import pytest
 import tvmtile
 from tvmtile.errors import TileError
 from tvmtile.jit.cuda import compile_source
-from tvmtile.jit.cuda.resources import resources_of_log
+from tvmtile.jit.resources import resources_of_log
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 HOPPER = "sm_90a"

@@ -13,7 +13,7 @@ import tvmtile.language as T
 from tests.gpu.machine import ARCHITECTURES
 from tests.running import gemm, traced
 from tvmtile.jit.cuda import compile_source
-from tvmtile.jit.cuda.resources import resources_of_log
+from tvmtile.jit.resources import resources_of_log
 
 
 def softmax(columns, threads=128):

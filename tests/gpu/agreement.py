@@ -24,14 +24,14 @@ import numpy as np
 import torch
 
 import tvmtile
-import tvmtile.jit.cuda.compilation as compilation
+import tvmtile.jit.cuda as compilation
 from tests.fuzz.generate import generate
 from tests.fuzz.program import Program, mismatch
 from tests.fuzz.run import called, loaded
 from tests.gpu.sanitized import SAMPLES
 from tests.programs import catalogue
 from tvmtile.errors import TileError
-from tvmtile.jit.cuda.nvrtc import Binary, compile_source
+from tvmtile.jit.cuda import Binary, compile_source
 
 AMPERE, HOPPER = "sm_80", "sm_90a"
 FUZZED = 90

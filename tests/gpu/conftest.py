@@ -15,7 +15,8 @@ from zlib import crc32
 import pytest
 
 from tests.gpu.machine import ARCHITECTURES, EMULATED, HAS_GPU
-from tvmtile.jit.cuda import CudaAdapter, compile_source
+from tvmtile.jit.backends import CudaAdapter
+from tvmtile.jit.cuda import compile_source
 
 
 @cache

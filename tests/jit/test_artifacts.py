@@ -24,7 +24,8 @@ from tests.kernels import scaling
 from tests.running import gemm
 from tvmtile.cache import Store, current_store, digest
 from tvmtile.errors import TileWarning
-from tvmtile.jit import artifacts, toolchain
+from tvmtile.jit import artifact as artifacts
+from tvmtile.jit import key as toolchain
 from tvmtile.jit.key import key_of
 from tvmtile.locks import Lock
 from tvmtile.target import resolve
@@ -135,22 +136,22 @@ def test_a_program_for_a_gpu_that_is_not_here(builds):
 
 
 def test_machine_code_of_a_source_is_kept(monkeypatch):
-    from tvmtile.jit.cuda import nvrtc
+    from tvmtile.jit import cuda
 
     source = 'extern "C" __global__ void __launch_bounds__(32) f(int *x) { x[0] = 3; }'
-    first = nvrtc.compile_source(source, "sm_80")
+    first = cuda.compile_source(source, "sm_80")
     (entry,) = entries("cubins")
     assert json.loads((entry / "manifest").read_text().partition("\n")[2])["facts"] == {
         "name": "f",
         "target": "sm_80",
     }
-    compiled = nvrtc._compiled
-    monkeypatch.setattr(nvrtc, "_compiled", None)
-    assert nvrtc.compile_source(source, "sm_80") == first
-    monkeypatch.setattr(nvrtc, "_compiled", compiled)
+    compiled = cuda._compiled
+    monkeypatch.setattr(cuda, "_compiled", None)
+    assert cuda.compile_source(source, "sm_80") == first
+    monkeypatch.setattr(cuda, "_compiled", compiled)
     monkeypatch.setenv("TVM_CUDA_PTXAS_REG_LEVEL", "5")
-    nvrtc.compile_source(source, "sm_80")
-    nvrtc.compile_source(source, "sm_90a")
+    cuda.compile_source(source, "sm_80")
+    cuda.compile_source(source, "sm_90a")
     assert len(entries("cubins")) == 3
 
 
@@ -437,7 +438,7 @@ import sys, warnings
 import numpy as np
 import tvmtile
 import tvmtile.language as T
-from tvmtile.jit import artifacts
+from tvmtile.jit import artifact as artifacts
 
 
 def gemm(number, n=64):

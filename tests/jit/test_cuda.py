@@ -15,9 +15,8 @@ from tests.running import gemm
 from tvmtile import cuda_runtime
 from tvmtile.cuda_runtime import has_gpu, include_directories
 from tvmtile.errors import CudaCompileError, MissingDependency
-from tvmtile.jit.cuda.headers import headers_in_memory
-from tvmtile.jit.cuda.nvrtc import compile_source
-from tvmtile.jit.cuda.resources import KernelResources, resources_of_log
+from tvmtile.jit.cuda import compile_source, headers_in_memory
+from tvmtile.jit.resources import KernelResources, resources_of_log
 
 SM_80 = {"kind": "cuda", "arch": "sm_80"}
 
@@ -218,7 +217,7 @@ def test_registers_that_do_not_suffice_are_spilled():
 
 
 def test_a_call_without_a_gpu_says_so(monkeypatch):
-    monkeypatch.setattr("tvmtile.jit.cuda.adapter.has_gpu", lambda: False)
+    monkeypatch.setattr("tvmtile.jit.backends.has_gpu", lambda: False)
     kernel = tvmtile.compile(gemm(64, 64, 64), target=SM_80)
     a = torch.zeros(64, 64, dtype=torch.float16)
     with pytest.raises(MissingDependency) as caught:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.children import WITHOUT_TORCH
 from tvmtile.errors import CudaCompileError
-from tvmtile.jit.cuda import nvrtc
+from tvmtile.jit import cuda
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 
@@ -36,7 +36,7 @@ def run_beside(library, directory, program):
 
 
 COMPILE = """
-from tvmtile.jit.cuda.nvrtc import compile_source
+from tvmtile.jit.cuda import compile_source
 print(compile_source('extern "C" __global__ void f() {}', "sm_80").cubin[:4])
 """
 
@@ -67,7 +67,7 @@ def test_an_nvrtc_that_fails_says_how_old_it_is(version, helped):
         nvrtcGetErrorString=lambda status: (0, b"NVRTC_ERROR_INVALID_OPTION"),
     )
     with pytest.raises(CudaCompileError) as caught:
-        nvrtc._checked(library, (5,))
+        cuda._checked(library, (5,))
     number = ".".join(map(str, version))
     assert caught.value.message == f"NVRTC {number} failed: NVRTC_ERROR_INVALID_OPTION"
     assert ("nvidia-cuda-nvrtc" in (caught.value.help or "")) == helped

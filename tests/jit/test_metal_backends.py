@@ -24,7 +24,7 @@ from tvmtile.errors import (
     UnsupportedDtype,
 )
 from tvmtile.jit import decorator, metal
-from tvmtile.jit.metal import known_product
+from tvmtile.jit.emulated import MetalEmulatorAdapter
 from tvmtile.profiler import do_bench
 
 pytestmark = pytest.mark.skipif(
@@ -292,7 +292,7 @@ def test_matmul2d_runs_where_its_elements_lie_as_kernels_have_them(monkeypatch, 
     """With another map, of lanes to elements, a known product is wrong."""
     compiler = lambda source: FakeLibrary(source.replace("= sum[i]", f"= sum[{element}]"))
     monkeypatch.setattr(torch.mps, "compile_shader", compiler)
-    monkeypatch.setattr(known_product, "_is_right", known_product._is_right.__wrapped__)
+    monkeypatch.setattr(metal, "_is_right", metal._is_right.__wrapped__)
     kernel = tvmtile.compile(product, target="metal4", execution_backend="torch")
     a, b, c = torch.randn(32, 32).half(), torch.randn(32, 32).half(), torch.zeros(32, 32)
     if element == "i":
@@ -429,7 +429,7 @@ def test_auto_takes_torch_where_there_is_an_apple_gpu_else_the_emulator(monkeypa
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     with pytest.warns(TileWarning, match="runs in the emulator"):
         kernel = tvmtile.compile(scale, target="mps")
-    assert isinstance(kernel.adapter, metal.MetalEmulatorAdapter)
+    assert isinstance(kernel.adapter, MetalEmulatorAdapter)
 
 
 def test_a_profiler_compares_and_warns_that_it_measures_an_emulator():

@@ -14,9 +14,9 @@ import tvm
 from tvmtile.autotuner.child import Outcome, in_child
 from tvmtile.cache import disable_cache, enable_cache, is_cache_enabled
 from tvmtile.cuda_runtime import has_gpu
-from tvmtile.jit.artifacts import adopt, name_in_cache
-from tvmtile.jit.request import Request
-from tvmtile.jit.toolchain import versions
+from tvmtile.jit.artifact import adopt, name_in_cache
+from tvmtile.jit.compiler import Request
+from tvmtile.jit.key import versions
 
 _PARTS = ("version of tvmtile", "source of tvmtile", "TVM", "tvm-ffi", "kind of device")
 """What machines that compile alike have in common: the first are those of `versions`."""

@@ -9,7 +9,7 @@ from tvmtile.autotuner.capture import get_autotune_inputs
 from tvmtile.autotuner.settings import ProfileArgs
 from tvmtile.errors import ArgumentError
 from tvmtile.jit.backends import EMULATOR
-from tvmtile.jit.request import Request
+from tvmtile.jit.compiler import Request
 from tvmtile.jit.signature import KernelParam
 from tvmtile.profiler import as_list, compare, do_bench, make_inputs
 from tvmtile.target import TORCH_DEVICES

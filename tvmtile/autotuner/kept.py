@@ -23,7 +23,7 @@ from tvmtile.autotuner.configurations import Configuration
 from tvmtile.autotuner.result import Trial
 from tvmtile.autotuner.settings import ProfileArgs
 from tvmtile.cache import CacheEntry, current_store, digest
-from tvmtile.jit.request import Request
+from tvmtile.jit.compiler import Request
 from tvmtile.jit.sources import all_sources
 
 _KIND = "tuned"

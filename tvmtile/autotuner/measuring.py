@@ -10,7 +10,7 @@ from tvmtile.autotuner.child import Child, Outcome, borrow, give_back
 from tvmtile.autotuner.compilation import Compiled
 from tvmtile.autotuner.inputs import Inputs, copied
 from tvmtile.jit.artifact import Artifact
-from tvmtile.jit.request import Request
+from tvmtile.jit.compiler import Request
 from tvmtile.profiler import as_list, do_bench
 
 

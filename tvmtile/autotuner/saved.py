@@ -22,11 +22,11 @@ from tvmtile.autotuner.result import AutotuneResult, Trial
 from tvmtile.errors import InvalidValue
 from tvmtile.ir.options import sources_in
 from tvmtile.jit.backends import EMULATOR
+from tvmtile.jit.compiler import Request
 from tvmtile.jit.ir_data import to_data
-from tvmtile.jit.request import Request
 
 _CODE = ("pragma_import_llvm", "pragma_import_c")
-_MAKERS = {("tvmtile.jit.request", "_again"), ("tvmtile.jit.ir_data", "from_data")}
+_MAKERS = {("tvmtile.jit.compiler", "_again"), ("tvmtile.jit.ir_data", "from_data")}
 
 
 def save(result: AutotuneResult, path: Path) -> None:

@@ -23,7 +23,7 @@ from tvmtile.autotuner.inputs import InputsOf
 from tvmtile.autotuner.measuring import Measurement, Measurer, Plan
 from tvmtile.autotuner.result import Trial
 from tvmtile.errors import reason_of
-from tvmtile.jit.request import Request
+from tvmtile.jit.compiler import Request
 from tvmtile.jit.threads import usable_cpus
 
 _Item = TypeVar("_Item")

@@ -31,8 +31,8 @@ from tvmtile.errors import (
     hide_internal_frames,
 )
 from tvmtile.jit.backends import best_target, chosen_target, target_of
+from tvmtile.jit.compiler import Request
 from tvmtile.jit.decorator import JitFunction
-from tvmtile.jit.request import Request
 from tvmtile.profiler import TensorSupplyType
 from tvmtile.target import TargetLike
 

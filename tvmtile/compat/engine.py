@@ -8,7 +8,7 @@ from typing import Any
 import tvm_ffi
 from tvm.target import Target
 
-from tvmtile.jit.lowering import CompiledArtifact, lower
+from tvmtile.jit.compiler import CompiledArtifact, lower
 from tvmtile.jit.signature import KernelParam
 
 __all__ = [

@@ -8,10 +8,9 @@ from typing import Any
 
 from tvmtile.errors import hide_internal_frames
 from tvmtile.jit.artifact import Artifact
-from tvmtile.jit.compiler import compile, par_compile
+from tvmtile.jit.compiler import CompiledArtifact, compile, lower, par_compile
 from tvmtile.jit.decorator import JitFunction, jit
 from tvmtile.jit.kernel import Kernel
-from tvmtile.jit.lowering import CompiledArtifact, lower
 from tvmtile.jit.signature import KernelParam
 
 __all__ = [

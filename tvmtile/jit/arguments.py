@@ -9,12 +9,17 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import is_buffer_var
-from tvmtile.errors import ArgumentError, SourceLocation
+from tvmtile._tvm import is_buffer_var, nodes_in
+from tvmtile.errors import ArgumentError, InvalidValue, SourceLocation
+from tvmtile.ir.assumptions import failure_of, is_assumption
+from tvmtile.ir.barriers import is_grid_barrier
+from tvmtile.ir.conditions import conjuncts
 from tvmtile.ir.extents import extent_range
+from tvmtile.ir.kernels import MORE_BLOCKS_IN_X, TOO_MANY_BLOCKS, kernels_of
 from tvmtile.ir.operands import constant, integer_range
 from tvmtile.ir.packed import has_float4
 from tvmtile.ir.rewriting import substitute, variables_of
+from tvmtile.ir.spans import location_of
 from tvmtile.jit.signature import KernelSignature, as_bytes, is_pointer, row_major
 
 
@@ -154,6 +159,51 @@ def explain(
         help="call it with what it assumes, or compile a kernel without this T.assume for the others",
         location=location,
     )
+
+
+def failed_assumption(
+    func: tirx.PrimFunc, error: Exception
+) -> tuple[ir.Expr, SourceLocation | None] | None:
+    """What a program assumes of its arguments, and where, that the host found not to hold."""
+    said = str(error)
+    assumptions = [each for each in nodes_in(func.body, tirx.Evaluate) if is_assumption(each)]
+    for stmt in assumptions:
+        for condition in conjuncts(stmt.value.args[0]):
+            if failure_of(condition) in said:  # a cached kernel may name another line
+                return condition, location_of(stmt.value)
+    for stmt in assumptions:  # a comparison of floats is written in another way when it is lowered
+        location = location_of(stmt.value)
+        if location is not None and f"{location.file}:{location.line}" in said:
+            return stmt.value.args[0], location
+    return None
+
+
+def launch_failure(func: tirx.PrimFunc, error: Exception) -> Exception:
+    """Say what to do about a launch of more blocks than a GPU takes, or runs at once.
+
+    Another error is returned as it is.
+    """
+    too_many = TOO_MANY_BLOCKS.search(str(error))
+    if too_many is not None:
+        return ArgumentError(
+            too_many.group(), help=MORE_BLOCKS_IN_X, location=location_of_kernel(func)
+        )
+    if "COOPERATIVE_LAUNCH_TOO_LARGE" not in str(error):
+        return error
+    barriers = filter(is_grid_barrier, nodes_in(func.body, tirx.Evaluate))
+    return InvalidValue(
+        "T.sync_grid: all blocks of the grid wait for each other, and the GPU has no room to run "
+        "all of them at once",
+        help="launch fewer blocks, each of which does more of the work, or let a block use less shared "
+        "memory and fewer threads",
+        location=next((location_of(barrier.value) for barrier in barriers), None),
+    )
+
+
+def location_of_kernel(func: tirx.PrimFunc) -> SourceLocation | None:
+    """The line of a program's first kernel."""
+    kernel = next(kernels_of(func), None)
+    return None if kernel is None else location_of(kernel)
 
 
 _Problem = tuple[str, str | None]

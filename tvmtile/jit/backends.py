@@ -1,22 +1,148 @@
-"""Where a program runs: the target of a call's tensors, and the execution backends of targets."""
+"""Where a program runs: the target of a call's tensors, the backends, and what calls a program."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from typing import Any, NoReturn
 
 import tvm
 from tvm import ir
 from tvm.target import Target
 
 from tvmtile.cuda_runtime import has_gpu
-from tvmtile.errors import InvalidOperand, warn
-from tvmtile.jit.adapter import Adapter, TvmAdapter
+from tvmtile.errors import InvalidOperand, MissingDependency, warn
+from tvmtile.jit.arguments import with_addresses, with_signed
 from tvmtile.jit.artifact import Artifact
-from tvmtile.target import TORCH_DEVICES
+from tvmtile.jit.cuda import Binary, compile_source, ptx_of
+from tvmtile.target import TORCH_DEVICES, runs_here
+
+_DEVICES = {"llvm": "cpu", "cuda": "cuda", "metal": "metal"}
+
+
+class Adapter(ABC):
+    """Calls a compiled program."""
+
+    backend: str
+    """The execution backend: "tvm_ffi", "torch" or "emulator"."""
+    device: str
+    """Where its tensors are: "cpu", torch's "mps", or TVM's "metal"."""
+    can_run: bool = True
+    """Whether this machine can run what was compiled."""
+    call: Callable[..., Any]
+    """Runs the program on all of its parameters, results too. It raises an exception of any kind if an
+    argument does not fit, before anything runs, and an error of its own if the program fails.
+    """
+
+    @abstractmethod
+    def source(self, kernel_only: bool) -> str:
+        """The code that was generated, with or without the host's part."""
+
+    def offset(self, tensor: Any) -> int:
+        """Bytes between memory that is aligned for any vector and a tensor's first element.
+
+        It is 0 where the tensor does not tell.
+        """
+        if hasattr(tensor, "data_ptr"):
+            return int(tensor.data_ptr())
+        return int(tensor.ctypes.data) if hasattr(tensor, "ctypes") else 0
+
+    @property
+    def statistics(self) -> Any:
+        """What the last call did.
+
+        Raises
+        ------
+        InvalidOperand
+            If no emulator ran it.
+        """
+        raise InvalidOperand(
+            "what a kernel does is counted in the emulator alone",
+            help='compile it with execution_backend="emulator" for a GPU',
+        )
+
+
+class TvmAdapter(Adapter):
+    """TVM's calling convention: compiled code takes the tensors.
+
+    A program for another machine can be looked at and exported; calling it is an error.
+    """
+
+    backend = "tvm_ffi"
+
+    def __init__(self, artifact: Artifact, params: Sequence[ir.Var]) -> None:
+        target = artifact.target
+        self.device = _DEVICES[target.kind.name]
+        self._artifact = artifact
+        self._cpu = str((target.host or target).attrs.get("mtriple", "this machine"))
+        refusal = self._refusal()
+        if refusal is not None:
+            self.can_run, self.call = False, refusal
+            return
+        function = tvm.runtime.Executable(artifact.module)[artifact.name]
+        self.call = with_signed(with_addresses(function, params), params)
+
+    def _refusal(self) -> Callable[..., NoReturn] | None:
+        """What a call comes to where this machine can't run the program."""
+        return None if runs_here(self._artifact.target) else self._refuse_elsewhere
+
+    def _refuse_elsewhere(self, *args: object) -> NoReturn:
+        del args
+        raise MissingDependency(
+            f"{self._artifact.name} was compiled for {self._cpu}, which this machine is not",
+            help='kernel.module.export_library("kernel.tar") writes its object files; leave the target '
+            "out to run the kernel here",
+        )
+
+    def source(self, kernel_only: bool) -> str:
+        """LLVM's intermediate language on a CPU; on a GPU its kernels, then the host's part."""
+        if self.device == "cpu":
+            return self._artifact.host_source
+        kernels = list(self._artifact.sources.values())
+        return "\n".join(kernels if kernel_only else [*kernels, self._artifact.host_source])
+
+
+class CudaAdapter(TvmAdapter):
+    """TVM's calling convention, on tensors of an NVIDIA GPU, in torch's current stream.
+
+    On a machine without a GPU a kernel can be looked at; calling it is an error.
+    """
+
+    @property
+    def arch(self) -> str:
+        """The architecture that it was compiled for, as "sm_90a"."""
+        return str(self._artifact.target.attrs["arch"])
+
+    def _refusal(self) -> Callable[..., NoReturn] | None:
+        if runs_here(self._artifact.target) and not has_gpu():
+            return self._refuse
+        return super()._refusal()
+
+    def _refuse(self, *args: object) -> NoReturn:
+        del args
+        raise MissingDependency(
+            f"{self._artifact.name} was compiled for {self.arch}; there is no NVIDIA GPU here to run "
+            "it on",
+            help='execution_backend="emulator" runs it here; kernel.get_kernel_source(), kernel.cubin '
+            "and kernel.resources() show what was compiled; target='llvm' compiles it for the CPU",
+        )
+
+    @cached_property
+    def binary(self) -> Binary:
+        """The machine code, compiled when it is asked for where TVM has not needed it."""
+        if self._artifact.binary is not None:
+            return self._artifact.binary
+        return compile_source(self.source(kernel_only=True), self.arch)
+
+    @cached_property
+    def ptx(self) -> str:
+        """The code for all GPUs of the architecture that the machine code is made of."""
+        return ptx_of(self.source(kernel_only=True), self.arch)
+
 
 _TVM = ("tvm_ffi", "tvm")
 # TileLang's other ways to call what it compiled; here TVM's calling convention is the only one.
@@ -36,20 +162,18 @@ _SEEN: dict[object, str] = {}
 def adapter_for(artifact: Artifact, backend: str, params: Sequence[ir.Var]) -> Adapter:
     """What calls a compiled program."""
     if backend == "torch":
-        from tvmtile.jit.metal.mps import TorchAdapter
+        from tvmtile.jit.metal import TorchAdapter
 
         return TorchAdapter(artifact, params)
     if backend == EMULATOR and artifact.target.kind.name == "cuda":
-        from tvmtile.jit.cuda.emulator import CudaEmulatorAdapter
+        from tvmtile.jit.emulated import CudaEmulatorAdapter
 
         return CudaEmulatorAdapter(artifact, params)
     if backend == EMULATOR:
-        from tvmtile.jit.metal.emulator import MetalEmulatorAdapter
+        from tvmtile.jit.emulated import MetalEmulatorAdapter
 
         return MetalEmulatorAdapter(artifact, params)
     if artifact.target.kind.name == "cuda":
-        from tvmtile.jit.cuda import CudaAdapter
-
         return CudaAdapter(artifact, params)
     return TvmAdapter(artifact, params)
 

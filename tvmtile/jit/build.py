@@ -1,12 +1,15 @@
-"""Compiling a tile program: the passes, TVM's code generators, and what they say.
+"""Compiling a tile program: the passes, TVM's code generators, and what they refuse.
 
 Imported where something is compiled: what is loaded from the cache needs none of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import difflib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import tvm
@@ -14,22 +17,34 @@ from tvm import ir, tirx
 from tvm.target import Target
 
 from tvmtile._plugin import PIPELINE_NAME, register
+from tvmtile._tvm import codegen_build, nodes_in, split_host_device_mods
 from tvmtile.analysis.effects import written_parameters
-from tvmtile.codegen.metal import complete, lacking_in_tvm
+from tvmtile.codegen.metal import complete, kernel_source, lacking_in_tvm
 from tvmtile.compat.transform import EFFECTS, with_effect
-from tvmtile.errors import InvalidOperand, NoLowering, UnknownTarget, warn
+from tvmtile.errors import (
+    CudaCompileError,
+    InvalidOperand,
+    InvalidValue,
+    MetalCompileError,
+    NoLowering,
+    TileError,
+    UnknownTarget,
+    is_tvm,
+    reason_of,
+    warn,
+)
 from tvmtile.ir.kernels import is_tile_program
+from tvmtile.jit.arguments import location_of_kernel
 from tvmtile.jit.artifact import Artifact
 from tvmtile.jit.backends import EMULATOR, METAL_BACKENDS
-from tvmtile.jit.cuda.compilation import compiling
-from tvmtile.jit.cuda.emulator import kernel_source as cuda_kernel_source
-from tvmtile.jit.failures import known_options, translate_failures
-from tvmtile.jit.metal.program import build_program
+from tvmtile.jit.cuda import compiling
+from tvmtile.jit.launches import KernelInterface, record_launches
 from tvmtile.jit.signature import name_of
 from tvmtile.passes.checks.launch import refuse_host_accesses
 from tvmtile.passes.checks.verify import Verifier
 from tvmtile.passes.cpu.insert_index_checks import CHECK_INDICES
 from tvmtile.target import gpu, runs_here
+from tvmtile.tvm_pipeline import tvm_pipeline
 
 _VERIFY = "tvmtile.verify"
 
@@ -51,7 +66,7 @@ def build_artifact(
     if target.kind.name == "cuda" and backend == EMULATOR:
         _require_this_host(target)
         with compiling(target), _compiling(func, target, config) as mod:
-            module, kernels, sources = build_program(mod, target, cuda_kernel_source)
+            module, kernels, sources = build_program(mod, target, _cuda_source)
         return Artifact(name, target, module, sources, kernels, written)
     if target.kind.name == "cuda":
         with compiling(target) as compilation:
@@ -141,3 +156,138 @@ def pass_context(
         instruments=[*(current.instruments or ()), *instruments],
     ):
         yield
+
+
+def build_program(
+    mod: ir.IRModule,
+    target: Target,
+    source_of: Callable[[str, tirx.PrimFunc, Target], str] = kernel_source,
+) -> tuple[Any, dict[str, KernelInterface], dict[str, str]]:
+    """Lower a module and generate its code, without needing a GPU's runtime.
+
+    The target has a host. Returned are the host's part, which records launches; what each kernel is
+    launched with, in the order of the program; and their sources, each of which compiles by itself:
+    `source_of` makes it of the kernel's name, its function after TVM's last pass, and the target.
+    """
+    lower, finalize_host, finalize_device = tvm_pipeline()
+    host, devices = split_host_device_mods(lower(tirx.transform.BindTarget(target)(mod)))
+    host_module = codegen_build(finalize_host()(record_launches(host)), target.host)
+    kernels, sources = {}, {}
+    for device in devices.values():
+        for name, kernel in finalize_device()(device).functions.items():
+            symbol = str(kernel.attrs.get("global_symbol", name.name_hint))
+            kernels[symbol] = KernelInterface.of(kernel)
+            sources[symbol] = source_of(symbol, kernel, target)
+    return host_module, kernels, sources
+
+
+def _cuda_source(name: str, kernel: tirx.PrimFunc, target: Target) -> str:
+    """The CUDA source of a kernel, of its name and its function after TVM's last pass."""
+    return str(codegen_build(ir.IRModule({name: kernel}), target).inspect_source())
+
+
+_OUR_LOWERING = tuple(
+    str(Path(__file__).resolve().parent.parent / name)
+    for name in ("analysis", "codegen", "ir", "layout", "passes", "tileop")
+)
+# These hand a module from pass to pass, or to TVM's code generator.
+_PASS_RUNNERS = ("lower_tile_programs.py", "passes.py", "codegen/metal.py")
+
+
+@contextmanager
+def translate_failures(func: tirx.PrimFunc, target: Target) -> Iterator[None]:
+    """Turn what TVM's own passes and code generators raise into an error at the kernel's line.
+
+    An exception out of our passes, or of TVM called by them, is a defect of ours and stays what it is.
+
+    Raises
+    ------
+    NoLowering
+        With TVM's reason.
+    """
+    try:
+        yield
+    except (CudaCompileError, MetalCompileError) as error:
+        error.location = (
+            location_of_kernel(func) or error.location
+        )  # of the kernel, not of the call
+        raise
+    except Exception as error:
+        if os.environ.get("TVM_BACKTRACE") == "1" or not _is_refusal(error):
+            raise
+        raise _refusal(error, func, target) from error
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Tell whether TVM raised it, with no lowering of ours at work."""
+    if isinstance(error, TileError):
+        return False
+    files = []
+    traceback = error.__traceback__
+    while traceback is not None:
+        files.append(traceback.tb_frame.f_code.co_filename)
+        traceback = traceback.tb_next
+    lowering = [Path(f) for f in files if f.startswith(_OUR_LOWERING)]
+    ours = [path for path in lowering if not any(map(path.match, _PASS_RUNNERS))]
+    return not ours and is_tvm(files[-1])
+
+
+def _refusal(error: Exception, func: tirx.PrimFunc, target: Target) -> TileError:
+    location = location_of_kernel(func)
+    name = func.attrs.get("global_symbol", "main") if func.attrs is not None else "main"
+    tag = _tag_bound_for_tvm(func)
+    if target.kind.name == "llvm" and tag is not None:
+        return NoLowering(
+            f"{name}: {tag} is bound without T.Kernel, and a CPU has no threads that TVM could bind "
+            "it to",
+            help="write the launch as `with T.Kernel(blocks, threads=...) as bx:`, or its loops as "
+            '`for bx in T.thread_binding(blocks, thread="blockIdx.x"):`',
+            location=location,
+        )
+    return NoLowering(
+        f"{name}: TVM can't compile this kernel for {target.kind.name}: {reason_of(error)}",
+        help="set TVM_BACKTRACE=1 to see where in TVM",
+        location=location,
+    )
+
+
+def _tag_bound_for_tvm(func: tirx.PrimFunc) -> str | None:
+    """The outermost axis of a GPU's launch that a program without T.Kernel binds."""
+    if is_tile_program(func):
+        return None
+    tag = None
+    for node in nodes_in(func.body, (tirx.AttrStmt, tirx.For)):
+        if isinstance(node, tirx.For):
+            binding = node.thread_binding
+        else:
+            binding = node.node if node.attr_key == "thread_extent" else None
+        if binding is not None:
+            tag = str(binding.thread_tag)
+    return tag
+
+
+_OWN_OPTIONS = ("tvmtile.verify", "tvmtile.check_indices")
+"""What `pass_configs` takes besides TVM's options; Python can't register one with TVM."""
+
+
+def known_options(options: Mapping[str, object]) -> dict[str, object]:
+    """Options of TVM's passes, checked.
+
+    Raises
+    ------
+    InvalidValue
+        If there is no such option; the message offers the nearest one.
+    """
+    if not options:
+        return {}
+    known = [str(name) for name in tvm.transform.PassContext.list_configs()]
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, [*_OWN_OPTIONS, *known], n=1)
+            raise InvalidValue(
+                f"there is no pass option {name!r}",
+                help=f"did you mean {near[0]!r}?"
+                if near
+                else "tvm.transform.PassContext.list_configs() lists them",
+            )
+    return dict(options)

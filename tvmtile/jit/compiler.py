@@ -4,26 +4,147 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Literal, overload
 
-from tvm import tirx
+from tvm import ir, tirx
+from tvm.target import Target
 
 from tvmtile.compat.ignored import warn_ignored
-from tvmtile.compat.transform import PassConfigKey, in_force, warn_without_effect
+from tvmtile.compat.transform import PassConfigKey, in_force, warn_without_effect, with_effect
 from tvmtile.errors import (
     InvalidOperand,
+    InvalidValue,
     TileError,
     hide_internal_frames,
     user_location,
     warn,
 )
-from tvmtile.jit.backends import best_target, chosen_target
+from tvmtile.frontend.program import OUT_IDX_ATTR
+from tvmtile.jit.artifact import Artifact, artifact_of
+from tvmtile.jit.backends import backend_for, best_target, chosen_target
+from tvmtile.jit.executable import Executable
 from tvmtile.jit.kernel import Kernel
-from tvmtile.jit.request import Request, result_positions
+from tvmtile.jit.key import Key, key_of
+from tvmtile.jit.signature import KernelParam
 from tvmtile.jit.signatures import One, Program
-from tvmtile.target import TargetLike
+from tvmtile.target import TargetLike, resolve
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """A program, where it is to run, and how it is compiled."""
+
+    func: tirx.PrimFunc
+    """The tile program."""
+    results: tuple[int, ...]
+    """Which parameters are results."""
+    target: Target
+    """What for."""
+    backend: str
+    """Who runs it."""
+    config: Mapping[str, Any]
+    """Options of passes."""
+
+    @classmethod
+    def of(
+        cls,
+        func: tirx.PrimFunc,
+        out_idx: Any = None,
+        target: TargetLike | None = None,
+        execution_backend: str | None = "auto",
+        pass_configs: Mapping[str, Any] | None = None,
+    ) -> Request:
+        """Decide what `tvmtile.compile` leaves open.
+
+        Raises
+        ------
+        TileError
+            If the target, the backend or the results are none.
+        """
+        resolved = resolve(target)
+        return cls(
+            func,
+            result_positions(func, out_idx),
+            resolved,
+            backend_for(execution_backend or "auto", resolved),
+            dict(pass_configs or {}),
+        )
+
+    def key(self) -> Key | None:
+        """The names of the code in the cache; None where it depends on what has no name."""
+        return key_of(self.func, self.target, self.backend, with_effect(self.config))
+
+    def artifact(self) -> Artifact:
+        """Compile the program, or find it compiled."""
+        return artifact_of(self.func, self.target, self.backend, self.config)
+
+    def executable(self) -> Executable:
+        """The program as it is run, compiled or found."""
+        return Executable(self, self.artifact())
+
+    def kernel(self, artifact: Artifact) -> Kernel:
+        """Make the compiled program callable."""
+        kernel: Kernel = Kernel(self.func, self.results, Executable(self, artifact))
+        kernel.options = self.options
+        return kernel
+
+    @property
+    def options(self) -> dict[str, object]:
+        """What `tvmtile.compile` is given to compile it again."""
+        declares = self.func.attrs is not None and OUT_IDX_ATTR in self.func.attrs
+        return {
+            "out_idx": None if declares else list(self.results),
+            "target": self.target,
+            "execution_backend": self.backend,
+            "pass_configs": dict(self.config),
+        }
+
+    def __reduce__(self) -> tuple[object, ...]:
+        target = json.loads(str(self.target))
+        return _again, (self.func, self.results, target, self.backend, dict(self.config))
+
+
+def _again(
+    func: Any, results: tuple[int, ...], target: TargetLike, backend: str, config: Any
+) -> Request:
+    return Request(func, results, Target(target), backend, config)
+
+
+def result_positions(func: tirx.PrimFunc, out_idx: Any) -> tuple[int, ...]:
+    """Which parameters of a program are results.
+
+    The program may declare them; negative ones of `out_idx` count from the end.
+
+    Raises
+    ------
+    InvalidValue
+        If it declares them and is asked for others.
+    InvalidOperand
+        If there is no such parameter.
+    """
+    declared = func.attrs.get(OUT_IDX_ATTR) if func.attrs is not None else None
+    if declared is not None:
+        if out_idx is not None:
+            raise InvalidValue(
+                f"out_idx={out_idx} for a kernel that makes its results with T.empty",
+                help="leave out_idx out: what the kernel returns are its results",
+            )
+        return tuple(int(i) for i in declared)
+    if out_idx is None:
+        return ()
+    indices = [out_idx] if isinstance(out_idx, int) else list(out_idx)
+    count = len(func.params)
+    for index in indices:
+        if not -count <= index < count:
+            raise InvalidOperand(
+                f"out_idx={index} is outside the {count} parameters of the kernel",
+                help="count the parameters from 0, or from the end with negative numbers",
+            )
+    return tuple(index % count for index in indices)
 
 
 @overload
@@ -228,3 +349,70 @@ def par_compile(
 
     with ThreadPoolExecutor(num_workers) as workers:
         return list(workers.map(compiled, funcs))
+
+
+@dataclass(frozen=True)
+class CompiledArtifact:
+    """A tile program that was compiled for a target, which need not be here."""
+
+    kernel: Kernel
+    """The compiled program."""
+
+    @property
+    def kernel_source(self) -> str:
+        """The code that was generated."""
+        return self.kernel.get_kernel_source()
+
+    @property
+    def params(self) -> list[KernelParam]:
+        """The parameters of the program."""
+        return self.kernel.params
+
+    @property
+    def rt_mod(self) -> Any:
+        """What TVM built."""
+        return self.kernel.module
+
+    @property
+    def device_mod(self) -> ir.IRModule:
+        """The program as ordinary TIR, after tvmtile's passes."""
+        return dict(self.kernel.lowering)["tvmtile.LowerTilePrograms"]
+
+
+@hide_internal_frames
+def lower(
+    func_or_mod: Program | ir.IRModule,
+    target: TargetLike | None = None,
+    target_host: TargetLike | None = None,
+    runtime_only: bool = False,
+    enable_host_codegen: bool = False,
+    enable_device_compile: bool = False,
+) -> CompiledArtifact:
+    """Compile a tile program without a GPU to run it on.
+
+    Parameters
+    ----------
+    func_or_mod : tvm.tirx.PrimFunc or tvm.ir.IRModule
+        The program, or a module of it alone.
+    target : str, dict or Target, optional
+        As of `tvmtile.compile`; where absent, the target in force (`with tvm.target.Target(...)`).
+    target_host, runtime_only, enable_host_codegen
+        Accepted for TileLang's programs.
+    enable_device_compile : bool
+        Compile the source of a CUDA program to machine code too.
+
+    Raises
+    ------
+    TileError
+        For what is wrong with the program on this target.
+    """
+    del target_host, runtime_only, enable_host_codegen
+    func: Any = func_or_mod
+    if isinstance(func_or_mod, ir.IRModule) and len(func_or_mod.functions) == 1:
+        (func,) = func_or_mod.functions.values()
+    if target in (None, "auto"):
+        target = Target.current(allow_none=True)
+    kernel = compile(func, target=target)
+    if enable_device_compile and kernel.target.kind.name == "cuda":
+        _ = kernel.cubin
+    return CompiledArtifact(kernel)

@@ -39,8 +39,16 @@ from tvmtile.jit.signatures import (
     Results,
     Unstated,
 )
-from tvmtile.jit.specialisation import MANY, Arguments, Kept, hashable, is_tensor
-from tvmtile.jit.style import EAGER, LAZY, written_style
+from tvmtile.jit.specialisation import (
+    EAGER,
+    LAZY,
+    MANY,
+    Arguments,
+    Kept,
+    hashable,
+    is_tensor,
+    written_style,
+)
 from tvmtile.target import TargetLike
 
 

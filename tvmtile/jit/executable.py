@@ -25,16 +25,15 @@ from tvmtile.errors import (
 )
 from tvmtile.ir.alignment import ELEMENTS, WIDEST, failed_tensor, unaligned
 from tvmtile.ir.rewriting import mentions, variables_of
-from tvmtile.jit.arguments import explain, ready
+from tvmtile.jit.arguments import explain, failed_assumption, launch_failure, ready
 from tvmtile.jit.artifact import Artifact
 from tvmtile.jit.backends import adapter_for
-from tvmtile.jit.failures import failed_assumption, launch_failure
 from tvmtile.jit.signature import Allocation, KernelSignature, sources_in
 from tvmtile.jit.threads import leave_daemon, prepare_thread_pool
 from tvmtile.library import allocator
 
 if TYPE_CHECKING:
-    from tvmtile.jit.request import Request
+    from tvmtile.jit.compiler import Request
     from tvmtile.jit.torch_calls import TorchCalls
 
 PROGRAM_FAILURES = (
@@ -238,6 +237,6 @@ class Executable:
     @cached_property
     def lowering(self) -> list[tuple[str, ir.IRModule]]:
         """Each pass that the program went through, with the module after it."""
-        from tvmtile.jit.trace import lowering_steps
+        from tvmtile.jit.lowering_view import lowering_steps
 
         return lowering_steps(self.prim_func, self.request.target, self.request.config)

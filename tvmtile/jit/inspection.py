@@ -11,13 +11,13 @@ from tvm import ir, tirx
 from tvm.target import Target
 
 from tvmtile.errors import InvalidOperand, hide_internal_frames
-from tvmtile.jit.adapter import Adapter
 from tvmtile.jit.artifact import Artifact
+from tvmtile.jit.backends import Adapter
 from tvmtile.jit.executable import Executable
 
 if TYPE_CHECKING:
-    from tvmtile.jit.cuda import CudaAdapter
-    from tvmtile.jit.cuda.resources import KernelResources
+    from tvmtile.jit.backends import CudaAdapter
+    from tvmtile.jit.resources import KernelResources
     from tvmtile.passes.tile.select_implementation import Choices
 
 Made = TypeVar("Made")
@@ -166,7 +166,7 @@ class Inspection:
         MissingDependency
             If there is no nvdisasm.
         """
-        from tvmtile.jit.cuda.disassembly import disassembled
+        from tvmtile.jit.resources import disassembled
 
         self._cuda_adapter("SASS")
         return disassembled(self.cubin)
@@ -203,7 +203,7 @@ class Inspection:
         CudaCompileError
             If NVRTC refuses the kernel's source.
         """
-        from tvmtile.jit.cuda.resources import resources_of
+        from tvmtile.jit.resources import resources_of
 
         log = self._from_nvrtc("resources()", lambda adapter: adapter.binary.log)
         return resources_of(log, dict(self.lowering)["tvmtile.LowerTilePrograms"][self.name])
@@ -230,13 +230,13 @@ class Inspection:
 
     def _from_nvrtc(self, what: str, read: Callable[[CudaAdapter], Made]) -> Made:
         """What NVRTC makes of the kernels; what it refuses is an error of the program."""
-        from tvmtile.jit.failures import translate_failures
+        from tvmtile.jit.build import translate_failures
 
         with translate_failures(self.prim_func, self.target):
             return read(self._cuda_adapter(what))
 
     def _cuda_adapter(self, what: str) -> CudaAdapter:
-        from tvmtile.jit.cuda import CudaAdapter
+        from tvmtile.jit.backends import CudaAdapter
 
         if not isinstance(self.adapter, CudaAdapter):
             raise InvalidOperand(
@@ -282,7 +282,7 @@ class Inspection:
 
         The passes are run again to find out.
         """
-        from tvmtile.jit.trace import module_before
+        from tvmtile.jit.lowering_view import module_before
         from tvmtile.passes.tile.schedule.warp_specialize import roles_of
         from tvmtile.passes.tile.select_implementation import Choices, choices_of
 

@@ -20,9 +20,9 @@ from tvmtile.analysis.effects import written_parameters
 from tvmtile.errors import ArgumentError, InvalidOperand, InvalidValue
 from tvmtile.frontend.dtypes import DType
 from tvmtile.frontend.syntax import parse_definition
+from tvmtile.jit.compiler import result_positions
 from tvmtile.jit.decorator import JitFunction, jit
 from tvmtile.jit.kernel import Kernel
-from tvmtile.jit.request import result_positions
 from tvmtile.jit.signature import KernelSignature
 from tvmtile.jit.signatures import JitOptions
 from tvmtile.jit.torch_library import TorchSignature, registered, returned_type

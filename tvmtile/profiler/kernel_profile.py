@@ -18,8 +18,8 @@ from tvmtile.jit.signature import sources_in
 from tvmtile.library import compute
 
 if TYPE_CHECKING:
-    from tvmtile.jit.cuda.resources import KernelResources
     from tvmtile.jit.kernel import Kernel
+    from tvmtile.jit.resources import KernelResources
 
 
 @dataclass(frozen=True, repr=False)
@@ -120,7 +120,7 @@ def profile(
     device: TileDevice | None,
 ) -> KernelProfile:
     """Measure a kernel and count what it does; see `Kernel.profile`."""
-    from tvmtile.jit.cuda import CudaAdapter
+    from tvmtile.jit.backends import CudaAdapter
 
     adapter: Any = kernel.adapter
     emulated = hasattr(adapter, "count_conflicts")

@@ -13,7 +13,7 @@ import torch
 from tests.emulator.cuda.sources import with_mbarriers
 from tvmtile.emulator.cuda import compile_cuda, tensor_map
 from tvmtile.errors import CudaEmulationError
-from tvmtile.jit.cuda.nvrtc import compile_source
+from tvmtile.jit.cuda import compile_source
 
 TILES, STEPS, ROWS, COLUMNS, ROW = 2, 3, 128, 64, 128
 STAGE_BYTES = 1024 + 2 * (ROWS * ROW + COLUMNS * ROW + 2 * 4 * 512)

@@ -8,7 +8,7 @@ import torch
 import tvmtile
 import tvmtile.language as T
 from tvmtile.errors import InvalidValue
-from tvmtile.jit.failures import launch_failure
+from tvmtile.jit.arguments import launch_failure
 
 CUDA = {"kind": "cuda", "arch": "sm_90a"}
 

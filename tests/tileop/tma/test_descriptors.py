@@ -9,7 +9,7 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.jit.cuda.nvrtc import compile_source
+from tvmtile.jit.cuda import compile_source
 
 SM90 = {"kind": "cuda", "arch": "sm_90a"}
 M, N = 128, 192

@@ -10,12 +10,11 @@ from typing import Any
 
 from tvm import ir
 
+from tvmtile.codegen.metal import MATMUL2D
 from tvmtile.errors import NoLowering, import_optional
 from tvmtile.jit.artifact import Artifact
-from tvmtile.jit.launches import KernelLaunch
-from tvmtile.jit.metal.known_product import check_matmul2d
-from tvmtile.jit.metal.scalars import packed_scalars
-from tvmtile.jit.recorded import RecordedAdapter, is_torch
+from tvmtile.jit.emulated import RecordedAdapter, is_torch
+from tvmtile.jit.launches import KernelLaunch, packed_scalars
 
 
 class TorchAdapter(RecordedAdapter):
@@ -70,3 +69,58 @@ def _check_threads(launch: KernelLaunch, limit: int) -> None:
             f"{launch.kernel} has {count} threads, of which this GPU has registers for {limit}",
             help="use fewer threads, or smaller fragments",
         )
+
+
+_ROWS, _COLUMNS, _LANES = 16, 32, 32
+
+
+def check_matmul2d(source: str, device: str) -> None:
+    """Compute the product, once, if a kernel multiplies by `matmul2d`.
+
+    Raises
+    ------
+    NoLowering
+        If the result is another one.
+    """
+    if MATMUL2D in source and not _is_right(device):
+        raise NoLowering(
+            "this GPU, or its compiler, holds the elements of matmul2d elsewhere than kernels for "
+            "Metal 4 do: a product came out wrong",
+            help='compile for target="metal"',
+        )
+
+
+@functools.cache
+def _is_right(device: str) -> bool:
+    torch: Any = import_optional("torch", "torch", "execution_backend='torch'")
+    name, source = _kernel()
+    generator = torch.Generator().manual_seed(0)
+    # Sums of small integers are exact, and no row or column is another one.
+    a, b = (torch.randint(-8, 8, (_ROWS, n), generator=generator) for n in (_ROWS, _COLUMNS))
+    result = torch.zeros(_ROWS, _COLUMNS, device=device)
+    product = getattr(torch.mps.compile_shader(source), name)
+    threads = [_LANES, 1, 1]
+    given = (x.to(device, torch.float16) for x in (a, b))
+    product(*given, result, threads=threads, group_size=threads)
+    return bool(torch.equal(result.cpu(), (a @ b).float()))
+
+
+def _kernel() -> tuple[str, str]:
+    """The name of the kernel, and its source."""
+    import tvmtile.language as T
+    from tvmtile.jit.compiler import compile
+
+    @T.prim_func
+    def known_product(
+        A: T.Tensor((_ROWS, _ROWS), "float16"),
+        B: T.Tensor((_ROWS, _COLUMNS), "float16"),
+        C: T.Tensor((_ROWS, _COLUMNS), "float32"),
+    ) -> None:
+        with T.Kernel(1, threads=_LANES):
+            total = T.alloc_fragment((_ROWS, _COLUMNS), "float32")
+            T.gemm(A, B, total, clear_accum=True)
+            T.copy(total, C)
+
+    kernel: Any = compile(known_product, target="metal4", execution_backend="torch")
+    ((name, source),) = kernel.adapter.sources.items()
+    return name, source

@@ -1,12 +1,16 @@
-"""What a kernel takes of a GPU's multiprocessor: registers, spills, stack and shared memory."""
+"""What a CUDA kernel takes of a multiprocessor, and its machine code as text."""
 
 from __future__ import annotations
 
 import re
+import subprocess
+import tempfile
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from tvm import tirx
 
+from tvmtile.errors import MissingDependency, import_optional
 from tvmtile.ir.kernels import Launch, kernels_of, target_of
 from tvmtile.ir.scopes import SHARED_SCOPE
 from tvmtile.passes.memory.shared_memory import allocated_bytes, shared_tiles_in
@@ -127,3 +131,34 @@ def _with_line(kernel: KernelResources, line: str) -> KernelResources:
             static_shared=int(shared[1]) if shared else 0,
         )
     return kernel
+
+
+_TOOL = "nvdisasm"
+
+
+def disassembled(cubin: bytes) -> str:
+    """What the disassembler prints of an ELF file.
+
+    Raises
+    ------
+    MissingDependency
+        If it is neither installed as a package nor in a toolkit nor on the path.
+    """
+    tool = _found()
+    if tool is None:
+        raise MissingDependency(
+            f"disassembling a CUDA kernel needs {_TOOL}, which is not installed",
+            help="pip install nvidia-cuda-nvdisasm, or install CUDA's toolkit; kernel.show_ptx() needs "
+            "neither",
+        )
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "kernel.cubin"
+        file.write_bytes(cubin)
+        done = subprocess.run([tool, str(file)], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def _found() -> str | None:
+    pathfinder = import_optional("cuda.pathfinder", "cuda", "disassembling CUDA kernels")
+    path: str | None = pathfinder.find_nvidia_binary_utility(_TOOL)
+    return path
