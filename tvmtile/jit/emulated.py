@@ -113,7 +113,7 @@ def _has_memory(tensor: object) -> bool:
     """Tell a tensor from one of torch's that only says what operators do to it."""
     if not is_torch(tensor):
         return True
-    from tvmtile.jit.torch_operators import is_wrapper
+    from tvmtile.jit.torch_library import is_wrapper
 
     return not is_wrapper(tensor)
 

@@ -7,7 +7,7 @@ of a kernel respects that as torch's own operators do:
 - what is computed from tensors that require a gradient raises an error when a backward reaches it,
   since a kernel has no gradient of its own;
 - a trace, a dispatch mode, a fake tensor and a tensor with the negative bit see one operator
-  (`tvmtile.jit.torch_operators`).
+  (`tvmtile.jit.torch_library`).
 
 A call with plain tensors costs a look at each of them, written out for each kernel; where it is to
 have no negative bit either, torch's own guard answers for all of them at once as long as they are like
@@ -30,7 +30,7 @@ from tvmtile.jit import threads
 from tvmtile.jit.dynamo import frame_callback, untraced
 from tvmtile.jit.executable import PROGRAM_FAILURES, Executable
 from tvmtile.jit.signature import is_pointer
-from tvmtile.jit.torch_operators import Operators, is_wrapper
+from tvmtile.jit.torch_library import Operators, is_wrapper
 
 _NO_GRADIENT = "a kernel has no gradient of its own"
 _REMEDY = (

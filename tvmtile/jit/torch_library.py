@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 import pickle
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._C import _functorch
 from torch.library import CustomOpDef, custom_op
 from tvm import ir
 
@@ -274,3 +276,80 @@ def _save(ctx: Any, inputs: tuple[object, ...], output: object) -> None:
     results = output if isinstance(output, tuple) else (output,)
     ctx.constants = tuple(value for value in inputs if not isinstance(value, torch.Tensor))
     ctx.save_for_backward(*(t for t in (*inputs, *results) if isinstance(t, torch.Tensor)))
+
+
+_COUNT = itertools.count()
+
+
+def is_wrapper(tensor: object) -> bool:
+    """Tell whether a tensor is one that has no memory, but says what operators do to it."""
+    if not isinstance(tensor, torch.Tensor):
+        return False
+    disabled = torch._C._disabled_torch_dispatch_impl
+    return getattr(
+        type(tensor), "__torch_dispatch__", disabled
+    ) is not disabled or _functorch.is_functorch_wrapped_tensor(tensor)
+
+
+class Operators:
+    """The operators of a kernel, for calls that torch has to see: one for each way to give arguments.
+
+    A trace, a dispatch mode, a fake tensor and a tensor that stands for the negative of its memory are
+    torch's business: it knows what to do with an operator whose schema says what is written. It is
+    registered where it is first needed, since that takes milliseconds.
+    """
+
+    def __init__(self, launch: Callable[..., object], name: str, written: Collection[int]) -> None:
+        self._launch = launch
+        self._name = name
+        self._written = written
+        self._operators: dict[tuple[str, ...], Any] = {}
+
+    def __call__(self, *args: Any) -> None:
+        """Call the kernel through torch's dispatcher.
+
+        Raises
+        ------
+        ArgumentError
+            If a transform of `torch.func` is at work, which a kernel has no rule for.
+        """
+        if any(
+            isinstance(a, torch.Tensor) and _functorch.is_functorch_wrapped_tensor(a) for a in args
+        ):
+            raise ArgumentError(
+                f"{self._name}: vmap, grad and other transforms of torch.func can't look into a kernel",
+                help="call it in a torch.autograd.Function that says what its vmap, jvp and backward "
+                "are",
+            )
+        values = [_value(arg) for arg in args]
+        types = tuple(map(_type_of, values))
+        operator = self._operators.get(types)
+        if operator is None:
+            operator = self._operators[types] = self._operator(types)
+        operator(*values)
+
+    def _operator(self, types: tuple[str, ...]) -> Any:
+        parameters = [
+            f"Tensor(a{i}!) p{i}" if kind == "Tensor" and i in self._written else f"{kind} p{i}"
+            for i, kind in enumerate(types)
+        ]
+        name, schema = f"tvmtile::{self._name}_{next(_COUNT)}", f"({', '.join(parameters)}) -> ()"
+        return registered(name, schema, self._launch, lambda *_: None, None)
+
+
+def _value(arg: object) -> Any:
+    """An argument as torch takes it."""
+    if arg is None or isinstance(arg, torch.Tensor | torch.SymInt | int | float):
+        return arg
+    if getattr(arg, "ndim", 0):
+        return torch.from_dlpack(arg)  # of numpy or TVM, in place
+    return arg.item() if hasattr(arg, "item") else arg
+
+
+def _type_of(value: object) -> str:
+    """What a schema calls an argument."""
+    if value is None:
+        return "Tensor?"
+    if isinstance(value, torch.Tensor):
+        return "Tensor"
+    return "float" if isinstance(value, float) else "SymInt"

@@ -132,7 +132,7 @@ def _refuse_derivatives(torch: Any, tensors: Sequence[Any]) -> None:
 
 
 def _is_wrapper(tensor: Any) -> bool:
-    from tvmtile.jit.torch_operators import is_wrapper
+    from tvmtile.jit.torch_library import is_wrapper
 
     return is_wrapper(tensor)
 
