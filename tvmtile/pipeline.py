@@ -105,9 +105,7 @@ _SCHEDULE = (
     _gpu(P.ReduceAccumulations),  # accumulations into a fragment become reductions
     _gpu(P.ShareFragments),  # what a loop has computed is copied for code that needs all of it
     _metal(P.FragmentToSimdgroup),  # operands of matrix units become simdgroup matrices
-    _cuda(P.WarpSpecialize),  # warps of their own copy the tiles of pipelined loops
-    _gpu(P.PlanPipeline),  # which copies of a loop run ahead, and how far
-    _gpu(P.InjectPipeline),  # tiles are multi-buffered; asynchronous copies are waited for
+    _gpu(P.SchedulePipelines),  # copies run ahead of what uses them, by warps of their own or not
 )
 _LAYOUT = (
     _gpu(P.SinkSharedAllocations),  # tiles local to an iteration may share memory with others

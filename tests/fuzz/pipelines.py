@@ -1,6 +1,6 @@
 """A random kernel around pipelined loops: what is copied ahead, and all that may stand beside it.
 
-Most of these loops can be split between a producer and consumers (WarpSpecialize), and ask for it;
+Most of these loops can be split between a producer and consumers (SchedulePipelines), and ask for it;
 where a copy converts, threads of the producer do. The others are pipelined by the ordinary passes: a
 tile is computed from others, or used behind its loop, an iteration computes where the next one copies
 from.

@@ -6,13 +6,15 @@ from tvm.script import tirx as T
 
 from tvmtile.errors import VerifyError
 from tvmtile.ir.passes import Property, check_order, contract_of
-from tvmtile.passes import DistributeParallel, InjectPipeline, PlanPipeline
+from tvmtile.passes import DistributeParallel, InferLayout, SchedulePipelines
 from tvmtile.pipeline import CHECKS, LOWERING
 
 
 def test_a_pass_before_what_it_relies_on_is_an_error_that_names_both():
-    with pytest.raises(ValueError, match=r"InjectPipeline requires PLANNED .*no pass before it"):
-        check_order([*CHECKS, LOWERING["cuda"][3], InjectPipeline, PlanPipeline])
+    names = [step.info.name for step in LOWERING["cuda"]]
+    before = [*CHECKS, *LOWERING["cuda"][: names.index(SchedulePipelines.info.name)]]
+    with pytest.raises(ValueError, match=r"InferLayout requires PIPELINED .*no pass before it"):
+        check_order([*before, InferLayout, SchedulePipelines])
 
 
 @pytest.mark.parametrize("kind", LOWERING)

@@ -25,7 +25,6 @@ class Property(Enum):
     LOOPS_WITH_BREAK_ARE_SERIAL = (
         "no loop that is left by break or continue is unrolled or vectorised"
     )
-    PLANNED = "pipelined loops say the stage of each of their statements"
     PIPELINED = "no loop asks for stages; tiles have a copy a stage"
     SHARED_LAYOUTS = "shared tiles have the layouts that instructions and users ask for"
     FRAGMENT_LAYOUTS = "every fragment's type says which thread holds which element"

@@ -283,14 +283,14 @@ class Inspection:
         The passes are run again to find out.
         """
         from tvmtile.jit.lowering_view import module_before
-        from tvmtile.passes.tile.schedule.warp_specialize import roles_of
+        from tvmtile.passes.tile.schedule.schedule_pipelines import roles_of
         from tvmtile.passes.tile.select_implementation import Choices, choices_of
 
         steps = self.lowering
         chosen = choices_of(module_before("tvmtile.LowerTileOp", steps)[self.name])
         if self.target.kind.name != "cuda":
             return chosen
-        loops = roles_of(module_before("tvmtile.WarpSpecialize", steps)[self.name])
+        loops = roles_of(module_before("tvmtile.SchedulePipelines", steps)[self.name])
         return Choices([*loops, *chosen])
 
 

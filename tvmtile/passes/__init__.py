@@ -71,9 +71,7 @@ from tvmtile.passes.tile.pack_floats import PackFloats
 from tvmtile.passes.tile.privatize_fragments import PrivatizeFragments
 from tvmtile.passes.tile.reduce_accumulations import ReduceAccumulations
 from tvmtile.passes.tile.run_scalar_effects_once import RunScalarEffectsOnce
-from tvmtile.passes.tile.schedule.inject_pipeline import InjectPipeline
-from tvmtile.passes.tile.schedule.plan_pipeline import PlanPipeline
-from tvmtile.passes.tile.schedule.warp_specialize import WarpSpecialize
+from tvmtile.passes.tile.schedule.schedule_pipelines import SchedulePipelines
 from tvmtile.passes.tile.select_implementation import SelectImplementation
 from tvmtile.passes.tile.serialize_vectors import SerializeVectors
 from tvmtile.passes.tile.signature import DeclareInKernel, NormalizeSignature
@@ -105,7 +103,6 @@ __all__ = [
     "HoistAssumptions",
     "HoistGatherIndices",
     "InferLayout",
-    "InjectPipeline",
     "InsertBarriers",
     "InsertBoundsGuards",
     "InsertIndexChecks",
@@ -135,7 +132,6 @@ __all__ = [
     "PlaceMemoryOnCpu",
     "PlaceMemoryOnCuda",
     "PlaceMemoryOnGpu",
-    "PlanPipeline",
     "PlanSharedMemory",
     "PlanUnrolling",
     "PreventLetInlining",
@@ -144,6 +140,7 @@ __all__ = [
     "ReduceBehindLoops",
     "ReducePartialWarps",
     "RunScalarEffectsOnce",
+    "SchedulePipelines",
     "SelectImplementation",
     "SerializeThreads",
     "SerializeVectors",
@@ -158,14 +155,13 @@ __all__ = [
     "Verifier",
     "Verify",
     "VersionNests",
-    "WarpSpecialize",
 ]
 
 _MOVED = {
     "AddAxes": "NormalizeSignature",
     "ApproximateFunctionsOnCuda": "LegalizeOperations",
     "BindExtents": "NormalizeSignature",
-    "CarryRemainders": "WarpSpecialize",
+    "CarryRemainders": "SchedulePipelines",
     "CheckAccumulators": "CheckTiles",
     "CheckAssertions": "CheckLaunch",
     "CheckBounds": "CheckTiles",
@@ -185,6 +181,7 @@ _MOVED = {
     "HideRemaindersOnCpu": "LegalizeMemoryOnCpu",
     "HideTruncationsOnCpu": "LegalizeMemoryOnCpu",
     "HoldIndices": "HoistGatherIndices",
+    "InjectPipeline": "SchedulePipelines",
     "InlineSingleTripLoops": "LegalizeOperations",
     "KeepComparisons": "LegalizeExpressions",
     "KeepNames": "PreventLetInlining",
@@ -205,15 +202,17 @@ _MOVED = {
     "OwnFragments": "PrivatizeFragments",
     "PadSharedRows": "LayOutSharedTiles",
     "PlaceFragments": "PlaceMemoryOnGpu",
+    "PlanPipeline": "SchedulePipelines",
     "PredicateArrivals": "LegalizeOperations",
     "ShortCircuitOnCpu": "LegalizeOperations",
     "StageOverlaps": "StageOverlappingCopies",
     "StoreNames": "SpillNestedLets",
     "StoreNamesOnCpu": "SpillNestedLets",
-    "StrengthReduceModulo": "WarpSpecialize",
+    "StrengthReduceModulo": "SchedulePipelines",
     "SwizzleShared": "LayOutSharedTiles",
     "UnswitchConditions": "VersionNests",
     "VersionParallelNests": "VersionNests",
+    "WarpSpecialize": "SchedulePipelines",
     "WidenTruthValuesOnCpu": "LegalizeOperations",
     "WrapUnsignedOnCpu": "LegalizeOperations",
 }

@@ -211,10 +211,10 @@ def test_indices_of_extents_of_the_call_are_divided_by_constants():
 
 
 def kernel_of(program):
-    """The kernel of a program as WarpSpecialize is given it."""
+    """The kernel of a program as SchedulePipelines is given it."""
     mod = ir.IRModule({"main": program.with_attr("global_symbol", "main")})
     for step in lowering_passes(parse(HOPPER)):
-        if step.info.name == "tvmtile.WarpSpecialize":
+        if step.info.name == "tvmtile.SchedulePipelines":
             break
         mod = step(mod)
     return mod["main"].body

@@ -7,7 +7,7 @@ import pytest
 from tests.fuzz.run import run
 from tests.programs import catalogue
 from tvmtile import pipeline
-from tvmtile.passes import InjectPipeline, PlanPipeline, StructureExits
+from tvmtile.passes import SchedulePipelines, SelectImplementation
 
 PIPELINED = [name for name, entry in catalogue().items() if "pipelined" in entry.tags]
 
@@ -20,9 +20,9 @@ def pipelining(monkeypatch):
     def passes(target):
         steps = list(original(target))
         after = next(
-            i for i, step in enumerate(steps) if step.info.name == StructureExits.info.name
+            i for i, step in enumerate(steps) if step.info.name == SelectImplementation.info.name
         )
-        return (*steps[: after + 1], PlanPipeline, InjectPipeline, *steps[after + 1 :])
+        return (*steps[: after + 1], SchedulePipelines, *steps[after + 1 :])
 
     monkeypatch.setattr(pipeline, "lowering_passes", passes)
 

@@ -24,7 +24,9 @@ from tvmtile.instructions.mma import lane_map
 from tvmtile.instructions.wgmma import FAMILIES, ROWS, WARPGROUP, sum_map
 from tvmtile.ir.scopes import is_shared
 from tvmtile.layout.shared import panel_of
-from tvmtile.passes import InjectPipeline, LayOutSharedTiles, PlanPipeline
+from tvmtile.passes import LayOutSharedTiles, SchedulePipelines
+from tvmtile.passes.tile.schedule import one_role
+from tvmtile.passes.tile.schedule.schedule import Action, Step
 
 HOPPER = {"kind": "cuda", "arch": "sm_90a"}
 
@@ -194,16 +196,19 @@ def waits(program):
 
 
 @pytest.mark.parametrize(("stages", "ahead"), [(2, 1), (3, 1), (4, 2)])
-def test_copies_run_less_far_ahead_of_a_product_in_flight(stages, ahead):
+def test_copies_run_less_far_ahead_of_a_product_in_flight(stages, ahead, monkeypatch):
     """It holds what it reads for an iteration more, of as many buffer copies."""
     program = gemm(256, 256, 512, block=(128, 128, 64), threads=256, stages=stages, roles=False)
     plans, copies = [], []
-    found_in(program, PlanPipeline, tirx.For, lambda loop: plans.append(loop.annotations))
-    (plan,) = (each for each in plans if "tvmtile.stage" in each)
-    assert [int(stage) for stage in plan["tvmtile.stage"]] == [0, 0, ahead]
-    flying = [int(count) for count in plan.get("tvmtile.in_flight", ())]
-    assert flying == ([] if stages == 2 else [0, 0, 1])
-    found_in(program, InjectPipeline, tirx.AllocBuffer, lambda node: copies.append(node.buffer))
+    monkeypatch.setattr(one_role, "verify", plans.append)
+    found_in(program, SchedulePipelines, tirx.AllocBuffer, lambda node: copies.append(node.buffer))
+    ((role,),) = (plan.roles for plan in plans)
+    runs = [step for step in role.steps if step.action is Action.RUN]
+    assert [(step.subject, step.offset) for step in runs] == [(0, ahead), (1, ahead), (2, 0)]
+    flying = [
+        step.offset for step in role.steps if step == Step(Action.AWAIT, role.batch_of(2), -1)
+    ]
+    assert flying == ([] if stages == 2 else [-1])
     assert [int(tile.ty.shape[0]) for tile in copies if is_shared(tile)] == [stages] * 2
 
 

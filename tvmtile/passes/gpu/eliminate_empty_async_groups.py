@@ -15,7 +15,7 @@ from tvmtile.ir.passes import Property, prim_func_pass
 def EliminateEmptyAsyncGroups(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Remove the signals of tokens on which nothing is issued, and the waits for them.
 
-    InjectPipeline gives a token to all copies that run ahead; whether their elements can be copied
+    SchedulePipelines gives a token to all copies that run ahead; whether their elements can be copied
     asynchronously is known after they have been shared out over the threads.
     """
     return with_kernels(func, _without_idle_tokens)

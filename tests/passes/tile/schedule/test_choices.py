@@ -12,7 +12,7 @@ import tvmtile.language as T
 from tests.fuzz.run import loaded
 from tests.programs import catalogue
 from tvmtile.errors import TileWarning
-from tvmtile.passes.tile.schedule.plan_pipeline import MOST_STAGES
+from tvmtile.passes.tile.schedule.schedule_pipelines import MOST_STAGES
 
 HOPPER = {"kind": "cuda", "arch": "sm_90a"}
 N = 64
@@ -183,7 +183,7 @@ def test_stages_are_limited_by_whoever_runs_the_passes(limit, copies):
     fewer = pytest.warns(TileWarning, match=f"has {copies} stages in place of 3: a block of CUDA")
     with fewer if limit else nullcontext():
         steps = dict(compiled(program).lowering)
-    script = steps["tvmtile.WarpSpecialize"]["main"].script()
+    script = steps["tvmtile.SchedulePipelines"]["main"].script()
     assert f"a = T.alloc_buffer(({copies}, 64, 64)" in script
 
 
@@ -203,7 +203,7 @@ def test_stages_are_limited_by_whoever_runs_the_passes(limit, copies):
 )
 def test_a_product_is_in_flight_where_enough_comes_meanwhile(stages, block, waits):
     steps = dict(compiled(product(block, 128, size=256, stages=stages)).lowering)
-    script = steps["tvmtile.WarpSpecialize"]["main"].script()
+    script = steps["tvmtile.SchedulePipelines"]["main"].script()
     assert re.findall(r'async_wait\("wgmma/\w+", (\d)\)', script) == waits
 
 

@@ -21,7 +21,7 @@ def steps(tmp_path):
         mod = ir.IRModule({"main": loaded(case, tmp_path).main})
         for step in lowering_passes(resolve("sm_90a")):
             mod = step(mod)
-            if step.info.name == "tvmtile.WarpSpecialize":
+            if step.info.name == "tvmtile.SchedulePipelines":
                 break
         operators = operators_in(mod["main"].body)
         barriers = [op.barriers for op in operators if op.name == "init_mbarriers"]

@@ -9,7 +9,7 @@ from tvm import ir, tirx
 
 from tests.fuzz.run import loaded
 from tests.programs import catalogue
-from tvmtile.passes.tile.schedule import warp_specialize
+from tvmtile.passes.tile.schedule import two_roles
 from tvmtile.passes.tile.schedule.rings import Mbarriers, Position, Ring
 from tvmtile.passes.tile.schedule.schedule import (
     Action,
@@ -37,7 +37,7 @@ PROGRAMS = [
 def schedules(tmp_path, monkeypatch):
     """The schedules of the loops of a program that two roles share."""
     found = []
-    monkeypatch.setattr(warp_specialize, "verify", found.append)
+    monkeypatch.setattr(two_roles, "verify", found.append)
 
     def of(name):
         (case,) = catalogue()[name].cases("sm_90a", "fast")[:1]

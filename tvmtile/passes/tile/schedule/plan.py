@@ -23,7 +23,6 @@ from tvm import ir, tirx
 from tvmtile._tvm import is_buffer_var
 from tvmtile.analysis.kernel_info import KernelInfo
 from tvmtile.ir.annotations import (
-    IN_FLIGHT_ANNOTATION,
     ORDER_ANNOTATION,
     STAGE_ANNOTATION,
     STAGES_ANNOTATION,
@@ -43,12 +42,9 @@ from tvmtile.passes.tile.schedule.body import (
 )
 from tvmtile.tileop.registry import implementation_of
 
-PIPELINE_ANNOTATIONS = (
-    STAGES_ANNOTATION,
-    ORDER_ANNOTATION,
-    STAGE_ANNOTATION,
-    IN_FLIGHT_ANNOTATION,
-)
+PLAN = "tvmtile.plan"
+"""Annotation of a loop with a plan: its number, until the loop is written out."""
+PIPELINE_ANNOTATIONS = (STAGES_ANNOTATION, ORDER_ANNOTATION, STAGE_ANNOTATION, PLAN)
 """The annotations that make a loop a pipelined one."""
 
 
@@ -89,20 +85,6 @@ def other_annotations(loop: tirx.For) -> dict[str, object]:
     """The annotations of a loop but those that make it a pipelined one."""
     keys = loop.annotations.keys()  # a TVM map
     return {key: loop.annotations[key] for key in keys if key not in PIPELINE_ANNOTATIONS}
-
-
-def plan_of(loop: tirx.For) -> PipelinePlan | None:
-    """The plan in the annotations of a loop, if it has one."""
-    if STAGE_ANNOTATION not in loop.annotations:
-        return None
-    stages, orders = (
-        tuple(int(entry) for entry in loop.annotations[name])
-        for name in (STAGE_ANNOTATION, ORDER_ANNOTATION)
-    )
-    flying = loop.annotations.get(IN_FLIGHT_ANNOTATION, ())
-    return PipelinePlan(
-        stages, orders, frozenset(i for i, count in enumerate(flying) if int(count))
-    )
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""WarpSpecialize: let warps of their own copy the tiles of pipelined loops."""
+"""A kernel with two roles: warps of their own copy the tiles of pipelined loops."""
 
 from __future__ import annotations
 
@@ -11,36 +11,27 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import buffer_of, mapped, nodes_in
 from tvmtile.analysis.kernel_info import KernelInfo, info_of
-from tvmtile.errors import warn
 from tvmtile.instructions.wgmma import LEAST_BESIDE_SUMS, LEAST_REGISTERS
-from tvmtile.ir.annotations import ONE_ROLE, STAGES_ANNOTATION
 from tvmtile.ir.barriers import is_barrier_of_blocks
 from tvmtile.ir.kernels import (
     Launch,
     binds_thread,
-    kernels_of,
-    target_of,
-    with_kernels,
     with_launch_body,
 )
 from tvmtile.ir.operators import operators_in
 from tvmtile.ir.options import options_of
-from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, replace_loop, seq
 from tvmtile.ir.scopes import is_mbarrier
-from tvmtile.ir.spans import first_location
 from tvmtile.ir.threads import WARP_SIZE, WARPGROUP, Group, group_of_region, group_region, let_in
 from tvmtile.passes.tile.schedule.consumers import consumer_role, consumers_of
 from tvmtile.passes.tile.schedule.copies import BulkCopies, computes_as_it_loads
 from tvmtile.passes.tile.schedule.persistence import persistent
-from tvmtile.passes.tile.schedule.plan_pipeline import MOST_STAGES
 from tvmtile.passes.tile.schedule.producer import Producer, producer_of, producer_role
 from tvmtile.passes.tile.schedule.resources import (
     LEAST_LOADED,
     BlockMemory,
     RoleRegisters,
     registers_loaded,
-    warn_of_fewer_stages,
 )
 from tvmtile.passes.tile.schedule.rings import StageAxis, with_stage_axes
 from tvmtile.passes.tile.schedule.roles import Preload, RolePlanner, Schedules, preloaded_in
@@ -52,136 +43,12 @@ from tvmtile.passes.tile.schedule.schedules import (
     registers_held,
     schedules_in,
 )
-from tvmtile.passes.tile.select_implementation import ImplementationChoice
-from tvmtile.target import GpuCapability, gpu
+from tvmtile.target import GpuCapability
 from tvmtile.tileop.registry import LoweringContext, implementation_of
 
 
-@prim_func_pass("WarpSpecialize", requires=(Property.IMPLEMENTATIONS, Property.GROUPS))
-def WarpSpecialize(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Split pipelined loops between consumers, a block's threads, and a producer, a warp more.
-
-    The producer copies tiles ahead by tensor maps, one buffer copy a stage; mbarriers say when a tile
-    has come, and when nobody needs it any more (see `tvmtile.passes.tile.schedule`). Consumers do
-    all the rest. So no thread computes addresses, or waits for copies, while it could multiply. A
-    product stays in flight over the iteration where enough bytes are on their way meanwhile; others go
-    on until a statement needs them to be done. Where all are, before the iteration ends, consumers wait
-    for the tiles of the next one behind the last product: sums that are scaled are not in the way of
-    that. Copies that are loops, as those of gathered rows, the producer does by the threads of a whole
-    warpgroup. These also compute tiles from global memory that products read, by way of fragments of
-    their own: conversions, dequantised weights. They do where that pays, as where a multiprocessor has
-    room for one block only, or `T.annotate_warp_specialize()` asks for it; where it has room for
-    several, one of them multiplies while another computes.
-
-    Iterations of which one condition says whether anything is done, as a mask of blocks does, are left
-    out by both roles where it does not hold: nobody waits for a tile that nobody copies. A `break` or
-    `continue` of a loop around is one of both roles, too.
-
-    Before a loop the producer also copies the tiles that its iterations only read, as the queries of
-    attention. Where a serial loop is around both, it copies those of the next iteration while consumers
-    use those of this one, if there is room.
-
-    What copies need and the kernel computes before, such as a tile of indices or the number of
-    iterations, the producer computes too: in buffers of its own where consumers need it as well.
-
-    It is done to all pipelined loops of a kernel or to none: where products are asynchronous work of
-    warpgroups, or `T.annotate_warp_specialize()` asks for it. A kernel stays as it is whose threads are
-    not whole warpgroups, or that has groups or mbarriers of its own, or a loop whose copies can't go
-    by tensor maps or depend on what consumers compute. The attribute `tvmtile.one_role` of a function,
-    which `tl.disable_warp_specialized` sets, leaves all of its kernels as they are.
-    """
-    target = target_of(func)
-    capability = gpu(target)
-    is_off = func.attrs is not None and func.attrs.get(ONE_ROLE, False)
-    if is_off or capability is None or not capability.has_bulk_copies:
-        return func
-    limit = None if func.attrs is None else func.attrs.get(MOST_STAGES)
-    return with_kernels(func, lambda kernel: _specialized(kernel, target, capability, limit))
-
-
-def roles_of(func: tirx.PrimFunc) -> list[ImplementationChoice]:
-    """Whether the pipelined loops of a function are split, and why not; nothing where none ever is."""
-    target = target_of(func)
-    capability = gpu(target)
-    if capability is None or not capability.has_bulk_copies:
-        return []
-    is_off = func.attrs is not None and func.attrs.get(ONE_ROLE, False)
-    found: list[ImplementationChoice] = []
-    for kernel in kernels_of(func):
-        loops = pipelined_loops_in(kernel)
-        try:
-            if is_off:
-                raise Unsuitable("tl.disable_warp_specialized is set")
-            roles = _split(kernel, target, capability)
-            fixed = roles.specializer.why_registers_are_fixed()
-            outcomes = [
-                _outcome(schedule, fixed, roles.one_block_each)
-                for schedule in roles.specializer.schedules
-            ]
-        except Unsuitable as why:
-            outcomes = [("one role", (("two roles", str(why)),))] * len(loops)
-        found += [
-            ImplementationChoice(
-                first_location(loop), "Pipelined", loop.loop_var.name, chosen, declined
-            )
-            for loop, (chosen, declined) in zip(loops, outcomes, strict=True)
-        ]
-    return found
-
-
-def _outcome(
-    schedule: SplitLoop, fixed_registers: str | None, one_block_each: str | None
-) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """What became of a loop, and why it is nothing better."""
-    chosen, declined = ["two roles"], list[tuple[str, str]]()
-    if schedule.condition is not None:
-        chosen.append("skipped iterations")
-    if schedule.not_computed is not None:
-        declined.append(("computing producer", schedule.not_computed))
-    elif schedule.computed:
-        chosen.append("computing producer")
-    if schedule.skew is not None:
-        chosen.append("skewed")
-    elif schedule.not_skewed is not None:
-        declined.append(("skewed", schedule.not_skewed))
-    if fixed_registers is not None:
-        declined.append(("registers for consumers", fixed_registers))
-    if one_block_each is None:
-        chosen.append("persistent blocks")
-    else:
-        declined.append(("persistent blocks", one_block_each))
-    return ", ".join(chosen), tuple(declined)
-
-
-def _specialized(
-    kernel: tirx.For, target: Target, capability: GpuCapability, limit: int | None
-) -> tirx.For:
-    loops = pipelined_loops_in(kernel)
-    if not loops:
-        return kernel
-    try:
-        return _split(_limited(kernel, limit, capability), target, capability).kernel
-    except Unsuitable as obstacle:
-        if options_of(kernel).specialize_warps:
-            warn(f"no warps are specialised: {obstacle}", first_location(loops[0]))
-        return kernel
-
-
-def _limited(kernel: tirx.For, limit: int | None, capability: GpuCapability) -> tirx.For:
-    """A kernel whose loops have so many stages at most."""
-
-    def fewer(loop: tirx.For) -> tirx.For:
-        stages = loop.annotations.get(STAGES_ANNOTATION, 0)
-        if limit is None or stages <= limit:
-            return loop
-        warn_of_fewer_stages(loop, limit, stages, f"a block of {capability.name} has no room")
-        return replace_loop(loop, annotations={**loop.annotations, STAGES_ANNOTATION: limit})
-
-    return mapped(kernel, (tirx.For, fewer))
-
-
 @dataclass(frozen=True)
-class _Roles:
+class TwoRoles:
     """A kernel with two roles, what split it, and why each block of the grid has one of its own."""
 
     kernel: tirx.For
@@ -189,7 +56,7 @@ class _Roles:
     one_block_each: str | None
 
 
-def _split(kernel: tirx.For, target: Target, capability: GpuCapability) -> _Roles:
+def with_two_roles(kernel: tirx.For, target: Target, capability: GpuCapability) -> TwoRoles:
     """A kernel with two roles, of blocks that stay if they can.
 
     Raises
@@ -209,10 +76,10 @@ def _split(kernel: tirx.For, target: Target, capability: GpuCapability) -> _Role
 
     try:
         specializer = _persisting(kernel, capability.multiprocessors, split)
-        return _Roles(specializer.kernel(), specializer, None)
+        return TwoRoles(specializer.kernel(), specializer, None)
     except Unsuitable as obstacle:
         specializer = split(kernel)
-        return _Roles(specializer.kernel(), specializer, str(obstacle))
+        return TwoRoles(specializer.kernel(), specializer, str(obstacle))
 
 
 _PERSISTS = True
