@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tvm import DataType, ir, tirx
+from tvm.sym import Analyzer
 
 from tvmtile._tvm import buffer_of, indices_of, nodes_in
 from tvmtile.analysis.effects import Effect
@@ -15,10 +17,11 @@ from tvmtile.analysis.kernel_info import KernelInfo, info_of, let_values
 from tvmtile.errors import InvalidOperand, NestingError, OutOfBounds, SourceLocation, warn
 from tvmtile.ir.kernels import binds_thread, is_parallel, kernels_of
 from tvmtile.ir.operands import constant, describe, ends_of
-from tvmtile.ir.operators import operators_in
+from tvmtile.ir.operators import operator_of, operators_in
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import contains, has_effect, substitute
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_global
+from tvmtile.ir.spans import location_of
 
 _MOST_HELD_WHOLE = 64
 """Elements of a fragment that a thread may well hold all of, in registers."""
@@ -51,6 +54,8 @@ def CheckTiles(func: tirx.PrimFunc) -> tirx.PrimFunc:
       Anything written to the tile earlier in the program, in a branch or a loop too, is taken for its
       initial value, so a program that gives one is never warned about.
 
+    - A wait at an mbarrier at which nothing arrives, and on which no copy completes.
+
     ```
     T.gemm(A_shared, B_shared, C_local)   # warns: gemm updates C_local[64, 64] float32, ...
     for i in T.serial(64):
@@ -63,14 +68,14 @@ def CheckTiles(func: tirx.PrimFunc) -> tirx.PrimFunc:
     Raises
     ------
     InvalidOperand
-        For an element of a thread's own array, and for a reducer.
+        For an element of a thread's own array, for a reducer, and for a wait without an end.
     NestingError
         For a serial loop over a fragment.
     OutOfBounds
         For an element outside of its tile.
     """
     kernels = list(map(info_of, kernels_of(func)))
-    for check in (_check_locals, _check_fragments, _check_bounds, _check_reducers, _check_values):
+    for check in _CHECKS:
         for kernel in kernels:
             check(kernel)
     return func
@@ -289,6 +294,34 @@ def _misuse(access: Effect, problem: str, remedy: str) -> InvalidOperand:
     )
 
 
+# Waits -------------------------------------------------------------------------------------------
+
+
+def _check_waits(kernel: KernelInfo) -> None:
+    """Refuse waits at mbarriers of which the kernel says no more: their first phase never ends."""
+    calls = [(call, operator_of(call)) for call in nodes_in(kernel.launch.body, ir.Call)]
+    waits = [(call, op) for call, op in calls if op is not None and op.acquires() is not None]
+    if not waits:
+        return
+    made = [call for call, op in calls if op is not None and op.counted() is not None]
+    mentions = Counter(nodes_in(kernel.launch.body, ir.Var))
+    idle = Counter(
+        var for call in (*made, *(c for c, _ in waits)) for var in nodes_in(call, ir.Var)
+    )
+    for call, op in waits:
+        mbarrier = buffer_of(op.acquires())
+        others = mentions[mbarrier] - idle[mbarrier] - 1  # its allocation names it
+        if others or mbarrier not in kernel.allocated:
+            continue
+        problem = f"nothing arrives at the mbarrier {describe(mbarrier)}, so that a wait never ends"
+        remedy = f"T.mbarrier_arrive({mbarrier.name}), or name it as `barrier` of a copy"
+        parity = constant(Analyzer().simplify(op.phase()))
+        if parity is None:  # each may be that of the phase before the first
+            warn(f"{problem}: {remedy}", location_of(call))
+        elif parity % 2 == 0:
+            raise InvalidOperand(problem, help=remedy, location=location_of(call))
+
+
 # Values ------------------------------------------------------------------------------------------
 
 
@@ -326,3 +359,13 @@ def _warn_of_accumulation(access: Effect) -> None:
         f"{op.name} updates {describe(access.root)}, which holds no value yet: write {remedy}",
         access.location,
     )
+
+
+_CHECKS = (
+    _check_locals,
+    _check_fragments,
+    _check_bounds,
+    _check_reducers,
+    _check_waits,
+    _check_values,
+)
