@@ -17,8 +17,8 @@ from tvmtile.autotuner.tuner import AutoTuner
 from tvmtile.errors import InvalidOperand, hide_internal_frames
 from tvmtile.jit.decorator import JitFunction
 from tvmtile.jit.kernel import Kernel
-from tvmtile.jit.signatures import CalledWhenCompiled, Makes, Parameters, Results
 from tvmtile.jit.specialisation import hashable, is_tensor
+from tvmtile.jit.typing import CalledWhenCompiled, Makes, Parameters, Results
 from tvmtile.profiler import TensorSupplyType
 
 __all__ = ["TunedFunction", "autotune"]

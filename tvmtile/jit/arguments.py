@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from functools import partial
 from numbers import Integral, Real
 from typing import Any
 
@@ -60,52 +61,39 @@ def _with_strides(tensor: Any, strides: list[int]) -> Any:
     return type(tensor)(tensor.shape, tensor.dtype, memory, strides=steps)
 
 
-def with_addresses(
-    function: Callable[..., object], params: Sequence[ir.Var]
-) -> Callable[..., object]:
-    """`function`, with the address of a tensor in place of one that is given for a pointer.
+def converting(function: Callable[..., object], params: Sequence[ir.Var]) -> Callable[..., object]:
+    """`function`, given what TVM would not pass on as it is.
 
-    TVM would pass the address of the tensor's description instead.
+    That is the address of a tensor in place of one for a pointer, where TVM would pass that of its
+    description, and a uint64 from 2^63 on as the negative number of its bits, since TVM knows int64.
     """
-    pointers = [i for i, param in enumerate(params) if is_pointer(param)]
-    if not pointers:
+    conversions: dict[int, Callable[[Any], Any]] = {}
+    for index, param in enumerate(params):
+        if is_pointer(param):
+            conversions[index] = _address
+        elif ir.is_prim_expr(param) and str(param.ty.dtype) == "uint64":
+            conversions[index] = partial(_signed, param.name)
+    if not conversions:
         return function
 
     def call(*args: object) -> Any:
         converted = list(args)
-        for index in pointers:
+        for index, convert in conversions.items():
             if index < len(args):
-                converted[index] = _address(args[index])
+                converted[index] = convert(args[index])
         return function(*converted)
 
     return call
 
 
-def with_signed(function: Callable[..., object], params: Sequence[ir.Var]) -> Callable[..., object]:
-    """`function`, given a uint64 from 2^63 on as the negative number of its bits: TVM knows int64.
-
-    A negative number is refused here, since the host takes all of 64 bits.
-    """
-    words = [i for i, param in enumerate(params) if _is_uint64(param)]
-    if not words:
-        return function
-
-    def call(*args: object) -> Any:
-        converted = list(args)
-        for index in words:
-            number = args[index] if index < len(args) else None
-            if isinstance(number, Integral):
-                bits = int(number)
-                if not 0 <= bits < 2**64:
-                    raise ValueError(f"{params[index].name} does not fit uint64")
-                converted[index] = bits - (2**64 if bits >= 2**63 else 0)
-        return function(*converted)
-
-    return call
-
-
-def _is_uint64(param: ir.Var) -> bool:
-    return ir.is_prim_expr(param) and str(param.ty.dtype) == "uint64"
+def _signed(name: str, number: Any) -> Any:
+    """A negative number is refused here, since the host takes all of 64 bits."""
+    if not isinstance(number, Integral):
+        return number
+    bits = int(number)
+    if not 0 <= bits < 2**64:
+        raise ValueError(f"{name} does not fit uint64")
+    return bits - (2**64 if bits >= 2**63 else 0)
 
 
 def _address(value: Any) -> Any:

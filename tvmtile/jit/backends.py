@@ -16,7 +16,7 @@ from tvm.target import Target
 
 from tvmtile.cuda_runtime import has_gpu
 from tvmtile.errors import InvalidOperand, MissingDependency, warn
-from tvmtile.jit.arguments import with_addresses, with_signed
+from tvmtile.jit.arguments import converting
 from tvmtile.jit.artifact import Artifact
 from tvmtile.jit.cuda import Binary, compile_source, ptx_of
 from tvmtile.target import TORCH_DEVICES, runs_here
@@ -84,7 +84,7 @@ class TvmAdapter(Adapter):
             self.can_run, self.call = False, refusal
             return
         function = tvm.runtime.Executable(artifact.module)[artifact.name]
-        self.call = with_signed(with_addresses(function, params), params)
+        self.call = converting(function, params)
 
     def _refusal(self) -> Callable[..., NoReturn] | None:
         """What a call comes to where this machine can't run the program."""

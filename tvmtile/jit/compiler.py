@@ -30,7 +30,7 @@ from tvmtile.jit.executable import Executable
 from tvmtile.jit.kernel import Kernel
 from tvmtile.jit.key import Key, key_of
 from tvmtile.jit.signature import KernelParam
-from tvmtile.jit.signatures import One, Program
+from tvmtile.jit.typing import One, Program
 from tvmtile.target import TargetLike, resolve
 
 

@@ -30,15 +30,6 @@ from tvmtile.jit.compiler import compile as compile_program
 from tvmtile.jit.compiler import par_compile, refuse_unknown
 from tvmtile.jit.dynamo import is_traced, untraced
 from tvmtile.jit.kernel import Kernel
-from tvmtile.jit.signatures import (
-    CalledWhenCompiled,
-    JitOptions,
-    Makes,
-    One,
-    Parameters,
-    Results,
-    Unstated,
-)
 from tvmtile.jit.specialisation import (
     EAGER,
     LAZY,
@@ -48,6 +39,15 @@ from tvmtile.jit.specialisation import (
     hashable,
     is_tensor,
     written_style,
+)
+from tvmtile.jit.typing import (
+    CalledWhenCompiled,
+    JitOptions,
+    Makes,
+    One,
+    Parameters,
+    Results,
+    Unstated,
 )
 from tvmtile.target import TargetLike
 
@@ -151,6 +151,10 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
         Its parameters.
     """
 
+    __slots__ = ("_instance",)
+    _instance: Any
+    """The object of a method: held by it alone, the rest is shared with others of the object."""
+
     def __init__(
         self,
         func: Callable[..., Any],
@@ -202,8 +206,8 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
         """As a method: `self` is a constant of the kernel, and each object has kernels of its own."""
         if instance is None or next(iter(self.signature.parameters), None) != "self":
             return self
-        method = _Method.__new__(_Method)
-        method.instance = instance
+        method = JitFunction.__new__(JitFunction)
+        method._instance = instance
         method.__dict__ = self._of_instances.get(id(instance)) or self._bound(instance)
         return method
 
@@ -428,10 +432,3 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
             lambda: self._eager.build(constants, description.specs, values),
             list(tensors.values()),
         )
-
-
-class _Method(JitFunction):
-    """A kernel of an object: it holds the object, and shares the rest with others of the object."""
-
-    __slots__ = ("instance",)
-    instance: Any

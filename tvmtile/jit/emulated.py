@@ -19,7 +19,7 @@ from tvm import ir
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import ArgumentError, import_optional
 from tvmtile.ir.alignment import WIDEST
-from tvmtile.jit.arguments import strides_of, with_signed
+from tvmtile.jit.arguments import converting, strides_of
 from tvmtile.jit.artifact import Artifact
 from tvmtile.jit.backends import Adapter
 from tvmtile.jit.launches import (
@@ -49,7 +49,7 @@ class RecordedAdapter(Adapter):
         self._artifact = artifact
         self.kernels, self.sources = dict(artifact.kernels), dict(artifact.sources)
         self.call = self._run_program
-        self._host = with_signed(tvm.runtime.Executable(artifact.module)[name], params)
+        self._host = converting(tvm.runtime.Executable(artifact.module)[name], params)
         self._names = [f"{name}: {param.name}" for param in params]
         self._pointers = frozenset(i for i, param in enumerate(params) if is_pointer(param))
         self._tensors = frozenset(i for i, param in enumerate(params) if is_buffer_var(param))

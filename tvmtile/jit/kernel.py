@@ -21,7 +21,7 @@ from tvmtile.jit.executable import Executable
 from tvmtile.jit.inspection import Inspection
 from tvmtile.jit.ir_data import Node, from_data, to_data
 from tvmtile.jit.signature import KernelParam, KernelSignature
-from tvmtile.jit.signatures import Argument, Array, One, Results, Unknown
+from tvmtile.jit.typing import Argument, Array, One, Results, Unknown
 
 if TYPE_CHECKING:
     from torch.library import CustomOpDef

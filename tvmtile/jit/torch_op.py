@@ -24,8 +24,8 @@ from tvmtile.jit.compiler import result_positions
 from tvmtile.jit.decorator import JitFunction, jit
 from tvmtile.jit.kernel import Kernel
 from tvmtile.jit.signature import KernelSignature
-from tvmtile.jit.signatures import JitOptions
 from tvmtile.jit.torch_library import TorchSignature, registered, returned_type
+from tvmtile.jit.typing import JitOptions
 
 if TYPE_CHECKING:
     from torch.library import CustomOpDef
