@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any, Protocol, TypeGuard, TypeVar, overload
 
 import tvm_ffi
 from tvm import ir, tirx
@@ -41,13 +41,16 @@ __all__ = [
     "IRBuilder",
     "Mutator",
     "NotEqualOp",
+    "add_view",
     "buffer_of",
     "buffer_var",
     "call_packed_returning",
+    "class_of",
     "codegen_build",
     "dtype_constructed",
     "indices_of",
     "is_buffer_var",
+    "is_node",
     "load_device_module",
     "load_host_module",
     "mapped",
@@ -61,17 +64,54 @@ __all__ = [
     "register_op_attr",
     "register_script_namespace",
     "split_host_device_mods",
+    "traced",
     "type_info_of_key",
     "walk",
 ]
 
 
-def is_buffer_var(value: Any) -> bool:
-    """Tell whether a value is a variable of `BufferType`, as TVM's function of that name does.
+N = TypeVar("N")
 
-    By the types themselves: `isinstance` of TVM's classes, which have an abstract base, takes long.
+VIEWS: dict[type, type] = {}
+"""For each of TVM's classes, that of the views that the code of a kernel sees."""
+_VIEWED: dict[type, type] = {}
+"""The other way round."""
+_itself = get_global_func("testing.echo")  # TVM's function that returns what it is given
+
+
+def add_view(kind: type, view: type) -> None:
+    """Let a class be that of the views of TVM's nodes of a class, which it derives from."""
+    VIEWS[kind], _VIEWED[view] = view, kind
+
+
+def traced(value: Any) -> Any:
+    """A node as the code of a kernel sees it (`frontend.expressions`), anything else as it is."""
+    of_views: Any = VIEWS.get(type(value))
+    if of_views is None:
+        return value
+    view = of_views.__new__(of_views)
+    view.__init_handle_by_constructor__(_itself, value)
+    return view
+
+
+def class_of(node: Any) -> Any:
+    """TVM's class of a node, also of one that the code of a kernel sees."""
+    kind = type(node)
+    return _VIEWED.get(kind, kind)
+
+
+def is_node(value: Any, kind: type[N]) -> TypeGuard[N]:
+    """Tell whether a value is a node of just this class, also one that the code of a kernel sees.
+
+    `isinstance` of TVM's classes, which have an abstract base, takes long.
     """
-    return type(value) is ir.Var and type(value.ty) is BufferType
+    own = type(value)
+    return _VIEWED.get(own, own) is kind
+
+
+def is_buffer_var(value: Any) -> bool:
+    """Tell whether a value is a variable of `BufferType`, as TVM's function of that name does."""
+    return is_node(value, ir.Var) and type(value.ty) is BufferType
 
 
 _BUFFER = {
@@ -88,7 +128,7 @@ def buffer_of(node: Any) -> ir.Var:
 
     The fields that this and the two below read have other names in other releases of TVM.
     """
-    return node if is_buffer_var(node) else _BUFFER[type(node)](node)
+    return node if is_buffer_var(node) else _BUFFER[class_of(node)](node)
 
 
 indices_of: Callable[[ir.TensorLoad | tirx.BufferStore], Sequence[ir.Expr]] = attrgetter("indices")
@@ -146,9 +186,6 @@ def _entries(callbacks: Callbacks) -> list[tuple[int, Callable[..., Any]]]:
 def walk(root: Any, *callbacks: tuple[Any, Callable[[Any], Any]], order: str = "post") -> Any:
     """Visit the nodes of some types, as `tvm_ffi.structural_walk` does."""
     return _structural_walk(root, _entries(callbacks), _NO_HOOKS, _ORDERS[order])
-
-
-N = TypeVar("N")
 
 
 @overload

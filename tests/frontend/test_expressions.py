@@ -6,53 +6,66 @@ import functools
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-from tvm import relax, tirx
+from tvm import ir, relax, tirx
+from tvm.ir.expr import ExprOperand, ExprWithOp
+from tvm.script import tirx as tvm_script
+from tvm.tirx.expr import EqualOp, ExprOp, NotEqualOp
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.frontend.expressions import expressions_of_kernels
-from tvmtile.frontend.large import Sizes
+from tvmtile._tvm import traced
+
+TVMS_CLASSES = (ir.Expr, ir.Var, ExprOperand, ExprWithOp, ExprOp, EqualOp, NotEqualOp)
 
 
-def test_buffers_keep_theirs_and_what_is_no_value_has_none():
-    buffer = tirx.decl_buffer((4,), "int8")
-    for _ in range(2):
-        with expressions_of_kernels(Sizes()), expressions_of_kernels(Sizes()):
-            assert buffer.dtype == "int8"
-            assert buffer[0].dtype == T.int8
-            assert (tirx.Var("n", "int64") + 1).dtype == T.int64
-            assert not hasattr(relax.Tuple([]), "dtype")
-        assert buffer.dtype == "int8"
-        assert not hasattr(buffer[0], "dtype")
-
-
-def test_other_threads_have_tvms_expressions_while_a_kernel_is_traced():
-    x, n = tirx.Var("x", "int64"), tirx.Var("n", "int64")
-
-    def of_tvm():
-        plain = str(x & 0x1_0000_0000), str(0x1_0000_0000 | x), hasattr(x + 1, "dtype")
-        try:
-            return plain, n.dtype
-        except AttributeError as error:
-            return plain, str(error)
-
-    before = of_tvm()
-    with expressions_of_kernels(Sizes()), ThreadPoolExecutor(1) as other:
-        assert other.submit(of_tvm).result() == before
-        assert of_tvm() != before
-        with expressions_of_kernels(Sizes()):
-            pass
-        assert (x + 1).dtype == "int64"
-    assert of_tvm() == before
-
-
-def test_operators_are_tvms_again_behind_a_kernel():
+def _of_tvm():
+    """What TVM's classes hold, and a program that a line of TVMScript's parser makes with them."""
     x = tirx.Var("x", "int64")
-    before = str(x & 0x1_0000_0000)
-    with expressions_of_kernels(Sizes()):
-        assert str(x & 0x1_0000_0000) == "x & T.int64(4294967296)"
-        assert str(0x1_0000_0000 & x) == "T.int64(4294967296) & x"
-    assert str(x & 0x1_0000_0000) == before
+
+    @tvm_script.prim_func
+    def program(A: tvm_script.Buffer((8,), "float32"), B: tvm_script.Buffer((8,), "uint8")):
+        for i in range(8):
+            A[i] = A[i] * 0.0 + A[i] / A[i]
+            B[i] = B[i] - B[i] * tvm_script.uint8(0)
+
+    plain = str(x & 0x1_0000_0000), str(0x1_0000_0000 | x), hasattr(x + 1, "dtype"), {x: 1}[x]
+    return [dict(vars(kind)) for kind in TVMS_CLASSES], program.script(), plain
+
+
+def test_tvms_classes_stay_as_they_are_while_kernels_are_traced():
+    """In the thread that traces, and in one that builds TVMScript meanwhile."""
+    seen = []
+
+    def build(other):
+        seen.extend([_of_tvm(), other.submit(_of_tvm).result()])
+
+    before = _of_tvm()
+    with ThreadPoolExecutor(1) as other:
+
+        @T.prim_func
+        def main(A: T.Tensor((4,), "float32")):
+            with T.Kernel(1, threads=32):
+                build(other)
+                A[0] = A[1] * 0.0
+
+    assert seen == [before, before]
+    assert "* T.float32(0.0)" not in main.script()
+
+
+def test_values_of_a_kernel_are_tvms_nodes_with_operators_of_ours():
+    x, n = tirx.Var("x", "int64"), tirx.decl_buffer((4,), "int8")
+    ours = traced(x)
+    assert isinstance(ours, ir.Var)
+    assert ours.same_as(x)
+    assert not isinstance(x, type(ours))
+    assert str(ours & 0x1_0000_0000) == "x & T.int64(4294967296)"
+    assert str(0x1_0000_0000 & ours) == "T.int64(4294967296) & x"
+    assert (ours + 1).dtype == T.int64
+    assert not hasattr(x + 1, "dtype")
+    assert traced(n).dtype == "int8"
+    assert traced(n)[0].dtype == T.int8
+    assert {ours: 1}[x] == 1, "outside of a kernel"
+    assert not hasattr(traced(relax.Tuple([])), "dtype")
 
 
 def _grown(x, steps):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from tvm import DataType, ir, tirx
 
-from tvmtile._tvm import dtype_constructed
+from tvmtile._tvm import dtype_constructed, traced
 from tvmtile.errors import InvalidOperand, InvalidValue, UnsupportedDtype, import_optional
 from tvmtile.ir.operands import describe, integer_range, wrapped
 
@@ -88,13 +88,13 @@ class DType(DataType):
         if len(values) > 1:
             return self._vector(values)
         if not values or values[0] is None:
-            return tirx.Var("", str(self))
+            return traced(tirx.Var("", str(self)))
         (value,) = values
         if isinstance(value, str):
             value = float(value)
         if isinstance(value, bool | int | float):
-            return tirx.const(value, str(self))
-        return cast(value, self)
+            return traced(tirx.const(value, str(self)))
+        return traced(cast(value, self))
 
     def _vector(self, values: tuple[Any, ...]) -> ir.Expr | None:
         """A vector of one value a lane."""
@@ -104,7 +104,7 @@ class DType(DataType):
                 help="give one value for all lanes, or one for each",
             )
         lane = DType(str(self).rpartition("x")[0])
-        return tirx.Shuffle([lane(value) for value in values], list(range(len(values))))
+        return traced(tirx.Shuffle([lane(value) for value in values], list(range(len(values)))))
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, int | slice):

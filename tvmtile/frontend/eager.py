@@ -29,7 +29,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import IRBuilder
+from tvmtile._tvm import IRBuilder, traced
 from tvmtile.errors import ArgumentError, SyntaxNotSupported, is_internal
 from tvmtile.frontend.dtypes import DType
 from tvmtile.frontend.entry import Macro, resolve_annotations, trace_body
@@ -64,12 +64,12 @@ class _Descriptions:
     def declare(self, name: str, annotation: Any) -> Any:
         _check_is_tensor(name, annotation, self._constants)
         if name not in self._missing:
-            return as_parameter(name, annotation)
+            return traced(as_parameter(name, annotation))
         self._specs[name] = annotation
         self._missing.discard(name)
         if not self._missing:
             raise _DescriptionDone
-        return as_parameter(name, annotation)
+        return traced(as_parameter(name, annotation))
 
 
 class _Given(Parameters):

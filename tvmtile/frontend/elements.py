@@ -8,7 +8,7 @@ from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import buffer_of, ranges_of
+from tvmtile._tvm import buffer_of, ranges_of, traced
 from tvmtile.errors import InvalidOperand, OutOfBounds, ShapeMismatch
 from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.spans import current_span
@@ -35,7 +35,7 @@ class Elements:
         is_region = len(items) < len(shape) or any(isinstance(item, slice) for item in items)
         if not is_region:
             indices = [_index(buffer, item, axis) for axis, item in enumerate(items)]
-            return tirx.BufferLoad(buffer, indices, span=current_span())
+            return traced(tirx.BufferLoad(buffer, indices, span=current_span()))
         for axis, item in enumerate(items):
             _check_slice(buffer, item, axis)
         return buffer[tuple(items)]

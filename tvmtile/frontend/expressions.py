@@ -1,11 +1,12 @@
-"""A kernel's values where Python's own operators meet them: in helpers that nothing rewrites.
+"""The values of a kernel as its code sees them: TVM's nodes, under classes of ours.
 
-Helper functions ask for `x.dtype` (`assert x.dtype == T.uint8`), which TVM 0.27 gives to buffers
-only, as a property of `Var`; and they compute `x & 0x7FFFFFFFFFFFFFFF`, whose number TVM takes for
-int32 and cuts off, `(x > 0) + (y > 0)`, which is a bool to TVM, and `x * 0.0`, which is 0 to it.
-While a kernel is traced, and only then, expressions have a dtype, and such operators lose nothing
-(`operands` of `values`). Only classes can say that of TVM's nodes; what is put into them asks who
-calls, so that threads that trace nothing get TVM's answers.
+Python's own operators meet them in helpers that nothing rewrites. Helper functions ask for `x.dtype`
+(`assert x.dtype == T.uint8`), which TVM 0.27 gives to buffers only; and they compute
+`x & 0x7FFFFFFFFFFFFFFF`, whose number TVM takes for int32 and cuts off, `(x > 0) + (y > 0)`, which is a
+bool to TVM, and `x * 0.0`, which is 0 to it. A view is the same node, of a class that derives from
+TVM's: it has a dtype, and its operators lose nothing (`operands` of `values`) and make views. Views are
+what names, loops, elements and the functions of the language give the code of a kernel (`traced`).
+TVM's classes stay as they are.
 
 TVM takes the truth of `a == b`, and a key of a dictionary, for the question whether two nodes are one.
 A user's line means the values, so that there the answer is an error, wherever Python asks it:
@@ -14,33 +15,34 @@ A user's line means the values, so that there the answer is an error, wherever P
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from typing import Any
 
+import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx.expr import ExprOp
 
-from tvmtile._tvm import EqualOp, ExprOperand, ExprWithOp, NotEqualOp, is_buffer_var
+from tvmtile._tvm import (
+    EqualOp,
+    ExprOperand,
+    ExprWithOp,
+    NotEqualOp,
+    add_view,
+    is_buffer_var,
+    traced,
+)
 from tvmtile.errors import SyntaxNotSupported
 from tvmtile.frontend.dtypes import DType
 from tvmtile.frontend.large import Sizes
 from tvmtile.frontend.values import ARITHMETIC, BITWISE, FOLDED, lane_dtype, operands
-from tvmtile.locks import Lock
-
-_LOCK = Lock()
-# Assigned to: TVM's classes, whose attributes the type checker knows.
-_EXPR: Any = ir.Expr
-_VAR: Any = ir.Var
-_OF_BUFFER = vars(ir.Var)["dtype"]
-_traces = 0
 
 
 class _Thread(threading.local):
-    traces = 0
-    sizes: Sizes
+    sizes: Sizes | None = None
 
 
 _THREAD = _Thread()
@@ -48,67 +50,73 @@ _THREAD = _Thread()
 
 @contextmanager
 def expressions_of_kernels(sizes: Sizes) -> Iterator[None]:
-    """Give `tvm.ir.Expr` what the module says in this context, for the thread that is in it."""
-    _enter_or_leave(1)
-    _THREAD.traces += 1
-    outer, _THREAD.sizes = getattr(_THREAD, "sizes", sizes), sizes
+    """Trace a kernel in this context: note the sizes of what operators make, and refuse keys."""
+    outer, _THREAD.sizes = _THREAD.sizes, sizes
     try:
         yield
     finally:
         _THREAD.sizes = outer
-        _THREAD.traces -= 1
-        _enter_or_leave(-1)
 
 
-def _enter_or_leave(step: int) -> None:
-    global _traces
-    with _LOCK:
-        was_traced, _traces = _traces > 0, _traces + step
-        if _traces > 0 and not was_traced:
-            _EXPR.dtype = property(_of_expression)
-            _VAR.dtype = property(_of_variable)
-            for kind, name, _, method in _METHODS:
-                setattr(kind, name, method)
-        elif _traces == 0:
-            del _EXPR.dtype
-            _VAR.dtype = _OF_BUFFER
-            for kind, name, tvms, _ in _METHODS:
-                setattr(kind, name, tvms)
+def seen_by_kernels(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of the language, whose values are views."""
+
+    @functools.wraps(function)
+    def function_of_language(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        return type(result)(map(traced, result)) if type(result) in _SEVERAL else traced(result)
+
+    return function_of_language
 
 
-def _of_expression(value: Any) -> DType:
-    if not _THREAD.traces:
-        raise AttributeError(f"{type(value).__name__!r} object has no attribute 'dtype'")
-    if not ir.is_prim_expr(value):
-        raise AttributeError(f"a {type(value).__name__} that is no value has no dtype")
-    return DType(str(value.ty.dtype))
+_SEVERAL = (tuple, list)
+OF_LANGUAGE = seen_by_kernels(min).__code__
+"""Of the functions around those of the language: what they raise is raised by the line that calls."""
 
 
-def _of_variable(var: Any) -> Any:
-    is_value = _THREAD.traces and ir.is_prim_expr(var)
-    return _of_expression(var) if is_value else _OF_BUFFER.fget(var)
+_shape: Any = vars(ir.Var)["shape"].fget
+_dtype_of_buffer: Any = vars(ir.Var)["dtype"].fget
 
 
-def _method(op: str, tvms: Callable[[Any, Any], Any], is_reflected: bool) -> Any:
+def _dtype(value: Any) -> Any:
+    """Of an expression, the dtype of the language; of a buffer, TVM's."""
+    if ir.is_prim_expr(value):
+        return DType(str(value.ty.dtype))
+    if is_buffer_var(value):
+        return _dtype_of_buffer(value)
+    raise AttributeError(f"a {type(value).__name__} that is no value has no dtype")
+
+
+def _operator(op: str, tvms: Callable[[Any, Any], Any], is_reflected: bool) -> Any:
     def method(self: Any, other: Any) -> Any:
-        if _THREAD.traces and is_reflected:
+        if is_reflected:
             other, self = operands(op, other, self)
-        elif _THREAD.traces:
+        else:
             self, other = operands(op, self, other)
-        result = tvms(self, other)
-        if _THREAD.traces:
-            _THREAD.sizes.note(result)
-        return result
+        return _made(tvms(self, other))
 
     return method
 
 
+def _made(result: Any) -> Any:
+    """What an operator has made, as a view."""
+    if _THREAD.sizes is not None:
+        _THREAD.sizes.note(result)
+    return traced(result)
+
+
+def _comparison(tvms: Callable[[Any, Any], Any]) -> Any:
+    return lambda self, other: traced(tvms(self, other))
+
+
+def _inverted(tvms: Callable[[Any], Any]) -> Any:
+    return lambda self: traced(tvms(self))
+
+
 def _negation(tvms: Callable[[Any], Any]) -> Any:
     def method(self: Any) -> Any:
-        if not _THREAD.traces:
-            return tvms(self)
         is_unsigned = (lane_dtype(self) or "").startswith("uint")  # TVM multiplies by -1
-        return 0 - self if is_unsigned else tvms(operands("sub", self, False)[0])
+        return 0 - self if is_unsigned else _made(tvms(operands("sub", self, False)[0]))
 
     return method
 
@@ -130,53 +138,95 @@ def _is_asked_by_user(libraries: Set[str]) -> bool:
     return True
 
 
-def _truth(tvms: Callable[[Any], bool]) -> Any:
+def _truth(self: Any) -> bool:
     """Of `a == b` and `a != b`."""
+    tvms = EqualOp if isinstance(self, EqualOp) else NotEqualOp
+    # What our functions ask is an argument of the user's: `clear=k == 0`.
+    if _THREAD.sizes is None or not _is_asked_by_user(_TVM):
+        return tvms.__bool__(self)
+    if self.a.same_as(self.b) and "int" in str(self.a.ty.dtype):
+        return tvms.__bool__(self)
+    value = self.asobject()
+    return bool(value.value if isinstance(value, tirx.IntImm) else value)
 
-    def method(self: Any) -> bool:
-        # What our functions ask is an argument of the user's: `clear=k == 0`.
-        if not _THREAD.traces or not _is_asked_by_user(_TVM):
-            return tvms(self)
-        if self.a.same_as(self.b) and "int" in str(self.a.ty.dtype):
-            return tvms(self)
-        value = self.asobject()
-        return bool(value.value if isinstance(value, tirx.IntImm) else value)
+
+def _hash(self: Any) -> int:
+    is_value = _THREAD.sizes is not None and ir.is_prim_expr(self) and not is_buffer_var(self)
+    if is_value and _is_asked_by_user(_TVM | {"tvmtile"}):
+        raise SyntaxNotSupported(
+            "a value that only the running kernel has is a key of a dictionary, an element of a "
+            "set or an argument of a function that caches",
+            help="compare it with each key, `if x == key:`, or pass the table as a tensor",
+        )
+    return ExprWithOp.__hash__(self)
+
+
+def _operators(of: type) -> dict[str, Any]:
+    """The operators of a view of a class of TVM's that has its own."""
+    tvms = vars(of)
+    methods = {
+        name: _operator(op, tvms[name], bool(side))
+        for op in sorted(ARITHMETIC | BITWISE | FOLDED)
+        for side in ("", "r")
+        for name in [f"__{side}{op.rstrip('_')}__"]
+    }
+    methods |= {name: _comparison(tvms[name]) for name in ("__lt__", "__le__", "__gt__", "__ge__")}
+    methods |= {"__neg__": _negation(tvms["__neg__"]), "__invert__": _inverted(tvms["__invert__"])}
+    return {"__slots__": (), **methods}
+
+
+_equal = type("EqualOp", (EqualOp,), {**_operators(ExprOp), "__bool__": _truth})
+_not_equal = type("NotEqualOp", (NotEqualOp,), {**_operators(ExprOp), "__bool__": _truth})
+
+
+_OF_NODES = _operators(ExprOperand)
+
+
+def _equality(tvms: Callable[[Any, Any], Any]) -> Any:
+    def method(self: Any, other: Any) -> Any:
+        result = tvms(self, other)
+        of_values = _EQUALITIES.get(type(result))
+        return result if of_values is None else of_values(result.a, result.b, result.span)
 
     return method
 
 
-def _hash(tvms: Callable[[Any], int]) -> Any:
-    def method(self: Any) -> int:
-        is_value = _THREAD.traces and ir.is_prim_expr(self) and not is_buffer_var(self)
-        if is_value and _is_asked_by_user(_TVM | {"tvmtile"}):
-            raise SyntaxNotSupported(
-                "a value that only the running kernel has is a key of a dictionary, an element of a "
-                "set or an argument of a function that caches",
-                help="compare it with each key, `if x == key:`, or pass the table as a tensor",
-            )
-        return tvms(self)
-
-    return method
+_EQUALITIES: dict[type, Any] = {EqualOp: _equal, NotEqualOp: _not_equal}
 
 
-def _methods(kind: type) -> Iterator[tuple[type, str, Any, Any]]:
-    """A class, the name of a method, TVM's and ours."""
-    for op in sorted(ARITHMETIC | BITWISE | FOLDED):
-        for side in ("", "r"):
-            name = f"__{side}{op.rstrip('_')}__"
-            tvms = vars(kind)[name]
-            yield kind, name, tvms, _method(op, tvms, side == "r")
-    tvms = vars(kind)["__neg__"]
-    yield kind, "__neg__", tvms, _negation(tvms)
+def _view_of(kind: Any) -> type:
+    """The class of the views of nodes of a class, by the same name: Python's messages show it."""
+    methods = {
+        **_OF_NODES,
+        "__eq__": _equality(kind.__eq__),
+        "__ne__": _equality(kind.__ne__),
+        "__hash__": _hash if kind.__hash__ is ExprWithOp.__hash__ else kind.__hash__,
+        "__getitem__": lambda self, index: traced(kind.__getitem__(self, index)),
+        "dtype": property(_dtype),
+    }
+    if kind is ir.Var:
+        methods["shape"] = property(lambda self: traced(_shape(self)))
+    return type(kind.__name__, (kind,), {**methods, "__module__": kind.__module__})
 
 
-# Of expressions, and of `a == b` and `a != b`, which TVM makes expressions where they are used.
-_METHODS = [method for kind in (ExprOperand, ExprOp) for method in _methods(kind)]
-_METHODS += [
-    (kind, name, vars(kind)[name], make(vars(kind)[name]))
-    for kind, name, make in (
-        (EqualOp, "__bool__", _truth),
-        (NotEqualOp, "__bool__", _truth),
-        (ExprWithOp, "__hash__", _hash),
-    )
-]
+class _Extents(ir.Array):
+    """The extents of a buffer."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return traced(super().__getitem__(index))
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(traced, super().__iter__())
+
+
+_NODES = (
+    ir.Var, ir.Call, ir.TensorLoad, tirx.IntImm, tirx.FloatImm, tirx.Cast, tirx.Select, tirx.Let,
+    tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max,
+    tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.And, tirx.Or, tirx.Not,
+    tirx.BitwiseAnd, tirx.BitwiseOr, tirx.BitwiseXor, tirx.BitwiseNot, tirx.LShift, tirx.RShift,
+    tirx.Ramp, tirx.Broadcast, tirx.Shuffle,
+)  # fmt: skip
+for _kind in _NODES:
+    add_view(_kind, _view_of(_kind))
+add_view(tvm_ffi.Array, _Extents)
+del _kind

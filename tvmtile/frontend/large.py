@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import PURE, Mutator, buffer_of, indices_of, mutated, nodes_in
+from tvmtile._tvm import PURE, Mutator, buffer_of, class_of, indices_of, mutated, nodes_in
 from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.values import dtype_of_variable
 from tvmtile.ir.calls import effect_of, is_if_then_else
@@ -172,7 +172,7 @@ class _NamedParts:
         depth = 1 + max((depth for depth, _ in sizes), default=0)
         parts = 1 + sum(parts for _, parts in sizes)
         same = all(new.same_as(old) for (new, _), old in zip(done, open_parts, strict=True))
-        made = node if same else _REBUILD[type(node)](node, [new for new, _ in done])
+        made = node if same else _REBUILD[class_of(node)](node, [new for new, _ in done])
         if (depth <= _DEEP and parts <= _MANY) or is_root or dtype_of_variable(made) is None:
             self._done[hash(node)] = made, (depth, parts)
             return
@@ -183,7 +183,7 @@ class _NamedParts:
 
 def _parts(node: Any) -> tuple[Sequence[ir.Expr], Sequence[ir.Expr]]:
     """The parts that are evaluated wherever the node is, and the others."""
-    kind = type(node)
+    kind = class_of(node)
     if kind in (tirx.And, tirx.Or):
         return (node.a,), (node.b,)
     if kind in _BINARY:
@@ -223,7 +223,7 @@ def _rebuilt_call(call: ir.Call, parts: list[Any]) -> ir.Call:
 
 
 _REBUILD: dict[type, Callable[[Any, list[Any]], ir.Expr]] = {
-    **{kind: lambda node, parts: type(node)(*parts, node.span) for kind in _BINARY},
+    **{kind: lambda node, parts: class_of(node)(*parts, node.span) for kind in _BINARY},
     tirx.And: lambda node, parts: tirx.And(parts[0], node.b, node.span),
     tirx.Or: lambda node, parts: tirx.Or(parts[0], node.b, node.span),
     tirx.Not: lambda node, parts: tirx.Not(parts[0], node.span),

@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_of, is_buffer_var
+from tvmtile._tvm import buffer_of, is_buffer_var, traced
 from tvmtile.errors import InvalidOperand, SyntaxNotSupported, warn
 from tvmtile.frontend.mistakes import refuse_lost_assignment
 from tvmtile.frontend.proxy import Reference, Unusable, is_scalar_variable, raise_unusable
@@ -73,7 +73,7 @@ class Expressions:
 
     def binary(self, op: str, left: object, right: object) -> Any:
         """An operator between two values."""
-        return binary(op, left, right)
+        return traced(binary(op, left, right))
 
     def logical_and(self, left: object, right: Callable[[], object]) -> Any:
         left = as_condition(left, keep=True)
@@ -81,7 +81,7 @@ class Expressions:
             return left and right()
         rhs = as_condition(right(), keep=True)
         if isinstance(rhs, ir.Expr):
-            return tirx.all(left, rhs)
+            return traced(tirx.all(left, rhs))
         return left if rhs else False
 
     def logical_or(self, left: object, right: Callable[[], object]) -> Any:
@@ -90,12 +90,12 @@ class Expressions:
             return left or right()
         rhs = as_condition(right(), keep=True)
         if isinstance(rhs, ir.Expr):
-            return tirx.any(left, rhs)
+            return traced(tirx.any(left, rhs))
         return True if rhs else left
 
     def logical_not(self, operand: object) -> Any:
         operand = as_condition(operand)
-        return tirx.Not(operand) if isinstance(operand, ir.Expr) else not operand
+        return traced(tirx.Not(operand)) if isinstance(operand, ir.Expr) else not operand
 
     def compare(self, op: str, left: Any, right: Any) -> Any:
         """`a == b`, `a != b`, `a in b` or `a not in b`, of sequences by their elements."""
@@ -175,4 +175,4 @@ class Expressions:
             return then() if test else otherwise()
         from tvmtile.frontend.values import if_then_else
 
-        return if_then_else(test, then(), otherwise())
+        return traced(if_then_else(test, then(), otherwise()))

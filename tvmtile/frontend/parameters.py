@@ -10,6 +10,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
+from tvmtile._tvm import traced
 from tvmtile.errors import SyntaxNotSupported, UnsupportedDtype
 from tvmtile.frontend.dtypes import DType, DTypeLike, as_dtype
 from tvmtile.frontend.proxy import Unusable
@@ -80,7 +81,7 @@ class Parameters:
         """Add the parameter to the program, once."""
         if name not in self._declared:
             self._declared[name] = T.arg(name, as_parameter(name, annotation))
-        return self._declared[name]
+        return traced(self._declared[name])
 
     def undeclared(self, name: str) -> Any:
         """What a parameter without an annotation is until its declaration in the body, if any."""

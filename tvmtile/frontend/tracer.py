@@ -19,7 +19,7 @@ from tvm.sym import Analyzer
 from tvm.tirx.expr import ExprOp
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import IRBuilder, buffer_of, indices_of, is_buffer_var
+from tvmtile._tvm import IRBuilder, buffer_of, indices_of, is_buffer_var, traced
 from tvmtile.errors import (
     InvalidOperand,
     NestingError,
@@ -337,7 +337,7 @@ class Tracer(Expressions):
     def _bind(self, name: str, value: Any) -> Any:
         if isinstance(value, T.scalar_wrapper):
             IRBuilder.name(name, buffer_of(value.scalar))
-            return value.scalar
+            return traced(value.scalar)
         if isinstance(value, T.meta_var):
             return value.value
         if isinstance(value, OutputTensor):
@@ -351,20 +351,20 @@ class Tracer(Expressions):
         if isinstance(value, ir.Var):
             if not value.name:  # else it is a second name of the same
                 IRBuilder.name(name, value)
-            return value
+            return traced(value)
         if not ir.is_prim_expr(value):
             return value
         if isinstance(value, tirx.Ramp):
-            return value  # of what an index is made must be seen where a tensor is indexed with it
+            return traced(value)  # what it is made of must be seen where it is an index
         if not self.in_kernel and not reads_memory(value):
-            return value  # the host's arithmetic on dimensions needs no variable of its own
+            return traced(value)  # the host's arithmetic on dimensions needs no variable
         variable = T.Bind(value)
         self.name_spans[variable] = current_span()
         IRBuilder.name(name, variable)
         is_known = "int" in str(value.ty.dtype) and not reads_memory(value)
         if is_known and not self._costs.note(variable, value):
             self.analyzer.bind(variable, value)
-        return variable
+        return traced(variable)
 
     def _open(self, frame: Any) -> Any:
         """Enter a frame whose body are the statements up to the end of the block."""
@@ -372,7 +372,7 @@ class Tracer(Expressions):
         return frame.__enter__()
 
     def _declare_output(self, name: str, value: OutputTensor) -> Any:
-        buffer = T.arg(name, T.buffer(value.shape, value.dtype))
+        buffer = traced(T.arg(name, T.buffer(value.shape, value.dtype)))
         self.outputs.append(buffer)
         return buffer
 
@@ -432,7 +432,7 @@ class Tracer(Expressions):
             if isinstance(values, ir.Var | IRBuilderFrame):
                 if isinstance(values, ir.Var):
                     IRBuilder.name(names, values)
-                return values
+                return traced(values)
             return self._bind(names, values) if ir.is_prim_expr(values) else values
         items = list(values) if isinstance(values, list | tuple | ir.Array) else [values]
         if len(items) != len(names):
@@ -497,7 +497,7 @@ def write_assertion(test: ir.Expr, text: object) -> None:
 
 def _loaded(value: Any) -> Any:
     """A value that later stores don't change."""
-    return T.Bind(value) if ir.is_prim_expr(value) and reads_memory(value) else value
+    return traced(T.Bind(value)) if ir.is_prim_expr(value) and reads_memory(value) else value
 
 
 def _carried_in_parallel(name: str) -> ScopeError:

@@ -32,6 +32,7 @@ from tvmtile.errors import (
     is_tvm,
     reason_of,
 )
+from tvmtile.frontend.expressions import OF_LANGUAGE
 from tvmtile.frontend.mistakes import (
     condition_in_function,
     length_of_tensor,
@@ -138,7 +139,9 @@ def _failure(error: Exception, traceback: Any) -> RaisedError | None:
             found = RaisedError(error, location, frame, by_tvm=False)
         elif found is not None:
             found.by_tvm = is_tvm(filename)
-        innermost, traceback = frame, traceback.tb_next
+        if frame.f_code is not OF_LANGUAGE:
+            innermost = frame
+        traceback = traceback.tb_next
     if found is None:
         return None
     is_theirs = innermost is found.frame or found.by_tvm or isinstance(error, RecursionError)

@@ -6,7 +6,7 @@ from typing import Any, TypeGuard
 
 from tvm import ir
 
-from tvmtile._tvm import OPAQUE
+from tvmtile._tvm import OPAQUE, is_node
 from tvmtile.ir.nodes import cached_per_node
 
 _EXTERN = ("tirx.call_extern", "tirx.call_pure_extern")
@@ -14,7 +14,7 @@ _EXTERN = ("tirx.call_extern", "tirx.call_pure_extern")
 
 def op_name(node: object) -> str:
     """The name of the operator that a node calls; empty where it calls none."""
-    op: Any = node.op if type(node) is ir.Call else None
+    op: Any = node.op if is_node(node, ir.Call) else None
     return _name(op) if type(op) is ir.Op else ""
 
 

@@ -8,13 +8,14 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
+from tvmtile._tvm import class_of, is_node
 from tvmtile.ir.divisions import is_integer
 from tvmtile.ir.types import ORDERS
 
 
 def conjuncts(condition: ir.Expr) -> list[Any]:
     """The conditions that hold where one holds."""
-    if type(condition) is tirx.And:
+    if is_node(condition, tirx.And):
         return [*conjuncts(condition.a), *conjuncts(condition.b)]
     return [condition]
 
@@ -31,7 +32,7 @@ def known_by(condition: ir.Expr, analyzer: Analyzer) -> Iterator[ir.Expr]:
             continue  # differences of unsigned integers wrap around
         if isinstance(part, ORDERS):
             zero = tirx.const(0, str(part.a.ty.dtype))
-            yield Analyzer().simplify(type(part)(part.a - part.b, zero))
+            yield Analyzer().simplify(class_of(part)(part.a - part.b, zero))
         else:
             yield from _of_equation(part.a, part.b, analyzer)
             yield from _of_equation(part.b, part.a, analyzer)

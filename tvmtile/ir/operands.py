@@ -10,7 +10,7 @@ from typing import Any
 from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import buffer_of, indices_of, is_buffer_var, ranges_of
+from tvmtile._tvm import buffer_of, indices_of, is_buffer_var, is_node, ranges_of
 from tvmtile.errors import InvalidOperand, OutOfBounds, ShapeMismatch
 from tvmtile.ir.scopes import is_global
 from tvmtile.ir.types import Index, TileOperand
@@ -109,7 +109,7 @@ def wrapped(number: int, dtype: str) -> int:
 
 def literal(value: ir.Expr) -> int | None:
     """The value of an integer as it stands, None for anything else; `constant` simplifies first."""
-    return int(value.value) if type(value) is tirx.IntImm else None
+    return int(value.value) if is_node(value, tirx.IntImm) else None
 
 
 def constant(value: Index) -> int | None:
@@ -121,7 +121,7 @@ def constant(value: Index) -> int | None:
 
 def ends_of(index: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
     """The first and the last index of the lanes of an access."""
-    if type(index) is tirx.Ramp:
+    if is_node(index, tirx.Ramp):
         return index.base, index.base + (index.lanes - 1) * index.stride
     return index, index
 

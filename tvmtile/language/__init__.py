@@ -8,6 +8,7 @@ and the meanings of TileLang's public language: `T.Kernel`, `T.alloc_shared`, `T
 # ruff: noqa: F401, F403 - TVM's names come first, ours replace those of the same name
 from __future__ import annotations
 
+from types import FunctionType
 from typing import TYPE_CHECKING
 
 from tvm.script.tirx import *
@@ -18,6 +19,7 @@ from tvmtile.frontend.constructs import serial
 from tvmtile.frontend.dtypes import as_dtype, dtype_names, is_float4
 from tvmtile.frontend.dtypes import as_dtype as get_tvm_dtype
 from tvmtile.frontend.dtypes import is_float4 as is_float4_e2m1fn
+from tvmtile.frontend.expressions import seen_by_kernels
 from tvmtile.frontend.kernel import Kernel, current_kernel
 from tvmtile.frontend.parameters import OutputTensor, TensorSpec, ptr
 from tvmtile.frontend.proxy import Ref
@@ -107,6 +109,14 @@ if TYPE_CHECKING:
 
     from tvmtile.language.scripted import *
 else:
+    globals().update(
+        {
+            name: seen_by_kernels(function)
+            for name, function in globals().items()
+            if isinstance(function, FunctionType)
+        }
+    )
+
     from tvmtile.frontend import macro, prim_func
 
     def __getattr__(name: str) -> object:
