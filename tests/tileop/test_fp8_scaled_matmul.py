@@ -40,14 +40,16 @@ def product(a, a_scale, b, b_scale, c, layout):
     (m, k), n = a.shape, b.shape[1]
     scales = [np.asarray(scale, np.float64) for scale in (a_scale, b_scale)]
     if layout is None:
-        wide = [np.broadcast_to(s.reshape(-1, 1), (r, k)) for s, r in zip(scales, (m, n))]
+        wide = [
+            np.broadcast_to(s.reshape(-1, 1), (r, k)) for s, r in zip(scales, (m, n), strict=True)
+        ]
     else:
         block = np.arange(k) // layout.block_size
         wide = [
             np.broadcast_to(s[..., block], (-(-r // g) if s.ndim == 2 else 1, k)).repeat(
                 g if s.ndim == 2 else r, axis=0
             )[:r]
-            for s, r, g in zip(scales, (m, n), (layout.a_rows, layout.b_rows))
+            for s, r, g in zip(scales, (m, n), (layout.a_rows, layout.b_rows), strict=True)
         ]
     return (a * wide[0]) @ (b * wide[1].T) + c
 

@@ -392,8 +392,9 @@ class _Visitor:
 
     def _operator(self, op: TileOp, call: ir.Call, mutator: Mutator) -> None:
         outer, self._nodes = self._nodes, (*self._nodes, call)
-        reads, writes = op.reads(), op.writes()
-        named = (op.completes_on(), op.releases())
+        effects = op.effects()
+        reads, writes = effects.reads, effects.writes
+        named = (effects.completes_on, effects.arrives_at)
         arrivals = [x for x in named if x is not None and not any(map(x.same_as, writes))]
         for argument in call.args[:]:
             self._argument(argument, [*reads, *writes, *arrivals], mutator)
@@ -403,17 +404,17 @@ class _Visitor:
             for operand in operands:
                 buffer = buffer_of(operand)
                 is_element = not op.is_tile and isinstance(operand, ir.TensorLoad)
-                ranks = op.ranks() if is_written else None
+                ranks = effects.ranks if is_written else None
                 self._note(
                     buffer,
                     None if op.is_tile else origin_of(operand),
                     writes=is_written,
-                    block=_box(buffer, op.touched()) if is_element else (),
+                    block=_box(buffer, effects.box) if is_element else (),
                     is_exact=is_element,
-                    is_atomic=op.is_atomic,
+                    is_atomic=effects.is_atomic,
                     is_update=any(buffer_of(other).same_as(buffer) for other in others),
-                    token=op.token(),
-                    completes_on=op.completes_on(),
+                    token=effects.token,
+                    completes_on=effects.completes_on,
                     ranks=None if ranks is None else tuple(ranks),
                     operator=op,
                     operand=operand,

@@ -101,7 +101,7 @@ def emit(op: TileOp) -> None:
 
 def _is_of_nothing(op: TileOp) -> bool:
     """Tell whether an operator, which signals nobody, writes tiles and none of them has an element."""
-    written = op.normalized().writes() if op.is_tile and op.releases() is None else []
+    written = op.normalized().writes() if op.is_tile and op.effects().arrives_at is None else []
     return bool(written) and all(
         any(literal(r.extent) == 0 for r in ranges_of(operand)) for operand in written
     )

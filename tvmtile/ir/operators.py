@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import tvm_ffi
 from tvm import ir, tirx
@@ -24,6 +24,36 @@ from tvmtile.ir.registration import OPERATORS, register_operator, register_opera
 from tvmtile.ir.types import Index
 
 _OPERATORS: dict[str, type[TileOp]] = {}
+
+
+class OperatorEffects(NamedTuple):
+    """What an operator does to memory and to mbarriers; of these it names elements."""
+
+    reads: Sequence[Any] = ()
+    """The operands that it reads; where it adds to a tile, that one too."""
+    writes: Sequence[Any] = ()
+    """The operands that it writes."""
+    is_atomic: bool = False
+    """The accesses of an element operator are indivisible: two of them need no barrier."""
+    box: tuple[int, ...] = ()
+    """The extents, along the last axes, of the box that an element operator's element begins."""
+    token: str | None = None
+    """The token of work that goes on until a wait (`tvmtile.ir.asynchronous`)."""
+    completes_on: ir.TensorLoad | None = None
+    """The mbarrier on which what it writes arrives."""
+    arrives_at: ir.TensorLoad | None = None
+    """The mbarrier at which a thread arrives: those that wait there know then what it did before."""
+    with_copies: bool = False
+    """The thread arrives when its asynchronous copies have, which those that wait know, too."""
+    waits_at: ir.TensorLoad | None = None
+    """The mbarrier at which a thread waits."""
+    parity: ir.Expr | None = None
+    """Of the phase that it waits for."""
+    ranks: Sequence[ir.Expr] | None = None
+    """The blocks of the cluster, by their ranks, in whose memory it writes, and arrives or completes at the
+    mbarrier; None: its own block."""
+    counts: tuple[ir.Var, tuple[int, ...]] | None = None
+    """The mbarriers that it makes ready, and how many threads arrive at each in a phase."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,9 +92,6 @@ class TileOp:
     is_product: ClassVar[bool] = False
     """True for a product of matrices: instructions fix which thread holds which element of it."""
 
-    is_atomic: ClassVar[bool] = False
-    """True for an element operator whose accesses are indivisible: two of them need no barrier."""
-
     by_thread: ClassVar[bool] = False
     """True for an element operator that each thread does, whether or not a kernel names threads."""
 
@@ -90,44 +117,21 @@ class TileOp:
         """Tell whether its work is done when the next statement begins; otherwise the user waits."""
         return True
 
-    def reads(self) -> list[Any]:
-        """The operands that the operator reads; where it adds to a tile, that one too."""
+    def effects(self) -> OperatorEffects:
+        """What it does to memory and to mbarriers."""
+        writes = [getattr(self, name) for name in self.outputs]
         adds = self.clearing and not getattr(self, self.clearing)
-        return [getattr(self, name) for name in self.inputs + self.outputs * bool(adds)]
+        reads = [getattr(self, name) for name in self.inputs]
+        box = tuple(int(extent) for extent in getattr(self, "box", ()))
+        return OperatorEffects([*reads, *writes] if adds else reads, writes, box=box)
 
-    def writes(self) -> list[Any]:
+    def reads(self) -> Sequence[Any]:
+        """The operands that the operator reads; where it adds to a tile, that one too."""
+        return self.effects().reads
+
+    def writes(self) -> Sequence[Any]:
         """The operands that the operator writes."""
-        return [getattr(self, name) for name in self.outputs]
-
-    def releases(self) -> ir.TensorLoad | None:
-        """The mbarrier, an element, at which a thread arrives; None of other operators.
-
-        Those who wait there know then what it did before.
-        """
-        return None
-
-    def releases_copies(self) -> bool:
-        """Tell whether the thread arrives when its asynchronous copies have, which it releases too."""
-        return False
-
-    def acquires(self) -> ir.TensorLoad | None:
-        """The mbarrier, an element, at which a thread waits; None of other operators."""
-        return None
-
-    def counted(self) -> tuple[ir.Var, tuple[int, ...]] | None:
-        """The mbarriers that it makes ready, and how many threads arrive at each in a phase."""
-        return None
-
-    def phase(self) -> ir.Expr | None:
-        """The parity of the phase that it waits for; None of other operators."""
-        return None
-
-    def ranks(self) -> Sequence[ir.Expr] | None:
-        """The blocks of the cluster in whose memory it acts, by their ranks; None: its own one.
-
-        That is so of the elements that it writes, and of the mbarrier at which it arrives or completes.
-        """
-        return None
+        return self.effects().writes
 
     def within_block(self) -> TileOp:
         """The same operator, where threads write nothing that other blocks of the cluster read."""
@@ -140,21 +144,6 @@ class TileOp:
         """
         del mbarrier
         return None
-
-    def completes_on(self) -> ir.TensorLoad | None:
-        """The mbarrier, an element, on which what it writes arrives; None where it has no such."""
-        return None
-
-    def token(self) -> str | None:
-        """The token of an element operator that goes on until a wait (`tvmtile.ir.asynchronous`)."""
-        return None
-
-    def touched(self) -> Sequence[int]:
-        """The extents, along the last axes, of the box that an element operator's element begins.
-
-        They are those of its field `box`, where it has one.
-        """
-        return tuple(int(extent) for extent in getattr(self, "box", ()))
 
     def fixed_layouts(self) -> dict[ir.Var, Any]:
         """The buffers whose layout the operator gives, with what the user wrote."""

@@ -20,7 +20,7 @@ from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.kernel import current_kernel
 from tvmtile.instructions.ptx import ptx
 from tvmtile.ir.barriers import is_cluster_barrier, sync
-from tvmtile.ir.operators import TileOp, ValueOp, tile_operator
+from tvmtile.ir.operators import OperatorEffects, TileOp, ValueOp, tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.spans import current_span
 from tvmtile.tileop.registry import LoweringContext, lowering, needs
@@ -78,7 +78,6 @@ class RemoteArrival(ValueOp):
 
     name = "remote_arrival"
     rest = "after"
-    is_atomic = True
     by_thread = True
 
     barrier: ir.TensorLoad
@@ -91,14 +90,12 @@ class RemoteArrival(ValueOp):
     def within_block(self) -> RemoteArrival:
         return replace(self, publishes=False)
 
-    def reads(self) -> list[ir.Expr]:
-        return list(self.after)
-
-    def releases(self) -> ir.TensorLoad:
-        return self.barrier
-
-    def ranks(self) -> list[ir.Expr]:
-        return [self.rank]
+    def effects(self) -> OperatorEffects:
+        return (
+            super()
+            .effects()
+            ._replace(reads=self.after, is_atomic=True, arrives_at=self.barrier, ranks=[self.rank])
+        )
 
 
 @tile_operator
@@ -112,8 +109,8 @@ class RemoteStore(ValueOp):
     value: ir.Expr
     rank: ir.Expr
 
-    def ranks(self) -> list[ir.Expr]:
-        return [self.rank]
+    def effects(self) -> OperatorEffects:
+        return super().effects()._replace(ranks=[self.rank])
 
 
 @tile_operator
@@ -132,11 +129,8 @@ class RemoteCopy(ValueOp):
     bytes: int = 0
     box: Any = ()
 
-    def completes_on(self) -> ir.TensorLoad:
-        return self.barrier
-
-    def ranks(self) -> list[ir.Expr]:
-        return [self.rank]
+    def effects(self) -> OperatorEffects:
+        return super().effects()._replace(completes_on=self.barrier, ranks=[self.rank])
 
 
 # Code ----------------------------------------------------------------------------------------------

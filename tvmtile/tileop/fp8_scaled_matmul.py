@@ -28,7 +28,7 @@ from tvmtile.ir.operands import (
     dtype_of,
     same_extents,
 )
-from tvmtile.ir.operators import tile_operator
+from tvmtile.ir.operators import OperatorEffects, tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.types import TileOperand, Value
 from tvmtile.target import gpu
@@ -155,10 +155,10 @@ class Fp8ScaledMatmul(MatrixProduct):
         """The extent that is summed over."""
         return oriented(self.A)[1]
 
-    def reads(self) -> list[ir.Expr]:
+    def effects(self) -> OperatorEffects:
         scales = [s for s in (self.A_scale, self.B_scale) if is_tile(s)]
-        operands: list[ir.Expr] = [self.A, self.B, *scales]
-        return operands if self.clear_accum else [*operands, self.C]
+        sums = [] if self.clear_accum else [self.C]
+        return OperatorEffects([self.A, self.B, *scales, *sums], [self.C])
 
     def normalized(self) -> Fp8ScaledMatmul:
         names = ["A", "B", "C", *(n for n in ("A_scale", "B_scale") if is_tile(getattr(self, n)))]

@@ -19,7 +19,7 @@ from tvmtile.errors import InvalidOperand, ShapeMismatch, UnsupportedDtype
 from tvmtile.frontend.emit import check_operand, emit
 from tvmtile.frontend.values import as_expr
 from tvmtile.ir.operands import as_region, constant, describe, dtype_of, extents_of, same_extents
-from tvmtile.ir.operators import TileOp, tile_operator
+from tvmtile.ir.operators import OperatorEffects, TileOp, tile_operator
 from tvmtile.ir.rewriting import for_loop, nest, seq
 from tvmtile.ir.scopes import SHARED_SCOPE, is_global
 from tvmtile.ir.types import Index, TileOperand
@@ -154,12 +154,10 @@ class MoveRows(TileOp):
         is_tile = isinstance(first, ir.TensorRegion) or is_buffer_var(first)
         return first if len(self.rows) == 1 and is_tile else None
 
-    def reads(self) -> list[ir.Expr]:
+    def effects(self) -> OperatorEffects:
         index = [] if self._index is None else [self._index]
-        return [self.tile if self.scatter else self.tensor, *index]
-
-    def writes(self) -> list[ir.Expr]:
-        return [self.tensor if self.scatter else self.tile]
+        source, target = (self.tensor, self.tile)[:: -1 if self.scatter else 1]
+        return OperatorEffects([source, *index], [target])
 
     def normalized(self) -> MoveRows:
         rows = self.rows if self._index is None else (as_region(self._index),)

@@ -22,7 +22,7 @@ from tvmtile.frontend.kernel import allocate
 from tvmtile.frontend.values import as_expr
 from tvmtile.instructions.ptx import ptx
 from tvmtile.ir.operands import describe
-from tvmtile.ir.operators import ValueOp, tile_operator
+from tvmtile.ir.operators import OperatorEffects, ValueOp, tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import (
     CLUSTER_BARRIER_SCOPE,
@@ -266,8 +266,9 @@ class InitMbarriers(ValueOp):
     barriers: ir.Expr
     counts: Any = ()
 
-    def counted(self) -> tuple[ir.Var, tuple[int, ...]]:
-        return buffer_of(self.barriers), tuple(map(int, self.counts))
+    def effects(self) -> OperatorEffects:
+        counts = buffer_of(self.barriers), tuple(map(int, self.counts))
+        return super().effects()._replace(counts=counts)
 
 
 @tile_operator
@@ -281,7 +282,6 @@ class Mbarrier(ValueOp):
     name = "mbarrier"
     outputs = ("barrier",)
     role = "mbarrier"
-    is_atomic = True
     by_thread = True
 
     barrier: ir.TensorLoad
@@ -292,20 +292,19 @@ class Mbarrier(ValueOp):
     def within_block(self) -> Mbarrier:
         return replace(self, of_cluster=False)
 
-    def completes_on(self) -> ir.TensorLoad | None:
-        return self.barrier if self.action.endswith("expect_tx") else None
-
-    def releases(self) -> ir.TensorLoad | None:
-        return self.barrier if self.action.startswith("arrive") else None
-
-    def releases_copies(self) -> bool:
-        return self.action == "arrive_when_copied"
-
-    def acquires(self) -> ir.TensorLoad | None:
-        return self.barrier if self.action == "wait" else None
-
-    def phase(self) -> ir.Expr | None:
-        return self.value if self.action == "wait" else None
+    def effects(self) -> OperatorEffects:
+        return (
+            super()
+            .effects()
+            ._replace(
+                is_atomic=True,
+                completes_on=self.barrier if self.action.endswith("expect_tx") else None,
+                arrives_at=self.barrier if self.action.startswith("arrive") else None,
+                with_copies=self.action == "arrive_when_copied",
+                waits_at=self.barrier if self.action == "wait" else None,
+                parity=self.value if self.action == "wait" else None,
+            )
+        )
 
 
 @tile_operator
@@ -322,8 +321,8 @@ class EndPhase(ValueOp):
 
     barrier: ir.TensorLoad
 
-    def completes_on(self) -> ir.TensorLoad | None:
-        return self.barrier
+    def effects(self) -> OperatorEffects:
+        return super().effects()._replace(completes_on=self.barrier)
 
 
 @tile_operator
@@ -338,11 +337,8 @@ class AwaitPhase(ValueOp):
     barrier: ir.TensorLoad
     parity: ir.Expr
 
-    def acquires(self) -> ir.TensorLoad | None:
-        return self.barrier
-
-    def phase(self) -> ir.Expr | None:
-        return self.parity
+    def effects(self) -> OperatorEffects:
+        return super().effects()._replace(waits_at=self.barrier, parity=self.parity)
 
 
 @tile_operator

@@ -117,7 +117,7 @@ class _LoadFences(Forward[frozenset[ir.Var]]):
         """Tell whether threads that do not come here may learn here that a tile is free."""
         op = operator_of(stmt) if type(stmt) is tirx.Evaluate else None
         if op is not None:
-            return op.releases() is not None
+            return op.effects().arrives_at is not None
         if is_cluster_barrier(stmt):
             return self._fills_others
         if not is_barrier(stmt) or BARRIER_ID not in attributes_of(stmt):

@@ -25,7 +25,7 @@ def _without_idle_tokens(kernel: tirx.For) -> tirx.For:
     used: set[str] = set()
     for call in nodes_in(kernel, ir.Call):
         work, op = issued(call), operator_of(call)
-        token = work.token if work is not None else op.token() if op is not None else None
+        token = work.token if work is not None else op.effects().token if op is not None else None
         if token is not None:
             used.update((token, kind_of(token).name))
 

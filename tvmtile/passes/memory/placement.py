@@ -349,6 +349,6 @@ def _moves_boxes(kernel: tirx.For, tiles: Iterable[ir.Var]) -> bool:
 
     def is_bulk(call: ir.Call) -> bool:
         op = operator_of(call)
-        return op is not None and op.token() is not None
+        return op is not None and op.effects().token is not None
 
     return any(map(is_mbarrier, tiles)) or contains(kernel, ir.Call, is_bulk)

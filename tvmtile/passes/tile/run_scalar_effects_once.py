@@ -113,7 +113,7 @@ class _Once(ScopedRewriter):
 
 def _is_atomic(value: ir.Expr) -> bool:
     op = operator_of(value)
-    return op is not None and op.is_atomic and not (op.is_tile or op.by_thread)
+    return op is not None and op.effects().is_atomic and not (op.is_tile or op.by_thread)
 
 
 def _once(stmt: tirx.Stmt) -> tirx.Stmt:

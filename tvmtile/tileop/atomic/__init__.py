@@ -28,7 +28,7 @@ from tvmtile.ir.operands import (
     matched_regions,
     origin_of,
 )
-from tvmtile.ir.operators import TileOp, tile_operator
+from tvmtile.ir.operators import OperatorEffects, TileOp, tile_operator
 from tvmtile.ir.rewriting import substitute
 from tvmtile.ir.types import Index, TileOperand, Value
 from tvmtile.tileop.elementwise import converted
@@ -314,13 +314,15 @@ class Atomic(TileOp):
     inputs = ("dst",)
     outputs = ("dst",)
     is_tile = False
-    is_atomic = True
 
     dst: ir.TensorLoad
     value: ir.Expr
     kind: str = "add"
     order: str = "relaxed"
     aligned: bool = False
+
+    def effects(self) -> OperatorEffects:
+        return super().effects()._replace(is_atomic=True)
 
     def result_dtype(self) -> str:
         return str(self.dst.ty.dtype)
@@ -345,10 +347,12 @@ class AtomicLoad(TileOp):
     name = "atomic_load"
     inputs = ("src",)
     is_tile = False
-    is_atomic = True
 
     src: ir.TensorLoad
     order: str = "seq_cst"
+
+    def effects(self) -> OperatorEffects:
+        return super().effects()._replace(is_atomic=True)
 
     def result_dtype(self) -> str:
         return str(self.src.ty.dtype)
@@ -371,8 +375,9 @@ class AtomicTile(TileOp):
     order: str = "relaxed"
     disable_tma: bool = False
 
-    def reads(self) -> list[ir.Expr]:
-        return [self.src, self.dst] if names_tile(self.src) else [self.dst]
+    def effects(self) -> OperatorEffects:
+        source = [self.src] if names_tile(self.src) else []
+        return OperatorEffects([*source, self.dst], [self.dst])
 
     def check(self) -> None:
         self.normalized()

@@ -12,7 +12,7 @@ from tvmtile.compat.ignored import warn_ignored
 from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.emit import check_operand, emit
 from tvmtile.ir.operands import describe, dtype_of, matched_regions, region, static_shape
-from tvmtile.ir.operators import TileOp, tile_operator
+from tvmtile.ir.operators import OperatorEffects, TileOp, tile_operator
 from tvmtile.ir.rewriting import retyped, seq
 from tvmtile.ir.scopes import is_shared
 from tvmtile.ir.threads import WARP_SIZE
@@ -149,8 +149,9 @@ class TmaCopy(TileOp):
         """The side in shared memory."""
         return self.dst if self.is_load else self.src
 
-    def completes_on(self) -> ir.TensorLoad | None:
-        return self.barrier[0] if self.barrier else None
+    def effects(self) -> OperatorEffects:
+        on = self.barrier[0] if self.barrier else None
+        return super().effects()._replace(completes_on=on)
 
     def check(self) -> None:
         self._check_scopes()

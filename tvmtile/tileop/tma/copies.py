@@ -157,6 +157,6 @@ def _is_written_by_threads(tile: ir.Var, context: LoweringContext) -> bool:
     written = [buffer_of(store) for store in nodes_in(context.launch.body, tirx.BufferStore)]
     for op in operators_in(context.launch.body):
         chosen = implementation_of(op, context.kind) if op.is_tile else None
-        if op.completes_on() is None and (chosen is None or chosen.variant != "tma"):
+        if op.effects().completes_on is None and (chosen is None or chosen.variant != "tma"):
             written.extend(map(buffer_of, op.writes()))
     return any(tile.same_as(other) for other in written)

@@ -19,7 +19,7 @@ from tvmtile.frontend.emit import emit
 from tvmtile.frontend.values import as_expr
 from tvmtile.ir.calls import takes_address
 from tvmtile.ir.operands import bits_of, constant, describe, dtype_of, region
-from tvmtile.ir.operators import TileOp, tile_operator
+from tvmtile.ir.operators import OperatorEffects, TileOp, tile_operator
 from tvmtile.ir.rewriting import retyped, seq, variables_of
 from tvmtile.ir.scopes import is_global, is_shared
 from tvmtile.ir.tensor_maps import TensorMap, tensor_map
@@ -297,8 +297,8 @@ class TmaLoad(TileOp):
     swizzle: int = 0
     eviction: str | None = None
 
-    def completes_on(self) -> ir.TensorLoad:
-        return self.barrier
+    def effects(self) -> OperatorEffects:
+        return super().effects()._replace(completes_on=self.barrier)
 
     def normalized(self) -> TmaLoad:
         return self

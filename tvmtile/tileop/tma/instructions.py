@@ -14,7 +14,7 @@ from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.emit import emit
 from tvmtile.instructions.ptx import ptx
 from tvmtile.ir.asynchronous import BULK_STORE, signal, wait
-from tvmtile.ir.operators import TileOp, ValueOp, tile_operator
+from tvmtile.ir.operators import OperatorEffects, TileOp, ValueOp, tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.types import Index
 from tvmtile.target import gpu
@@ -48,12 +48,10 @@ class BulkLoad(_BulkCopy):
     eviction: str | None = None
     """How long the cache keeps it (`tvmtile.tileop.eviction`)."""
 
-    def completes_on(self) -> ir.TensorLoad:
-        return self.barrier
-
-    def ranks(self) -> list[ir.Expr] | None:
+    def effects(self) -> OperatorEffects:
         members = [rank for rank in range(self.blocks.bit_length()) if self.blocks >> rank & 1]
-        return [tirx.const(rank, "int32") for rank in members] or None
+        ranks = [tirx.const(rank, "int32") for rank in members] or None
+        return super().effects()._replace(completes_on=self.barrier, ranks=ranks)
 
 
 @tile_operator
@@ -73,8 +71,8 @@ class BulkStore(_BulkCopy):
     combining: str = ""
     """How elements are combined with those of the tensor; they replace them where it is empty."""
 
-    def token(self) -> str | None:
-        return BULK_STORE.name
+    def effects(self) -> OperatorEffects:
+        return super().effects()._replace(token=BULK_STORE.name)
 
 
 @tile_operator

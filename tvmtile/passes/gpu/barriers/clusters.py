@@ -34,7 +34,7 @@ _MOST_BLOCKS = 16
 def blocks_together(kernel: tirx.For) -> int:
     """How many blocks reach each other's memory: those of a cluster, where one acts in another's."""
     size = math.prod(map(int, kernel.annotations.get(CLUSTER_ANNOTATION, [1])))
-    reaches = size > 1 and any(op.ranks() is not None for op in operators_in(kernel))
+    reaches = size > 1 and any(op.effects().ranks is not None for op in operators_in(kernel))
     return size if reaches else 1
 
 
@@ -59,8 +59,9 @@ def is_published(kernel: tirx.For, function: tirx.Stmt, effects: Effects) -> boo
 
 def _stores_there(op: TileOp) -> bool:
     """Tell whether threads store to the memory of another block, not a copy nor an arrival there."""
-    is_store = bool(op.writes()) and op.completes_on() is None and op.releases() is None
-    return is_store and op.ranks() is not None
+    effects = op.effects()
+    is_store = effects.writes and effects.completes_on is None and effects.arrives_at is None
+    return bool(is_store) and effects.ranks is not None
 
 
 def _described(function: tirx.Stmt) -> dict[ir.Var, list[ir.Var]]:

@@ -269,14 +269,14 @@ def _counts(launch: Launch) -> dict[ir.Var | None, tuple[int, ...]]:
     found: dict[ir.Var | None, tuple[int, ...]] = {}
     for call in nodes_in(launch.body, ir.Call):
         op = operator_of(call)
-        counted = None if op is None else op.counted()
+        counted = None if op is None else op.effects().counts
         if counted is not None:
             if counted[0] in found:
                 raise UnknownHandover
             found[counted[0]] = counted[1]
     for loop in nodes_in(launch.body, (tirx.For, tirx.While)):
         ops = map(operator_of, nodes_in(loop, ir.Call))
-        if any(op is not None and op.counted() is not None for op in ops):
+        if any(op is not None and op.effects().counts is not None for op in ops):
             raise UnknownHandover
     return found
 

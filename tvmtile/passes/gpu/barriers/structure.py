@@ -29,7 +29,7 @@ from tvmtile.ir.conditions import conjuncts
 from tvmtile.ir.kernels import Launch, flattened, is_loop_exit, statements_of
 from tvmtile.ir.nodes import cached_per_node
 from tvmtile.ir.operands import constant, literal
-from tvmtile.ir.operators import TileOp, operator_of
+from tvmtile.ir.operators import OperatorEffects, operator_of
 from tvmtile.ir.rewriting import substitute, variables_of
 from tvmtile.ir.threads import Group, group_of_region
 from tvmtile.passes.gpu.barriers.checker import Checker
@@ -268,14 +268,14 @@ class Builder:
     def _handover(self, stmt: tirx.Evaluate, context: _Context) -> MbarrierStep | None:
         """What threads do at an mbarrier; None of another statement."""
         op = operator_of(stmt)
-        released, acquired = (None, None) if op is None else (op.releases(), op.acquires())
-        mbarrier = acquired if released is None else released
-        if op is None or mbarrier is None:
+        effects = OperatorEffects() if op is None else op.effects()
+        mbarrier = effects.waits_at if effects.arrives_at is None else effects.arrives_at
+        if mbarrier is None:
             return None
         parts = [part for condition in context.conditions for part in conjuncts(condition)]
         diverging = filter(self._variance.may_diverge, parts)
         resolved = self._effects.resolved
-        ranks = op.ranks()
+        ranks, waits = effects.ranks, effects.arrives_at is None
         active = self._cluster.arrivals(
             map(resolved, parts),
             map(resolved, diverging),
@@ -287,16 +287,15 @@ class Builder:
             self._read([stmt], context),
             self._effects.mbarrier(mbarrier),
             resolved(indices_of(mbarrier)[0]),
-            op.phase(),
+            effects.parity,
             active,
-            released is None,
-            op.releases_copies(),
-            released is None and self._is_of_first_phase(op, context.loops),
+            waits,
+            effects.with_copies,
+            waits and self._is_of_first_phase(effects.parity, context.loops),
         )
 
-    def _is_of_first_phase(self, wait: TileOp, loops: tuple[Loop, ...]) -> bool:
+    def _is_of_first_phase(self, parity: ir.Expr | None, loops: tuple[Loop, ...]) -> bool:
         """Tell whether a wait is for the first phase where the loops around it begin."""
-        parity = wait.phase()
         if parity is None:
             return False
         begin = {loop.var: loop.low for loop in loops if loop.var is not None}
