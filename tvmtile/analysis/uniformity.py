@@ -182,7 +182,7 @@ class ThreadVariance:
                 if is_private(buffer):
                     guards = self._guards_of(buffer, around)
                     self._flow_into(buffer, [*guards, *self._names_in(call)])
-                elif self._is_followed(buffer) and not op.is_product:
+                elif self._is_followed(buffer) and op.role != "product":
                     self._flow_into(buffer, self._names_in(call))
         elif not in_parallel and has_effect(call):
             # Every thread makes the call, and may write what it is given.
@@ -229,7 +229,7 @@ def check_alone(op: TileOp, stmt: tirx.Stmt) -> None:
     NestingError
         If it is a product to a tile that the threads share.
     """
-    if op.is_product and not all(is_private(buffer_of(result)) for result in op.writes()):
+    if op.role == "product" and not all(is_private(buffer_of(result)) for result in op.writes()):
         raise NestingError(
             f"T.{op.name} is the work of all threads that come to it, but its operands depend on the "
             "thread",

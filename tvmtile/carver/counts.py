@@ -62,7 +62,7 @@ class _Count:
         counted: set[int] = set()
         for access in self._accesses:
             op = access.operator
-            if op is not None and op.is_product and id(op) not in counted:
+            if op is not None and op.role == "product" and id(op) not in counted:
                 counted.add(id(op))
                 products[dtype_of(op.reads()[0])] += self._flops(op) * self._times(access)
             if is_global(access.root):

@@ -129,7 +129,7 @@ def template_of(program: tirx.PrimFunc) -> BaseTemplate:
         If an extent of its tensors is not known before it runs.
     """
     accesses = effects_of(program.body)
-    products = _operators(accesses, lambda op: op.is_product)
+    products = _operators(accesses, lambda op: op.role == "product")
     reductions = _operators(accesses, lambda op: op.role == "reduction")
     if len(products) > 1:
         return _attention(program, products[0], accesses)

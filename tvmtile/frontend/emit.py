@@ -84,17 +84,18 @@ def require_program(name: str) -> None:
         )
 
 
-def emit(op: TileOp) -> None:
+def emit(op: TileOp, function: str = "") -> None:
     """Check an operator that a kernel uses and add it to the program being written.
 
-    One of tiles without elements does nothing and is left out.
+    One of tiles without elements does nothing and is left out. `function` is the user's name for it,
+    where that is not the operator's.
 
     Raises
     ------
     NestingError
         Outside `T.Kernel`; a tile operator also inside `T.Parallel`.
     """
-    call = checked_call(op)
+    call = checked_call(op, function)
     if not _is_of_nothing(op):
         T.evaluate(call)
 
@@ -107,14 +108,14 @@ def _is_of_nothing(op: TileOp) -> bool:
     )
 
 
-def checked_call(op: TileOp) -> ir.Call:
+def checked_call(op: TileOp, function: str = "") -> ir.Call:
     """The call of an operator that a kernel uses, checked as `emit` does.
 
     The call of an element operator with a result is an expression; it happens where, and as often
     as, that is evaluated.
     """
     outside = "tile operators are the work of a block: use them inside `with T.Kernel(...)`"
-    function = (op.spelled or op.name).format_map(vars(op))
+    function = function or op.name
     kernel = kernel_of(f"T.{function}", outside)
     if kernel.parallel_depth and op.is_tile:
         raise NestingError(

@@ -19,11 +19,14 @@ from tvmtile._tvm import buffer_of, nodes_in, ranges_of
 from tvmtile.errors import InvalidValue
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.nodes import cached_per_node
-from tvmtile.ir.operands import as_region, region
+from tvmtile.ir.operands import as_region, dtype_of, region
 from tvmtile.ir.registration import OPERATORS, register_operator, register_operators
 from tvmtile.ir.types import Index
 
 _OPERATORS: dict[str, type[TileOp]] = {}
+
+VARARGS = {"varargs": True}
+"""Metadata of the field that is a tuple of all arguments that follow the others."""
 
 
 class OperatorEffects(NamedTuple):
@@ -50,8 +53,10 @@ class OperatorEffects(NamedTuple):
     parity: ir.Expr | None = None
     """Of the phase that it waits for."""
     ranks: Sequence[ir.Expr] | None = None
-    """The blocks of the cluster, by their ranks, in whose memory it writes, and arrives or completes at the
-    mbarrier; None: its own block."""
+    """The blocks of the cluster, by their ranks, in whose memory it writes, and where the mbarrier is;
+    None: its own block."""
+    is_complete: bool = True
+    """Its work is done when the next statement begins; otherwise the user waits."""
     counts: tuple[ir.Var, tuple[int, ...]] | None = None
     """The mbarriers that it makes ready, and how many threads arrive at each in a phase."""
 
@@ -72,58 +77,31 @@ class TileOp:
     """
 
     name: ClassVar[str]
-    spelled: ClassVar[str] = ""
-    """The function of `T` that makes it, by its fields, where it has another name: "cum{kind}"."""
     inputs: ClassVar[tuple[str, ...]] = ()
     """The fields with the operands that it reads."""
     outputs: ClassVar[tuple[str, ...]] = ()
     """The fields with the operands that it writes."""
     is_tile: ClassVar[bool] = True
     """False for an operator on single elements, which may stand in `T.Parallel`."""
-    once: ClassVar[bool] = False
-    """True for an element operator that all threads of a block do once together, if the operands are
-    the same for all; otherwise each thread does it."""
-
     role: ClassVar[str] = ""
-    """What passes that write operators take it for (see `operator_for`): `fill`; `reduction`; `begin`,
+    """What passes that write operators take it for (see `operator_for`): `copy`; `fill`; `product`, of
+    matrices, where instructions fix which thread holds what; `layout`; `values outside`; `begin`,
     `contribute` or `end` of a reducer, which is its operand; `arithmetic` or `cast` with a rounding;
     `mbarriers`; `mbarrier`; `registers`."""
 
-    is_product: ClassVar[bool] = False
-    """True for a product of matrices: instructions fix which thread holds which element of it."""
-
-    by_thread: ClassVar[bool] = False
-    """True for an element operator that each thread does, whether or not a kernel names threads."""
-
-    alone: ClassVar[bool] = False
-    """True for a tile operator that each thread which comes does by itself: no threads share it."""
-
-    is_copy: ClassVar[bool] = False
-    """True for an operator that only moves elements from one region to another, in no order."""
-
-    rest: ClassVar[str] = ""
-    """The last operand, where it is a tuple of all arguments that follow the others."""
-
-    shares: ClassVar[tuple[Mapping[str, Any], ...]] = ()
-    """Options by which warps share the work along rows, and by which they do along columns."""
-
-    clearing: ClassVar[str] = ""
-    """The option by which an operator that adds to a tile sets it instead."""
+    by: ClassVar[str] = ""
+    """Which threads do it: "block", an element operator that all threads of a block do once together if
+    the operands are the same for all; "thread", a tile operator that no threads share. Else threads
+    share a tile operator, and each does an element operator."""
 
     impl: str | None = field(default=None, kw_only=True)
-
-    @property
-    def is_complete(self) -> bool:
-        """Tell whether its work is done when the next statement begins; otherwise the user waits."""
-        return True
 
     def effects(self) -> OperatorEffects:
         """What it does to memory and to mbarriers."""
         writes = [getattr(self, name) for name in self.outputs]
-        adds = self.clearing and not getattr(self, self.clearing)
         reads = [getattr(self, name) for name in self.inputs]
         box = tuple(int(extent) for extent in getattr(self, "box", ()))
-        return OperatorEffects([*reads, *writes] if adds else reads, writes, box=box)
+        return OperatorEffects(reads, writes, box=box)
 
     def reads(self) -> Sequence[Any]:
         """The operands that the operator reads; where it adds to a tile, that one too."""
@@ -133,76 +111,9 @@ class TileOp:
         """The operands that the operator writes."""
         return self.effects().writes
 
-    def within_block(self) -> TileOp:
-        """The same operator, where threads write nothing that other blocks of the cluster read."""
-        return self
-
-    def begun_on(self, mbarrier: Any) -> TileOp | None:
-        """The same copy, begun by one thread, so that an mbarrier counts the bytes that have come.
-
-        None of an operator that is no such copy.
-        """
-        del mbarrier
-        return None
-
-    def fixed_layouts(self) -> dict[ir.Var, Any]:
-        """The buffers whose layout the operator gives, with what the user wrote."""
-        return {}
-
-    def values_outside(self) -> dict[ir.Var, ir.Expr]:
-        """Tensors, with what reads outside of them give; zero where no operator says so."""
-        return {}
-
-    def copied(self) -> tuple[Any, Any] | None:
-        """Source and target of an operator that only copies elements as they are; None for others."""
-        return None
-
-    def filled(self) -> tuple[Any, Any] | None:
-        """The tile and the value of an operator that sets all elements of one; None for others."""
-        values: Any = self
-        return (values.writes()[0], values.value) if self.role == "fill" else None
-
-    def between(self, source: Any, target: Any) -> TileOp:
-        """The same copy between other regions, of an operator with `is_copy`."""
-        raise NotImplementedError
-
-    def without_tensor_maps(self) -> TileOp:
-        """The same operator, which no tensor map does."""
-        return self
-
-    def with_operand(self, name: str, operand: Any) -> TileOp:
-        """The same operator with another operand."""
-        return replace(self, **{name: operand})
-
     def as_loops(self) -> tirx.Stmt | None:
         """The elementwise loops that the operator stands for; None for one that is none."""
         return None
-
-    def vectorized(self, variable: ir.Var, lanes: int, place: Sequence[Index]) -> TileOp | None:
-        """The operator for several successive iterations at once; None where there is none.
-
-        Parameters
-        ----------
-        variable : Var
-            The loop variable.
-        lanes : int
-            How many iterations.
-        place : sequence of Expr
-            The indices of what the first of them writes; those of the others follow in memory.
-        """
-        del variable, lanes, place
-        return None
-
-    def carried_layouts(self, layouts: Mapping[ir.Var, Any]) -> dict[ir.Var, Any]:
-        """The layouts that fragments should have, so that others, of known layout, fit them.
-
-        Parameters
-        ----------
-        layouts : dict of Var to FragmentLayout
-            The fragments whose layout is known.
-        """
-        del layouts
-        return {}
 
     def check(self) -> None:
         """Raise a `TileError` where the operands do not fit together."""
@@ -239,15 +150,6 @@ class TileOp:
         del operands
         return self
 
-    def accumulated(self, target: Target) -> tuple[tirx.Stmt, tirx.Stmt, tirx.Stmt] | None:
-        """What a normalized operator does in a loop by way of sums of its own; None where it has none.
-
-        The first statement begins the sums, the second adds what one operator has, and the third adds
-        the sums to what the operator writes.
-        """
-        del target
-        return None
-
     def result_dtype(self) -> str:
         """The dtype of the value that an element operator has; `void` where it has none."""
         return "void"
@@ -258,7 +160,7 @@ class TileOp:
         attrs = {}
         for item in fields(self):
             value = getattr(self, item.name)
-            if item.name == self.rest:
+            if "varargs" in item.metadata:
                 args.extend(value)
             elif item.default is MISSING:
                 args.append(value)
@@ -271,9 +173,10 @@ class TileOp:
     @classmethod
     def from_call(cls, call: ir.Call) -> TileOp:
         """Read the operator back from its call."""
-        names = [f.name for f in fields(cls) if f.default is MISSING or f.name == cls.rest]
+        operands = [f for f in fields(cls) if f.default is MISSING or "varargs" in f.metadata]
+        names = [f.name for f in operands]
         args: list[Any] = list(call.args[:])
-        if cls.rest:
+        if operands and "varargs" in operands[-1].metadata:
             fixed = len(names) - 1
             args[fixed:] = [tuple(args[fixed:])]
         values = dict(zip(names, args, strict=True))
@@ -288,6 +191,53 @@ class ValueOp(TileOp):
     """Base of the operators that name no tile: what they have are values and options."""
 
     is_tile = False
+
+
+class CarriesLayouts(TileOp):
+    """Base of the operators by which fragments get layouts from others."""
+
+    def carried_layouts(self, layouts: Mapping[ir.Var, Any]) -> dict[ir.Var, Any]:
+        """The layouts that fragments should have, so that others, of known layout, fit them.
+
+        Parameters
+        ----------
+        layouts : dict of Var to FragmentLayout
+            The fragments whose layout is known.
+        """
+        del layouts
+        return {}
+
+
+class Vectorizable(TileOp):
+    """Base of the element operators that do several iterations at once."""
+
+    def vectorized(self, variable: ir.Var, lanes: int, place: Sequence[Index]) -> TileOp | None:
+        """The operator for several successive iterations at once; None where there is none.
+
+        Parameters
+        ----------
+        variable : Var
+            The loop variable.
+        lanes : int
+            How many iterations.
+        place : sequence of Expr
+            The indices of what the first of them writes; those of the others follow in memory.
+        """
+        del variable, lanes, place
+        return None
+
+
+class Accumulates(TileOp):
+    """Base of the operators that have sums of their own in a loop."""
+
+    def accumulated(self, target: Target) -> tuple[tirx.Stmt, tirx.Stmt, tirx.Stmt] | None:
+        """What a normalized operator does in a loop by way of sums of its own; None where it has none.
+
+        The first statement begins the sums, the second adds what one operator has, and the third adds
+        the sums to what the operator writes.
+        """
+        del target
+        return None
 
 
 def python_value(value: ir.Expr) -> Any:
@@ -350,6 +300,44 @@ def _read(call: ir.Call) -> TileOp:
     return _OPERATORS[op_name(call).partition(".")[2]].from_call(call)
 
 
+def with_fields(op: TileOp, **values: Any) -> TileOp:
+    """The same operator with other operands or options."""
+    return replace(op, **values)
+
+
+def copied(op: TileOp | None) -> tuple[Any, Any] | None:
+    """Source and target of an operator that only copies elements as they are; None for others."""
+    if op is None or op.role != "copy":
+        return None
+    (source,), (target,) = op.reads(), op.writes()
+    return (source, target) if dtype_of(source) == dtype_of(target) else None
+
+
+def begun_on(op: Any, mbarrier: Any) -> TileOp | None:
+    """A copy, begun by one thread, so that an mbarrier counts the bytes that have come.
+
+    None of an operator that is no such copy.
+    """
+    if op is None or op.role != "copy" or op.disable_tma:
+        return None
+    return operator_for("bulk copy")(op.src, op.dst, (mbarrier,), eviction=op.eviction)
+
+
+def filled(op: Any) -> tuple[Any, Any] | None:
+    """The tile and the value of an operator that sets all elements of one; None for others."""
+    return (op.writes()[0], op.value) if op is not None and op.role == "fill" else None
+
+
+def fixed_layouts(op: Any) -> dict[ir.Var, Any]:
+    """The buffers whose layout an operator gives, with what the user wrote."""
+    return {op.tile: op.layout} if op.role == "layout" else {}
+
+
+def values_outside(op: Any) -> dict[ir.Var, ir.Expr]:
+    """Tensors, with what reads outside of them give; zero where no operator says so."""
+    return {op.tensor: op.value} if op.role == "values outside" else {}
+
+
 def operator_for(role: str) -> Callable[..., TileOp]:
     """The operator of a role.
 
@@ -387,5 +375,5 @@ def with_tile(op: TileOp, tile: ir.Var, goal: ir.TensorRegion) -> TileOp:
         inner = list(zip(ranges_of(goal)[outer:], ranges_of(operand), strict=True))
         origin = [r.min for r in ranges_of(goal)[:outer]] + [g.min + o.min for g, o in inner]
         extents = [1] * outer + [o.extent for _, o in inner]
-        op = op.with_operand(item.name, region(buffer_of(goal), origin, extents))
+        op = with_fields(op, **{item.name: region(buffer_of(goal), origin, extents)})
     return op

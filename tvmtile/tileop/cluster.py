@@ -10,7 +10,7 @@ PTX ISA, "Cluster of Cooperative Thread Arrays", "mapa", "mbarrier.arrive", "cp.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import field
 from typing import Any
 
 from tvm import DataType, ir, tirx
@@ -20,7 +20,7 @@ from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.kernel import current_kernel
 from tvmtile.instructions.ptx import ptx
 from tvmtile.ir.barriers import is_cluster_barrier, sync
-from tvmtile.ir.operators import OperatorEffects, TileOp, ValueOp, tile_operator
+from tvmtile.ir.operators import VARARGS, OperatorEffects, TileOp, ValueOp, tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.spans import current_span
 from tvmtile.tileop.registry import LoweringContext, lowering, needs
@@ -64,7 +64,6 @@ class JoinCluster(TileOp):
     """Wait here, and where the kernel ends, for the other blocks of the cluster."""
 
     name = "join_cluster"
-    by_thread = True
 
 
 @tile_operator
@@ -72,23 +71,18 @@ class RemoteArrival(ValueOp):
     """Arrive at the mbarrier of another block; with `bytes`, which its phase then waits for.
 
     `after` is an element of a tile there, with the extents of what the block has written of it: the
-    arrival is behind the writes of all threads. What it `publishes` is what they wrote elsewhere than
-    in the block's own memory: that costs a fence of the whole GPU.
+    arrival is behind the writes of all threads. One that is `of_cluster` publishes what they wrote
+    elsewhere than in the block's own memory, too: that costs a fence of the whole GPU.
     """
 
     name = "remote_arrival"
-    rest = "after"
-    by_thread = True
 
     barrier: ir.TensorLoad
     rank: ir.Expr
-    after: tuple[ir.Expr, ...] = ()
+    after: tuple[ir.Expr, ...] = field(default=(), metadata=VARARGS)
     bytes: int = 0
     box: Any = ()
-    publishes: bool = True
-
-    def within_block(self) -> RemoteArrival:
-        return replace(self, publishes=False)
+    of_cluster: bool = True
 
     def effects(self) -> OperatorEffects:
         return (
@@ -120,7 +114,6 @@ class RemoteCopy(ValueOp):
     name = "remote_copy"
     inputs = ("source",)
     outputs = ("target",)
-    by_thread = True
 
     target: ir.TensorLoad
     source: ir.TensorLoad
@@ -171,7 +164,7 @@ def _(_op: JoinCluster, context: LoweringContext) -> tirx.Stmt:
 def _(op: RemoteArrival, _: LoweringContext) -> tirx.Stmt:
     """One instruction; what it publishes is seen by who waits there."""
     expect, count = (".expect_tx", [tirx.const(op.bytes, "uint32")]) if op.bytes else ("", [])
-    order = ".release.cluster" if op.publishes else ""
+    order = ".release.cluster" if op.of_cluster else ""
     name = f"mbarrier.arrive{expect}{order}.shared::cluster.b64"
     return _mapped([op.barrier], op.rank, lambda barrier: ptx(name)(barrier, *count))
 

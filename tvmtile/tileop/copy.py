@@ -206,7 +206,7 @@ class Copy(TileOp):
     name = "copy"
     inputs = ("src",)
     outputs = ("dst",)
-    is_copy = True
+    role = "copy"
 
     src: ir.TensorRegion
     dst: ir.TensorRegion
@@ -222,22 +222,6 @@ class Copy(TileOp):
         help = f"{SAME_EXTENTS}, {by_origin}"
         src, dst = matched_regions(self.name, self.src, self.dst, help)
         return replace(self, src=src, dst=dst)
-
-    def copied(self) -> tuple[ir.Expr, ir.Expr] | None:
-        return (self.src, self.dst) if dtype_of(self.src) == dtype_of(self.dst) else None
-
-    def between(self, source: ir.TensorRegion, target: ir.TensorRegion) -> Copy:
-        return Copy(source, target)
-
-    def without_tensor_maps(self) -> Copy:
-        return replace(self, disable_tma=True)
-
-    def begun_on(self, mbarrier: ir.Expr) -> TileOp | None:
-        from tvmtile.tileop.tma import TmaCopy
-
-        if self.disable_tma:
-            return None
-        return TmaCopy(self.src, self.dst, (mbarrier,), eviction=self.eviction)
 
     def as_loops(self) -> tirx.Stmt:
         return moved(self.src, self.dst)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tvm import ir, tirx
@@ -22,7 +22,7 @@ from tvmtile.ir.operands import (
     matched_regions,
     offset_in_memory,
 )
-from tvmtile.ir.operators import TileOp, tile_operator
+from tvmtile.ir.operators import VARARGS, TileOp, tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import CLUSTER_BARRIER_SCOPE, is_cluster_mbarrier, is_global, is_shared
 from tvmtile.ir.types import Index, TileOperand
@@ -161,10 +161,9 @@ class CopyToBlock(_CopyInCluster):
     """Copy a tile to that of the block `rank`; `barrier` holds its mbarrier."""
 
     name = "copy_to_block"
-    rest = "barrier"
 
     rank: ir.Expr
-    barrier: tuple[ir.TensorLoad, ...] = ()
+    barrier: tuple[ir.TensorLoad, ...] = field(default=(), metadata=VARARGS)
 
 
 @tile_operator

@@ -8,7 +8,7 @@ from tvmtile._tvm import buffer_of, ranges_of
 from tvmtile.analysis.kernel_info import info_of
 from tvmtile.ir.asynchronous import BULK_STORE, wait
 from tvmtile.ir.operands import constant, describe
-from tvmtile.ir.operators import operators_in
+from tvmtile.ir.operators import operators_in, values_outside
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import MBARRIER_SCOPE, is_shared
 from tvmtile.tileop.copy import Copy
@@ -47,7 +47,7 @@ def _check_rows(tile: ir.TensorRegion) -> None:
 
 
 def _values_outside(body: tirx.Stmt) -> set[ir.Var]:
-    return {tensor for op in operators_in(body) for tensor in op.values_outside()}
+    return {tensor for op in operators_in(body) for tensor in values_outside(op)}
 
 
 @lowering(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import field
 from typing import Any
 
 from tvm import DataType, ir, tirx
@@ -16,7 +17,7 @@ from tvmtile.frontend.values import as_expr
 from tvmtile.ir.asynchronous import CP_ASYNC, issue, signal, wait
 from tvmtile.ir.calls import takes_address
 from tvmtile.ir.operands import bits_of, constant, describe
-from tvmtile.ir.operators import ValueOp, tile_operator
+from tvmtile.ir.operators import VARARGS, ValueOp, tile_operator
 from tvmtile.ir.rewriting import for_loop, seq
 from tvmtile.ir.scopes import is_global, is_shared
 from tvmtile.ir.types import Index, Value
@@ -148,12 +149,10 @@ class CpAsync(ValueOp):
     name = "cp_async"
     inputs = ("source",)
     outputs = ("target",)
-    rest = "predicate"
-    by_thread = True
 
     target: ir.TensorLoad
     source: ir.TensorLoad
-    predicate: tuple[ir.Expr, ...] = ()
+    predicate: tuple[ir.Expr, ...] = field(default=(), metadata=VARARGS)
     count: int = 1
 
     def expanded(self, target: Target | None) -> tirx.Stmt:
@@ -187,7 +186,6 @@ class CpAsyncGroup(ValueOp):
     """`end` a group of the thread's copies, or `wait` for all of its groups but `behind`."""
 
     name = "cp_async_group"
-    by_thread = True
 
     action: str = "wait"
     behind: int = 0

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, make_dataclass
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 from functools import wraps
 from typing import Annotated, Any, ClassVar, ParamSpec, TypeAlias, get_type_hints
 
@@ -243,7 +243,7 @@ def _staged(op: Any, _: LoweringContext) -> tirx.Stmt:
     """Between fragments whose elements lie in different threads: through shared memory."""
     (name,), (source,) = op.inputs, op.reads()
     staged = by_shared_tile(source, dtype_of(source), op.apart or f"{op.name}_staged")
-    return seq([*staged[1], op.with_operand(name, staged[0]).as_loops()])
+    return seq([*staged[1], replace(op, **{name: staged[0]}).as_loops()])
 
 
 def between_fragments(op: TileOp, _: LoweringContext) -> None:

@@ -28,7 +28,7 @@ from tvmtile.ir.operands import (
     dtype_of,
     same_extents,
 )
-from tvmtile.ir.operators import OperatorEffects, tile_operator
+from tvmtile.ir.operators import Accumulates, OperatorEffects, tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.types import TileOperand, Value
 from tvmtile.target import gpu
@@ -124,7 +124,7 @@ def _scale_operand(name: str, scale: Value) -> ir.Expr:
 
 
 @tile_operator
-class Fp8ScaledMatmul(MatrixProduct):
+class Fp8ScaledMatmul(MatrixProduct, Accumulates):
     """Add the product of two scaled tiles to an accumulator."""
 
     name = "fp8_scaled_matmul"

@@ -8,7 +8,7 @@ the last one is written: the others get an index outside of the tensor, where no
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any
 
 from tvm import ir, tirx
@@ -19,7 +19,7 @@ from tvmtile.errors import InvalidOperand, ShapeMismatch, UnsupportedDtype
 from tvmtile.frontend.emit import check_operand, emit
 from tvmtile.frontend.values import as_expr
 from tvmtile.ir.operands import as_region, constant, describe, dtype_of, extents_of, same_extents
-from tvmtile.ir.operators import OperatorEffects, TileOp, tile_operator
+from tvmtile.ir.operators import VARARGS, OperatorEffects, TileOp, tile_operator
 from tvmtile.ir.rewriting import for_loop, nest, seq
 from tvmtile.ir.scopes import SHARED_SCOPE, is_global
 from tvmtile.ir.types import Index, TileOperand
@@ -138,12 +138,11 @@ class MoveRows(TileOp):
     """Copy rows of a tensor into a tile, or those of a tile into a tensor."""
 
     name = "move_rows"
-    rest = "rows"
 
     tensor: ir.TensorRegion
     tile: ir.TensorRegion
     col: ir.Expr
-    rows: tuple[ir.Expr, ...]
+    rows: tuple[ir.Expr, ...] = field(metadata=VARARGS)
     written: str = ""
     scatter: bool = False
 

@@ -76,12 +76,10 @@ class AnnotateLayout(TileOp):
     """Fix the layout of a tile instead of letting the compiler choose one."""
 
     name = "annotate_layout"
+    role = "layout"
 
     tile: ir.Var
     layout: Any = None
-
-    def fixed_layouts(self) -> dict[ir.Var, Any]:
-        return {self.tile: self.layout}
 
     def with_buffer_copies(self, operands: Sequence[ir.Expr]) -> AnnotateLayout:
         del operands

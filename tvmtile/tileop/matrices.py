@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
@@ -11,7 +12,7 @@ from tvmtile._tvm import buffer_of, indices_of, ranges_of
 from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.values import as_condition
 from tvmtile.ir.operands import check_bounds, constant, describe, dtype_of, extents_of
-from tvmtile.ir.operators import TileOp
+from tvmtile.ir.operators import OperatorEffects, TileOp
 from tvmtile.ir.rewriting import for_loop, nest, seq
 from tvmtile.ir.types import Value
 from tvmtile.tileop.elementwise import converted
@@ -30,8 +31,9 @@ class MatrixProduct(TileOp):
     """A base of operators that add the product of two matrices to a third one."""
 
     outputs = ("C",)
-    is_product = True
-    clearing = "clear_accum"
+    role = "product"
+    shares: ClassVar[tuple[Mapping[str, Any], ...]] = ()
+    """Options by which warps share the work along rows, and by which they do along columns."""
 
     A: ir.TensorRegion
     B: ir.TensorRegion
@@ -39,6 +41,11 @@ class MatrixProduct(TileOp):
     """The accumulator, `[m, n]`."""
     transpose_B: bool
     clear_accum: bool
+
+    def effects(self) -> OperatorEffects:
+        effects = super().effects()
+        sums = [] if self.clear_accum else effects.writes
+        return effects._replace(reads=[*effects.reads, *sums])
 
     @property
     def m(self) -> ir.Expr:

@@ -9,7 +9,6 @@ that into account: what an mbarrier orders gets no other barrier.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from tvm import ir, tirx
@@ -261,7 +260,7 @@ class InitMbarriers(ValueOp):
     name = "init_mbarriers"
     outputs = ("barriers",)
     role = "mbarriers"
-    once = True
+    by = "block"
 
     barriers: ir.Expr
     counts: Any = ()
@@ -282,15 +281,11 @@ class Mbarrier(ValueOp):
     name = "mbarrier"
     outputs = ("barrier",)
     role = "mbarrier"
-    by_thread = True
 
     barrier: ir.TensorLoad
     value: ir.Expr
     action: str = "arrive"
     of_cluster: bool = False
-
-    def within_block(self) -> Mbarrier:
-        return replace(self, of_cluster=False)
 
     def effects(self) -> OperatorEffects:
         return (
@@ -317,7 +312,7 @@ class EndPhase(ValueOp):
     name = "end_phase"
     outputs = ("barrier",)
     role = "end of phase"
-    once = True
+    by = "block"
 
     barrier: ir.TensorLoad
 
@@ -332,7 +327,6 @@ class AwaitPhase(ValueOp):
     name = "await_phase"
     inputs = ("barrier",)
     role = "wait for phase"
-    by_thread = True
 
     barrier: ir.TensorLoad
     parity: ir.Expr
@@ -347,7 +341,6 @@ class ProxyFence(ValueOp):
 
     name = "fence_proxy"
     role = "proxy fence"
-    by_thread = True
 
 
 # Code ----------------------------------------------------------------------------------------------

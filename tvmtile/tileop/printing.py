@@ -53,7 +53,7 @@ def print(obj: Any = None, msg: str = "", warp_group_id: int = 0, warp_id: int =
     blocks: list[Any] = list(kernel.blocks) if kernel is not None else []
     x, y, z = [*blocks, *[tirx.const(-1, "int32")] * (3 - len(blocks))]
     if is_buffer_var(obj) or isinstance(obj, ir.TensorRegion):
-        emit(PrintTile(obj, x, y, z, msg))
+        emit(PrintTile(obj, x, y, z, msg), "print")
     elif obj is None or isinstance(obj, str):
         text = ": ".join(part for part in (msg, obj) if part)
         emit(Print(tirx.const(0, "int32"), x, y, z, text))
@@ -73,7 +73,7 @@ class Print(ValueOp):
     """Print a message and, where there is a label, a value; -1 stands for an axis the grid has not."""
 
     name = "print"
-    once = True
+    by = "block"
 
     value: ir.Expr
     block_x: ir.Expr
@@ -88,7 +88,6 @@ class PrintTile(TileOp):
     """Print a message and a tile."""
 
     name = "print_tile"
-    spelled = "print"
     inputs = ("src",)
 
     src: ir.TensorRegion

@@ -70,7 +70,7 @@ def _quantified(kind: str, buffer: TileOperand) -> ir.Expr:
         )
     require_program(f"{kind}_of")
     answer = T.local_scalar("bool").scalar
-    emit(Quantifier(src, answer, kind))
+    emit(Quantifier(src, answer, kind), f"{kind}_of")
     return answer
 
 
@@ -79,7 +79,6 @@ class Quantifier(TileOp):
     """Whether any or all elements of `src` are true, into the boolean element `dst`."""
 
     name = "quantifier"
-    spelled = "{kind}_of"
     inputs = ("src",)
     outputs = ("dst",)
 

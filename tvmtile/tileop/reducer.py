@@ -228,7 +228,7 @@ class ReducerUpdate(TileOp):
     outputs = ("dst",)
     role = "contribute"
     is_tile = False
-    once = True
+    by = "block"
 
     dst: ir.TensorLoad
     value: ir.Expr

@@ -59,7 +59,6 @@ class SetMaxRegisters(ValueOp):
 
     name = "set_max_registers"
     role = "registers"
-    by_thread = True
 
     count: int = 0
     more: bool = False

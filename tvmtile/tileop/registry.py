@@ -199,7 +199,7 @@ class Lowering:
         otherwise, and for None, when the next statement begins.
     on_mbarrier : bool
         In a pipelined loop one thread may begin it ahead, so that an mbarrier completes it
-        (`TileOp.begun_on`).
+        (`tvmtile.ir.operators.begun_on`).
     slow : callable or None
         `(op) -> str or None`, what a user should know who expects a matrix unit to be used.
     """

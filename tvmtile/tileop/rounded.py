@@ -6,6 +6,8 @@ exact one, rounded once, bit by bit the same on every target.
 
 from __future__ import annotations
 
+from dataclasses import field
+
 from tvm import ir, tirx
 
 from tvmtile.codegen import cuda
@@ -13,7 +15,7 @@ from tvmtile.codegen.float_conversions import rounding_name_of
 from tvmtile.codegen.narrow_floats import FORMATS, encode_rounded
 from tvmtile.codegen.rounding import ROUNDINGS, llvm_function, metal_name
 from tvmtile.errors import UnsupportedDtype
-from tvmtile.ir.operators import ValueOp, tile_operator
+from tvmtile.ir.operators import VARARGS, ValueOp, tile_operator
 from tvmtile.ir.spans import current_span
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
@@ -24,8 +26,6 @@ APPROXIMATE = "approximate"
 
 class _Pure(ValueOp):
     """An operator whose arguments are values, of which there need not be the same number each time."""
-
-    rest = "operands"
 
     def to_call(self, span: ir.Span | None = None) -> ir.Call:
         return super().to_call(span or current_span())
@@ -38,7 +38,7 @@ class Rounded(_Pure):
     name = "rounded"
     role = "arithmetic"
 
-    operands: tuple[ir.Expr, ...]
+    operands: tuple[ir.Expr, ...] = field(metadata=VARARGS)
     operation: str = "add"
     rounding: str = "rn"
 
@@ -66,7 +66,7 @@ class RoundedCast(_Pure):
     name = "rounded_cast"
     role = "cast"
 
-    operands: tuple[ir.Expr, ...]
+    operands: tuple[ir.Expr, ...] = field(metadata=VARARGS)
     dtype: str = "float16"
     rounding: str = "rn"
     saturate: bool = True

@@ -44,6 +44,7 @@ class SafeValue(TileOp):
     """Reads outside `tensor` give `value`. InsertBoundsGuards takes it out of the program."""
 
     name = "annotate_safe_value"
+    role = "values outside"
     is_tile = False
 
     tensor: ir.Var
@@ -52,9 +53,6 @@ class SafeValue(TileOp):
     def __post_init__(self) -> None:
         if isinstance(self.value, bool | int | float):
             object.__setattr__(self, "value", tirx.const(self.value, dtype_of(self.tensor)))
-
-    def values_outside(self) -> dict[ir.Var, ir.Expr]:
-        return {self.tensor: self.value}
 
     def check(self) -> None:
         if not isinstance(self.value, tirx.IntImm | tirx.FloatImm):

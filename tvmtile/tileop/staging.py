@@ -82,7 +82,7 @@ def bytes_taken(op: TileOp, context: LoweringContext) -> int:
         if other is None or not _may_be_staged(other) or name_of(other) in {*known, name_of(op)}:
             return
         pieces = context.launch.num_threads // WARPGROUP * PIECE_BYTES
-        taken += pieces if other.is_copy else bytes_of(buffer_of(other.reads()[0]))
+        taken += pieces if other.role == "copy" else bytes_of(buffer_of(other.reads()[0]))
         known.add(name_of(other))
 
     walk(context.launch.body, (ir.Call, reserve))

@@ -17,7 +17,7 @@ from tvmtile.analysis.kernel_info import KernelInfo, info_of, let_values
 from tvmtile.errors import InvalidOperand, NestingError, OutOfBounds, SourceLocation, warn
 from tvmtile.ir.kernels import binds_thread, is_parallel, kernels_of
 from tvmtile.ir.operands import constant, describe, ends_of
-from tvmtile.ir.operators import operator_of, operators_in
+from tvmtile.ir.operators import fixed_layouts, operator_of, operators_in
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import contains, has_effect, substitute
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_global
@@ -101,7 +101,7 @@ def _check_locals(kernel: KernelInfo) -> None:
 def _check_fragments(kernel: KernelInfo) -> None:
     accesses = kernel.effects
     spread = {access.root for access in accesses if _spreads(access, kernel)}
-    spread -= {buffer for op in operators_in(kernel.launch.body) for buffer in op.fixed_layouts()}
+    spread -= {buffer for op in operators_in(kernel.launch.body) for buffer in fixed_layouts(op)}
     for access in accesses:
         loop = _serial_index(access, kernel) if access.root in spread else None
         if loop is not None:
@@ -118,7 +118,7 @@ def _spreads(access: Effect, kernel: KernelInfo) -> bool:
         return False
     op = access.operator
     if op is not None and op.is_tile:
-        return access.writes and (access.is_update or op.is_product)
+        return access.writes and (access.is_update or op.role == "product")
     extents = [constant(extent) or math.inf for extent in access.root.ty.shape]
     return math.prod(extents) > _MOST_HELD_WHOLE and any(
         is_parallel(loop) and loop.loop_var in kernel.behind(access.indices)
@@ -299,23 +299,24 @@ def _misuse(access: Effect, problem: str, remedy: str) -> InvalidOperand:
 
 def _check_waits(kernel: KernelInfo) -> None:
     """Refuse waits at mbarriers of which the kernel says no more: their first phase never ends."""
-    calls = [(call, operator_of(call)) for call in nodes_in(kernel.launch.body, ir.Call)]
-    waits = [(call, op) for call, op in calls if op is not None and op.acquires() is not None]
+    operators = [(call, operator_of(call)) for call in nodes_in(kernel.launch.body, ir.Call)]
+    calls = [(call, op.effects()) for call, op in operators if op is not None]
+    waits = [(call, effects) for call, effects in calls if effects.waits_at is not None]
     if not waits:
         return
-    made = [call for call, op in calls if op is not None and op.counted() is not None]
+    made = [call for call, effects in calls if effects.counts is not None]
     mentions = Counter(nodes_in(kernel.launch.body, ir.Var))
     idle = Counter(
         var for call in (*made, *(c for c, _ in waits)) for var in nodes_in(call, ir.Var)
     )
-    for call, op in waits:
-        mbarrier = buffer_of(op.acquires())
+    for call, effects in waits:
+        mbarrier = buffer_of(effects.waits_at)
         others = mentions[mbarrier] - idle[mbarrier] - 1  # its allocation names it
         if others or mbarrier not in kernel.allocated:
             continue
         problem = f"nothing arrives at the mbarrier {describe(mbarrier)}, so that a wait never ends"
         remedy = f"T.mbarrier_arrive({mbarrier.name}), or name it as `barrier` of a copy"
-        parity = constant(Analyzer().simplify(op.phase()))
+        parity = constant(Analyzer().simplify(effects.parity))
         if parity is None:  # each may be that of the phase before the first
             warn(f"{problem}: {remedy}", location_of(call))
         elif parity % 2 == 0:
@@ -353,8 +354,8 @@ def _warn_of_accumulation(access: Effect) -> None:
     if op is None or not op.is_tile:
         return
     remedy = f"T.clear({access.root.name}) before it"
-    if op.clearing:
-        remedy += f", or {op.clearing}=True"
+    clearing = [name for name in ("clear", "clear_accum") if hasattr(op, name)]
+    remedy += "".join(f", or {name}=True" for name in clearing)
     warn(
         f"{op.name} updates {describe(access.root)}, which holds no value yet: write {remedy}",
         access.location,

@@ -12,7 +12,7 @@ from tvmtile.analysis.kernel_info import info_of
 from tvmtile.ir.extents import linear_in
 from tvmtile.ir.kernels import Launch, leaves_loop, target_of, with_kernels
 from tvmtile.ir.operands import constant, is_whole, region
-from tvmtile.ir.operators import TileOp, operator_of, with_tile
+from tvmtile.ir.operators import TileOp, copied, filled, operator_of, with_tile
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import (
     defined_in,
@@ -91,11 +91,11 @@ class _InPlace:
         *others, last = self._info.effects_on(tile)
         source, goal = ends[0], self._without_names(ends[1])
         operators = [use.operator for use in others if use.operator is not None]
-        if last.operator is None or last.operator.copied() is None:
+        if copied(last.operator) is None:
             return None
         if len(operators) < len(others) or not all(_sums(op, tile) for op in operators):
             return None
-        if not any(op.is_product for op in operators):
+        if not any(op.role == "product" for op in operators):
             return None
         if str(buffer_of(goal).ty.dtype) != str(tile.ty.dtype) or not is_whole(source):
             return None
@@ -156,8 +156,7 @@ class _InPlace:
 
 def _copied(statement: tirx.Stmt) -> tuple[Any, Any] | None:
     """Source and target of a statement that copies."""
-    op = operator_of(statement)
-    return op.copied() if op is not None else None
+    return copied(operator_of(statement))
 
 
 def _sums(op: TileOp, tile: ir.Var) -> bool:
@@ -165,10 +164,10 @@ def _sums(op: TileOp, tile: ir.Var) -> bool:
 
     Of others the operands' ranks may matter, which are not the tensor's.
     """
-    if op.filled() is not None:
+    if filled(op) is not None:
         return True
     others = [o for o in op.reads() if not any(o is written for written in op.writes())]
-    return op.is_product and not any(_is(o, tile) for o in others)
+    return op.role == "product" and not any(_is(o, tile) for o in others)
 
 
 def _may_skip(node: tirx.SeqStmt, tile: ir.Var, copy: tirx.Stmt) -> bool:

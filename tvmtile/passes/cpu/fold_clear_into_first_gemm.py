@@ -15,7 +15,7 @@ from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.effects import effects_of
 from tvmtile.ir.kernels import leaves_loop, with_kernels
 from tvmtile.ir.operands import constant, region
-from tvmtile.ir.operators import TileOp, operator_of
+from tvmtile.ir.operators import TileOp, filled, operator_of, with_fields
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import mentions, replace_loop, seq, substitute
 
@@ -59,12 +59,11 @@ def _without_clears(node: tirx.SeqStmt, aliased: set[ir.Var]) -> tirx.Stmt:
 
 def _cleared(statement: tirx.Stmt) -> ir.TensorRegion | None:
     """The tile that a statement sets to zero."""
-    op = operator_of(statement)
-    filled = op.filled() if op is not None else None
-    if filled is None or not isinstance(filled[1], tirx.IntImm | tirx.FloatImm):
+    fill = filled(operator_of(statement))
+    if fill is None or not isinstance(fill[1], tirx.IntImm | tirx.FloatImm):
         return None
-    value = float(filled[1].value)
-    return filled[0] if value == 0 and math.copysign(1, value) > 0 else None
+    value = float(fill[1].value)
+    return fill[0] if value == 0 and math.copysign(1, value) > 0 else None
 
 
 def _uses(statement: tirx.Stmt, tile: ir.TensorRegion) -> bool:
@@ -81,7 +80,7 @@ def _begun(loop: tirx.Stmt, tile: ir.TensorRegion) -> tirx.Stmt | None:
     op = operator_of(body)
     if op is None or not _adds_to(op, tile):
         return None
-    setting = _at(op.with_operand(op.clearing, True), loop.loop_var, loop.min)
+    setting = _at(with_fields(op, clear_accum=True), loop.loop_var, loop.min)
     first = tirx.Evaluate(setting.to_call(body.value.span), body.span)
     others = replace_loop(loop, min=loop.min + 1, extent=loop.extent - 1)
     if mentions(first, loop.loop_var):
@@ -99,7 +98,7 @@ def _at(op: TileOp, variable: ir.Var, value: ir.Expr) -> TileOp:
             extents = [
                 simplify(substitute(r.extent, {variable: value})) for r in ranges_of(operand)
             ]
-            op = op.with_operand(item.name, region(buffer_of(operand), origin, extents))
+            op = with_fields(op, **{item.name: region(buffer_of(operand), origin, extents)})
     return op
 
 
@@ -112,5 +111,5 @@ def _adds_to(op: TileOp, tile: ir.TensorRegion) -> bool:
     reads = [o for o in op.reads() if isinstance(o, (ir.TensorRegion, ir.TensorLoad))]
     mine = [o for o in reads if buffer_of(o).same_as(buffer_of(tile))]
     writes = op.writes()
-    is_sum = op.is_product and len(mine) == 1 and len(writes) == 1
+    is_sum = op.role == "product" and len(mine) == 1 and len(writes) == 1
     return is_sum and is_it(mine[0]) and is_it(writes[0])

@@ -412,7 +412,7 @@ def _acts(stmt: tirx.Stmt) -> bool:
         return False
     if isinstance(stmt, tirx.Evaluate | tirx.Bind | tirx.BufferStore):
         op = operator_of(stmt)
-        return has_effect(stmt.value) and (op is None or not (op.is_tile or op.once))
+        return has_effect(stmt.value) and (op is None or not (op.is_tile or op.by == "block"))
     return any(map(_acts, statements_of(stmt)))
 
 

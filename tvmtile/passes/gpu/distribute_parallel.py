@@ -127,7 +127,7 @@ class _Distribute(GroupRewriter):
 
     def visit_evaluate(self, node: tirx.Evaluate) -> tirx.Stmt:
         op = operator_of(node)
-        if op is None or not op.once:
+        if op is None or op.by != "block":
             return node
         # What it writes is a place: its name says which one, its value does not matter.
         written = op.writes()

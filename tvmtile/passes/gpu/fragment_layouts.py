@@ -25,7 +25,7 @@ from tvmtile.analysis.nests import Nest, nests_in
 from tvmtile.errors import LayoutConflict, SourceLocation
 from tvmtile.ir.kernels import is_parallel
 from tvmtile.ir.operands import bits_of, constant, describe
-from tvmtile.ir.operators import TileOp, operator_of
+from tvmtile.ir.operators import CarriesLayouts, TileOp, operator_of
 from tvmtile.ir.rewriting import mentions
 from tvmtile.ir.spans import location_of
 from tvmtile.ir.threads import Group, Regions
@@ -262,7 +262,7 @@ class Inference:
     def _carry_through(self, step: _Step) -> bool:
         """Lay out the fragments of a step that follow from others; tells whether there were any."""
         found: dict[ir.Var, FragmentLayout] = {}
-        if step.operator is not None:
+        if isinstance(step.operator, CarriesLayouts):
             found.update(step.operator.carried_layouts(self.layouts))
         for nest in step.nests:
             unknown = [a for a in nest.accesses if self._is_unknown(a.buffer)]

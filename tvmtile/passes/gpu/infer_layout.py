@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import tvm_ffi
@@ -17,7 +16,7 @@ from tvmtile.analysis.nests import Nest, elements_of, sample
 from tvmtile.errors import warn
 from tvmtile.ir.kernels import Launch, is_parallel, target_of, with_kernels, without
 from tvmtile.ir.operands import describe
-from tvmtile.ir.operators import TileOp, operator_of
+from tvmtile.ir.operators import TileOp, fixed_layouts, operator_of, with_fields
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import for_loop, replace_loop, retyped, seq, substitute
 from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment
@@ -104,9 +103,10 @@ def _shared_in(loop: tirx.For, products: list[tirx.Stmt], way: int) -> tuple[int
     def share(node: tirx.Evaluate) -> tirx.Evaluate:
         nonlocal changed
         op = operator_of(node) if any(map(node.same_as, products)) else None
-        if op is None or not op.shares:
+        shares = getattr(op, "shares", ())
+        if op is None or not shares:
             return node
-        call = replace(op, **op.shares[way]).to_call(node.value.span)
+        call = with_fields(op, **shares[way]).to_call(node.value.span)
         changed += not tvm_ffi.structural_equal(call, node.value)
         return tirx.Evaluate(call, node.span)
 
@@ -181,7 +181,7 @@ def _moved(loop: tirx.For, fragment: ir.Var) -> tirx.For:
 
     def fixes(node: tirx.Stmt) -> bool:
         op = operator_of(node)
-        return op is not None and fragment in op.fixed_layouts()
+        return op is not None and fragment in fixed_layouts(op)
 
     def in_order(node: tirx.For, mutator: Mutator) -> tirx.Stmt:
         if is_parallel(node):

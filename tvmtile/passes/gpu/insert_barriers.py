@@ -17,7 +17,7 @@ from tvmtile.ir.annotations import EXCHANGES_TENSORS, OWN_BARRIERS
 from tvmtile.ir.asynchronous import issued, kind_of, signal, wait
 from tvmtile.ir.barriers import SERIAL, sync
 from tvmtile.ir.kernels import Launch, bound_target, with_kernels, with_launch_body, with_statements
-from tvmtile.ir.operators import operator_of
+from tvmtile.ir.operators import operator_of, with_fields
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.threads import WARP_SIZE, Group, without_groups
@@ -161,7 +161,9 @@ def with_barriers(
 
 def _within_block(call: ir.Call) -> ir.Expr:
     op = operator_of(call)
-    return call if op is None or op.is_tile else op.within_block().to_call(call.span)
+    if op is None or not getattr(op, "of_cluster", False):
+        return call
+    return with_fields(op, of_cluster=False).to_call(call.span)
 
 
 def _tokens_in(body: tirx.Stmt) -> list[str]:

@@ -56,7 +56,9 @@ class _Expand(GroupRewriter):
         return mutated(plainest.code(op, context), (tirx.For, _by_one_thread))
 
     def _depends_on_thread(self, op: TileOp, node: tirx.Evaluate) -> bool:
-        if self._variance is None or self.group is None or op.alone or op.is_product:
+        if self._variance is None or self.group is None:
+            return False
+        if op.by == "thread" or op.role == "product":
             return False
         if not candidates_of(
             op, "llvm"

@@ -14,7 +14,7 @@ from tvmtile.ir.calls import takes_address
 from tvmtile.ir.extents import is_power_of_two
 from tvmtile.ir.index_width import count_of, is_large, widened
 from tvmtile.ir.operands import constant, offset_in_memory
-from tvmtile.ir.operators import operator_of
+from tvmtile.ir.operators import Vectorizable, operator_of
 from tvmtile.ir.rewriting import mentions, seq, substitute
 from tvmtile.ir.scopes import is_global, is_in_registers, is_shared
 from tvmtile.ir.types import Binary
@@ -76,7 +76,7 @@ class Moves:
         if not isinstance(body, tirx.Evaluate):
             return None
         op = operator_of(body)
-        if op is None or op.is_tile or len(op.writes()) != 1 or self._extent % 2:
+        if not isinstance(op, Vectorizable) or len(op.writes()) != 1 or self._extent % 2:
             return None
         (written,) = op.writes()
         first = self._first(buffer_of(written), indices_of(written))

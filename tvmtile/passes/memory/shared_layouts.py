@@ -32,7 +32,7 @@ from tvmtile.ir.asynchronous import CP_ASYNC, issued
 from tvmtile.ir.calls import takes_address
 from tvmtile.ir.kernels import Launch, target_of, with_kernels
 from tvmtile.ir.operands import bits_of, constant, describe, static_shape
-from tvmtile.ir.operators import TileOp, operator_of
+from tvmtile.ir.operators import TileOp, fixed_layouts, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import retyped, substitute
 from tvmtile.ir.scopes import is_fragment, is_shared
@@ -258,7 +258,7 @@ class SharedTiles:
             if takes_address(node) and not any(map(node.same_as, self._of_pieces)):
                 self.viewed.update(buffer_of(arg) for arg in node.args if _is_load(arg))
             return
-        for tile, layout in op.fixed_layouts().items():
+        for tile, layout in fixed_layouts(op).items():
             if is_shared(tile):
                 self.user_layouts[tile] = layout, location_of(node)
         chosen = implementation_of(op, context.kind)

@@ -14,7 +14,7 @@ from tvmtile.ir.calls import takes_address
 from tvmtile.ir.extents import assume_extents_nonnegative
 from tvmtile.ir.kernels import bound_target, is_kernel, is_parallel, with_body
 from tvmtile.ir.operands import ends_of, origin_of
-from tvmtile.ir.operators import TileOp, operator_of, operators_in
+from tvmtile.ir.operators import TileOp, operator_of, operators_in, values_outside
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, has_effect, seq, with_fresh_variables
 from tvmtile.ir.scoped_rewriter import ScopedRewriter
@@ -48,7 +48,7 @@ _NOTHING = tirx.Evaluate(tirx.const(0, "int32"))
 
 def _safe_values_of(func: tirx.PrimFunc) -> dict[ir.Var, ir.Expr]:
     """The values of reads outside of tensors, as `T.annotate_safe_value` gives them."""
-    given = (op.values_outside().items() for op in operators_in(func.body))
+    given = (values_outside(op).items() for op in operators_in(func.body))
     return dict(chain.from_iterable(given))
 
 
@@ -184,7 +184,7 @@ class _Guard(ScopedRewriter):
         op = operator_of(node)
         if op is None:
             return self.descend(node)
-        if op.values_outside():
+        if values_outside(op):
             return _NOTHING
         guarded = tirx.Evaluate(self._with_guarded_values(node.value, op), node.span)
         inside = self._places_inside(op)

@@ -12,7 +12,7 @@ from tvmtile.analysis.kernel_info import info_of
 from tvmtile.ir.annotations import STAGE_ANNOTATION, STAGES_ANNOTATION
 from tvmtile.ir.kernels import Launch, target_of, with_kernels
 from tvmtile.ir.operands import constant, is_whole
-from tvmtile.ir.operators import TileOp, operator_of, with_tile
+from tvmtile.ir.operators import TileOp, copied, operator_of, with_tile
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ranges_in, reads_no_memory, replace_loop, seq
 from tvmtile.ir.scopes import is_global, is_shared
@@ -118,7 +118,7 @@ class _Direct:
     def _staged_tile(self, statement: tirx.Stmt) -> tuple[Any, Any, bool] | None:
         """The source and the tile of a copy that could be left out, and whether the user wants it."""
         op = operator_of(statement)
-        ends = op.copied() if op is not None else None
+        ends = copied(op)
         if op is None or ends is None or getattr(op, "direct", None) is False:
             return None
         source, tile = ends

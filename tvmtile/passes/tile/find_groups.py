@@ -166,7 +166,7 @@ class _Workers:
         if is_barrier(node):
             return self._barrier(node)
         op = operator_of(node)
-        if op is None or not op.is_tile or op.alone:
+        if op is None or not op.is_tile or op.by == "thread":
             return node
         if self._variance.depends(node.value):
             node = self._of_group(node)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import replace
 
 from tvm import ir, tirx
 from tvm_ffi import structural_equal
@@ -11,7 +10,7 @@ from tvm_ffi import structural_equal
 from tvmtile._tvm import buffer_of, mapped, nodes_in
 from tvmtile.ir.annotations import NO_TENSOR_MAPS
 from tvmtile.ir.kernels import bound_target, flattened, with_body
-from tvmtile.ir.operators import operator_of
+from tvmtile.ir.operators import operator_of, with_fields
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import mentions, seq, substitute
 from tvmtile.ir.scopes import is_fragment
@@ -33,8 +32,10 @@ def NormalizeOperands(func: tirx.PrimFunc) -> tirx.PrimFunc:
         op = operator_of(call)
         if op is None:
             return call
-        normal = replace(op.normalized(), impl=op.impl)
-        return (normal if has_maps else normal.without_tensor_maps()).to_call(call.span)
+        normal = with_fields(op.normalized(), impl=op.impl)
+        if not has_maps and hasattr(op, "disable_tma"):
+            normal = with_fields(normal, disable_tma=True)
+        return normal.to_call(call.span)
 
     own: set[ir.Var] = set()
 

@@ -14,7 +14,7 @@ from tvmtile.ir.calls import takes_address
 from tvmtile.ir.extents import linear_in
 from tvmtile.ir.kernels import Launch, bound_target, flattened, is_kernel, is_parallel
 from tvmtile.ir.operands import constant, describe, region
-from tvmtile.ir.operators import TileOp, operator_of
+from tvmtile.ir.operators import TileOp, copied, operator_for, operator_of
 from tvmtile.ir.packed import FLOAT4, has_float4, in_bytes, is_packed, params_in_bytes
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import (
@@ -283,11 +283,13 @@ class _Pack(ScopedRewriter):
         operands = [x for x in (*op.reads(), *op.writes()) if has_float4(buffer_of(x))]
         if not operands:
             return self.descend(node)
-        moved = op.copied()
+        moved = copied(op)
         if moved is not None and len({is_packed(buffer_of(side)) for side in moved}) == 1:
             sides = [self._region_in_bytes(side) for side in moved]
             if None not in sides:
-                return self.descend(tirx.Evaluate(op.between(*sides).to_call(node.value.span)))
+                return self.descend(
+                    tirx.Evaluate(operator_for("copy")(*sides).to_call(node.value.span))
+                )
         loops = op.as_loops()
         if loops is None:
             self._refuse_operator(op, operands[0], node.value)

@@ -16,7 +16,7 @@ from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.errors import InvalidOperand
 from tvmtile.ir.kernels import is_parallel, with_kernels, with_launch_body
 from tvmtile.ir.operands import describe
-from tvmtile.ir.operators import operators_in
+from tvmtile.ir.operators import fixed_layouts, operators_in
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import replace_loop, retyped, substitute
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_fragment, is_in_registers, is_private
@@ -45,7 +45,7 @@ def PrivatizeFragments(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if not fragments or not info.names_threads:
             return kernel
         variance = ThreadVariance(body, info.threads, is_in_registers)
-        laid_out = {each for op in operators_in(body) for each in op.fixed_layouts()}
+        laid_out = {each for op in operators_in(body) for each in fixed_layouts(op)}
         own = {each for each in fragments if variance.depends(each)} - laid_out
         return with_launch_body(kernel, _owned(body, own, variance)) if own else kernel
 
@@ -84,7 +84,9 @@ def _check_elements(uses: Sequence[Effect], variance: ThreadVariance) -> None:
 
     An axis that the thread has a part in is indexed the same everywhere, and no operator goes along it.
     """
-    for product in (use for use in uses if use.operator is not None and use.operator.is_product):
+    for product in (
+        use for use in uses if use.operator is not None and use.operator.role == "product"
+    ):
         raise _shared_out(product)
     elements = [use for use in uses if use.indices]
     for axis in zip_longest(*(use.indices for use in elements)):  # a view may have fewer axes

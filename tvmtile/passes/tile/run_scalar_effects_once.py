@@ -113,7 +113,11 @@ class _Once(ScopedRewriter):
 
 def _is_atomic(value: ir.Expr) -> bool:
     op = operator_of(value)
-    return op is not None and op.effects().is_atomic and not (op.is_tile or op.by_thread)
+    if op is None or op.is_tile:
+        return False
+    effects = op.effects()
+    at_mbarrier = (effects.arrives_at, effects.waits_at, effects.completes_on)
+    return effects.is_atomic and all(mbarrier is None for mbarrier in at_mbarrier)
 
 
 def _once(stmt: tirx.Stmt) -> tirx.Stmt:

@@ -12,7 +12,7 @@ from tvmtile.analysis.aliases import Aliases
 from tvmtile.errors import InvalidOperand
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.operands import as_region, constant, describe, dtype_of
-from tvmtile.ir.operators import TileOp, operator_of
+from tvmtile.ir.operators import TileOp, operator_for, operator_of, with_fields
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import nest, seq
 from tvmtile.ir.scoped_rewriter import ScopedRewriter
@@ -43,7 +43,7 @@ class _Stage(ScopedRewriter):
 
     def visit_evaluate(self, node: tirx.Evaluate) -> tirx.Stmt:
         op = operator_of(node)
-        if op is None or not op.is_copy:
+        if op is None or op.role != "copy":
             return node if op is None or not op.is_tile else self._apart(node, op)
         (source,), (target,) = op.reads(), op.writes()
         if not self._overlap(source, target):
@@ -51,7 +51,7 @@ class _Stage(ScopedRewriter):
         tile = _tile_for(source, location_of(node.value))
         whole = as_region(tile)
         span = node.value.span
-        steps = [op.between(source, whole), op.between(whole, target)]
+        steps = [operator_for("copy")(*ends) for ends in ((source, whole), (whole, target))]
         return seq([tirx.AllocBuffer(tile), *(tirx.Evaluate(step.to_call(span)) for step in steps)])
 
     def _apart(self, node: tirx.Evaluate, op: TileOp) -> tirx.Stmt:
@@ -66,7 +66,7 @@ class _Stage(ScopedRewriter):
             tile = _tile_for(operand, location_of(node.value), SHARED_SCOPE)
             before += [tirx.AllocBuffer(tile), _copied(operand, tile)]
             for name in (item.name for item in fields(op) if getattr(op, item.name) is operand):
-                op = op.with_operand(name, as_region(tile))
+                op = with_fields(op, **{name: as_region(tile)})
         if not before:
             return node
         return seq([*before, tirx.Evaluate(op.to_call(node.value.span), node.span)])

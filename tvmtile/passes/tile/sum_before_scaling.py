@@ -10,7 +10,7 @@ from tvmtile._tvm import Mutator, buffer_of, mutated
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.effects import effects_of
 from tvmtile.ir.kernels import flattened, is_parallel, target_of, with_kernels
-from tvmtile.ir.operators import TileOp, operator_of
+from tvmtile.ir.operators import Accumulates, TileOp, operator_of
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import defined_in, replace_loop, seq, variables_of
 
@@ -19,7 +19,7 @@ from tvmtile.ir.rewriting import defined_in, replace_loop, seq, variables_of
 def SumBeforeScaling(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Let a loop add up products, and scale the sums behind it.
 
-    That is done to an operator that has sums of its own (`TileOp.accumulated`) if nothing else in the
+    That is done to an operator that has sums of its own (`Accumulates`) if nothing else in the
     loop touches what it writes, the loop neither writes nor binds what the scaling reads, and it runs
     at least once. The sums are rounded once less an iteration; on a CPU the loop stays as it is.
     """
@@ -61,7 +61,8 @@ class _Sums:
     ) -> tuple[tirx.Stmt, tirx.Stmt, tirx.Stmt] | None:
         """The sums of an operator of a loop, if what is done behind the loop comes to the same."""
         op = operator_of(stmt)
-        parts = op.normalized().accumulated(self._target) if op is not None else None
+        op = None if op is None else op.normalized()
+        parts = op.accumulated(self._target) if isinstance(op, Accumulates) else None
         if op is None or parts is None:
             return None
         if defined_in(loop) & set(variables_of(parts[2])) or self._interferes(op, parts[2], others):

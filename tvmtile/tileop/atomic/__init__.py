@@ -28,7 +28,7 @@ from tvmtile.ir.operands import (
     matched_regions,
     origin_of,
 )
-from tvmtile.ir.operators import OperatorEffects, TileOp, tile_operator
+from tvmtile.ir.operators import OperatorEffects, TileOp, Vectorizable, tile_operator
 from tvmtile.ir.rewriting import substitute
 from tvmtile.ir.types import Index, TileOperand, Value
 from tvmtile.tileop.elementwise import converted
@@ -255,7 +255,7 @@ def _update(
         )
     tile = check_operand(name, "dst", dst)
     new = value if names_tile(value) else converted(as_expr(value), dtype_of(tile))
-    emit(AtomicTile(new, tile, kind, order))
+    emit(AtomicTile(new, tile, kind, order), f"atomic_{kind}")
     return None
 
 
@@ -270,8 +270,8 @@ def _has_one_element(tile: ir.Expr) -> bool:
 
 def _element_update(op: Atomic, return_prev: bool) -> ir.Expr | None:
     if return_prev:
-        return checked_call(op)
-    emit(op)
+        return checked_call(op, f"atomic_{op.kind}")
+    emit(op, f"atomic_{op.kind}")
     return None
 
 
@@ -302,7 +302,7 @@ def _check_dtype(kind: str, operand: ir.Expr) -> None:
 
 
 @tile_operator
-class Atomic(TileOp):
+class Atomic(Vectorizable):
     """Update one element, or a vector of neighbours one by one; its value is what was there before.
 
     `dst` is a load that names the place; `value` has its dtype. A vector that is `aligned` begins at a
@@ -310,7 +310,6 @@ class Atomic(TileOp):
     """
 
     name = "atomic"
-    spelled = "atomic_{kind}"
     inputs = ("dst",)
     outputs = ("dst",)
     is_tile = False
@@ -366,7 +365,6 @@ class AtomicTile(TileOp):
     """Update every element of a tile, by those of another tile or by one value for all."""
 
     name = "atomic_tile"
-    spelled = "atomic_{kind}"
     outputs = ("dst",)
 
     src: Any
@@ -382,9 +380,6 @@ class AtomicTile(TileOp):
     def check(self) -> None:
         self.normalized()
         _check_dtype(self.kind, self.dst)
-
-    def without_tensor_maps(self) -> AtomicTile:
-        return replace(self, disable_tma=True)
 
     def normalized(self) -> AtomicTile:
         name = f"atomic_{self.kind}"

@@ -11,7 +11,7 @@ from tvmtile.compat.ignored import warn_ignored
 from tvmtile.errors import InvalidValue, ShapeMismatch, UnsupportedDtype, warn
 from tvmtile.frontend.emit import check_operand, checked_call, emit
 from tvmtile.ir.operands import describe, dtype_of, extents_of, literal, same_extents
-from tvmtile.ir.operators import tile_operator
+from tvmtile.ir.operators import OperatorEffects, tile_operator
 from tvmtile.ir.types import Precision, TileOperand, Value
 from tvmtile.tileop.matrices import MatrixProduct, begins_from_zero, element_of, oriented
 from tvmtile.tileop.moves import clear
@@ -153,9 +153,8 @@ class Gemm(MatrixProduct):
     k_pack: int = 1
     precision: str = "tf32"
 
-    @property
-    def is_complete(self) -> bool:
-        return self.wg_wait == 0
+    def effects(self) -> OperatorEffects:
+        return super().effects()._replace(is_complete=self.wg_wait == 0)
 
     @property
     def k(self) -> ir.Expr:

@@ -28,7 +28,7 @@ from tvmtile.ir.operands import (
     same_extents,
     without_units,
 )
-from tvmtile.ir.operators import TileOp, tile_operator
+from tvmtile.ir.operators import CarriesLayouts, OperatorEffects, tile_operator
 from tvmtile.ir.types import Index, TileOperand
 from tvmtile.tileop.elementwise import moving_axes
 from tvmtile.tileop.moves import fill
@@ -203,14 +203,13 @@ def reduce_bitxor(
 
 
 @tile_operator
-class Reduce(TileOp):
+class Reduce(CarriesLayouts):
     """Combine the elements of a tile along an axis, or several; `dim` is not negative."""
 
     name = "reduce"
     inputs = ("src",)
     outputs = ("dst",)
     role = "reduction"
-    clearing = "clear"
 
     src: ir.TensorRegion
     dst: ir.TensorRegion
@@ -218,6 +217,9 @@ class Reduce(TileOp):
     dim: int | tuple[int, ...] = 0
     clear: bool = True
     nan_propagate: bool = False
+
+    def effects(self) -> OperatorEffects:
+        return OperatorEffects([self.src] if self.clear else [self.src, self.dst], [self.dst])
 
     @property
     def dims(self) -> tuple[int, ...]:

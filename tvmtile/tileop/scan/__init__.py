@@ -90,7 +90,7 @@ def _emit_scan(name: str, kind: str, src: Any, dst: Any, dim: int, reverse: bool
     source = check_operand(name, "src", src)
     target = source if dst is None else check_operand(name, "dst", dst)
     axis = checked_axis(name, "src", source, dim)
-    emit(Scan(source, target, kind, axis, bool(reverse)))
+    emit(Scan(source, target, kind, axis, bool(reverse)), name)
 
 
 @tile_operator
@@ -98,7 +98,6 @@ class Scan(TileOp):
     """Running totals along one axis; `dim` is not negative."""
 
     name = "scan"
-    spelled = "cum{kind}"
     inputs = ("src",)
     outputs = ("dst",)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any
 
 from tvm import ir, tirx
@@ -12,7 +12,7 @@ from tvmtile.compat.ignored import warn_ignored
 from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.emit import check_operand, emit
 from tvmtile.ir.operands import describe, dtype_of, matched_regions, region, static_shape
-from tvmtile.ir.operators import OperatorEffects, TileOp, tile_operator
+from tvmtile.ir.operators import VARARGS, OperatorEffects, TileOp, tile_operator
 from tvmtile.ir.rewriting import retyped, seq
 from tvmtile.ir.scopes import is_shared
 from tvmtile.ir.threads import WARP_SIZE
@@ -129,12 +129,11 @@ class TmaCopy(TileOp):
     name = "tma_copy"
     inputs = ("src",)
     outputs = ("dst",)
-    rest = "barrier"
-    by_thread = True
+    role = "bulk copy"
 
     src: ir.TensorRegion
     dst: ir.TensorRegion
-    barrier: tuple[Any, ...] = ()
+    barrier: tuple[Any, ...] = field(default=(), metadata=VARARGS)
     leaders: int = 0
     blocks: int = 0
     eviction: str | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tvm import DataType, ir, tirx
@@ -19,7 +19,7 @@ from tvmtile.frontend.emit import emit
 from tvmtile.frontend.values import as_expr
 from tvmtile.ir.calls import takes_address
 from tvmtile.ir.operands import bits_of, constant, describe, dtype_of, region
-from tvmtile.ir.operators import OperatorEffects, TileOp, tile_operator
+from tvmtile.ir.operators import VARARGS, OperatorEffects, TileOp, tile_operator
 from tvmtile.ir.rewriting import retyped, seq, variables_of
 from tvmtile.ir.scopes import is_global, is_shared
 from tvmtile.ir.tensor_maps import TensorMap, tensor_map
@@ -285,15 +285,13 @@ class TmaLoad(TileOp):
     name = "tma_load"
     inputs = ("src",)
     outputs = ("dst",)
-    rest = "coordinates"
-    by_thread = True
-    alone = True
+    by = "thread"
 
     src: ir.TensorRegion
     dst: ir.TensorRegion
     tensor_map: ir.Expr
     barrier: ir.TensorLoad
-    coordinates: tuple[Any, ...]
+    coordinates: tuple[Any, ...] = field(metadata=VARARGS)
     swizzle: int = 0
     eviction: str | None = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tvm import ir, tirx
@@ -14,7 +14,7 @@ from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.emit import emit
 from tvmtile.instructions.ptx import ptx
 from tvmtile.ir.asynchronous import BULK_STORE, signal, wait
-from tvmtile.ir.operators import OperatorEffects, TileOp, ValueOp, tile_operator
+from tvmtile.ir.operators import VARARGS, OperatorEffects, TileOp, ValueOp, tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.types import Index
 from tvmtile.target import gpu
@@ -24,9 +24,6 @@ from tvmtile.tileop.registry import Decline, Lacking, LoweringContext, lowering,
 @dataclass(frozen=True, eq=False)
 class _BulkCopy(ValueOp):
     """A copy of a box: a tensor map's address, an element of a tile, and the box's coordinates."""
-
-    rest = "coordinates"
-    by_thread = True
 
 
 @tile_operator
@@ -39,7 +36,7 @@ class BulkLoad(_BulkCopy):
     tensor_map: ir.Expr
     tile: ir.TensorLoad
     barrier: ir.TensorLoad
-    coordinates: tuple[ir.Expr, ...]
+    coordinates: tuple[ir.Expr, ...] = field(metadata=VARARGS)
     box: Any = ()
     gathers: bool = False
     """The coordinates are a column and four rows."""
@@ -63,7 +60,7 @@ class BulkStore(_BulkCopy):
 
     tensor_map: ir.Expr
     tile: ir.TensorLoad
-    coordinates: tuple[ir.Expr, ...]
+    coordinates: tuple[ir.Expr, ...] = field(metadata=VARARGS)
     box: Any = ()
     scatters: bool = False
     """The coordinates are a column and four rows."""
@@ -83,7 +80,6 @@ class BulkGroup(ValueOp):
     """
 
     name = "bulk_group"
-    by_thread = True
 
     action: str = "wait"
     behind: int = 0

@@ -18,7 +18,7 @@ from tvmtile.errors import NoLowering
 from tvmtile.ir.calls import is_if_then_else
 from tvmtile.ir.kernels import is_parallel
 from tvmtile.ir.operands import constant, describe
-from tvmtile.ir.operators import TileOp, operator_of, operators_in
+from tvmtile.ir.operators import TileOp, begun_on, copied, fixed_layouts, operator_of, operators_in
 from tvmtile.ir.rewriting import contains, retyped, substitute
 from tvmtile.ir.scopes import is_fragment, is_global, is_shared, is_tensor
 from tvmtile.layout.shared import SWIZZLES, period_of, swizzled
@@ -33,7 +33,7 @@ def is_computed(unit: PipelineStmt) -> bool:
     """Tell whether the elements that a statement writes are more than moved, one by one."""
     operators = [op for op in operators_in(unit.stmt) if op.is_tile]
     if operators:
-        return all(_is_elementwise(op) and op.copied() is None for op in operators)
+        return all(_is_elementwise(op) and copied(op) is None for op in operators)
     return contains(unit.stmt, tirx.BufferStore, lambda store: not _is_move(store))
 
 
@@ -45,7 +45,7 @@ def computes_as_it_loads(unit: PipelineStmt) -> bool:
 
 def _is_elementwise(op: TileOp) -> bool:
     """Tell whether threads may do an operator; a copy may say that its loop has one role."""
-    return op.is_copy and op.as_loops() is not None and op.begun_on(ANY_MBARRIER) is not None
+    return begun_on(op, ANY_MBARRIER) is not None and op.as_loops() is not None
 
 
 ANY_MBARRIER = Mbarriers.named("any", 1).at(Position.of(tirx.const(0, "int32"), 1))
@@ -101,7 +101,7 @@ def _closed(
     operands = {
         var
         for unit in units
-        if any(op.is_product for op in operators_in(unit.stmt))
+        if any(op.role == "product" for op in operators_in(unit.stmt))
         for var in unit.reads
     }
     chain = _Chain(units, tiles, operands, from_tiles=from_tiles)
@@ -196,15 +196,12 @@ class BulkCopies:
     def __init__(self, kernel: tirx.For, context: LoweringContext) -> None:
         self._context = context
         self._fixed = {
-            tile: op
-            for op in operators_in(kernel)
-            for tile in op.fixed_layouts()
-            if is_shared(tile)
+            tile: op for op in operators_in(kernel) for tile in fixed_layouts(op) if is_shared(tile)
         }
 
     def why_not(self, op: TileOp, stages: int) -> str | None:
         """Why a copy can't go on by itself, in whichever way the copies of its tile will lie."""
-        begun = op.begun_on(ANY_MBARRIER)
+        begun = begun_on(op, ANY_MBARRIER)
         if begun is None:
             return f"{op.name} can't go on by itself"
         call = begun.to_call()
@@ -248,7 +245,7 @@ def _fixed_layout(tile: ir.Var, staged: ir.Var, op: TileOp) -> Any:
     assert fixing is not None, "it was one"
     if not staged.same_as(tile):
         fixing = fixing.with_buffer_copies([staged])
-    return fixing.fixed_layouts()[staged]
+    return fixed_layouts(fixing)[staged]
 
 
 def _laid_out(tile: ir.Var, layout: Layout) -> ir.Var:

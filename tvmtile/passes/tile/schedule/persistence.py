@@ -161,7 +161,7 @@ def _is_attention(loop: tirx.For, launch: Launch) -> bool:
     cuDNN, where a block for each tile is 0.93 and 1.00. Three warpgroups keep a multiprocessor busy
     while a block begins and ends.
     """
-    products = [op for op in operators_in(loop) if op.is_product]
+    products = [op for op in operators_in(loop) if op.role == "product"]
     return len(products) == _PRODUCTS and launch.num_threads == 2 * WARPGROUP
 
 
@@ -216,9 +216,9 @@ def _trip_counts(loop: tirx.For, blocks: list[tirx.For], body: tirx.Stmt) -> tup
 
 def _only_multiplies(loop: tirx.For) -> bool:
     """Tell whether a loop has one product and copies: what was measured to be faster."""
-    others = [op for op in operators_in(loop) if op.is_tile and not op.is_copy]
+    others = [op for op in operators_in(loop) if op.is_tile and op.role != "copy"]
     stores = contains(loop, tirx.BufferStore, lambda _: True)
-    return [op.is_product for op in others] == [True] and not stores
+    return [op.role == "product" for op in others] == [True] and not stores
 
 
 def _indices(

@@ -30,7 +30,7 @@ from tvmtile.ir.annotations import (
 from tvmtile.ir.asynchronous import Kind
 from tvmtile.ir.kernels import flattened, is_parallel, statements_of
 from tvmtile.ir.operands import bits_of, constant, static_shape
-from tvmtile.ir.operators import operator_of
+from tvmtile.ir.operators import copied, operator_of
 from tvmtile.ir.rewriting import contains, reads_no_memory
 from tvmtile.ir.scopes import is_shared, is_tensor
 from tvmtile.passes.tile.schedule.body import (
@@ -354,8 +354,7 @@ def _is_move(stmt: tirx.Stmt) -> bool:
         return all(_is_move(case) for case in statements_of(stmt))
     if isinstance(stmt, tirx.For):
         return is_parallel(stmt)
-    op = operator_of(stmt)
-    return op is not None and op.copied() is not None
+    return copied(operator_of(stmt)) is not None
 
 
 def _is_used_later(number: int, units: Sequence[PipelineStmt], plan: PipelinePlan) -> bool:
@@ -418,5 +417,5 @@ def _may_use(var: ir.Var, unit: PipelineStmt, other: PipelineStmt, *, runs_ahead
 def work_of(unit: PipelineStmt, kind: str) -> Kind | None:
     """The asynchronous work that an operator issues by itself on a kind of target; None of others."""
     op = operator_of(unit.stmt.value) if isinstance(unit.stmt, tirx.Evaluate) else None
-    chosen = implementation_of(op, kind) if op is not None and op.is_complete else None
+    chosen = implementation_of(op, kind) if op is not None and op.effects().is_complete else None
     return chosen.completion if chosen is not None else None

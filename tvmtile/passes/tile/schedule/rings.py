@@ -17,7 +17,7 @@ from tvm_ffi import structural_equal
 
 from tvmtile._tvm import Mutator, buffer_of, indices_of, mapped, mutated, ranges_of
 from tvmtile.analysis.kernel_info import KernelInfo
-from tvmtile.ir.operators import operator_for, operator_of
+from tvmtile.ir.operators import begun_on, fixed_layouts, operator_for, operator_of
 from tvmtile.ir.rewriting import substitute
 from tvmtile.ir.scopes import MBARRIER_SCOPE
 from tvmtile.ir.threads import WARP_SIZE
@@ -143,7 +143,7 @@ class Ring:
 
         def rewrite(call: ir.Call) -> ir.Expr:
             op = operator_of(call)
-            begun = op.begun_on(self.arrives_on) if op is not None and op.is_tile else None
+            begun = begun_on(op, self.arrives_on)
             return call if begun is None else begun.to_call(call.span)
 
         return mapped(stmt, (ir.Call, rewrite))
@@ -323,7 +323,7 @@ class _Expander:
         if op is None:
             return result
         new = set(self._new.values())
-        operands = [*op.reads(), *op.writes(), *op.fixed_layouts()]
+        operands = [*op.reads(), *op.writes(), *fixed_layouts(op)]
         grown = [operand for operand in operands if buffer_of(operand) in new]
         return op.with_buffer_copies(grown).to_call(call.span) if grown else result
 

@@ -115,7 +115,7 @@ def preloaded_in(
 def _copy_of(stmt: tirx.Stmt) -> TileOp | None:
     """The copy of a tile that a statement is, if all that it needs is known from the block."""
     op = operator_of(stmt)
-    if op is None or not op.is_tile or not op.is_copy:
+    if op is None or op.role != "copy":
         return None
     return None if contains(stmt, ir.TensorLoad) else op
 

@@ -149,7 +149,7 @@ class SplitLoop:
             for each in (small, large)
         ]
         before = [self.units[n].stmt for n in self.order if small[0] <= n < large[0]]
-        multiplies = any(op.is_product for stmt in before for op in operators_in(stmt))
+        multiplies = any(op.role == "product" for stmt in before for op in operators_in(stmt))
         return small[0] < large[0] and sizes[0] * _MUCH_LARGER <= sizes[1] and not multiplies
 
 
@@ -183,7 +183,7 @@ def schedules_in(
         If one can't be split.
     """
     for op in operators_in(kernel):
-        if not op.is_complete:
+        if not op.effects().is_complete:
             product = f"{op.name} of {describe(buffer_of(op.writes()[0]))}"
             raise Unsuitable(f"the {product} goes on until the kernel waits for it")
     find = _ScheduleFinder(tiles, kind, why_not, why_not_compute).schedule
