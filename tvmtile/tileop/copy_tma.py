@@ -14,7 +14,7 @@ from tvmtile.ir.scopes import MBARRIER_SCOPE, is_shared
 from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.elementwise import moving_axes
 from tvmtile.tileop.mbarrier import InitMbarriers, Mbarrier
-from tvmtile.tileop.registry import Decline, LoweringContext, lowering
+from tvmtile.tileop.registry import ON_MBARRIER, Decline, LoweringContext, lowering
 from tvmtile.tileop.tma.boxes import BoxCopy
 from tvmtile.tileop.tma.copies import by_leader, check_fits, check_stores, fence, load, store
 from tvmtile.tileop.tma.instructions import has_bulk_copies
@@ -56,7 +56,7 @@ def _values_outside(body: tirx.Stmt) -> set[ir.Var]:
     variant="tma",
     priority=-10,
     fits=_fits,
-    on_mbarrier=True,
+    completion=ON_MBARRIER,
 )
 def copy_tma(op: Copy, context: LoweringContext) -> tirx.Stmt:
     """A load has an mbarrier of its own, which all threads wait at; its phase changes each time.

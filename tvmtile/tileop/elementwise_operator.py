@@ -42,7 +42,7 @@ from tvmtile.ir.types import Index, Value
 from tvmtile.layout.fragment import layout_of
 from tvmtile.layout.loops import loop_layout
 from tvmtile.tileop.elementwise import converted, element, moved, over_region
-from tvmtile.tileop.registry import Decline, LoweringContext, as_loops, lowering
+from tvmtile.tileop.registry import STAGED, Decline, LoweringContext, as_loops, lowering
 
 In: TypeAlias = Annotated[Any, "read"]
 """A tile that is read: a buffer, a region or an element."""
@@ -262,11 +262,10 @@ def between_threads(op: TileOp, _: LoweringContext) -> None:
 
 BY_SHARED_MEMORY: dict[str, Any] = {
     "target": ("metal", "cuda"),
-    "variant": "staged",
+    "variant": STAGED,
     "priority": 10,
     "fits": between_fragments,
     "fits_layouts": between_threads,
-    "stages": True,
 }
 """Of lowerings through shared memory, where threads don't hold the elements that they need."""
 

@@ -156,6 +156,33 @@ class SharedTile:
         )
 
 
+@dataclass(frozen=True)
+class FragmentDemand:
+    """What an implementation demands of fragments."""
+
+    layouts: Callable[[Any, LoweringContext], dict[ir.Var, FragmentLayout]]
+    """`(op, context) -> {fragment: FragmentLayout}`, the layouts that the instructions demand."""
+    scope: str = FRAGMENT_SCOPE
+    """Where the operator's fragments are held."""
+    agrees: bool = False
+    """All uses of a fragment in a function must demand one layout; else it is chosen for none."""
+
+
+@dataclass(frozen=True)
+class SharedDemand:
+    """What an implementation wants of shared tiles."""
+
+    tiles: Callable[[Any, LoweringContext], dict[ir.Var, SharedTile]]
+    """`(op, context) -> {tile: SharedTile}`, how its own should lie."""
+    moved: SharedTile | None = None
+    """How those should lie that are moved to or from fragments in the same kernel."""
+
+
+STAGED = "staged"
+"""The variant that goes through shared memory of its own where fragments lie in different threads."""
+ON_MBARRIER = "mbarrier"
+"""In a pipelined loop one thread may begin it ahead, so that an mbarrier completes it."""
+
 _Predicate: TypeAlias = Callable[[Any, LoweringContext], None]
 _Code: TypeAlias = Callable[[Any, LoweringContext], Any]
 
@@ -177,29 +204,17 @@ class Lowering:
     fits_layouts : callable or None
         The same for what depends on where fragments lie: such an implementation is chosen after
         InferLayout only, unless `fits` declines already.
-    unit : int
-        Threads that execute an instruction together: a group of threads has a multiple of it.
-    fragments : callable or None
-        `(op, context) -> {fragment: FragmentLayout}`, the layouts that the instructions demand.
-    registers : str
-        The scope in which the operator's fragments are held.
-    agrees : bool
-        All uses of a fragment in a function must demand one layout; else it is chosen for none.
-    shared : callable or None
-        `(op, context) -> {tile: SharedTile}`, how shared tiles should lie.
-    moved : SharedTile or None
-        How shared tiles should lie that are moved to or from fragments in the same kernel.
+    fragments : FragmentDemand or None
+        Where the elements of fragments lie.
+    shared : SharedDemand or None
+        How shared tiles should lie.
     direct : callable or None
         `(op, context) -> {operand: count}`, what could as well stay in global memory, and how many
         groups of threads read each of its elements.
-    stages : bool
-        It goes through shared memory of its own where fragments lie in different threads.
-    completion : Kind or None
-        Its work is done when a token of that kind is waited for, where its statement stands under one;
-        otherwise, and for None, when the next statement begins.
-    on_mbarrier : bool
-        In a pipelined loop one thread may begin it ahead, so that an mbarrier completes it
-        (`tvmtile.ir.operators.begun_on`).
+    completion : Kind, `ON_MBARRIER` or None
+        Its work is done when a token of that kind is waited for, where its statement stands under
+        one, or when an mbarrier completes it (`tvmtile.ir.operators.begun_on`); otherwise, and for
+        None, when the next statement begins.
     slow : callable or None
         `(op) -> str or None`, what a user should know who expects a matrix unit to be used.
     """
@@ -211,33 +226,21 @@ class Lowering:
     code: _Code
     fits: _Predicate | None = None
     fits_layouts: _Predicate | None = None
-    unit: int = 1
-    fragments: Callable[[Any, LoweringContext], dict[ir.Var, FragmentLayout]] | None = None
-    registers: str = FRAGMENT_SCOPE
-    agrees: bool = False
-    shared: Callable[[Any, LoweringContext], dict[ir.Var, SharedTile]] | None = None
-    moved: SharedTile | None = None
+    fragments: FragmentDemand | None = None
+    shared: SharedDemand | None = None
     direct: Callable[[Any, LoweringContext], dict[str, int]] | None = None
-    stages: bool = False
-    completion: Kind | None = None
-    on_mbarrier: bool = False
+    completion: Kind | str | None = None
     slow: Callable[[Any], str | None] | None = None
 
     def check(self, op: TileOp, context: LoweringContext) -> None:
         """Raise `Decline` where it does not fit, as far as that is known before layouts are."""
-        if self.unit > 1 and context.threads % self.unit:
-            raise Decline(
-                f"{context.threads} threads are not whole {self._unit(context)} of {self.unit}"
-            )
-        if context.group is not None and context.group.first % self.unit:
-            raise Decline(f"{context.group} do not begin with a warpgroup of {self.unit}")
         if self.fits is not None:
             self.fits(op, context)
 
-    def _unit(self, context: LoweringContext) -> str:
-        if self.unit > WARP_SIZE:
-            return "warpgroups"
-        return "simdgroups" if context.kind == "metal" else "warps"
+    @property
+    def work(self) -> Kind | None:
+        """The kind of work that it issues, which a token waits for."""
+        return self.completion if isinstance(self.completion, Kind) else None
 
     def check_layouts(self, op: TileOp, context: LoweringContext) -> None:
         """Raise `Decline` where it does not fit where the operator's fragments lie."""
@@ -251,6 +254,7 @@ def lowering(
     target: str | tuple[str, ...],
     variant: str,
     priority: int = 0,
+    unit: int = 1,
     **declared: Any,
 ) -> Callable[[_Code], _Code]:
     """Register a function as an implementation of an operator.
@@ -265,11 +269,19 @@ def lowering(
         Name of the way it is done.
     priority : int
         Higher ones are tried first.
+    unit : int
+        Threads that execute an instruction together: it fits groups of a multiple of them.
     **declared
-        What passes ask of it: the other attributes of `Lowering`.
+        What passes ask of it: the other attributes of `Lowering`. For `fragments` and `shared` a
+        function that gives the layouts is enough.
     """
     kinds = (target,) if isinstance(target, str) else target
     name = operator if isinstance(operator, str) else operator.name
+    for option, demand in (("fragments", FragmentDemand), ("shared", SharedDemand)):
+        if callable(declared.get(option)):
+            declared[option] = demand(declared[option])
+    if unit > 1:
+        declared["fits"] = _by_units(unit, declared.get("fits"))
 
     def register(code: _Code) -> _Code:
         if not code.__module__.startswith("tvmtile."):
@@ -291,6 +303,22 @@ def lowering(
         candidates.sort(key=lambda candidate: -candidate.priority)
 
     return register
+
+
+def _by_units(unit: int, predicate: _Predicate | None) -> _Predicate:
+    """A predicate that declines groups of threads that are not whole units, too."""
+
+    def fits(op: TileOp, context: LoweringContext) -> None:
+        if context.threads % unit:
+            units = "simdgroups" if context.kind == "metal" else "warps"
+            units = "warpgroups" if unit > WARP_SIZE else units
+            raise Decline(f"{context.threads} threads are not whole {units} of {unit}")
+        if context.group is not None and context.group.first % unit:
+            raise Decline(f"{context.group} do not begin with a warpgroup of {unit}")
+        if predicate is not None:
+            predicate(op, context)
+
+    return fits
 
 
 def no_code(op: TileOp, context: LoweringContext) -> tirx.Stmt:

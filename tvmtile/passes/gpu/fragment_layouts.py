@@ -39,7 +39,13 @@ from tvmtile.layout.fragment import (
     widest_vector,
 )
 from tvmtile.layout.loops import LoopLayout, is_free, loop_layout
-from tvmtile.tileop.registry import LoweringContext, candidates_of, fragments_of, implementation_of
+from tvmtile.tileop.registry import (
+    STAGED,
+    LoweringContext,
+    candidates_of,
+    fragments_of,
+    implementation_of,
+)
 
 
 @dataclass(frozen=True)
@@ -149,7 +155,7 @@ class Inference:
         chosen = implementation_of(op, self._context.kind)
         demanded: Mapping[ir.Var, FragmentLayout] = {}
         if chosen is not None and chosen.fragments is not None:
-            demanded = chosen.fragments(op, self._context.at(location).of(group))
+            demanded = chosen.fragments.layouts(op, self._context.at(location).of(group))
         loops = None if demanded else op.as_loops()
         nests = tuple(nests_in(loops)) if loops is not None else ()
         return _Step(node, op, nests, location, group, demanded)
@@ -306,7 +312,9 @@ class Inference:
     def _may_stage(self, op: TileOp) -> bool:
         """Tell whether an operator goes through shared memory itself where fragments lie apart."""
         kind = self._context.kind
-        return len(fragments_of(op)) > 1 and any(c.stages for c in candidates_of(op, kind))
+        return len(fragments_of(op)) > 1 and any(
+            c.variant == STAGED for c in candidates_of(op, kind)
+        )
 
     def _apart(self, nest: Nest, touched: list[Effect], least: Effect) -> tuple[Placed, ...]:
         """A fragment and one whose threads can't reach it; empty where one alone is the problem."""

@@ -23,8 +23,11 @@ def FragmentToSimdgroup(func: tirx.PrimFunc) -> tirx.PrimFunc:
     moved: dict[ir.Var, ir.Var] = {}
     for op in operators_in(func.body):
         chosen = implementation_of(op, kind)
-        if chosen is None or chosen.registers == FRAGMENT_SCOPE:
+        scope = (
+            FRAGMENT_SCOPE if chosen is None or chosen.fragments is None else chosen.fragments.scope
+        )
+        if scope == FRAGMENT_SCOPE:
             continue
         for fragment in fragments_of(op):
-            moved.setdefault(fragment, retyped(fragment, scope=chosen.registers))
+            moved.setdefault(fragment, retyped(fragment, scope=scope))
     return func.with_body(substitute(func.body, moved)) if moved else func

@@ -219,7 +219,7 @@ class SharedTiles:
         """How the implementations of operators want tiles to lie that they read."""
         found: dict[ir.Var, SharedTile] = {}
         for chosen, op, context in self._readers:
-            forms = chosen.shared(op, context) if chosen.shared is not None else {}
+            forms = chosen.shared.tiles(op, context) if chosen.shared is not None else {}
             for tile, form in forms.items():
                 found[tile] = found.get(tile, SharedTile()) & form
         return found
@@ -264,8 +264,7 @@ class SharedTiles:
         chosen = implementation_of(op, context.kind)
         if chosen is not None and chosen.shared is not None:
             self._readers.append((chosen, op, context))
-        if chosen is not None and chosen.moved is not None:
-            self.wanted_where_moved = chosen.moved
+            self.wanted_where_moved = chosen.shared.moved or self.wanted_where_moved
         operands = [*op.reads(), *op.writes()]
         if op.is_tile and any(is_fragment(buffer_of(operand)) for operand in operands):
             several = [operand for operand in operands if not _is_part_of_a_row(operand)]

@@ -111,7 +111,7 @@ class _LowerTiles(TileOperators):
         """Tell whether the implementation of an operator issues the work itself."""
         op = operator_of(stmt)
         chosen = implementation_of(op, str(self._target.kind.name)) if op is not None else None
-        return chosen is not None and chosen.completion is not None
+        return chosen is not None and chosen.work is not None
 
     def rewritten(self, op: TileOp, context: LoweringContext, node: tirx.Evaluate) -> tirx.Stmt:
         chosen = implementation_of(op, context.kind)

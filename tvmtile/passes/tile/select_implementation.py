@@ -86,10 +86,10 @@ class _Select(TileOperators):
         fragments = fragments_of(op)
         if chosen is None or chosen.fragments is None or not fragments:
             return
-        demanded = chosen.fragments(op, context)
+        demanded = chosen.fragments.layouts(op, context)
         for fragment in fragments:
             self._demands.setdefault(fragment, set()).add(demanded.get(fragment))
-            if chosen.agrees:
+            if chosen.fragments.agrees:
                 self._agreeing[fragment] = chosen.variant
 
     def disagreements(self) -> dict[str, str]:

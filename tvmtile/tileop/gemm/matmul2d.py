@@ -32,7 +32,14 @@ from tvmtile.tileop.gemm.partition import (
     readers,
 )
 from tvmtile.tileop.matrices import PADDED
-from tvmtile.tileop.registry import Decline, Lacking, LoweringContext, lowering, of_shared_operands
+from tvmtile.tileop.registry import (
+    Decline,
+    FragmentDemand,
+    Lacking,
+    LoweringContext,
+    lowering,
+    of_shared_operands,
+)
 
 BLOCK = 16
 """Rows and columns of a block, of which cooperative tensors consist: one of A, two of B and of C."""
@@ -116,8 +123,7 @@ def _check_place(name: str, operand: ir.TensorRegion) -> None:
     priority=30,
     fits=matmul2d_layouts,
     unit=WARP_SIZE,
-    fragments=matmul2d_layouts,
-    agrees=True,
+    fragments=FragmentDemand(matmul2d_layouts, agrees=True),
     shared=of_shared_operands(PADDED),
     direct=readers(_share),
 )

@@ -36,6 +36,7 @@ from tvmtile.tileop.gemm.partition import (
 from tvmtile.tileop.registry import (
     Decline,
     LoweringContext,
+    SharedDemand,
     SharedTile,
     lowering,
     of_shared_operands,
@@ -128,8 +129,7 @@ def _mma_layouts(op: Gemm, context: LoweringContext) -> dict[ir.Var, FragmentLay
     fits=_mma_layouts,
     unit=WARP_SIZE,
     fragments=_mma_layouts,
-    shared=of_shared_operands(SWIZZLED),
-    moved=SWIZZLED,
+    shared=SharedDemand(of_shared_operands(SWIZZLED), moved=SWIZZLED),
 )
 def gemm_mma(op: Gemm, context: LoweringContext) -> tirx.Stmt:
     """Each warp multiplies its share, an instruction's k at a time; what it loads it uses in full."""

@@ -36,6 +36,7 @@ from tvmtile.tileop.gemm.partition import (
 from tvmtile.tileop.matrices import PADDED
 from tvmtile.tileop.registry import (
     Decline,
+    FragmentDemand,
     LoweringContext,
     lowering,
     of_shared_operands,
@@ -164,8 +165,7 @@ class _MatrixRegisters:
     priority=20,
     unit=WARP_SIZE,
     fits=_fits,
-    fragments=simdgroup_layouts,
-    registers=SIMDGROUP_SCOPE,
+    fragments=FragmentDemand(simdgroup_layouts, scope=SIMDGROUP_SCOPE),
     shared=of_shared_operands(PADDED),
     direct=readers(_share),
 )

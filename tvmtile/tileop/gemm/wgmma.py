@@ -44,7 +44,15 @@ from tvmtile.tileop.gemm.partition import (
     layouts_of_operands,
     partition,
 )
-from tvmtile.tileop.registry import Decline, Lacking, LoweringContext, SharedTile, lowering
+from tvmtile.tileop.registry import (
+    Decline,
+    FragmentDemand,
+    Lacking,
+    LoweringContext,
+    SharedDemand,
+    SharedTile,
+    lowering,
+)
 
 _ATOM_ROWS = 8
 """Rows after which a swizzle repeats in a panel."""
@@ -229,10 +237,8 @@ def _tiles(op: Gemm, context: LoweringContext) -> dict[ir.Var, SharedTile]:
     priority=30,
     fits=_check,
     unit=WARPGROUP,
-    fragments=_layouts,
-    agrees=True,
-    shared=_tiles,
-    moved=SWIZZLED,
+    fragments=FragmentDemand(_layouts, agrees=True),
+    shared=SharedDemand(_tiles, moved=SWIZZLED),
     completion=WGMMA,
 )
 def gemm_wgmma(op: Gemm, context: LoweringContext) -> tirx.Stmt:

@@ -24,7 +24,13 @@ from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.gemm.mma import SWIZZLED, WarpProduct, atom_of, layouts_of
 from tvmtile.tileop.gemm_sp import GemmSp
 from tvmtile.tileop.matrices import element_of
-from tvmtile.tileop.registry import Decline, LoweringContext, lowering, of_shared_operands
+from tvmtile.tileop.registry import (
+    Decline,
+    LoweringContext,
+    SharedDemand,
+    lowering,
+    of_shared_operands,
+)
 
 
 def _atom_of(op: GemmSp, context: LoweringContext) -> Atom:
@@ -45,8 +51,7 @@ def _layouts(op: GemmSp, context: LoweringContext) -> dict[ir.Var, FragmentLayou
     fits=_layouts,
     unit=WARP_SIZE,
     fragments=_layouts,
-    shared=of_shared_operands(SWIZZLED),
-    moved=SWIZZLED,
+    shared=SharedDemand(of_shared_operands(SWIZZLED), moved=SWIZZLED),
 )
 def gemm_sp_mma(op: GemmSp, context: LoweringContext) -> tirx.Stmt:
     """Each warp multiplies its share, an instruction's k at a time."""

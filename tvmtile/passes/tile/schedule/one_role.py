@@ -52,7 +52,7 @@ from tvmtile.passes.tile.schedule.schedule import (
     verify,
 )
 from tvmtile.target import GpuCapability
-from tvmtile.tileop.registry import implementation_of
+from tvmtile.tileop.registry import ON_MBARRIER, implementation_of
 
 
 def with_one_role(
@@ -265,7 +265,7 @@ class _PipelinePlanner:
     def _is_bulk(self, unit: PipelineStmt) -> bool:
         op = operator_of(unit.inner.value) if isinstance(unit.inner, tirx.Evaluate) else None
         chosen = None if op is None else implementation_of(op, self._kind)
-        return chosen is not None and chosen.on_mbarrier
+        return chosen is not None and chosen.completion == ON_MBARRIER
 
 
 class _StageSteps:

@@ -418,4 +418,4 @@ def work_of(unit: PipelineStmt, kind: str) -> Kind | None:
     """The asynchronous work that an operator issues by itself on a kind of target; None of others."""
     op = operator_of(unit.stmt.value) if isinstance(unit.stmt, tirx.Evaluate) else None
     chosen = implementation_of(op, kind) if op is not None and op.effects().is_complete else None
-    return chosen.completion if chosen is not None else None
+    return chosen.work if chosen is not None else None

@@ -213,7 +213,7 @@ class Specializer:
         """Tell whether an operator of the loops issues work that is waited for by a token."""
         operators = (op for loop in pipelined_loops_in(self._kernel) for op in operators_in(loop))
         chosen = (implementation_of(op, self._context.kind) for op in operators if op.is_tile)
-        return any(each is not None and each.completion is not None for each in chosen)
+        return any(each is not None and each.work is not None for each in chosen)
 
     def kernel(self) -> tirx.For:
         """The kernel with a warpgroup more, of which one warp is the producer."""
