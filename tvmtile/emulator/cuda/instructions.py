@@ -2,7 +2,8 @@
 
 A row is an instruction's name and the C++ call that does what it means. In the call, `{0}`, `{1}`, ...
 are the operands as they stand in the text, those in braces together as an array; `{line}` is where the
-kernel asks for it. An instruction that no row has is an error that names it.
+kernel asks for it. The C++ calls functions of the headers in `include`, or of the runtime: those that
+its sources define in the namespace `ptx`. An instruction that no row has is an error that names it.
 """
 
 from __future__ import annotations

@@ -29,6 +29,9 @@ _LINE = "emulator_line"
 _NUMBER_OR_ADDRESS = re.compile(
     r"[*&]|^\s*(const\s+)?(unsigned|int|float|double|bool|u?int(8|16|32|64)_t)\b"
 )
+_RUNTIME = Path(__file__).parent / "runtime"
+_OF_KERNELS = re.compile(r"^namespace ptx \{\n(.*?)^\}  // namespace ptx", re.MULTILINE | re.DOTALL)
+_DEFINITION = re.compile(r"^(?!inline|static|template)(\w[^{};]*?\)) \{", re.MULTILINE)
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([^>\n]*)>.*$", re.MULTILINE)
 
 
@@ -47,9 +50,18 @@ def translate(tokens: Sequence[Token], kernels: Sequence[KernelSignature], arch:
     entries = "\n".join(map(_entry, kernels))
     tables = "".join(dict.fromkeys(source.definitions))
     return (
-        f'#include "{PRELUDE}"\n#define EMULATOR_ARCHITECTURE {arch}0\n{tables}'
+        f'#include "{PRELUDE}"\n#define EMULATOR_ARCHITECTURE {arch}0\n{_declarations()}{tables}'
         f'#line 1 "{SOURCE_NAME}"\n{body}\n#line 1 "entries"\n{entries}\n'
     )
+
+
+@functools.cache
+def _declarations() -> str:
+    """What instructions call of the runtime: its sources define it, in the namespace `ptx`."""
+    sources = (path.read_text(encoding="utf-8") for path in sorted(_RUNTIME.glob("*.cc")))
+    parts = (part for source in sources for part in _OF_KERNELS.findall(source))
+    declared = (f"{head};\n" for part in parts for head in _DEFINITION.findall(part))
+    return f"namespace emulator::ptx {{\n{''.join(declared)}}}\n"
 
 
 @functools.cache

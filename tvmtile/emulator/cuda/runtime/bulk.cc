@@ -541,7 +541,9 @@ void mbarrier_inval(int line, std::uint32_t address) {
   barrier.expected = 0;
 }
 
-void mbarrier_arrive(int line, std::uint32_t address, unsigned count, bool publishes) {
+// Who arrives at the mbarrier of another block publishes what it wrote, or only says that it has read; who
+// waits learns of what threads `of_cluster` published.
+void mbarrier_arrive(int line, std::uint32_t address, unsigned count = 1, bool publishes = false) {
   InRuntime here({kBulk, "mbarrier.arrive", line});
   arrive(line, address, mbarrier_at(line, address), count, publishes);
 }
@@ -552,14 +554,14 @@ void mbarrier_arrive_when_copied(int line, std::uint32_t address) {
   mbarrier_arrive(line, address, 1);
 }
 
-void mbarrier_expect_tx(int line, std::uint32_t address, unsigned bytes, bool arrives, bool publishes) {
+void mbarrier_expect_tx(int line, std::uint32_t address, unsigned bytes, bool arrives, bool publishes = false) {
   InRuntime here({kBulk, "mbarrier.expect_tx", line});
   Mbarrier& barrier = mbarrier_at(line, address);
   barrier.bytes += bytes;
   if (arrives) arrive(line, address, barrier, 1, publishes);
 }
 
-void mbarrier_wait(int line, std::uint32_t address, unsigned parity, bool of_cluster) {
+void mbarrier_wait(int line, std::uint32_t address, unsigned parity, bool of_cluster = false) {
   const Site site = {kBulk, "mbarrier wait", line};
   InRuntime here(site);
   Mbarrier& barrier = mbarrier_at(line, address);
@@ -575,8 +577,11 @@ void mbarrier_wait(int line, std::uint32_t address, unsigned parity, bool of_clu
   if (machine->blocks() > 1) machine->pass(thread, barrier.from_others, of_cluster);
 }
 
+// What the thread wrote to shared memory may be read in the background.
 void fence_proxy_async() { machine->fence(machine->current()); }
 
+// The mbarriers that the thread initialised may be used in the background, and by who comes behind a barrier that
+// publishes nothing else.
 void fence_mbarrier_init(int line) {
   InRuntime here({kBulk, "fence.mbarrier_init", line});
   const Thread& thread = machine->current();
@@ -588,17 +593,21 @@ void fence_mbarrier_init(int line) {
   machine->advance(thread.number);
 }
 
+// Copies of a box by a tensor map: to shared memory, which completes on an mbarrier of the block or of its pair, and
+// from it, in groups.
 void tensor_load(int line, unsigned group, const void* map, const std::int32_t* coordinates, std::uint32_t shared,
                  std::uint32_t mbarrier) {
   load(line, group, map, {coordinates, kBox}, shared, mbarrier);
 }
 
+// Of four rows, whose numbers stand behind the column.
 void tensor_gather(int line, unsigned group, const void* map, const std::int32_t* coordinates, std::uint32_t shared,
                    std::uint32_t mbarrier) {
   load(line, group, map, {coordinates, kFourRows}, shared, mbarrier);
 }
 
 // Of pairs, the even blocks learn or the odd ones, as the mbarrier's is.
+// To the same place in all blocks of the cluster whose bit is set, each of which learns by its own mbarrier.
 void tensor_load(int line, unsigned group, const void* map, const std::int32_t* coordinates, std::uint32_t shared,
                  std::uint32_t mbarrier, unsigned blocks) {
   for (unsigned rank = 0; blocks >> rank != 0; ++rank) {
@@ -653,6 +662,7 @@ void tensor_prefetch(int line, const void* map) {
   map_of(line, map);
 }
 
+// Of bytes that follow each other.
 void bulk_load(int line, std::uint32_t shared, const void* from, unsigned bytes, std::uint32_t mbarrier) {
   InRuntime here({kBulk, "cp.async.bulk", line});
   check_bytes(line, reinterpret_cast<std::uintptr_t>(from) | shared | bytes);

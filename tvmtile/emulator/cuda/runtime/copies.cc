@@ -61,6 +61,7 @@ void check_alignment(int line, const char* name, std::uintptr_t address, unsigne
 
 namespace ptx {
 
+// Copies `from_bytes` bytes in the background, and zeros up to `bytes`.
 void cp_async(int line, const char* name, std::uint32_t to, const void* from, unsigned bytes,
               unsigned from_bytes) {
   InRuntime here({kAsyncCopy, name, line});
@@ -88,6 +89,7 @@ void cp_async_commit() {
   threads[thread.number].groups.push_back(clock);
 }
 
+// Waits until so many of the last groups at most are under way.
 void cp_async_wait(int line, unsigned groups) {
   InRuntime here({kAsyncCopy, "cp.async.wait_group", line});
   const auto& committed = threads[machine->current().number].groups;

@@ -121,7 +121,7 @@ void multiply(const Site& site, void* const* parts, unsigned lanes) {
 namespace ptx {
 
 void mma(int line, const Mma& row, void* d, const void* a, const void* b, const void* c,
-         std::uint32_t metadata, unsigned selector) {
+         std::uint32_t metadata = 0, unsigned selector = 0) {
   if (selector != 0) fail_unsupported(line, "mma.sp with a selector other than 0");
   Part part = {&row, d, a, b, c, metadata, selector};
   warp_collective({kMatrixMultiply, row.name, line}, &part, multiply);

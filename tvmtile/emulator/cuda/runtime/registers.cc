@@ -40,6 +40,7 @@ struct Registered {
 
 namespace ptx {
 
+// A thread of a warp has so many registers from here on: more, for which it may have to wait, or less.
 void set_registers(int line, unsigned count, bool more) {
   const Site site = {kGroup, more ? "setmaxnreg.inc" : "setmaxnreg.dec", line};
   InRuntime here(site);

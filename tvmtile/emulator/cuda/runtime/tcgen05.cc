@@ -489,13 +489,14 @@ void tensor_copy(int line, const TensorCopy& shape, unsigned group, std::uint32_
   });
 }
 
+// `leaves`: lanes that keep what they have, a bit each; `scale`: the sum is divided by 2 to the power of it.
 void tensor_mma(int line, const TensorMma& row, Collector keeps, std::uint32_t sum, Operand a, std::uint64_t b,
-                std::uint32_t descriptor, const std::uint32_t* leaves, bool adds, unsigned scale) {
+                std::uint32_t descriptor, const std::uint32_t* leaves, bool adds, unsigned scale = 0) {
   multiply(line, row, {keeps, sum, descriptor, a, b, leaves, adds, scale, 0, 0});
 }
 
 void tensor_mma(int line, const TensorMma& row, Collector keeps, std::uint32_t sum, Operand a, std::uint64_t b,
-                std::uint32_t descriptor, bool adds, unsigned scale) {
+                std::uint32_t descriptor, bool adds, unsigned scale = 0) {
   multiply(line, row, {keeps, sum, descriptor, a, b, nullptr, adds, scale, 0, 0});
 }
 
@@ -505,14 +506,14 @@ void tensor_mma(int line, const TensorMma& row, Collector keeps, std::uint32_t s
 }
 
 void tensor_mma_ws(int line, const TensorMma& row, Collector keeps, std::uint32_t sum, Operand a, std::uint64_t b,
-                   std::uint32_t descriptor, bool adds, std::uint64_t zero_columns) {
+                   std::uint32_t descriptor, bool adds, std::uint64_t zero_columns = 0) {
   if (zero_columns != 0) fail_unsupported(line, "tcgen05.mma.ws with columns of zeros");
   if (descriptor >> 30 != 0) fail_unsupported(line, "tcgen05.mma.ws with a shift of B");
   multiply(line, row, {keeps, sum, descriptor, a, b, nullptr, adds, 0, 0, 0});
 }
 
 // Arrives where all that the thread's pipe has been given is done.
-void tensor_commit(int line, unsigned group, std::uint32_t mbarrier, unsigned mask) {
+void tensor_commit(int line, unsigned group, std::uint32_t mbarrier, unsigned mask = 0) {
   InRuntime here({kTensorMove, "tcgen05.commit", line});
   check_group(line, group);
   const Thread& thread = machine->current();

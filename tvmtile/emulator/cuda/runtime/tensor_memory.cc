@@ -398,6 +398,7 @@ void transfer_of_warp(const Site& site, TransferPart part) {
 
 namespace ptx {
 
+// Registers, by where they are, have their words from the next wait on.
 void tensor_ld(int line, const TensorTransfer& shape, unsigned count, bool packs, std::uint32_t address,
                unsigned split, std::uint32_t* const* places) {
   transfer_of_warp({kTensorMove, "tcgen05.ld", line}, {&shape, count, packs, true, address, split, nullptr, places});

@@ -307,12 +307,12 @@ void multiply(int line, Part part) {
 namespace ptx {
 
 void wgmma(int line, const Wgmma& row, std::uint32_t* const* d, std::uint64_t a, std::uint64_t b,
-           bool adds, int scale_a, int scale_b, int trans_a, int trans_b) {
+           bool adds, int scale_a = 1, int scale_b = 1, int trans_a = 0, int trans_b = 0) {
   multiply(line, {&row, d, nullptr, a, b, adds, scale_a, scale_b, trans_a, trans_b});
 }
 
 void wgmma(int line, const Wgmma& row, std::uint32_t* const* d, const Register* a,
-           std::uint64_t b, bool adds, int scale_a, int scale_b, int trans_b) {
+           std::uint64_t b, bool adds, int scale_a = 1, int scale_b = 1, int trans_b = 0) {
   multiply(line, {&row, d, a, 0, b, adds, scale_a, scale_b, 0, trans_b});
 }
 

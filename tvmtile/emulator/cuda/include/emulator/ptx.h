@@ -60,88 +60,18 @@ void move(To&& to, From&& from) {
 
 namespace ptx {
 
-void wgmma(int line, const Wgmma& row, std::uint32_t* const* d, std::uint64_t a, std::uint64_t b,
-           bool adds, int scale_a = 1, int scale_b = 1, int trans_a = 0, int trans_b = 0);
-void wgmma(int line, const Wgmma& row, std::uint32_t* const* d, const Register* a,
-           std::uint64_t b, bool adds, int scale_a = 1, int scale_b = 1, int trans_b = 0);
-void wgmma_fence();
-void wgmma_commit(int line);
-void wgmma_wait(int line, unsigned groups);
-
 // Of launches that may overlap: here, they follow each other.
 inline void launch_order() {}
 
-// A thread of a warp has so many registers from here on: more, for which it may have to wait, or less.
-void set_registers(int line, unsigned count, bool more);
-
-void mbarrier_init(int line, std::uint32_t address, unsigned count);
-void mbarrier_inval(int line, std::uint32_t address);
-// Who arrives at the mbarrier of another block publishes what it wrote, or only says that it has read; who
-// waits learns of what threads `of_cluster` published.
-void mbarrier_arrive(int line, std::uint32_t address, unsigned count = 1, bool publishes = false);
-void mbarrier_arrive_when_copied(int line, std::uint32_t address);
-void mbarrier_expect_tx(int line, std::uint32_t address, unsigned bytes, bool arrives, bool publishes = false);
-void mbarrier_wait(int line, std::uint32_t address, unsigned parity, bool of_cluster = false);
-// The address in the memory of another block of the cluster.
-std::uint32_t mapa(int line, std::uint32_t address, unsigned rank);
-void remote_store(int line, std::uint32_t address, std::uint64_t value, unsigned bytes);
-void remote_copy(int line, std::uint32_t to, std::uint32_t from, unsigned bytes, std::uint32_t mbarrier);
 // A value to another block's memory, whose mbarrier learns of its bytes.
 void async_store_bytes(int line, std::uint32_t address, const void* value, unsigned bytes, std::uint32_t mbarrier);
 template <typename T>
 void async_store(int line, std::uint32_t address, const T& value, std::uint32_t mbarrier) {
   async_store_bytes(line, address, &value, sizeof value, mbarrier);
 }
-// What the thread wrote to shared memory may be read in the background.
-void fence_proxy_async();
-// The mbarriers that the thread initialised may be used in the background, and by who comes behind a barrier that
-// publishes nothing else.
-void fence_mbarrier_init(int line);
-
-// Copies of a box by a tensor map: to shared memory, which completes on an mbarrier of the block or of its pair, and
-// from it, in groups.
-void tensor_load(int line, unsigned group, const void* map, const std::int32_t* coordinates, std::uint32_t shared,
-                 std::uint32_t mbarrier);
-// To the same place in all blocks of the cluster whose bit is set, each of which learns by its own mbarrier.
-void tensor_load(int line, unsigned group, const void* map, const std::int32_t* coordinates, std::uint32_t shared,
-                 std::uint32_t mbarrier, unsigned blocks);
-void tensor_store(int line, const void* map, const std::int32_t* coordinates, std::uint32_t shared);
-// Of four rows, whose numbers stand behind the column.
-void tensor_gather(int line, unsigned group, const void* map, const std::int32_t* coordinates, std::uint32_t shared,
-                   std::uint32_t mbarrier);
-void tensor_scatter(int line, const void* map, const std::int32_t* coordinates, std::uint32_t shared);
-void tensor_reduce(int line, Reduction reduction, const void* map, const std::int32_t* coordinates,
-                   std::uint32_t shared);
-void tensor_prefetch(int line, const void* map);
-// Of bytes that follow each other.
-void bulk_load(int line, std::uint32_t shared, const void* from, unsigned bytes, std::uint32_t mbarrier);
-void bulk_store(int line, const void* to, std::uint32_t shared, unsigned bytes);
-void bulk_reduce(int line, Reduction reduction, Element element, const void* to, std::uint32_t shared,
-                 unsigned bytes);
-void bulk_commit();
-void bulk_wait(int line, unsigned groups, bool read);
-
-void mma(int line, const Mma& row, void* d, const void* a, const void* b, const void* c,
-         std::uint32_t metadata = 0, unsigned selector = 0);
 
 // Row and column of the two elements of 16 bits that each lane holds of an 8x8 matrix.
 using MatrixPlaces = const std::uint8_t (*)[2];
-
-void ldmatrix(int line, MatrixPlaces places, std::uint32_t* words, unsigned count,
-              std::uint32_t address);
-void stmatrix(int line, MatrixPlaces places, std::uint32_t address, const std::uint32_t* words,
-              unsigned count);
-void movmatrix(int line, MatrixPlaces to, MatrixPlaces from, std::uint32_t& result,
-               std::uint32_t word);
-
-// Copies `from_bytes` bytes in the background, and zeros up to `bytes`.
-void cp_async(int line, const char* name, std::uint32_t to, const void* from, unsigned bytes,
-              unsigned from_bytes);
-void cp_async_commit();
-// Waits until so many of the last groups at most are under way.
-void cp_async_wait(int line, unsigned groups);
-void cp_async_finish(int line);
-void cp_async_wait_all(int line);
 
 inline void cluster_arrive(int line, bool release) {
   emulator::cluster_arrive({kClusterBarrier, "barrier.cluster.arrive", line}, release);

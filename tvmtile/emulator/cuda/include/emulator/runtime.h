@@ -43,6 +43,12 @@ std::uint64_t random_below(std::uint64_t bound);
 std::uint32_t to_shared(const void* address);
 void* from_shared(std::uint32_t address);
 
+// The address in the memory of another block of the cluster, and the end of a thread's own copies.
+namespace ptx {
+std::uint32_t mapa(int line, std::uint32_t address, unsigned rank);
+void cp_async_finish(int line);
+}  // namespace ptx
+
 // What a bulk copy filled: where it ends, the bytes of its inner two axes, and the swizzle's mode.
 struct CopiedTile {
   std::uint32_t end;

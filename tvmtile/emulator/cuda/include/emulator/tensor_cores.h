@@ -60,33 +60,4 @@ std::uint32_t shared_address(T address) {
     return to_shared(reinterpret_cast<const void*>(address));
   }
 }
-
-namespace ptx {
-
-void tensor_alloc(int line, unsigned blocks, std::uint32_t to, unsigned columns);
-void tensor_dealloc(int line, unsigned blocks, std::uint32_t address, unsigned columns);
-void tensor_relinquish(int line, unsigned blocks);
-
-// Registers, by where they are, have their words from the next wait on.
-void tensor_ld(int line, const TensorTransfer& shape, unsigned count, bool packs, std::uint32_t address,
-               unsigned split, std::uint32_t* const* places);
-void tensor_st(int line, const TensorTransfer& shape, unsigned count, bool unpacks, std::uint32_t address,
-               unsigned split, const std::uint32_t* words);
-void tensor_wait(int line, bool loads);
-void tensor_fence_before(int line);
-void tensor_fence_after(int line);
-
-void tensor_copy(int line, const TensorCopy& shape, unsigned blocks, std::uint32_t to, std::uint64_t descriptor);
-// `leaves`: lanes that keep what they have, a bit each; `scale`: the sum is divided by 2 to the power of it.
-void tensor_mma(int line, const TensorMma& row, Collector keeps, std::uint32_t sum, Operand a, std::uint64_t b,
-                std::uint32_t descriptor, const std::uint32_t* leaves, bool adds, unsigned scale = 0);
-void tensor_mma(int line, const TensorMma& row, Collector keeps, std::uint32_t sum, Operand a, std::uint64_t b,
-                std::uint32_t descriptor, bool adds, unsigned scale = 0);
-void tensor_mma(int line, const TensorMma& row, Collector keeps, std::uint32_t sum, Operand a, std::uint64_t b,
-                std::uint32_t descriptor, std::uint32_t a_scales, std::uint32_t b_scales, bool adds);
-void tensor_mma_ws(int line, const TensorMma& row, Collector keeps, std::uint32_t sum, Operand a, std::uint64_t b,
-                   std::uint32_t descriptor, bool adds, std::uint64_t zero_columns = 0);
-void tensor_commit(int line, unsigned blocks, std::uint32_t mbarrier, unsigned mask = 0);
-
-}  // namespace ptx
 }  // namespace emulator
