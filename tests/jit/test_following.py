@@ -13,7 +13,7 @@ import tvm
 import tvmtile
 import tvmtile.language as T
 from tests.kernels import scaling
-from tvmtile.errors import InvalidOperand, TileWarning, UnknownTarget
+from tvmtile.errors import ArgumentError, InvalidOperand, TileWarning, UnknownTarget
 from tvmtile.jit import backends, compiler
 from tvmtile.jit.backends import best_target, chosen_target, target_of
 from tvmtile.jit.kernel import Kernel
@@ -113,6 +113,29 @@ def test_the_first_gpu_among_the_tensors_decides_in_every_call():
         assert kernel(CUDA, a) == kernel(a, CUDA) == kernel(3, CUDA) == "cuda"
         assert kernel(MPS, MPS) == "metal"
     assert built == ["llvm", "cuda", "metal"]
+
+
+def test_calls_on_a_gpu_enter_what_was_generated(monkeypatch):
+    """A kernel without results is called by one function on each device, with keywords too."""
+    monkeypatch.setattr("tvmtile.jit.kernel.target_on", lambda device: "cuda")
+    built = []
+
+    def compile_for(kind):
+        built.append(kind)
+        return tvmtile.compile(double, target="llvm").executable
+
+    kernel = Kernel(double, (), compile_for=compile_for)
+    names = [param.name for param in double.params]
+    a, c = torch.randn(8), torch.empty(8)
+    for _ in range(3):
+        kernel(a, c.zero_())
+        torch.testing.assert_close(c, a * 2)
+        kernel(a, **{names[1]: c.zero_()})
+        torch.testing.assert_close(c, a * 2)
+        with pytest.raises(ArgumentError, match="takes 2 arguments"):
+            kernel(a)
+    assert kernel.executable.method is not None
+    assert built == ["llvm"]
 
 
 def test_what_can_be_known_is_said_when_it_is_compiled(apple_gpu):

@@ -109,18 +109,22 @@ class Kernel(Inspection, Generic[Results]):
             If an argument does not fit: the message names the parameter, what it needs and what it
             got.
         """
+        executable = self._fixed
+        if executable is None and args and not named:
+            executable = self._on_devices.get(getattr(args[0], "device", None))
+            if executable is not None and executable.method is not None:
+                self._last = executable
+                return executable.method(self, *args)  # it asks itself whether it is traced
         if is_traced():
             return untraced(self, args, named)
-        executable = self._fixed
         if executable is None:
             if named:
                 placed = self.signature.bind(args, named)
                 if isinstance(placed, ArgumentError):
                     raise placed  # here, so that no frames of ours follow
                 args, named = placed, {}
-            executable = self._last = self._on_device_of(args)
-            if executable.method is not None:
-                return executable.method(self, *args)
+            executable = self._on_device_of(args)
+        self._last = executable
         problem, results = executable.run(args, named)
         if executable.method is not None and executable is self._fixed:
             own = type(self)  # Python looks for `__call__` in a class alone
@@ -132,13 +136,11 @@ class Kernel(Inspection, Generic[Results]):
         return results
 
     def _on_device_of(self, args: tuple[Any, ...]) -> Executable:
+        executable = self._for(target_of(args) or best_target())
         # A tensor on a GPU decides; of the others, a later one may be on a GPU.
         device = getattr(args[0], "device", None) if args else None
-        executable = self._on_devices.get(device)
-        if executable is None:
-            executable = self._for(target_of(args) or best_target())
-            if device is not None and target_on(device) != "llvm":
-                self._on_devices[device] = executable
+        if device is not None and target_on(device) != "llvm":
+            self._on_devices[device] = executable
         return executable
 
     def _for(self, target: str) -> Executable:
