@@ -14,6 +14,7 @@ from tvmtile.tileop.gemm import Gemm
 from tvmtile.tileop.gemm.dots import DotProducts, choose
 from tvmtile.tileop.gemm.microkernel import GemmTile, emit_gemm
 from tvmtile.tileop.gemm.packing import Matrix
+from tvmtile.tileop.gemm.partition import constant_extents
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 _VECTOR_DTYPES = (
@@ -71,7 +72,7 @@ def gemm_microkernel(op: Gemm, context: LoweringContext) -> tirx.Stmt:
 
 def tile_of(op: Gemm) -> GemmTile:
     """What the micro-kernel computes."""
-    m, n, k = (constant(extent) or 0 for extent in (op.m, op.n, op.k))
+    m, n, k = constant_extents(op)
     a, b, c = (
         Matrix(buffer_of(operand), [r.min for r in ranges_of(operand)])
         for operand in (op.A, op.B, op.C)

@@ -21,14 +21,14 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile._tvm import buffer_of, indices_of, ranges_of
-from tvmtile.ir.operands import as_region, constant, describe, dtype_of
+from tvmtile.ir.operands import as_region, describe, dtype_of
 from tvmtile.ir.rewriting import for_loop, seq
 from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout
 from tvmtile.tileop.elementwise import converted, moved
 from tvmtile.tileop.gemm import Gemm, GemmWarpPolicy
 from tvmtile.tileop.gemm.mma import SWIZZLED
-from tvmtile.tileop.gemm.partition import Axis, Partition, check_extents, check_fragments
+from tvmtile.tileop.gemm.partition import Axis, Partition, check_fragments, constant_extents
 from tvmtile.tileop.matrices import PADDED, SUMMED_IN, element_of
 from tvmtile.tileop.registry import (
     Decline,
@@ -47,11 +47,11 @@ _MOST_SUMS = 128
 
 def _share(op: Gemm, context: LoweringContext) -> Partition:
     """How the threads share the accumulator; `row_matrices` are the rows that one has elements of."""
-    check_extents(op)
+    m, n, _ = constant_extents(op)
     if not is_fragment(buffer_of(op.C)):
         raise Decline(f"{describe(op.C)} is not a fragment")
     check_fragments(op.C)
-    m, n, threads = constant(op.m) or 0, constant(op.n) or 0, context.threads
+    threads = context.threads
     share = _whole_rows(m, n, threads) if op.policy == GemmWarpPolicy.FullRow else None
     share = share or _least_loads(m, n, threads)
     if share is None:
@@ -143,9 +143,7 @@ def gemm_fma(op: Gemm, context: LoweringContext) -> tirx.Stmt:
             ("sums", share.row_matrices * share.column_matrices),
         )
     )
-    thread = context.thread_index
-    first_row = tirx.floormod(tirx.floordiv(thread, share.columns), share.rows)
-    first_column = tirx.floormod(thread, share.columns)
+    first_row, first_column = share.place(context.thread_index)
 
     def row(i: Any) -> ir.Expr:
         return i * share.rows + first_row

@@ -27,6 +27,7 @@ from tvmtile.tileop.gemm import Gemm
 from tvmtile.tileop.gemm.partition import (
     Partition,
     along_k,
+    constant_extents,
     layout_of_matrices,
     partition,
     readers,
@@ -94,7 +95,7 @@ def _layouts(op: Gemm, share: Partition, k: int, threads: int) -> dict[str, Frag
 def matmul2d_layouts(op: Gemm, context: LoweringContext) -> dict[ir.Var, FragmentLayout]:
     """Where the elements of operands in registers lie."""
     share = _share(op, context)
-    layouts = _layouts(op, share, (constant(op.k) or 0) // BLOCK, context.threads)
+    layouts = _layouts(op, share, constant_extents(op)[2] // BLOCK, context.threads)
     found = {}
     for name, layout in layouts.items():
         operand = getattr(op, name)
@@ -160,7 +161,7 @@ class _Matmul2dProduct:
             for m in range(self._share.row_matrices)
             for n in range(self._share.column_matrices)
         ]
-        steps = (constant(op.k) or 0) // BLOCK
+        steps = constant_extents(op)[2] // BLOCK
         loop = for_loop(step, steps, seq(body), tirx.ForKind.UNROLLED)
         begin = [self._clear()] if op.clear_accum else []
         return seq([*map(tirx.AllocBuffer, self._copied.values()), *begin, loop])

@@ -27,8 +27,8 @@ from tvmtile.tileop.gemm.mma_operands import MmaOperand, Runs, in_runs, indices_
 from tvmtile.tileop.gemm.partition import (
     Axis,
     Partition,
-    check_extents,
     check_precision,
+    constant_extents,
     layouts_of_operands,
     partition,
     registers_of,
@@ -74,7 +74,7 @@ def atom_of(
             raise Decline(lacking)
     if dtype_of(op.C) not in _INTO[atom.sums]:
         raise Decline(f"{atom.sums} sums are not kept in {dtype_of(op.C)}")
-    check_extents(op)
+    constant_extents(op)
     if constant(tirx.floormod(op.k, atom.k)) != 0:
         raise Decline(f"K = {op.k} is not a multiple of {atom.k}")
     return atom
@@ -88,7 +88,7 @@ _INTO = {
 
 
 def _share(op: Product, atom: Atom, context: LoweringContext) -> Partition:
-    m, n = constant(op.m) or 0, constant(op.n) or 0
+    m, n, _ = constant_extents(op)
     # What is repeated may be held by several threads, but in memory it would be added twice.
     repeats = is_fragment(buffer_of(op.C))
     warps, size = context.threads // WARP_SIZE, (atom.m, atom.n)
@@ -102,14 +102,14 @@ def _packed(op: Product, atom: Atom) -> int:
     """
     if not any(is_fragment(buffer_of(operand)) for operand in (op.A, op.B)):
         return 1
-    return math.gcd(op.k_pack, (constant(op.k) or 0) // atom.k)
+    return math.gcd(op.k_pack, constant_extents(op)[2] // atom.k)
 
 
 def layouts_of(op: Product, atom: Atom, context: LoweringContext) -> dict[ir.Var, FragmentLayout]:
     """Where the elements of operands in registers lie."""
     packed = _packed(op, atom)
     matrices = {"C": atom.c, "A": in_runs(atom.a, 1, packed), "B": in_runs(atom.b, 0, packed)}
-    steps = (constant(op.k) or 0) // (atom.k * packed)
+    steps = constant_extents(op)[2] // (atom.k * packed)
     return layouts_of_operands(op, _share(op, atom, context), steps, matrices, context.threads)
 
 
@@ -148,9 +148,9 @@ class WarpProduct:
         warp = tirx.floordiv(context.thread_index, WARP_SIZE)
         self._lane = tirx.floormod(context.thread_index, WARP_SIZE)
         # Where the warp's share of the accumulator begins.
-        row = tirx.floormod(tirx.floordiv(warp, share.columns), share.rows)
+        row, column = share.place(warp)
         self._row = row * (share.row_matrices * atom.m)
-        self._column = tirx.floormod(warp, share.columns) * (share.column_matrices * atom.n)
+        self._column = column * (share.column_matrices * atom.n)
         self._sums = tirx.decl_buffer(
             (share.row_matrices * share.column_matrices * registers_of(atom.c),),
             atom.sums,
@@ -177,7 +177,7 @@ class WarpProduct:
         ]
         products = (self._multiplied(a, b, k, step) for step in range(packed))
         body = seq([*loads, *itertools.chain.from_iterable(products)])
-        steps = (constant(op.k) or 0) // (atom.k * packed)
+        steps = constant_extents(op)[2] // (atom.k * packed)
         return seq(
             [
                 tirx.AllocBuffer(self._sums),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from tvm import ir
+from tvm import ir, tirx
 
 from tvmtile._tvm import buffer_of, ranges_of
 from tvmtile.ir.operands import constant, describe, is_whole
@@ -34,6 +34,11 @@ class Partition:
     """The instruction's matrices that a group has along M and along N."""
     unit: int = WARP_SIZE
     """Threads of a group."""
+
+    def place(self, group: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
+        """The number of a group along M and along N."""
+        row = tirx.floormod(tirx.floordiv(group, self.columns), self.rows)
+        return row, tirx.floormod(group, self.columns)
 
     def along_m(self) -> Axis:
         """The number of a matrix along M: the group, and which of its matrices."""
@@ -211,11 +216,15 @@ def readers(
 # What an implementation requires -------------------------------------------------------------------
 
 
-def check_extents(op: MatrixProduct) -> None:
-    """Decline a product whose extents are not constants."""
+def constant_extents(op: MatrixProduct) -> tuple[int, int, int]:
+    """M, N and K; decline a product of which they are not constants."""
+    found = []
     for name, extent in (("M", op.m), ("N", op.n), ("K", op.k)):
         if constant(extent) is None:
             raise Decline(f"{name} = {extent} is not a constant")
+        found.append(constant(extent) or 0)
+    m, n, k = found
+    return m, n, k
 
 
 def check_fragments(*operands: ir.TensorRegion) -> None:

@@ -27,8 +27,8 @@ from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.gemm import Gemm
 from tvmtile.tileop.gemm.partition import (
     Partition,
-    check_extents,
     check_fragments,
+    constant_extents,
     layouts_of_operands,
     partition,
     readers,
@@ -65,13 +65,12 @@ def _fits(op: Gemm, context: LoweringContext) -> None:
             raise Decline(f"{name} is {describe(operand)}; the matrices hold {', '.join(_DTYPES)}")
     if op.mixes_halves():
         raise Decline("float16 and bfloat16 matrices are not multiplied together")
-    check_extents(op)
     _share(op, context)
     check_fragments(op.A, op.B, op.C)
 
 
 def _share(op: Gemm, context: LoweringContext) -> Partition:
-    m, n, k = (constant(extent) or 0 for extent in (op.m, op.n, op.k))
+    m, n, k = constant_extents(op)
     if k % MATRIX:
         raise Decline(f"K = {k} is not a multiple of {MATRIX}")
     groups = context.threads // WARP_SIZE
@@ -83,7 +82,7 @@ def simdgroup_layouts(op: Gemm, context: LoweringContext) -> dict[ir.Var, Fragme
 
     A simdgroup holds the rows of A, or columns of B, that its share of the accumulator needs.
     """
-    steps, matrices = (constant(op.k) or 0) // MATRIX, dict.fromkeys("CAB", (ROW, COLUMN))
+    steps, matrices = constant_extents(op)[2] // MATRIX, dict.fromkeys("CAB", (ROW, COLUMN))
     return layouts_of_operands(
         op,
         _share(op, context),
@@ -219,7 +218,7 @@ class _SimdgroupProduct:
     def __init__(self, op: Gemm, share: Partition, context: LoweringContext) -> None:
         self._op = op
         self._share = share
-        self._steps = (constant(op.k) or 0) // MATRIX
+        self._steps = constant_extents(op)[2] // MATRIX
         self._a = Matrices(op.A, op.transpose_A)
         self._b = Matrices(op.B, op.transpose_B)
         self._c = Matrices(op.C)

@@ -15,14 +15,14 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import buffer_of, ranges_of
 from tvmtile.frontend.dtypes import cast
-from tvmtile.ir.operands import constant, describe, dtype_of, is_whole
+from tvmtile.ir.operands import describe, dtype_of, is_whole
 from tvmtile.ir.rewriting import for_loop, seq
 from tvmtile.ir.scopes import FRAGMENT_SCOPE
 from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout, compact_registers
 from tvmtile.tileop.elementwise import element
 from tvmtile.tileop.gemm import Gemm
-from tvmtile.tileop.gemm.partition import check_extents
+from tvmtile.tileop.gemm.partition import constant_extents
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 MOST_ROWS = 8
@@ -32,13 +32,13 @@ _WORD = 4
 
 
 def _fits(op: Gemm, context: LoweringContext) -> None:
-    check_extents(op)
+    m, n, k = constant_extents(op)
     groups = context.threads // WARP_SIZE
-    if (constant(op.n) or 0) % groups:
+    if n % groups:
         raise Decline(f"N = {op.n} is not a multiple of the {groups} simdgroups")
-    if (constant(op.m) or 0) > MOST_ROWS:
+    if m > MOST_ROWS:
         raise Decline(f"M = {op.m} is more than {MOST_ROWS} rows")
-    if (constant(op.k) or 0) % _WORD or op.transpose_A or not op.transpose_B:
+    if k % _WORD or op.transpose_A or not op.transpose_B:
         raise Decline(f"rows of A and B are no words of {_WORD} elements along K")
     for operand in (op.A, op.B):
         if not dtype_of(operand).startswith("float8_"):
@@ -52,9 +52,9 @@ def _fits(op: Gemm, context: LoweringContext) -> None:
 def _layouts(op: Gemm, context: LoweringContext) -> dict[ir.Var, FragmentLayout]:
     """All lanes of a simdgroup hold its columns of the accumulator, every so many of them."""
     groups = context.threads // WARP_SIZE
-    columns = (constant(op.n) or 0) // groups
-    of_column = (Digit(columns, REGISTER, 1), Digit(groups, THREAD, WARP_SIZE))
-    axes = ((Digit(constant(op.m) or 0, REGISTER, 1),), of_column)
+    m, n, _ = constant_extents(op)
+    of_column = (Digit(n // groups, REGISTER, 1), Digit(groups, THREAD, WARP_SIZE))
+    axes = ((Digit(m, REGISTER, 1),), of_column)
     kept = [tuple(digit for digit in digits if digit.extent > 1) for digits in axes]
     units = [()] * (len(ranges_of(op.C)) - 2)
     return {buffer_of(op.C): compact_registers(FragmentLayout(context.threads, (*units, *kept)))}
@@ -72,7 +72,7 @@ def _layouts(op: Gemm, context: LoweringContext) -> dict[ir.Var, FragmentLayout]
 )
 def gemm_vectors(op: Gemm, context: LoweringContext) -> tirx.Stmt:
     """Each simdgroup takes the columns that it holds, one after the other."""
-    m, n, k = (constant(extent) or 0 for extent in (op.m, op.n, op.k))
+    m, n, k = constant_extents(op)
     groups = context.threads // WARP_SIZE
     lane = tirx.floormod(context.thread_index, WARP_SIZE)
     group = tirx.floordiv(context.thread_index, WARP_SIZE)

@@ -38,9 +38,9 @@ from tvmtile.tileop.gemm.mma_operands import indices_at
 from tvmtile.tileop.gemm.partition import (
     Axis,
     Partition,
-    check_extents,
     check_fragments,
     check_precision,
+    constant_extents,
     layouts_of_operands,
     partition,
 )
@@ -156,8 +156,7 @@ def _family(op: Gemm) -> Family:
     check_precision(op)
     if c != family.sums:
         raise Decline(f"wgmma has {family.sums} sums, {describe(op.C)} does not hold them")
-    check_extents(op)
-    if (constant(op.k) or 0) % family.k:
+    if constant_extents(op)[2] % family.k:
         raise Decline(f"K = {op.k} is not a multiple of {family.k}")
     if not is_shared(buffer_of(op.B)):
         raise Decline(f"{describe(op.B)} is not in shared memory")
@@ -172,7 +171,7 @@ def _family(op: Gemm) -> Family:
 
 
 def _share(op: Gemm, family: Family, threads: int, context: LoweringContext) -> Partition:
-    m, n = constant(op.m) or 0, constant(op.n) or 0
+    m, n, _ = constant_extents(op)
     groups, size = context.threads // WARPGROUP, (ROWS, family.columns[0])
     rows = ROWS if is_shared(buffer_of(op.A)) else 0
 
@@ -218,7 +217,7 @@ def _layouts(op: Gemm, context: LoweringContext) -> dict[ir.Var, FragmentLayout]
     plan = _plan(op, context)
     share, row = plan.share, plan.row
     across = (Digit(share.columns, THREAD, WARPGROUP), Digit(plan.columns // row.n, REGISTER, 1))
-    steps, matrices = (constant(op.k) or 0) // row.k, {"C": row.c, "A": row.a}
+    steps, matrices = constant_extents(op)[2] // row.k, {"C": row.c, "A": row.a}
     return layouts_of_operands(op, share, steps, matrices, context.threads, columns=across)
 
 
@@ -246,8 +245,8 @@ def gemm_wgmma(op: Gemm, context: LoweringContext) -> tirx.Stmt:
     plan = _plan(op, context)
     share, row = plan.share, plan.row
     group = tirx.floordiv(context.thread_index, WARPGROUP)
-    first_row = tirx.floormod(tirx.floordiv(group, share.columns), share.rows) * plan.rows
-    first_column = tirx.floormod(group, share.columns) * plan.columns
+    row_number, column_number = share.place(group)
+    first_row, first_column = row_number * plan.rows, column_number * plan.columns
     thread = tirx.floormod(context.thread_index, WARPGROUP)
 
     def first_held(
@@ -271,7 +270,7 @@ def gemm_wgmma(op: Gemm, context: LoweringContext) -> tirx.Stmt:
         address(op.B, 0, first_column, op.transpose_B),
         plan.rows,
         plan.columns,
-        constant(op.k) or 0,
+        constant_extents(op)[2],
         row.n,
         op.transpose_A,
         op.transpose_B,
