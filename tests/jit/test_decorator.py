@@ -42,9 +42,9 @@ def test_a_function_that_returns_a_program_is_lazy_and_called_once_for_a_special
         calls.append((n, factor))
         return scaling(n, factor)
 
-    assert factory.mode == "auto"
-    kernel = factory(16)
     assert factory.mode == "lazy"
+    assert calls == []
+    kernel = factory(16)
     a = torch.randn(16)
     torch.testing.assert_close(kernel(a), a * 2)
     assert factory(16) is kernel
@@ -87,20 +87,30 @@ CALLS = []
 
 @tvmtile.jit
 def with_a_helper(A: MATRIX, B: MATRIX):
-    """Its kernel is in a helper, which only running it shows: what else it does is done once."""
+    """Its kernel is in a helper; what else it does is done when it is traced."""
     CALLS.append("copy")
     helper(A, B)
 
 
-@pytest.mark.parametrize(("copy", "mode"), [(with_a_macro, "eager"), (with_a_helper, "auto")])
-def test_a_kernel_in_a_macro_or_a_helper_is_eager(copy, mode):
-    assert copy.mode == mode
+@tvmtile.jit
+def with_a_later_helper(A: MATRIX, B: MATRIX):
+    later(A, B)
+
+
+later = helper
+
+
+@pytest.mark.parametrize("copy", [with_a_macro, with_a_helper, with_a_later_helper])
+def test_a_kernel_in_a_macro_or_a_helper_is_eager(copy):
+    assert copy.mode == ("auto" if copy is with_a_later_helper else "eager")
+    assert CALLS == []
     for _ in range(2):
         a, b = torch.randn(4, 8), torch.zeros(4, 8)
         assert copy(a, b) is None
         assert torch.equal(b, a)
     assert copy.mode == "eager"
-    assert CALLS == ["copy"] * (mode == "auto")
+    assert CALLS == ["copy"] * (copy is with_a_helper)
+    CALLS.clear()
 
 
 @tvmtile.jit
@@ -311,3 +321,20 @@ def scale(A):
     names["FACTOR"] = 5
     with pytest.raises(TileError, match=r"_kernels/scale\.py:9"):
         names["scale"](a)
+
+
+class _Copies:
+    def helper(self, a, b):
+        copy_all(a, b)
+
+    @tvmtile.jit
+    def copy(self, A: MATRIX, B: MATRIX):
+        self.helper(A, B)
+
+
+def test_a_kernel_in_a_method_that_a_method_calls_is_eager():
+    copy = _Copies().copy
+    assert copy.mode == "eager"
+    a, b = torch.randn(4, 8), torch.zeros(4, 8)
+    assert copy(a, b) is None
+    assert torch.equal(b, a)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import pickle
 import sys
@@ -18,7 +17,6 @@ from tvmtile.compat.ignored import warn_ignored
 from tvmtile.errors import (
     ArgumentError,
     InvalidValue,
-    NestingError,
     SyntaxNotSupported,
     hide_internal_frames,
     warn,
@@ -188,7 +186,7 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
 
     @property
     def mode(self) -> str:
-        """The style: "eager" or "lazy"; "auto" where only the first call can tell."""
+        """The style: "eager" or "lazy"; "auto" before the first call where only that can tell."""
         return self._style or "auto"
 
     @property
@@ -228,23 +226,16 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
     def _surroundings(self) -> Surroundings:
         return Surroundings(self.func)
 
-    def _style_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Any]:
-        """Tell the style, and what the function returned where it was called to know.
-
-        The kernel may be in a helper that the function calls. It is not called where its signature
-        describes a tensor.
-        """
-        if self._style is not None:
-            return self._style, None
-        returned, style = None, EAGER
-        if not any(isinstance(each, TensorSpec) for each in self._eager.annotations.values()):
-            self._arguments.check(args, kwargs)
-            with contextlib.suppress(NestingError):  # of a statement of a kernel, outside one
-                returned, style = self.func(*args, **kwargs), LAZY
-        if style == EAGER:
-            self._refuse_out_idx()
-        self._style = style
-        return style, returned
+    def _is_lazy(self) -> bool:
+        """Tell the style; where the source did not show it before, by what has been defined since."""
+        if self._style is None:
+            annotations = self._eager.annotations.values()
+            describes = any(isinstance(each, TensorSpec) for each in annotations)
+            style = written_style(self.func) or (EAGER if describes else LAZY)
+            if style == EAGER:
+                self._refuse_out_idx()
+            self._style = style
+        return self._style == LAZY
 
     def _refuse_out_idx(self) -> None:
         if self._out_idx is not None:
@@ -271,15 +262,13 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
 
     def tensors_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
         """What a kernel in the eager style is run on for these arguments; None in the lazy style."""
-        style, _ = self._style_of(args, kwargs)
-        return self.specialisation(*args, **kwargs)[2] if style == EAGER else None
+        return None if self._is_lazy() else self.specialisation(*args, **kwargs)[2]
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if is_traced():
             return untraced(self, args, kwargs)
-        style, returned = self._style_of(args, kwargs)
-        if style == LAZY:
-            return self._lazy_kernel(args, kwargs, returned)
+        if self._is_lazy():
+            return self._lazy_kernel(args, kwargs)
         kernel, tensors = self.prepared(*args, **kwargs)
         return kernel(*tensors)
 
@@ -289,9 +278,8 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
 
         In the eager style constants may be given by keyword in place of tensors.
         """
-        style, returned = self._style_of(args, kwargs)
-        if style == LAZY:
-            return self._lazy_kernel(args, kwargs, returned)
+        if self._is_lazy():
+            return self._lazy_kernel(args, kwargs)
         return self.prepared(*args, **kwargs)[0]
 
     @overload
@@ -336,9 +324,8 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
     @hide_internal_frames
     def get_tir(self, *args: Any, **kwargs: Any) -> tirx.PrimFunc:
         """The tile program for these arguments."""
-        style, returned = self._style_of(args, kwargs)
-        if style == LAZY:
-            return self._program(args, kwargs, returned)
+        if self._is_lazy():
+            return self._program(args, kwargs)
         return self.specialisation(*args, **kwargs)[1]()
 
     @hide_internal_frames
@@ -367,11 +354,9 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
             )
         return name
 
-    def _program(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], returned: Any
-    ) -> tirx.PrimFunc:
+    def _program(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tirx.PrimFunc:
         self._arguments.check(args, kwargs)
-        program = self.func(*args, **kwargs) if returned is None else returned
+        program = self.func(*args, **kwargs)
         if not isinstance(program, tirx.PrimFunc):
             raise SyntaxNotSupported(
                 f"{self.func.__name__} returned a {type(program).__name__}, not a kernel",
@@ -380,11 +365,11 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
             )
         return program
 
-    def _lazy_kernel(self, args: tuple[Any, ...], kwargs: dict[str, Any], returned: Any) -> Kernel:
+    def _lazy_kernel(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Kernel:
         key = hashable((args, tuple(sorted(kwargs.items())), self._surroundings.values()))
         kernel = self._kernels.get(key)
         if kernel is None:
-            program = self._program(args, kwargs, returned)
+            program = self._program(args, kwargs)
             kernel = compile_program(program, out_idx=self._out_idx, **self._options)
             self._kernels[key] = kernel
         return kernel

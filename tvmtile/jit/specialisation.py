@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from tvmtile.errors import (
     ArgumentError,
     SyntaxNotSupported,
+    is_internal,
 )
 from tvmtile.frontend.entry import Macro
 from tvmtile.frontend.syntax import parse_definition
@@ -26,16 +27,20 @@ _OF_KERNELS = ("Kernel", "const", "thread_binding", "launch_thread")
 """What only a kernel calls, not a function that returns one."""
 
 
-def written_style(func: Callable[..., Any]) -> str | None:
-    """The style that the source shows.
+def written_style(func: Callable[..., Any], seen: frozenset[Any] = frozenset()) -> str | None:
+    """The style that the source shows, of the function or of those that it calls by their names.
 
     Eager with statements of a kernel or calls of macros, lazy around a T.prim_func.
     """
     try:
-        definition = parse_definition(inspect.unwrap(func).__code__)
+        code = inspect.unwrap(func).__code__
+        if code in seen or is_internal(code.co_filename):
+            return None
+        definition = parse_definition(code)
     except (AttributeError, SyntaxNotSupported):
         return None
     parameters = set(inspect.signature(func).parameters)
+    called: list[Any] = []
     pending: list[ast.AST] = list(ast.iter_child_nodes(definition))
     while pending:
         node = pending.pop()
@@ -43,20 +48,29 @@ def written_style(func: Callable[..., Any]) -> str | None:
             return LAZY
         if isinstance(node, ast.Call) and _name(node) in _OF_KERNELS:
             return EAGER
-        if isinstance(node, ast.Call) and isinstance(_value_of(node.func, func), Macro):
-            return EAGER
+        if isinstance(node, ast.Call):
+            called.append(_value_of(node.func, func))
+            if isinstance(called[-1], Macro):
+                return EAGER
         if isinstance(node, ast.AnnAssign) and _name(node.target) in parameters and not node.value:
             return EAGER
         if not isinstance(node, ast.FunctionDef | ast.Lambda | ast.ClassDef):
             pending.extend(ast.iter_child_nodes(node))
-    return None
+    styles = (written_style(each, seen | {code}) for each in called if inspect.isroutine(each))
+    return next(filter(None, styles), None)
 
 
 def _value_of(name: ast.expr, func: Callable[..., Any]) -> Any:
-    """What a name of a function refers to, or an attribute of a module; None where it isn't known."""
+    """What a name of a function, an attribute of a module or a method refers to; None if unknown."""
     if isinstance(name, ast.Attribute):
-        module = _value_of(name.value, func)
-        return getattr(module, name.attr, None) if isinstance(module, types.ModuleType) else None
+        holder = _value_of(name.value, func)
+        if isinstance(holder, types.ModuleType):
+            return getattr(holder, name.attr, None)
+        if isinstance(func, types.MethodType) and _name(name.value) == "self":
+            return getattr(func.__self__.__class__, name.attr, None)
+        return None
+    if isinstance(func, types.MethodType):
+        func = func.__func__
     if not isinstance(name, ast.Name) or not isinstance(func, types.FunctionType):
         return None
     if name.id in func.__code__.co_freevars:
