@@ -15,7 +15,7 @@ from tests.programs import catalogue
 from tvmtile._tvm import nodes_in
 from tvmtile.ir.rewriting import substitute
 from tvmtile.passes.tile.schedule.persistence import _place_and_turns, persistent
-from tvmtile.passes.tile.schedule.schedules import Unsuitable
+from tvmtile.passes.tile.schedule.split_loops import Unsuitable
 from tvmtile.pipeline import lowering_passes
 from tvmtile.target import capabilities, parse
 

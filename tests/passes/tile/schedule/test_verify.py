@@ -9,6 +9,7 @@ from tvm import ir, tirx
 
 from tests.fuzz.run import loaded
 from tests.programs import catalogue
+from tvmtile.errors import VerifyError
 from tvmtile.passes.tile.schedule import two_roles
 from tvmtile.passes.tile.schedule.rings import Mbarriers, Position, Ring
 from tvmtile.passes.tile.schedule.schedule import (
@@ -16,7 +17,6 @@ from tvmtile.passes.tile.schedule.schedule import (
     RoleSchedule,
     Schedule,
     Step,
-    WrongSchedule,
     verify,
 )
 from tvmtile.pipeline import lowering_passes
@@ -112,7 +112,7 @@ def test_a_schedule_is_right_and_none_of_its_mutants(name, schedules):
         for what, mutant in mutants(schedule):
             try:
                 verify(mutant)
-            except WrongSchedule:
+            except VerifyError:
                 continue
             passed.append(what)
         assert passed == []
@@ -125,7 +125,7 @@ def test_a_product_is_not_given_back_while_it_goes_on(schedules):
     places = [n for n, step in enumerate(consumer.steps) if step.action is Action.RELEASE]
     steps = list(consumer.steps)
     steps[places[0]] = replace(steps[places[0]], offset=0)
-    with pytest.raises(WrongSchedule, match="is done"):
+    with pytest.raises(VerifyError, match="is done"):
         verify(with_steps(schedule, 1, steps))
 
 
@@ -154,7 +154,7 @@ def test_roles_may_take_turns():
 
 @pytest.mark.parametrize(("first", "second"), [("swapped", "behind"), ("before", "crossed")])
 def test_turns_have_an_order(first, second):
-    with pytest.raises(WrongSchedule):
+    with pytest.raises(VerifyError):
         verify(taking_turns(first, second))
 
 
@@ -168,7 +168,7 @@ def test_roles_do_not_wait_for_each_other_for_ever():
         return [*(Step(action, others) for action in order), *own_steps]
 
     both = RoleSchedule(tuple(role(0, 1))), RoleSchedule(tuple(role(1, 0)))
-    with pytest.raises(WrongSchedule, match="wait for each other for ever"):
+    with pytest.raises(VerifyError, match="wait for each other for ever"):
         verify(Schedule((), both, rings, {}))
     later = [replace(step, offset=-1) for step in both[1].steps[:2]]
     verify(Schedule((), (both[0], RoleSchedule((*later, *both[1].steps[2:]))), rings, {}))
@@ -183,7 +183,7 @@ def test_a_ring_may_have_readers_in_several_roles(schedules):
     rings = (replace(first, empty=Mbarriers.named("empty", first.slots, arrivals)),)
     both = replace(schedule, roles=(*schedule.roles, watching), rings=rings)
     verify(both)
-    with pytest.raises(WrongSchedule, match="warps release"):
+    with pytest.raises(VerifyError, match="warps release"):
         verify(replace(both, rings=schedule.rings))
-    with pytest.raises(WrongSchedule):
+    with pytest.raises(VerifyError):
         verify(without(both, 2, 1))

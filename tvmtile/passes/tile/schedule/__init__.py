@@ -10,7 +10,7 @@ prologue, steady state, epilogue.
 `schedule_pipelines` is the pass. With one role (`one_role`) the threads of a block copy ahead and
 compute: a plan gives each unit a stage and a place in the order (`plan`). Loops of a kernel may be
 split between two roles (`two_roles`): a producer, warps of their own that copy tiles ahead
-(`producer`), and consumers, which use them (`consumers`). `schedules` says which loops can be split
+(`producer`), and consumers, which use them (`consumers`). `split_loops` says which loops can be split
 and how, `copies` what a producer can do, `roles` which rings and counters loops get,
 `iteration_space` which iterations they have, `persistence` how blocks follow each other in a block,
 `resources` what memory and registers there are.

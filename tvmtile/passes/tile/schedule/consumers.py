@@ -16,7 +16,7 @@ from tvmtile.passes.tile.schedule.emit import Conditional, Emitter
 from tvmtile.passes.tile.schedule.plan import work_of
 from tvmtile.passes.tile.schedule.roles import Preload, Schedules, counters_of, parts_of
 from tvmtile.passes.tile.schedule.schedule import Action, Batch, RoleSchedule, Step
-from tvmtile.passes.tile.schedule.schedules import SplitLoop
+from tvmtile.passes.tile.schedule.split_loops import SplitLoop
 
 
 def consumers_of(

@@ -70,7 +70,7 @@ def with_one_role(
     if not planner.plans:
         return planned
     axes = {each.loop.loop_var: each.axes() for each in planner.plans}
-    expanded = with_stage_axes(planned, info_of(kernel), axes)
+    expanded, _ = with_stage_axes(planned, info_of(kernel), axes)
     writer = _LoopWriter(expanded, planner.plans)
     written = writer.rewrite(expanded)
     if not writer.setup:

@@ -29,7 +29,7 @@ from tvmtile.ir.rewriting import (
     variables_of,
 )
 from tvmtile.ir.threads import WARPGROUP
-from tvmtile.passes.tile.schedule.schedules import Unsuitable, pipelined_loops_in
+from tvmtile.passes.tile.schedule.split_loops import Unsuitable, pipelined_loops_in
 
 _X = "blockIdx.x"
 

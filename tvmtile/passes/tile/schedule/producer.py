@@ -30,7 +30,7 @@ from tvmtile.passes.tile.schedule.emit import Conditional, Emitter
 from tvmtile.passes.tile.schedule.rings import Filling, Ring
 from tvmtile.passes.tile.schedule.roles import Preload, Schedules, counters_of, parts_of
 from tvmtile.passes.tile.schedule.schedule import Action, RoleSchedule, Step
-from tvmtile.passes.tile.schedule.schedules import SplitLoop, Unsuitable
+from tvmtile.passes.tile.schedule.split_loops import SplitLoop, Unsuitable
 
 
 @dataclass(frozen=True)

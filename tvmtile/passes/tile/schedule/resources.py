@@ -16,7 +16,7 @@ from tvmtile.ir.spans import first_location
 from tvmtile.ir.threads import REGISTER_FILE, WARPGROUP, registers_of_each, whole_registers
 from tvmtile.passes.memory.shared_memory import lifetimes_in, most_at_once
 from tvmtile.passes.tile.schedule.body import PipelineStmt
-from tvmtile.passes.tile.schedule.schedules import REGISTER_BITS, SplitLoop, registers_held
+from tvmtile.passes.tile.schedule.split_loops import REGISTER_BITS, SplitLoop, registers_held
 from tvmtile.target import GpuCapability
 
 

@@ -233,12 +233,14 @@ class StageAxis:
 
 def with_stage_axes(
     kernel: tirx.For, tiles: KernelInfo, axes: Mapping[ir.Var, Mapping[ir.Var, StageAxis]]
-) -> tirx.For:
+) -> tuple[tirx.For, dict[ir.Var, ir.Var]]:
     """Give tiles a leading axis of buffer copies; what stands outside of the loops works on copy 0.
 
-    The axes are given by the variable of a loop, then by tile.
+    The axes are given by the variable of a loop, then by tile. With the kernel come the new tiles by
+    the ones that were.
     """
-    return _Expander(tiles, axes).rewrite(kernel)
+    expander = _Expander(tiles, axes)
+    return expander.rewrite(kernel), expander.new
 
 
 class _Expander:
@@ -250,11 +252,11 @@ class _Expander:
         self._tiles = tiles
         self._axes = axes
         self._index: dict[ir.Var, ir.Expr] = {}  # of each tile, where the rewriting is
-        self._new: dict[ir.Var, ir.Var] = {}
+        self.new: dict[ir.Var, ir.Var] = {}
         for tile, count in self._counts().items():
-            self._new[tile] = _with_stage_axis(tile, count, tile)
+            self.new[tile] = _with_stage_axis(tile, count, tile)
             for view in tiles.views_of(tile):
-                self._new[view] = _with_stage_axis(view, count, tile)
+                self.new[view] = _with_stage_axis(view, count, tile)
 
     def _counts(self) -> dict[ir.Var, int]:
         counts: dict[ir.Var, int] = {}
@@ -275,7 +277,7 @@ class _Expander:
         )
 
     def _variable(self, var: ir.Var, _: Mutator) -> ir.Var:
-        return self._new.get(var, var)
+        return self.new.get(var, var)
 
     def _loop(self, loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
         outer = self._index
@@ -289,40 +291,40 @@ class _Expander:
         return self._index.get(self._tiles.root(buffer), tirx.const(0, "int32"))
 
     def _load(self, load: ir.TensorLoad, mutator: Mutator) -> ir.Expr:
-        if buffer_of(load) not in self._new:
+        if buffer_of(load) not in self.new:
             return mutator.default_mutate(load)
         indices = [
             self._at(buffer_of(load)),
             *(mutator.mutate(index) for index in indices_of(load)),
         ]
-        return tirx.BufferLoad(self._new[buffer_of(load)], indices, load.span)
+        return tirx.BufferLoad(self.new[buffer_of(load)], indices, load.span)
 
     def _store(self, store: tirx.BufferStore, mutator: Mutator) -> tirx.Stmt:
-        if buffer_of(store) not in self._new:
+        if buffer_of(store) not in self.new:
             return mutator.default_mutate(store)
         indices = [
             self._at(buffer_of(store)),
             *(mutator.mutate(index) for index in indices_of(store)),
         ]
         value = mutator.mutate(store.value)
-        return tirx.BufferStore(self._new[buffer_of(store)], value, indices, span=store.span)
+        return tirx.BufferStore(self.new[buffer_of(store)], value, indices, span=store.span)
 
     def _region(self, region: ir.TensorRegion, mutator: Mutator) -> ir.Expr:
-        if buffer_of(region) not in self._new:
+        if buffer_of(region) not in self.new:
             return mutator.default_mutate(region)
         stage = ir.Range.from_min_extent(self._at(buffer_of(region)), tirx.const(1, "int32"))
         ranges = [
             ir.Range.from_min_extent(mutator.mutate(r.min), mutator.mutate(r.extent))
             for r in ranges_of(region)
         ]
-        return tirx.BufferRegion(self._new[buffer_of(region)], [stage, *ranges])
+        return tirx.BufferRegion(self.new[buffer_of(region)], [stage, *ranges])
 
     def _call(self, call: ir.Call, mutator: Mutator) -> ir.Expr:
         result = mutator.default_mutate(call)
         op = operator_of(result)
         if op is None:
             return result
-        new = set(self._new.values())
+        new = set(self.new.values())
         operands = [*op.reads(), *op.writes(), *fixed_layouts(op)]
         grown = [operand for operand in operands if buffer_of(operand) in new]
         return op.with_buffer_copies(grown).to_call(call.span) if grown else result

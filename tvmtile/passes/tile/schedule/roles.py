@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, buffer_of, mutated, nodes_in
+from tvmtile._tvm import Mutator, buffer_of, mutated
 from tvmtile.analysis.effects import Effect
 from tvmtile.analysis.kernel_info import KernelInfo
 from tvmtile.ir.kernels import Launch, flattened, leaves_loop, outermost_loops_in
@@ -23,7 +23,7 @@ from tvmtile.passes.tile.schedule.iteration_space import (
 )
 from tvmtile.passes.tile.schedule.resources import BlockMemory
 from tvmtile.passes.tile.schedule.rings import Mbarriers, Position, Ring
-from tvmtile.passes.tile.schedule.schedules import (
+from tvmtile.passes.tile.schedule.split_loops import (
     CrossIterationOverlap,
     SplitLoop,
     Unskewed,
@@ -52,14 +52,6 @@ class Preload:
         """Tell whether a statement is the copy."""
         op = operator_of(stmt)
         return op is not None and any(buffer_of(at).same_as(self.tile) for at in op.writes())
-
-    def renamed(self, before: tirx.For, behind: tirx.For) -> Preload:
-        """The same in a kernel whose tiles have got copies."""
-        pairs = zip(
-            nodes_in(before, tirx.AllocBuffer), nodes_in(behind, tirx.AllocBuffer), strict=True
-        )
-        (tile,) = (buffer_of(new) for old, new in pairs if buffer_of(old).same_as(self.tile))
-        return replace(self, tile=tile)
 
     def counted(self) -> list[tirx.Stmt]:
         """What counts an execution."""

@@ -15,6 +15,7 @@ from enum import Enum
 from tvm import ir
 
 from tvmtile._tvm import is_buffer_var
+from tvmtile.errors import VerifyError
 from tvmtile.passes.tile.schedule.body import PipelineStmt
 from tvmtile.passes.tile.schedule.rings import Ring
 
@@ -100,10 +101,6 @@ class Schedule:
 # Proof --------------------------------------------------------------------------------------------
 
 
-class WrongSchedule(Exception):
-    """Roles would read what has not come, overwrite what is still read, or wait for ever."""
-
-
 @dataclass(frozen=True)
 class _At:
     """A step of a role."""
@@ -126,7 +123,7 @@ def verify(schedule: Schedule) -> None:
 
     Raises
     ------
-    WrongSchedule
+    VerifyError
         If a slot is read before it is filled or filled before it is free; if units that touch the same
         buffer do not keep their order; or if roles may wait for each other for ever.
     """
@@ -166,7 +163,7 @@ class _Verifier:
     def _the(self, action: Action, subject: int, role: int | None = None) -> _At:
         found = self._steps(action, subject, role)
         if len(found) != 1:
-            raise WrongSchedule(f"{len(found)} steps say that the {action.value}: {subject}")
+            raise VerifyError(f"{len(found)} steps say that the {action.value}: {subject}")
         return found[0]
 
     def _end(self, unit: int) -> _At:
@@ -178,7 +175,7 @@ class _Verifier:
         signal = self._the(Action.SIGNAL, batch, run.role)
         waits = self._steps(Action.AWAIT, batch, run.role)
         if not run.precedes(signal) or not waits:
-            raise WrongSchedule(f"{self._named(unit)} is not waited for")
+            raise VerifyError(f"{self._named(unit)} is not waited for")
         return min(waits, key=lambda at: (-at.step.offset, at.place))
 
     def _role_and_batch(self, unit: int) -> tuple[int, int | None]:
@@ -202,11 +199,11 @@ class _Verifier:
         else:
             in_order = self._is_over(first, second, 0, number)
         if not in_order:
-            raise WrongSchedule(
+            raise VerifyError(
                 f"{self._named(second)} touches {buffer.name} before {self._named(first)} is done"
             )
         if not is_together and not self._is_over(second, first, slots, number):
-            raise WrongSchedule(
+            raise VerifyError(
                 f"{self._named(first)} touches {buffer.name} again before {self._named(second)} is "
                 f"done, {slots} iterations before"
             )
@@ -240,20 +237,18 @@ class _Verifier:
         waits = self._steps(Action.WAIT, number)
         if ring.empty is None:
             if not all(wait.precedes(filled, ring.slots) for wait in waits):
-                raise WrongSchedule(f"ring {number} is filled before all have waited for it")
+                raise VerifyError(f"ring {number} is filled before all have waited for it")
             return
         frees = [self._the(Action.RELEASE, number, wait.role) for wait in waits]
         if not all(map(_At.precedes, waits, frees)):
-            raise WrongSchedule(f"ring {number} is released before it is waited for")
+            raise VerifyError(f"ring {number} is released before it is waited for")
         if not self._the(Action.ACQUIRE, number).precedes(filled):
-            raise WrongSchedule(f"ring {number} is filled before it is empty")
+            raise VerifyError(f"ring {number} is filled before it is empty")
         if any(self._copies.get(tile, 1) != ring.slots for tile in ring.tiles):
-            raise WrongSchedule(f"tiles of ring {number} have other copies than its {ring.slots}")
+            raise VerifyError(f"tiles of ring {number} have other copies than its {ring.slots}")
         arrivals = sum(self._roles[free.role].arrivals for free in frees)
         if arrivals != ring.empty.arrivals:
-            raise WrongSchedule(
-                f"{arrivals} warps release ring {number}, not {ring.empty.arrivals}"
-            )
+            raise VerifyError(f"{arrivals} warps release ring {number}, not {ring.empty.arrivals}")
 
     def _check_progress(self) -> None:
         """No step waits for itself: what must come before it is of earlier iterations.
@@ -271,7 +266,7 @@ class _Verifier:
                     least[other], changed = found, True
             if not changed:
                 return
-        raise WrongSchedule("roles wait for each other for ever")
+        raise VerifyError("roles wait for each other for ever")
 
     def _orders(self) -> Iterator[tuple[_At, _At, int]]:
         """Steps that follow each other in a role, and the iterations between what they belong to."""

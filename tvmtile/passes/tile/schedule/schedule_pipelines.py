@@ -15,7 +15,7 @@ from tvmtile.ir.rewriting import replace_loop
 from tvmtile.ir.spans import first_location
 from tvmtile.passes.tile.schedule.one_role import with_one_role
 from tvmtile.passes.tile.schedule.resources import warn_of_fewer_stages
-from tvmtile.passes.tile.schedule.schedules import SplitLoop, Unsuitable, pipelined_loops_in
+from tvmtile.passes.tile.schedule.split_loops import SplitLoop, Unsuitable, pipelined_loops_in
 from tvmtile.passes.tile.schedule.two_roles import with_two_roles
 from tvmtile.passes.tile.select_implementation import ImplementationChoice
 from tvmtile.target import GpuCapability, gpu

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 from tvm.target import Target
@@ -36,7 +36,7 @@ from tvmtile.passes.tile.schedule.resources import (
 from tvmtile.passes.tile.schedule.rings import StageAxis, with_stage_axes
 from tvmtile.passes.tile.schedule.roles import Preload, RolePlanner, Schedules, preloaded_in
 from tvmtile.passes.tile.schedule.schedule import Schedule, verify
-from tvmtile.passes.tile.schedule.schedules import (
+from tvmtile.passes.tile.schedule.split_loops import (
     SplitLoop,
     Unsuitable,
     pipelined_loops_in,
@@ -233,8 +233,8 @@ class Specializer:
             if each.around is not None and each.ring.slots > 1:
                 of_loop = axes.setdefault(each.around, {})
                 of_loop[each.tile] = StageAxis(each.ring.slots, each.ring.position.slot)
-        kernel = with_stage_axes(self._kernel, self._tiles, axes)
-        preloads = [each.renamed(self._kernel, kernel) for each in preloads]
+        kernel, new = with_stage_axes(self._kernel, self._tiles, axes)
+        preloads = [replace(each, tile=new.get(each.tile, each.tile)) for each in preloads]
         tiles = info_of(kernel)
         consumers = Group.of_block(self._launch)
         more = Group(consumers.count, WARPGROUP)
