@@ -126,7 +126,6 @@ _DISTRIBUTE = (
     _llvm(P.InterchangeLoopsOnCpu),  # serial loops go outside, so that LLVM can vectorise
     _llvm(P.LowerParallelOnCpu),  # elementwise loops become serial loops, which LLVM vectorises
     _gpu(P.DistributeParallel),  # elementwise loops run on the threads, as cp.async where it fits
-    _cuda(P.EliminateEmptyAsyncGroups),  # copies that turn out synchronous are not waited for
     _cuda(P.HoistGatherIndices),  # by which a loop copies, stay in registers
 )
 _MEMORY = (

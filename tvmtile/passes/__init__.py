@@ -23,7 +23,6 @@ from tvmtile.passes.cpu.serialize_threads import SerializeThreads
 from tvmtile.passes.gpu.async_fences import FenceLoads
 from tvmtile.passes.gpu.batch_global_loads import BatchGlobalLoads
 from tvmtile.passes.gpu.distribute_parallel import DistributeParallel
-from tvmtile.passes.gpu.eliminate_empty_async_groups import EliminateEmptyAsyncGroups
 from tvmtile.passes.gpu.fragment_to_simdgroup import FragmentToSimdgroup
 from tvmtile.passes.gpu.hoist_gather_indices import HoistGatherIndices
 from tvmtile.passes.gpu.infer_layout import InferLayout
@@ -93,7 +92,6 @@ __all__ = [
     "DeferUnrolling",
     "DistributeParallel",
     "ElideSharedStaging",
-    "EliminateEmptyAsyncGroups",
     "EncodeTensorMaps",
     "FenceLoads",
     "FindGroups",
@@ -173,7 +171,8 @@ _MOVED = {
     "ClearByProducts": "FoldClearIntoFirstGemm",
     "DeclareViewsInKernel": "NormalizeSignature",
     "DoScalarsOnce": "RunScalarEffectsOnce",
-    "DropIdleTokens": "EliminateEmptyAsyncGroups",
+    "DropIdleTokens": "LowerAsyncWork",
+    "EliminateEmptyAsyncGroups": "LowerAsyncWork",
     "ExpandPrivateTiles": "LowerThreadLocalTileOps",
     "ForgetSharing": "LegalizeOperations",
     "GuardDivisionsOnCpu": "LegalizeOperations",

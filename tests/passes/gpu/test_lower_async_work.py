@@ -48,6 +48,10 @@ def lowered(body, threads=384):
     return LowerAsyncWork(ir.IRModule({"main": func}))["main"]
 
 
+WORK = """
+T.tvmtile.async_issue("cp.async/1", at(wide[0, 0]), at(A[0]), 4)
+T.tvmtile.async_issue("cp.async/2", at(wide[0, 0]), at(A[0]), 4)
+"""
 TOKENS = """
 signal("/1")
 signal("/2")
@@ -107,7 +111,7 @@ for k in range(8):
     ],
 )
 def test_a_wait_leaves_what_was_committed_after_its_batch_on_every_path(body, left):
-    func, found = lowered(body), []
+    func, found = lowered(body + WORK), []
     assert "async_" not in func.script().replace("cp_async", "")
     structural_walk(func.body, (tirx.Evaluate, lambda s: found.append(waited(s))), order="pre")
     assert [wait.behind for wait in found if wait is not None] == left

@@ -9,7 +9,7 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import Replacement, buffer_of
+from tvmtile._tvm import Replacement, buffer_of, nodes_in
 from tvmtile.analysis.active_threads import ActiveThreads, Condition
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.effects import effects_of
@@ -27,8 +27,9 @@ from tvmtile.ir.asynchronous import (
     waited,
 )
 from tvmtile.ir.calls import takes_address
-from tvmtile.ir.kernels import Launch, flattened, with_kernels, with_launch_body
+from tvmtile.ir.kernels import Launch, flattened, with_kernels, with_launch_body, without
 from tvmtile.ir.operands import constant
+from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, mentions, seq, substitute
 from tvmtile.ir.scoped_rewriter import ScopedRewriter
@@ -48,6 +49,10 @@ def LowerAsyncWork(func: tirx.PrimFunc) -> tirx.PrimFunc:
     wait for a batch leaves the groups that were committed after it on every path that leads there; of
     waits in a row the strictest stands for all.
 
+    Tokens on which nothing is issued are neither signalled nor waited for: SchedulePipelines gives one
+    to all copies that run ahead, and whether their elements can be copied asynchronously is known after
+    they have been shared out over the threads.
+
     Where a warpgroup's part of a tile begins is computed from the index of a warp's first thread, which
     the others get from it: so ptxas knows that it is the same in all of them, and computes it once for
     the warp, beside what threads do. A branch that lets in whole warps to a product asks for the same
@@ -57,6 +62,7 @@ def LowerAsyncWork(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _lowered(kernel: tirx.For) -> tirx.For:
+    kernel = _without_idle_tokens(kernel)
     launch = Launch(kernel)
     has_whole_warps = launch.num_threads % WARP_SIZE == 0  # all lanes have to come to an exchange
     indices = [loop.loop_var for loop in launch.threads] if has_whole_warps else []
@@ -68,6 +74,22 @@ def _lowered(kernel: tirx.For) -> tirx.For:
         if mentions(lowered, first)
     ]
     return with_launch_body(lowered, seq([*named, Launch(lowered).body])) if named else lowered
+
+
+def _without_idle_tokens(kernel: tirx.For) -> tirx.For:
+    used: set[str] = set()
+    for call in nodes_in(kernel, ir.Call):
+        work, op = issued(call), operator_of(call)
+        token = work.token if work is not None else op.effects().token if op is not None else None
+        if token is not None:
+            used.update((token, kind_of(token).name))
+
+    def is_idle(stmt: tirx.Stmt) -> bool:
+        awaited = waited(stmt)
+        token = signalled(stmt) if awaited is None else awaited.token
+        return token is not None and token not in used
+
+    return without(kernel, is_idle)
 
 
 def _of_first_lane(value: ir.Expr) -> ir.Expr:
