@@ -65,6 +65,7 @@ from tvmtile.tileop.gemm.background import (
     wgmma_gemm,
 )
 from tvmtile.tileop.gemm_sp import gemm_sp
+from tvmtile.tileop.hints import annotate_safe_value, dec_max_nreg, inc_max_nreg, set_max_nreg
 from tvmtile.tileop.mbarrier import (
     alloc_barrier,
     alloc_cluster_barrier,
@@ -92,8 +93,6 @@ from tvmtile.tileop.reduce import (
     reduce_sum,
 )
 from tvmtile.tileop.reducer import alloc_reducer, finalize_reducer, reducer_init, reducer_update
-from tvmtile.tileop.registers import dec_max_nreg, inc_max_nreg, set_max_nreg
-from tvmtile.tileop.safe_value import annotate_safe_value
 from tvmtile.tileop.scan import cummax, cumsum
 from tvmtile.tileop.tma import tma_copy
 from tvmtile.tileop.tma.descriptors import create_tma_descriptor, tma_load

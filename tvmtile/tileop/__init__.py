@@ -21,9 +21,7 @@ from tvmtile.tileop import (
     quantifier,
     reduce,
     reducer,
-    registers,
     rounded,
-    safe_value,
     scan,
     tma,
 )
@@ -49,9 +47,7 @@ __all__ = [
     "quantifier",
     "reduce",
     "reducer",
-    "registers",
     "rounded",
-    "safe_value",
     "scan",
     "tma",
 ]

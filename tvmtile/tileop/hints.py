@@ -1,4 +1,4 @@
-"""Statements of a kernel that compute nothing: layouts of tiles, and launches that overlap."""
+"""Statements that compute nothing: layouts, values outside, registers, launches that overlap."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from tvm.tirx.script import builder as T
 from tvmtile._tvm import buffer_of, is_buffer_var
 from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.emit import emit
+from tvmtile.instructions.ptx import ptx
+from tvmtile.ir.annotations import LAUNCH_BOUNDS_BLOCKS
+from tvmtile.ir.operands import dtype_of
 from tvmtile.ir.operators import TileOp, ValueOp, tile_operator
-from tvmtile.ir.scopes import is_fragment
+from tvmtile.ir.scopes import is_fragment, is_global
 from tvmtile.layout import Layout, Swizzle
 from tvmtile.layout.fragment import FragmentLayout
 from tvmtile.layout.user_layout import read_user_layout
@@ -156,3 +159,133 @@ def _of_fragment(op: AnnotateLayout, context: LoweringContext) -> dict[ir.Var, F
 lowering(AnnotateLayout, target=("llvm", "metal", "cuda"), variant="none", fragments=_of_fragment)(
     no_code
 )
+
+
+# Values outside of tensors ---------------------------------------------------------------------
+
+
+def annotate_safe_value(safe_value_map: Mapping[Any, Any]) -> None:
+    """Say what reads outside tensors in global memory give, in place of zero.
+
+    Parameters
+    ----------
+    safe_value_map : dict of buffer to number
+        For each tensor the value, of the tensor's dtype. It holds for `T.copy` and for every other
+        read in the kernel, wherever the annotation stands in it.
+
+    Raises
+    ------
+    InvalidOperand
+        If a key is not a tensor in global memory, or a value is not a number.
+    """
+    for buffer, value in safe_value_map.items():
+        if not is_buffer_var(buffer) or not is_global(buffer):
+            raise InvalidOperand(
+                f"T.annotate_safe_value: {getattr(buffer, 'name', buffer)} is not a tensor in global "
+                "memory",
+                help="only accesses to those are checked",
+            )
+        emit(SafeValue(buffer, value))
+
+
+@tile_operator
+class SafeValue(TileOp):
+    """Reads outside `tensor` give `value`. InsertBoundsGuards takes it out of the program."""
+
+    name = "annotate_safe_value"
+    role = "values outside"
+    is_tile = False
+
+    tensor: ir.Var
+    value: Any
+
+    def __post_init__(self) -> None:
+        if isinstance(self.value, bool | int | float):
+            object.__setattr__(self, "value", tirx.const(self.value, dtype_of(self.tensor)))
+
+    def check(self) -> None:
+        if not isinstance(self.value, tirx.IntImm | tirx.FloatImm):
+            raise InvalidOperand(
+                f"T.annotate_safe_value: {self.value} is not a number",
+                help="the value is known while tracing",
+            )
+        if str(self.value.ty.dtype) != dtype_of(self.tensor):
+            raise InvalidOperand(
+                f"T.annotate_safe_value: {self.value} is {self.value.ty.dtype}, the tensor holds "
+                f"{dtype_of(self.tensor)}",
+                help="pass a Python number",
+            )
+
+
+# Registers -------------------------------------------------------------------------------------
+
+
+_COUNTS = range(24, 257, 8)
+"""PTX ISA, "Miscellaneous Instructions: setmaxnreg"."""
+
+
+def set_max_nreg(reg_count: int, is_inc: int | bool) -> None:
+    """Set how many registers a thread of this warpgroup may use, on NVIDIA's Hopper.
+
+    Parameters
+    ----------
+    reg_count : int
+        24 to 256, a multiple of 8.
+    is_inc : bool
+        True: not fewer than now; wait until others have given as many back. False: not more.
+
+    Notes
+    -----
+    All warps of a warpgroup come here: `with T.ws(0): T.set_max_nreg(240, 1)`. Other targets have
+    nothing to do.
+
+    Raises
+    ------
+    InvalidOperand
+        If there is no such count.
+    """
+    if isinstance(reg_count, bool) or reg_count not in _COUNTS:
+        raise InvalidOperand(
+            f"T.set_max_nreg: reg_count={reg_count!r}",
+            help=f"give a multiple of {_COUNTS.step} from {_COUNTS.start} to {_COUNTS[-1]}",
+        )
+    emit(SetMaxRegisters(reg_count, bool(is_inc)))
+
+
+def inc_max_nreg(reg_count: int) -> None:
+    """The same as `T.set_max_nreg(reg_count, True)`."""
+    set_max_nreg(reg_count, True)
+
+
+def dec_max_nreg(reg_count: int) -> None:
+    """The same as `T.set_max_nreg(reg_count, False)`."""
+    set_max_nreg(reg_count, False)
+
+
+@tile_operator
+class SetMaxRegisters(ValueOp):
+    """Set how many registers a thread of a warpgroup may use."""
+
+    name = "set_max_registers"
+    role = "registers"
+
+    count: int = 0
+    more: bool = False
+
+
+# The registers of a thread are fixed.
+lowering(SetMaxRegisters, target=("llvm", "metal", "cuda"), variant="none")(no_code)
+
+
+_moves_registers = needs(
+    lambda gpu: gpu.has_warpgroup_products,
+    "the registers of a thread are fixed when a block begins",
+)
+
+
+@lowering(SetMaxRegisters, target="cuda", variant="setmaxnreg", priority=10, fits=_moves_registers)
+def _(op: SetMaxRegisters, context: LoweringContext) -> tirx.Stmt:
+    """One instruction. It needs a launch whose registers are known: one that says how many blocks."""
+    context.attributes.setdefault(LAUNCH_BOUNDS_BLOCKS, tirx.const(1, "int32"))
+    name = f"setmaxnreg.{'inc' if op.more else 'dec'}.sync.aligned.u32"
+    return tirx.Evaluate(ptx(name)(op.count))
