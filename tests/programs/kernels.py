@@ -201,6 +201,21 @@ def widened_negatives(X: dtype[16, 32], Y: int32[8, 16, 32]):
 
 
 @program(
+    parameters={"of": ["float16", "bfloat16"], "dtype": ["int16", "int8"]},
+    examples=[{"of": of, "dtype": d} for of in ("float16", "bfloat16") for d in ("int16", "int8")],
+    inputs={"X": lambda rng, shape: rng.uniform(-120, 120, shape)},
+    targets=["llvm", "metal", "sm_90a", "gpu"],
+)
+def widened_integers_of_narrow_floats(X: of[8, 32], Y: int32[2, 8, 32]):
+    """ptxas loses the sign of an integer of 16 bits that it makes of a float of 16 bits."""
+    with T.Kernel(1, threads=32):
+        for i, j in T.Parallel(8, 32):
+            held = T.alloc_var(dtype, init=T.cast(X[i, j], dtype))
+            Y[0, i, j] = T.cast(held, "int32")
+            Y[1, i, j] = T.cast(T.cast(-X[i, j], dtype), "int32") * 3
+
+
+@program(
     parameters={"order": ["row", "column"], "grid": [(7, 5), (8, 8), (1, 3)]},
     targets=["llvm", "metal", "sm_80", "gpu"],
     fast=["sm_80"],

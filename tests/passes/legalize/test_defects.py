@@ -25,7 +25,7 @@ NO_DEFECTS = {
     "assertions without their line": "what TVM does not know",
     "barriers of warps, of some threads, of clusters and of the grid": "TVM's have no such operands",
     "comparisons behind a conversion": "undoes a rule",
-    "conversions between float16 and bfloat16": "ptxas writes machine code, which tests do not read",
+    "conversions of floats of 16 bits": "ptxas writes machine code, which tests do not read",
     "conversions of small integers to floats of 16 bits": "a rate of GPUs",
     "differences and products in extremes": "as negations of integers",
     "exclusive `or` with zero": "undoes a rule",

@@ -319,9 +319,10 @@ def _number_of_two(node: Binary, _: Scope) -> ir.Expr:
 
 
 def _by_float32(cast: tirx.Cast, _: Scope) -> ir.Expr:
-    """A conversion between the two floats of 16 bits by way of float32, which holds all of both."""
+    """A conversion of a float of 16 bits by way of float32, which holds all of both."""
     to, of = DataType(str(cast.ty.dtype)), DataType(str(cast.value.ty.dtype))
-    if {to.with_lanes(1), of.with_lanes(1)} != {"float16", "bfloat16"}:
+    is_narrow = {str(to.with_lanes(1))} <= _MANTISSA_BITS.keys() | _CASTS.keys()
+    if str(of.with_lanes(1)) not in _MANTISSA_BITS or not is_narrow or to == of:
         return cast
     return tirx.Cast(to, tirx.Cast(DataType("float32").with_lanes(to.lanes), cast.value))
 
@@ -423,12 +424,13 @@ SOURCE = (
         "its `max` and `min` give the second operand where either is NaN, and not the number",
     ),
     Rule(
-        "conversions between float16 and bfloat16",
+        "conversions of floats of 16 bits",
         (tirx.Cast,),
         _by_float32,
         "ptxas of CUDA 12 and 13",
         "it makes one instruction of a conversion from one to the other and one of the result to an "
-        "integer, takes the bits of the first for those of the second, and rounds to nearest",
+        "integer, takes the bits of the first for those of the second, and rounds to nearest. And of a "
+        "float of 16 bits it makes an integer of 16 whose sign is lost where it is widened to 32",
     ),
     *narrow_integers(_CASTS),
 )
