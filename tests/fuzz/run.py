@@ -128,13 +128,13 @@ class Guarded:
         """The tensor in the bytes that hold it."""
         return np.ndarray(self._shape, self._dtype, memory.data, _BAND, self._strides)
 
-    def elements(self) -> np.ndarray:
+    def elements(self, name: str) -> np.ndarray:
         """The elements; `Band` if something beside them has changed."""
         memory = self._memory.cpu().numpy().copy()
         found = self._in(memory).copy()
         self._in(memory)[...] = np.full(self._dtype.itemsize, _PATTERN, np.uint8).view(self._dtype)
         if np.any(memory != _PATTERN):
-            raise Band("memory outside of the tensor was written")
+            raise Band(f"memory outside of {name} was written")
         return found
 
 
@@ -181,7 +181,7 @@ def called(kernel: Any, program: Program, call: int, device: str) -> dict[str, n
     kernel(*(guarded[n].tensor if n in guarded else given[n].item() for n in given))
     if device == "cuda":
         _await_gpu()
-    return {name: tensor.elements() for name, tensor in guarded.items()}
+    return {name: tensor.elements(name) for name, tensor in guarded.items()}
 
 
 def _await_gpu() -> None:

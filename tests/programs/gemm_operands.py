@@ -388,3 +388,28 @@ def gemm_of_an_operand_in_registers(
             T.reduce_sum(part, total)
             T.copy(total, S)
         T.copy(sums, C)
+
+
+@program(
+    parameters={"direct": [False, True], "out": ["float32", "float16"]},
+    examples=[{}, {"direct": True}],
+    fast=["metal"],
+)
+def products_of_tensors_with_gaps_in_rows(
+    A: T.StridedTensor((32, 32), (70, 2), "float16"),
+    B: T.StridedTensor((32, 32), (2, 70), "float16"),
+    C: T.StridedTensor((32, 32), (72, 2), out),
+):
+    """Instructions that move matrices take elements of a row that are neighbours."""
+    with T.Kernel(2, 2, threads=64) as (bx, by):
+        a = T.alloc_shared((16, 32), "float16")
+        b = T.alloc_shared((32, 16), "float16")
+        c = T.alloc_fragment((16, 16), out)
+        T.clear(c)
+        T.copy(A[by * 16, 0], a)
+        if direct:
+            T.gemm(a, B[0:32, bx * 16 : bx * 16 + 16], c)
+        else:
+            T.copy(B[0, bx * 16], b)
+            T.gemm(a, b, c)
+        T.copy(c, C[by * 16, bx * 16])

@@ -18,7 +18,7 @@ from tvmtile.ir.types import Index
 from tvmtile.layout.fragment import FragmentLayout, layout_of, with_weights
 from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.elementwise import converted
-from tvmtile.tileop.gemm.simdgroup import COLUMN, ROW, Matrices, unproven_bounds
+from tvmtile.tileop.gemm.simdgroup import COLUMN, ROW, Matrices, check_rows, unproven_bounds
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 
@@ -62,6 +62,7 @@ def _fits(op: Copy, _: LoweringContext) -> None:
         raise Decline(f"{describe(op.src)} is not held in simdgroup matrices")
     if is_fragment(target) or dtype_of(op.src) != dtype_of(op.dst):
         raise Decline(f"{describe(op.dst)} is a fragment, or of another dtype")
+    check_rows(op.dst)
 
 
 def _fits_layouts(op: Copy, _: LoweringContext) -> None:

@@ -63,10 +63,18 @@ def _fits(op: Gemm, context: LoweringContext) -> None:
         operand = getattr(op, name)
         if dtype_of(operand) not in _DTYPES:
             raise Decline(f"{name} is {describe(operand)}; the matrices hold {', '.join(_DTYPES)}")
+        check_rows(operand)
     if op.mixes_halves():
         raise Decline("float16 and bfloat16 matrices are not multiplied together")
     _share(op, context)
     check_fragments(op.A, op.B, op.C)
+
+
+def check_rows(operand: ir.TensorRegion) -> None:
+    """Decline an operand in memory whose rows have gaps between their elements."""
+    strides = buffer_of(operand).ty.strides
+    if strides and constant(strides[-1]) != 1:
+        raise Decline(f"{describe(operand)} has a stride of {strides[-1]} between elements of a row")
 
 
 def _share(op: Gemm, context: LoweringContext) -> Partition:
