@@ -216,6 +216,36 @@ def widened_integers_of_narrow_floats(X: of[8, 32], Y: int32[2, 8, 32]):
 
 
 @program(
+    parameters={"dtype": ["int32", "int64"]},
+    examples="dtype",
+    inputs={
+        "X": lambda rng, shape: rng.choice([-(2**31), -(2**31) + 40, -1, 7, 2**31 - 1], shape),
+        "Y": lambda rng, shape: rng.integers(-5, 6, shape),
+    },
+    targets=["llvm", "metal", "sm_80", "gpu"],
+    fast=["sm_80"],
+)
+def orders_of_sums(X: int32[8, 32], Y: int32[8, 32], B: T.Tensor((4, 8, 32), "bool")):
+    """What TVM moves to the other side of a comparison does not fit there."""
+    with T.Kernel(1, threads=32):
+        for i, j in T.Parallel(8, 32):
+            x, y = T.cast(X[i, j], dtype), T.cast(Y[i, j], dtype)
+            B[0, i, j] = 392 - y > x
+            B[1, i, j] = y - 7 < x
+            B[2, i, j] = x <= y + 9
+            B[3, i, j] = 3 * y - 20 >= x
+
+
+@program(targets=["llvm", "metal", "sm_80", "gpu"])
+def magnitudes_that_cancel(A: int8[64], B: int8[64]):
+    """The difference is a constant once its name is replaced: it is negative, and becomes a uint32."""
+    with T.Kernel(1, threads=64):
+        for i in T.Parallel(64):
+            held = (T.cast(A[i], "int32") - 2) - (3 + T.cast(A[i], "int32"))
+            B[i] = T.cast(T.abs(T.clamp(held, -4, 4)) % 7, "int8")
+
+
+@program(
     parameters={"order": ["row", "column"], "grid": [(7, 5), (8, 8), (1, 3)]},
     targets=["llvm", "metal", "sm_80", "gpu"],
     fast=["sm_80"],

@@ -164,6 +164,7 @@ DEFECTS: dict[str, Callable[[], bool]] = {
             function_of(lambda k, A: tirx.Cast("uint32", k) < tirx.const(9, "uint32"), "bool")
         ),
     ),
+    "orders of sums": lambda: simplified(392 - i > tirx.Var("j", "int32")) == "j + i < 392",
     "quotients of remainders by negative numbers": lambda: (
         "k // -3 % -1"
         in str(

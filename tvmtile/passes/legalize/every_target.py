@@ -198,6 +198,7 @@ def _has_floats(node: Any) -> bool:
 
 
 _SUMS = (tirx.Add, tirx.Sub, tirx.Mul)
+_ORDERS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
 
 def _xor_zero(value: ir.Expr) -> ir.Expr:
@@ -240,16 +241,12 @@ def _opaque_truncation(cast: tirx.Cast, scope: Scope) -> ir.Expr:
         if target.bits < 32 and scope.is_of_threads(cast.value):
             return tirx.Cast(str(target), _xor_zero(cast.value), cast.span)
         return cast
-    if scope.may_be_constant(cast.value) or contains(cast.value, tirx.Sub, _may_cancel):
+    if scope.may_be_constant(cast.value) or scope.may_cancel(cast.value):
         if str(source).startswith("int"):
             return _in_range(cast, source, target)
         cast = tirx.Cast(str(target), _xor_zero(cast.value), cast.span)
     # The analyzer's range is right where all that the dtype has may come.
     return cast if least <= low and high <= greatest else _xor_zero(cast)
-
-
-def _may_cancel(difference: tirx.Sub) -> bool:
-    return constant(difference.b) is None
 
 
 def _in_range(cast: tirx.Cast, source: DataType, target: DataType) -> ir.Expr:
@@ -291,7 +288,7 @@ def _opaque_sum(node: Any, scope: Scope) -> Any:
     if low <= int(bound.min_value) and int(bound.max_value) <= min(high, INFINITE - 1):
         return total
     may_fold = isinstance(total, tirx.Sub) and (
-        _may_cancel(total) or scope.may_be_constant(total.a)
+        constant(total.b) is None or scope.may_be_constant(total.a)
     )
     if may_fold and _is_unsigned(total):
         total = tirx.Sub(total.a, _xor_zero(total.b), total.span)
@@ -319,6 +316,28 @@ def _opaque_end(comparison: Binary, scope: Scope) -> ir.Expr:
         return comparison
     a, b = (value, _xor_zero(end)) if is_less else (_xor_zero(end), value)
     return type(comparison)(a, b, comparison.span)
+
+
+def _unmoved_terms(order: Binary, scope: Scope) -> ir.Expr:
+    """An order of integers; sums of loaded ones are opaque, if all terms may not fit on one side."""
+
+    def is_moved(value: ir.Expr) -> bool:
+        return isinstance(value, _SUMS) and scope.is_loaded(value)
+
+    dtype = str(DataType(str(order.a.ty.dtype)).with_lanes(1))
+    if dtype not in ("int32", "int64") or not (is_moved(order.a) or is_moved(order.b)):
+        return order
+    low, high = integer_range(dtype)
+    least, greatest = scope.bounds(order.a - order.b)
+    if low < least and greatest < high:
+        return order
+    return _with_operands(order, lambda x: _xor_zero(x) if is_moved(x) else x)
+
+
+def _orders_sums(func: tirx.PrimFunc) -> bool:
+    return contains(
+        func.body, _ORDERS, lambda order: isinstance(order.a, _SUMS) or isinstance(order.b, _SUMS)
+    )
 
 
 def _is_unsigned(value: ir.Expr) -> bool:
@@ -432,6 +451,15 @@ EXPRESSIONS = (
         "to them a sum is no less than its terms, and a difference may be less than 0: `(2 - k) // 3` "
         "rounds down; they make `0 - 1` of `x - (x + 1)`, and fail at a constant that is taken from 0",
         _has_sums,
+        asks=True,
+    ),
+    Rule(
+        "orders of sums",
+        _ORDERS,
+        _unmoved_terms,
+        "TVM's simplifier",
+        "it moves terms to the other side, where they may not fit: `y + x < 392` of `392 - x > y`",
+        _orders_sums,
         asks=True,
     ),
     Rule(

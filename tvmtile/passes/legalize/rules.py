@@ -18,7 +18,7 @@ from tvmtile.ir.kernels import (
     is_kernel,
     with_body,
 )
-from tvmtile.ir.operands import integer_range, may_wrap
+from tvmtile.ir.operands import constant, integer_range, may_wrap
 from tvmtile.ir.rewriting import contains, reads_no_memory, replace_loop
 from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.passes.cpu.unknown_zeros import Zeros
@@ -62,6 +62,24 @@ class Rule:
     asks: bool = False
 
 
+class Names:
+    """The names whose values contain some node; called, tells whether a value does, or such a name.
+
+    Parameters
+    ----------
+    *nodes
+        The nodes, as of `contains`; none if names are all there is.
+    """
+
+    def __init__(self, *nodes: Any) -> None:
+        self._nodes = nodes
+        self.names: set[ir.Var] = set()
+
+    def __call__(self, value: ir.Expr) -> bool:
+        is_there = bool(self._nodes) and contains(value, *self._nodes)
+        return is_there or contains(value, ir.Var, self.names.__contains__)
+
+
 class Scope(ScopedRewriter):
     """A function on which rules act, and the place in it where one does.
 
@@ -75,6 +93,9 @@ class Scope(ScopedRewriter):
         The zeros of that kernel which LLVM can't fold.
     imports : list of str
         Functions in LLVM's language that rewritten code calls.
+    is_of_threads, is_loaded, may_cancel : Names
+        Tell of a value whether a variable of a parallel loop is in it, an element of a buffer, or a
+        difference whose terms may cancel.
     """
 
     def __init__(self, func: tirx.PrimFunc, rules: Sequence[Rule]) -> None:
@@ -84,7 +105,9 @@ class Scope(ScopedRewriter):
         self.imports: list[str] = []
         self.zeros = Zeros()
         self._numbers: set[ir.Var] = set()
-        self._parallel: set[ir.Var] = set()
+        self.is_of_threads = Names()
+        self.is_loaded = Names(ir.TensorLoad)
+        self.may_cancel = Names(tirx.Sub, lambda difference: constant(difference.b) is None)
         self._rules: dict[type, list[Rule]] = {}
         needed = [rule for rule in rules if rule.needs(func)]
         self._asks = any(rule.asks for rule in needed)
@@ -112,10 +135,6 @@ class Scope(ScopedRewriter):
         return not contains(value, ir.TensorLoad) and not contains(
             value, ir.Var, lambda variable: variable not in self._numbers
         )
-
-    def is_of_threads(self, value: ir.Expr) -> bool:
-        """Tell whether variables of parallel loops are in a value, or in that of a name in it."""
-        return contains(value, ir.Var, self._parallel.__contains__)
 
     def _visits(self) -> list[Replacement]:
         others = [
@@ -161,7 +180,7 @@ class Scope(ScopedRewriter):
             self.launch, self.zeros = Launch(loop), Zeros()
         self._numbers.add(loop.loop_var)
         if loop.kind == tirx.ForKind.PARALLEL:
-            self._parallel.add(loop.loop_var)
+            self.is_of_threads.names.add(loop.loop_var)
         rewritten = self.descend_loop(loop)
         least, extent = self.mutate(loop.min), self.mutate(loop.extent)
         if not (least.same_as(loop.min) and extent.same_as(loop.extent)):
@@ -188,8 +207,9 @@ class Scope(ScopedRewriter):
         result = self.known(self._mapped(bind))
         if self.may_be_constant(result.value):
             self._numbers.add(result.var)
-        if self.is_of_threads(result.value):
-            self._parallel.add(result.var)
+        for names in (self.is_of_threads, self.is_loaded, self.may_cancel):
+            if names(result.value):
+                names.names.add(result.var)
         if is_integer(result.value) and not reads_no_memory(result.value):
             self._untold.append(partial(self._tell_bounds, result))
         return result
