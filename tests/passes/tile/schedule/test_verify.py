@@ -10,7 +10,7 @@ from tvm import ir, tirx
 from tests.fuzz.run import loaded
 from tests.programs import catalogue
 from tvmtile.errors import VerifyError
-from tvmtile.passes.tile.schedule import two_roles
+from tvmtile.passes.tile.schedule import one_role, two_roles
 from tvmtile.passes.tile.schedule.rings import Mbarriers, Position, Ring
 from tvmtile.passes.tile.schedule.schedule import (
     Action,
@@ -35,14 +35,15 @@ PROGRAMS = [
 
 @pytest.fixture
 def schedules(tmp_path, monkeypatch):
-    """The schedules of the loops of a program that two roles share."""
+    """The schedules of the loops of a program."""
     found = []
-    monkeypatch.setattr(two_roles, "verify", found.append)
+    for module in (one_role, two_roles):
+        monkeypatch.setattr(module, "verify", found.append)
 
-    def of(name):
-        (case,) = catalogue()[name].cases("sm_90a", "fast")[:1]
+    def of(name, target="sm_90a"):
+        (case,) = catalogue()[name].cases(target, "fast")[:1]
         mod = ir.IRModule({"main": loaded(case, tmp_path).main})
-        for step in lowering_passes(resolve("sm_90a")):
+        for step in lowering_passes(resolve(target)):
             mod = step(mod)
             if found:
                 return found
@@ -102,9 +103,16 @@ def mutants(schedule):
         yield f"a copy of {tile.name} less", replace(schedule, copies=fewer)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_a_schedule_is_right_and_none_of_its_mutants(name, schedules):
-    of_program = schedules(name)
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        *((name, "sm_90a") for name in PROGRAMS),
+        ("scaled_gemm", "sm_80"),
+        ("roles_product", "sm_80"),
+    ],
+)
+def test_a_schedule_is_right_and_none_of_its_mutants(name, target, schedules):
+    of_program = schedules(name, target)
     assert of_program
     for schedule in of_program:
         verify(schedule)
