@@ -82,6 +82,9 @@ class ByThread(Kernel):
         for at in range(extent):
             self.text.add(f"{name}[{at}] = {self._value(dtype, 1)}")
             self._numbers.append(Leaf(f"{name}[{at}]", dtype, BOUND))
+        if extent > 1 and kind == "local":
+            index = self.rng.choice(("tx", self._input("int32")))
+            self._numbers.append(Leaf(f"{name}[{index} % {extent}]", dtype, BOUND))
 
     def _tile(self) -> None:
         """A new shared tile, or a row of a tensor; each thread writes its elements."""

@@ -147,3 +147,33 @@ class Exchanges(ByThread):
         kept = self.module.name("n")
         self.text.add(f"{kept} = {total}[0]")
         self._names.append(Leaf(kept, dtype, BOUND))
+
+    def _group(self) -> None:
+        """Work that some warps share, on what all threads have written."""
+        rng, count = self.rng, self._count
+        tiles = [t for t in self._shared if not t.is_global and t.rows == 1]
+        if count % 32 or count < 64 or not tiles:
+            return
+        first = 32 * rng.randrange(1, count // 32)
+        tile = rng.choice(tiles)
+        self._may(tile, "read")
+        result = self.module.tensor((str(self._blocks), str(count)), tile.dtype, "written").name
+        with self.text.block(f"if tx {rng.choice(('<', '>='))} {first}:"):
+            form = rng.randrange(3)
+            if form == 0:
+                self.text.add(f"T.copy({tile.name}, {result}[bx, 0:{count}])")
+                return
+            name = self.module.name("t")
+            if form == 1 and tile.dtype != "float16":
+                self.allocations.append(f'{name} = T.alloc_reducer((1,), "{tile.dtype}")')
+                self.text.add(f"T.reducer_init({name}, {rng.randrange(3)})")
+                with self.text.block(f"for i in T.Parallel({count}):"):
+                    self.text.add(f"T.reducer_update({name}[0], {tile.name}[i])")
+                self.text.add(f"T.finalize_reducer({name})")
+                with self.text.block(f"for i in T.Parallel({count}):"):
+                    self.text.add(f"{result}[bx, i] = {name}[0]")
+                return
+            leaves = [Leaf(f"{tile.name}[{count - 1} - i]", tile.dtype, BOUND)]
+            value = Terms(rng, leaves, ["i", *self._uniform]).stored(tile.dtype, 2, BOUND)
+            with self.text.block(f"for i in T.Parallel({count}):"):
+                self.text.add(f"{result}[bx, i] = {value}")

@@ -60,7 +60,7 @@ class ThreadMaker(Exchanges):
         ]
         if self._is_uniform:
             own += [(0.6, self._vote), (0.7, self._cell), (0.6, self._bins), (0.5, self._tree)]
-            own += [(1, self._operator)]
+            own += [(1, self._operator), (0.7, self._group)]
             own += [(2, self._shuffle)] if self._count % 32 == 0 or self._shuffles else []
         own += [(0.4, self._array)]
         if self._depth < 3:
@@ -87,7 +87,11 @@ class ThreadMaker(Exchanges):
     def _assign(self) -> None:
         """A variable or an element of the thread's array."""
         target = self.rng.choice(self._numbers[1:])
-        self.text.add(f"{target.text} = {self._value(target.dtype)}")
+        value = self._value(target.dtype)
+        if target.dtype == "int32" and self.rng.random() < 0.2:
+            self.text.add(f"{target.text} ^= {value}")  # of small numbers, a small one
+        else:
+            self.text.add(f"{target.text} = {value}")
 
     def _store(self) -> None:
         """An element that is the thread's own."""
