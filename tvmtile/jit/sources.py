@@ -24,7 +24,7 @@ _KIND = "sources"
 _ROOTS = ("tvmtile.jit.build", "tvmtile.tileop")
 _INDEXES = (
     *("tvmtile", "tvmtile._plugin", "tvmtile.passes", "tvmtile.tileop.lowerings"),
-    "tvmtile.jit.metal",
+    "tvmtile.jit.backends",
 )
 """They take part, but not all that they import: every target, or who asks, has its own part of it."""
 _RUNNER = "tvmtile.emulator"
