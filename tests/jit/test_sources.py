@@ -83,7 +83,7 @@ CHANGED = {
     "tileop/gemm/simdgroup.py": ("metal",),
     "tileop/gemm/wgmma.py": ("cuda",),
     "tileop/moves.py": KINDS,
-    "instructions/wgmma.py": ("cuda",),
+    "instructions/wgmma.py": ("metal", "cuda"),  # by SchedulePipelines
     "analysis/nests.py": KINDS,
     "analysis/linearity.py": ("metal", "cuda"),
     "pipeline.py": KINDS,

@@ -12,9 +12,8 @@ from tvm.target import Target
 
 from tvmtile._tvm import nodes_in
 from tvmtile.errors import OutOfSharedMemory, warnings_on_success
-from tvmtile.ir.annotations import STAGES_ANNOTATION
+from tvmtile.ir.annotations import MOST_STAGES, STAGES_ANNOTATION
 from tvmtile.ir.kernels import bound_target, in_root_block, is_tile_program, without_root_block
-from tvmtile.passes.tile.schedule.schedule_pipelines import MOST_STAGES
 from tvmtile.target import TargetLike, resolve
 
 

@@ -12,7 +12,7 @@ import tvmtile.language as T
 from tests.fuzz.run import loaded
 from tests.programs import catalogue
 from tvmtile.errors import TileWarning
-from tvmtile.passes.tile.schedule.schedule_pipelines import MOST_STAGES
+from tvmtile.ir.annotations import MOST_STAGES
 
 HOPPER = {"kind": "cuda", "arch": "sm_90a"}
 N = 64

@@ -7,7 +7,7 @@ from tvm.target import Target
 
 from tvmtile._tvm import mapped
 from tvmtile.errors import warn
-from tvmtile.ir.annotations import ONE_ROLE, STAGES_ANNOTATION
+from tvmtile.ir.annotations import MOST_STAGES, ONE_ROLE, STAGES_ANNOTATION
 from tvmtile.ir.kernels import bound_target, kernels_of, target_of, with_kernels
 from tvmtile.ir.options import options_of
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -19,9 +19,6 @@ from tvmtile.passes.tile.schedule.split_loops import SplitLoop, Unsuitable, pipe
 from tvmtile.passes.tile.schedule.two_roles import with_two_roles
 from tvmtile.passes.tile.select_implementation import ImplementationChoice
 from tvmtile.target import GpuCapability, gpu
-
-MOST_STAGES = "tvmtile.most_stages"
-"""Attribute of a function: no pipelined loop has more stages."""
 
 
 @prim_func_pass(
