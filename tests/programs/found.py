@@ -107,3 +107,12 @@ def rounded_product_of_what_a_condition_guards(
         for i in T.Parallel(128):
             at = places[i]
             C[i] = T.if_then_else(at >= 0, T.cast(a[at] * a[at], "float32"), 0)
+
+
+@program(tags={"integers"}, fast=["metal"])
+def magnitudes_of_typed_constants(C: T.Tensor((4,), "int32")):
+    with T.Kernel(1, threads=32):
+        C[0] = T.abs(T.int32(2))
+        C[1] = T.abs(T.int32(-7))
+        C[2] = T.cast(T.abs(T.int8(-127)), "int32")
+        C[3] = T.cast(T.abs(T.int64(-5)), "int32")

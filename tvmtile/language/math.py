@@ -117,6 +117,10 @@ def abs(x: Any) -> Any:
     """The magnitude; of the least integer, whose magnitude its dtype does not have, itself."""
     if not ir.is_prim_expr(x) or not str(x.ty.dtype).startswith("int"):
         return tirx.abs(x)
+    if isinstance(x, tirx.IntImm):  # TVM folds no negative of a number without a sign
+        number = int(x.value)
+        is_least = number == -(2 ** (x.ty.dtype.bits - 1))
+        return x if number >= 0 or is_least else tirx.const(-number, str(x.ty.dtype))
     # TVM's own names the value three times. To C++ a number without a sign has a negative always.
     dtype = str(x.ty.dtype)
     negative = tirx.const(0, f"u{dtype}") - tirx.Cast(f"u{dtype}", x)
