@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import pickle
 import sys
 import types
@@ -23,6 +24,7 @@ from tvmtile.errors import (
 )
 from tvmtile.frontend.eager import Surroundings
 from tvmtile.frontend.parameters import TensorSpec
+from tvmtile.frontend.syntax import parse_definition
 from tvmtile.jit.backends import chosen_target, target_of
 from tvmtile.jit.compiler import compile as compile_program
 from tvmtile.jit.compiler import par_compile, refuse_unknown
@@ -366,7 +368,13 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
         return program
 
     def _lazy_kernel(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Kernel:
-        key = hashable((args, tuple(sorted(kwargs.items())), self._surroundings.values()))
+        try:
+            key = hashable((args, tuple(sorted(kwargs.items())), self._surroundings.values()))
+        except ArgumentError:  # a tensor: the kernel is an eager one, if its source can't be read
+            code = getattr(inspect.unwrap(self.func), "__code__", None)
+            if code is not None:
+                parse_definition(code)
+            raise
         kernel = self._kernels.get(key)
         if kernel is None:
             program = self._program(args, kwargs)
