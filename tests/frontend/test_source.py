@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
 import tvmtile
 import tvmtile.language as T
@@ -66,11 +67,12 @@ def eager(A):
 """
 
 
-def test_an_eager_kernel_of_a_string_says_that_its_source_is_missing():
+@pytest.mark.parametrize("zeros", [np.zeros, torch.zeros])
+def test_an_eager_kernel_of_a_string_says_that_its_source_is_missing(zeros):
     names = {"T": T, "tvmtile": tvmtile}
     exec(EAGER, names)
     with pytest.raises(SyntaxNotSupported, match="the source of eager is not available") as caught:
-        names["eager"](np.zeros(4, np.int32))
+        names["eager"](zeros(4))
     assert "`exec(compile(text, path, 'exec'))`" in caught.value.help
 
 

@@ -367,14 +367,16 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
             )
         return program
 
+    def _check_source(self) -> None:
+        """Refuse a kernel without source: what is given a tensor is one, in the eager style."""
+        code = getattr(inspect.unwrap(self.func), "__code__", None)
+        if code is not None and code.co_name != "<lambda>":
+            parse_definition(code)
+
     def _lazy_kernel(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Kernel:
-        try:
-            key = hashable((args, tuple(sorted(kwargs.items())), self._surroundings.values()))
-        except ArgumentError:  # a tensor: the kernel is an eager one, if its source can't be read
-            code = getattr(inspect.unwrap(self.func), "__code__", None)
-            if code is not None:
-                parse_definition(code)
-            raise
+        if any(map(is_tensor, (*args, *kwargs.values()))):
+            self._check_source()
+        key = hashable((args, tuple(sorted(kwargs.items())), self._surroundings.values()))
         kernel = self._kernels.get(key)
         if kernel is None:
             program = self._program(args, kwargs)

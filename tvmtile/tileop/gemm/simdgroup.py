@@ -74,7 +74,9 @@ def check_rows(operand: ir.TensorRegion) -> None:
     """Decline an operand in memory whose rows have gaps between their elements."""
     strides = buffer_of(operand).ty.strides
     if strides and constant(strides[-1]) != 1:
-        raise Decline(f"{describe(operand)} has a stride of {strides[-1]} between elements of a row")
+        raise Decline(
+            f"{describe(operand)} has a stride of {strides[-1]} between elements of a row"
+        )
 
 
 def _share(op: Gemm, context: LoweringContext) -> Partition:
