@@ -988,3 +988,26 @@ def one_role(
                         c[i, j] += a[i, j]
         if form != "in a while":
             T.copy(c, C[bx, 0, 0])
+
+
+@program(
+    parameters={"blocks": [2, 20], "stages": [4, 2], "threads": [384, 128]},
+    examples=[{}, {"blocks": 20}, {"threads": 128}],
+    targets=["sm_90a", "gpu"],
+    fast=["sm_90a"],
+)
+def roles_whose_iterations_are_the_number_of_the_block(
+    A: float16[64 * blocks, 80], B: float16[64, 80], rows: int32[64], C: float32[64 * blocks, 64]
+):
+    """Of two blocks one has an iteration: its stage is no remainder any more."""
+    with T.Kernel(1, blocks, threads=threads) as (bx, by):
+        a = T.alloc_shared((64, 16), "float16")
+        b = T.alloc_shared((64, 16), "float16")
+        c = T.alloc_fragment((64, 64), "float32")
+        T.annotate_warp_specialize()
+        T.clear(c)
+        for k in T.Pipelined(by, num_stages=stages):
+            T.copy(A[by * 64, k * 16], a)
+            T.gather_rows(B, b, rows, k * 16)
+            T.gemm(a, b, c, transpose_B=True)
+        T.copy(c, C[by * 64, 0])

@@ -62,6 +62,7 @@ from tvmtile.passes.gpu.barriers.races import may_race
 
 _LONGEST_PERIOD = 256  # three of which are run
 _MOST_CHOICES = 2  # conditions that are not known
+_MOST_BLOCKS = 16  # whose numbers of iterations are all run
 _MOST_CLASSES = 8  # remainders of the number of iterations that differ
 
 
@@ -210,6 +211,11 @@ class Handovers:
         some = run(next(family.values(1, 2)))
         accesses = [event.access for events in some.events.values() for event in events]
         family.tiles = [_elements(each) for each in accesses]
+        few = family.all_values(launch)
+        if few and not all(map(family.recur, family.tiles)):
+            self._family = None  # all runs are whole, and nothing need recur
+            yield from map(run, few)
+            return
         period = family.period
         are_prefixes = family.are_prefixes
         for values in family.values(3 * period + 2, 3 * period + 3):
@@ -299,6 +305,7 @@ class TripCountFamily:
         self.base: ir.Var | None = None
         self.tiles: list[list[ir.Expr]] = []
         self._scale = 1
+        self._is_shifted = False
         if not self._loops:
             return
         self.base = self._only_symbol()
@@ -349,6 +356,7 @@ class TripCountFamily:
             if not any(mentions(each, other) for each in changed):
                 for number, each in zip(self._numbers, changed, strict=True):
                     number.become(each)
+                self._is_shifted = True
                 return symbol
         raise UnknownHandover
 
@@ -422,7 +430,18 @@ class TripCountFamily:
             kinds.setdefault(kind, rest)
         if len(kinds) > _MOST_CLASSES:
             raise UnknownHandover
+        for count, rest, way in itertools.product(range(first, last), kinds.values(), self._ways):
+            yield {self.base: count * self._scale + rest, **way}
+
+    def all_values(self, launch: Launch) -> list[Values]:
+        """Those of a base that is the index of a block among few; none of others."""
+        for loop in launch.blocks:
+            base, extent = loop.loop_var, constant(loop.extent) or 0
+            if base.same_as(self.base) and extent <= _MOST_BLOCKS and not self._is_shifted:
+                return [{base: number, **way} for number in range(extent) for way in self._ways]
+        return []
+
+    @property
+    def _ways(self) -> list[Values]:
         ways = itertools.product((0, 1), repeat=len(self._choices))
-        for count, rest, way in itertools.product(range(first, last), kinds.values(), ways):
-            chosen = dict(zip(self._choices, way, strict=True))
-            yield {self.base: count * self._scale + rest, **chosen}
+        return [dict(zip(self._choices, way, strict=True)) for way in ways]
