@@ -70,13 +70,15 @@ LACKING = {
         "atomic_load/instruction", "bulk_load/gather4", "bulk_store/scatter4",
         "commit_wgmma/commit_group", "copy/ldmatrix", "copy/tma",
         "dependent_launch/griddepcontrol", "dp4a", "dp4a/elements", "dp4a/instruction",
-        "gemm_sp/elements", "griddepcontrol", "min_blocks/launch bounds", "multicast",
-        "multicast/tma", "print/log", "print_tile/log", "quantifier/threads", "rounded/intrinsic",
-        "rounded_cast/function", "scan/strips", "transpose/staged",
+        "gemm_sp/elements", "griddepcontrol", "im2col/staged", "min_blocks/launch bounds",
+        "multicast", "multicast/tma", "print/log", "print_tile/log", "quantifier/threads",
+        "roll/staged", "rounded/intrinsic", "rounded_cast/function", "scan/strips",
+        "transpose/staged",
     ),
     "metal": (
-        "commit_wgmma/complete", "dp4a/elements", "gemm/fma", "quantifier/threads",
-        "rounded_cast/function", "transpose/staged", "wait_wgmma/complete",
+        "commit_wgmma/complete", "dp4a/elements", "gemm/fma", "im2col/staged",
+        "quantifier/threads", "roll/staged", "rounded_cast/function", "transpose/staged",
+        "wait_wgmma/complete",
     ),
 }  # fmt: skip
 """What the tier fast lacks; what something emulates there leaves the list."""
