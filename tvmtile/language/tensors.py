@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Integral
 from typing import Any
 
@@ -195,9 +195,7 @@ def dynamic(name: str, dtype: DTypeLike = "int32") -> Any:
     --------
     >>> M, N = dynamic("M, N")
     """
-    parts = [part for part in re.split(r"[,\s]+", name.strip()) if part]
-    variables = tuple(tirx.Var(part, str(as_dtype(dtype))) for part in parts)
-    return variables[0] if len(variables) == 1 else variables
+    return _for_each(name, lambda each: tirx.Var(each, str(as_dtype(dtype))))
 
 
 symbolic = dynamic
@@ -226,9 +224,13 @@ def const(names: str, dtype: DTypeLike = "int32") -> Any:
             "T.const stands outside a kernel in the eager style",
             help="use it in a function under @tvmtile.jit, or T.dynamic in a T.prim_func",
         )
-    parts = [name for name in re.split(r"[,\s]+", names.strip()) if name]
-    values = tuple(eager.constant(name, as_dtype(dtype)) for name in parts)
-    return values[0] if len(values) == 1 else values
+    return _for_each(names, lambda each: eager.constant(each, as_dtype(dtype)))
+
+
+def _for_each(names: str, make: Callable[[str], Any]) -> Any:
+    """What is made of each name; of a single one, that alone."""
+    made = tuple(make(name) for name in re.split(r"[,\s]+", names.strip()) if name)
+    return made[0] if len(made) == 1 else made
 
 
 def empty(*shape: Any, dtype: DTypeLike = "float32") -> Tile:

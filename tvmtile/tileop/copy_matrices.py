@@ -29,11 +29,17 @@ def _fits_fragment(op: TileOp, _: LoweringContext) -> None:
 
 
 def _fits_layout(op: TileOp, _: LoweringContext) -> None:
-    (tile,) = op.writes()
-    if buffer_of(tile).ty.storage_scope != SIMDGROUP_SCOPE:
+    _check_held(*op.writes())
+
+
+def _check_held(tile: ir.TensorRegion) -> FragmentLayout:
+    """The layout of a whole fragment of simdgroup matrices; another tile is declined."""
+    layout = layout_of(buffer_of(tile))
+    if buffer_of(tile).ty.storage_scope != SIMDGROUP_SCOPE or layout is None:
         raise Decline(f"{describe(tile)} is not held in simdgroup matrices")
     if not is_whole(tile):
         raise Decline(f"{describe(tile)} is a part of its fragment")
+    return layout
 
 
 @lowering(
@@ -66,12 +72,7 @@ def _fits(op: Copy, _: LoweringContext) -> None:
 
 
 def _fits_layouts(op: Copy, _: LoweringContext) -> None:
-    source = buffer_of(op.src)
-    layout = layout_of(source)
-    if source.ty.storage_scope != SIMDGROUP_SCOPE or layout is None:
-        raise Decline(f"{describe(op.src)} is not held in simdgroup matrices")
-    if not is_whole(op.src):
-        raise Decline(f"{describe(op.src)} is a part of its fragment")
+    layout = _check_held(op.src)
     rows, columns = layout.axes[-2:]
     if rows[-len(ROW) :] != ROW or columns[-len(COLUMN) :] != COLUMN:
         raise Decline(f"{describe(op.src)} is held transposed")
