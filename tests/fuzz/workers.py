@@ -86,9 +86,11 @@ class _Worker:
         self._process.join()
         self._start()
 
-    def stop(self) -> None:
+    def close(self) -> None:
         self.pipe.close()
-        self._process.join(5)
+
+    def stop(self) -> None:
+        self._process.join(1)
         self._process.kill()
 
 
@@ -118,6 +120,8 @@ def outcomes(jobs: Iterable[Job], count: int, limit: float) -> Iterator[tuple[Jo
                 if not _next(worker, rest):
                     busy.remove(worker)
     finally:
+        for worker in workers:  # all at once: to end a GPU's context takes a second
+            worker.close()
         for worker in workers:
             worker.stop()
 
