@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
-from tvm import ir, tirx
+import numpy as np
+from tvm import ir
 
 from tvmtile.analysis.conflicts.dependence import ConflictScope
 from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.analysis.effects import Effect
-from tvmtile.ir.operands import literal
 from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.passes.gpu.barriers.handover_steps import (
     BatchEnd,
     Case,
     Do,
     Meet,
+    Number,
     Repeat,
     Step,
     Sync,
@@ -57,8 +59,38 @@ class Event:
         """It completes on an mbarrier."""
         return self.opened is not None and self.opened.signals is None
 
-    def is_before(self, other: Event) -> bool:
-        return any(other.before.get(key, 0) >= moment for key, moment in self.after)
+
+class _Events:
+    """The events of an access in a run, as arrays of one element each, or a row."""
+
+    def __init__(self, events: list[Event]) -> None:
+        self.events = events
+        self.groups = np.array([event.group for event in events])
+        self.are_open = np.array([event.opened is not None for event in events])
+        self.are_copied = np.array([event.is_copied for event in events])
+        iterations: dict[tuple[int, ...], int] = {}
+        numbers = [tuple(number for _, number in event.values) for event in events]
+        self.iterations = np.array([iterations.setdefault(k, len(iterations)) for k in numbers])
+        clocks = {id(event.before): event.before for event in events}
+        self._clocks = [*clocks.values()]
+        places = {key: place for place, key in enumerate(clocks)}
+        self._places = np.array([places[id(event.before)] for event in events])
+
+    def are_before(self, others: _Events) -> np.ndarray:
+        """Tell of each event, a row, and each of others, a column, whether it is over before."""
+        found = np.zeros((len(self.events), len(others.events)), bool)
+        by_component: dict[Component, list[tuple[int, int]]] = defaultdict(list)
+        for row, event in enumerate(self.events):
+            for key, moment in event.after:
+                by_component[key].append((row, moment))
+        for key, ends in by_component.items():
+            rows, moments = np.array(ends).T
+            np.logical_or.at(found, rows, others._known(key) >= moments[:, None])
+        return found
+
+    def _known(self, key: Component) -> np.ndarray:
+        """Up to which moment of a group, or phase of an mbarrier, all is over before each event."""
+        return np.array([clock.get(key, 0) for clock in self._clocks])[self._places]
 
 
 @dataclass(eq=False)
@@ -77,18 +109,19 @@ class _MbarrierState:
     """The phases that last until bytes have come."""
 
 
-def _is_past(access: Effect, values: Values) -> bool:
-    """Tell whether an access is of the first iterations of a loop only, which are over for good."""
-    ends = {
-        each.a: literal(each.b)
-        for each in access.conditions
-        if isinstance(each, tirx.LT) and isinstance(each.a, ir.Var)
-    }
-    return any(end is not None and values.get(name, end - 1) >= end for name, end in ends.items())
-
-
 def _joined(a: Clock, b: Clock) -> Clock:
-    return {key: max(a.get(key, 0), b.get(key, 0)) for key in {**a, **b}}
+    return {**a, **{key: moment for key, moment in b.items() if moment > a.get(key, 0)}}
+
+
+def _taken(step: Case, values: Values) -> list[Step]:
+    """The steps of the case that a group takes."""
+    for part in step.parts:
+        assert isinstance(part, Number)
+        if not part.is_known(values) and step.is_plain:
+            return [*step.then, *step.other]  # what is done in one of them is in order with more
+        if not part.at(values):
+            return step.other
+    return step.then
 
 
 class Execution:
@@ -105,22 +138,21 @@ class Execution:
 
     def __init__(
         self,
-        steps: list[Step],
-        groups: list[int],
+        threads: list[tuple[int, list[Step]]],
         footprints: Footprints,
         counts: dict[ir.Var | None, tuple[int, ...]],
         values: Values,
         doubtful: dict[Component, MbarrierStep | None],
-        open_loops: Iterable[Repeat] = (),
+        open_loops: Collection[ir.Var] = (),
         period: int = 0,
     ) -> None:
+        groups = [group for group, _ in threads]
         self._groups, self._warps = groups, [*map(footprints.warps_of, groups)]
-        self._threads_of = footprints.threads_of
         self._counts = counts
         self.goes_on = False
         self.doubtful = doubtful
-        self._open_loops, self._period = list(open_loops), period
-        self._looping: dict[int, Repeat] = {}
+        self._open_loops, self._period = open_loops, period
+        self._looping: dict[int, ir.Var] = {}
         self._looped: set[int] = set()
         self.events: dict[int, list[Event]] = defaultdict(list)
         self._now = [1] * len(groups)
@@ -135,7 +167,8 @@ class Execution:
         self._at_cut: set[int] = set()
         self._bases: dict[int, Clock] = {}
         self.states: dict[int, Any] = {}
-        self._play([self._thread(n, steps, dict(values)) for n in range(len(groups))])
+        self._tables: dict[int, _Events] = {}
+        self._play([self._thread(n, own, dict(values)) for n, (_, own) in enumerate(threads)])
 
     # The schedule ------------------------------------------------------------------------------------
 
@@ -206,7 +239,7 @@ class Execution:
             if self._work > _MOST_STEPS:
                 raise UnknownHandover
             if n in self._looped and not isinstance(step, Case | Repeat):
-                self.goes_on = self.goes_on or not isinstance(step, Do) or bool(step.accesses)
+                self.goes_on = True
             if isinstance(step, Do):
                 self._do(n, step, values)
             elif isinstance(step, BatchEnd):
@@ -216,52 +249,78 @@ class Execution:
             elif isinstance(step, Meet):
                 yield from self._meet(n, step, values)
             elif isinstance(step, Case):
-                yield from self._thread(n, self._taken(n, step, values), values)
+                yield from self._thread(n, _taken(step, values), values)
             else:
                 first = step.low.at(values)
+                is_open = step.var in self._open_loops
                 for k in range(step.extent.at(values)):
-                    if step in self._open_loops and k <= 3 * self._period:
-                        yield from self._come_to_cut(n, step, k)
+                    if is_open and k <= 3 * self._period:
+                        yield from self._come_to_cut(n, step.var, k)
                     values[step.var] = first + k
                     yield from self._thread(n, step.body, values)
                 values.pop(step.var, None)
-                if step in self._open_loops:
+                if is_open:
                     self._looped.add(n)
 
-    def _come_to_cut(self, n: int, loop: Repeat, k: int) -> Iterator[Callable[[], bool]]:
-        if self._looping.setdefault(n, loop) is not loop:
+    def _come_to_cut(self, n: int, loop: ir.Var, k: int) -> Iterator[Callable[[], bool]]:
+        if not self._looping.setdefault(n, loop).same_as(loop):
             raise UnknownHandover  # a second one
         if self._cut <= k:
             self._at_cut.add(n)
             yield lambda: self._cut > k
 
-    def _taken(self, n: int, step: Case, values: Values) -> list[Step]:
-        group = self._groups[n]
-        for part in step.parts:
-            if not isinstance(part, int) and not part.is_known(values) and step.is_plain:
-                return [
-                    *step.then,
-                    *step.other,
-                ]  # what is done in one of them is in order with more
-            holds = bool(part & group) if isinstance(part, int) else bool(part.at(values))
-            if not holds:
-                return step.other
-        return step.then
+    # What comes of it ------------------------------------------------------------------------------
+
+    def concurrent(
+        self, a: Effect, b: Effect, *, in_group: bool
+    ) -> Iterator[tuple[Event, Event, ConflictScope | None]]:
+        """Events of two accesses neither of which is over before the other: one pair of each kind.
+
+        With the scope within which threads are in order all the same; None of a thread that goes on
+        while what it has begun is not over. Of the same group, or warp, only where asked, or copied.
+        """
+        ones, others = self._table(a), self._table(b)
+        if ones is None or others is None:
+            return
+        together = ~(ones.are_before(others) | others.are_before(ones).T)
+        of_one, of_other = ones.groups[:, None], others.groups[None]
+        if not in_group:
+            are_copied = ones.are_copied[:, None] | others.are_copied
+            together &= self._are_apart[of_one, of_other] | are_copied
+        if ones is others:
+            np.fill_diagonal(together, False)
+        rows, columns = np.nonzero(together)
+        of_one, of_other = ones.groups[rows], others.groups[columns]
+        goes_on = (of_one == of_other) & (ones.are_open[rows] | others.are_open[columns])
+        near = self._share_a_warp[of_one, of_other]
+        kinds = np.stack([ones.iterations[rows], others.iterations[columns], goes_on, near])
+        for place in np.unique(kinds, axis=1, return_index=True)[1]:
+            scope = ConflictScope.NONE if near[place] else ConflictScope.WARP
+            one, other = ones.events[rows[place]], others.events[columns[place]]
+            yield one, other, None if goes_on[place] else scope
+
+    def _table(self, access: Effect) -> _Events | None:
+        events = self.events.get(id(access))
+        if events and id(access) not in self._tables:
+            self._tables[id(access)] = _Events(events)
+        return self._tables.get(id(access))
+
+    @cached_property
+    def _share_a_warp(self) -> np.ndarray:
+        """Tell of two groups whether threads of one warp are among theirs."""
+        return np.array([[bool(a & b) for b in self._warps] for a in self._warps])
+
+    @cached_property
+    def _are_apart(self) -> np.ndarray:
+        """Tell of two groups whether they are different, and not lanes of one warp."""
+        are_wide = [[(a | b).bit_count() > WARP_SIZE for b in self._warps] for a in self._warps]
+        return np.array(are_wide) & ~np.eye(len(self._warps), dtype=bool)
 
     # What the threads of a group do ------------------------------------------------------------------
 
-    def are_apart(self, one: Event, other: Event) -> bool:
-        """Tell whether two events are of different groups, and not of lanes of one warp."""
-        together = self._warps[one.group] | self._warps[other.group]
-        return one.group != other.group and together.bit_count() > WARP_SIZE
-
-    def share_a_warp(self, one: Event, other: Event) -> bool:
-        """Tell whether threads of one warp are among those of two events."""
-        return bool(self._warps[one.group] & self._warps[other.group])
-
     def _do(self, n: int, step: Do, values: Values) -> None:
-        for access, number in step.accesses:
-            if not self._threads_of(access) & self._groups[n] or _is_past(access, values):
+        for (access, number), ends in zip(step.accesses, step.ends, strict=True):
+            if ends and any(values.get(name, end - 1) >= end for name, end in ends.items()):
                 continue
             own = tuple(
                 (loop.var, values[loop.var])

@@ -7,7 +7,8 @@ import itertools
 import math
 import operator
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import tvm_ffi
@@ -87,6 +88,19 @@ class Do:
 
     accesses: list[tuple[Effect, Number | None]]
 
+    @cached_property
+    def ends(self) -> list[dict[ir.Var, int]]:
+        """Of each access, the iterations of loops from which on it is no longer done."""
+        return [
+            {
+                each.a: end
+                for each in access.conditions
+                if isinstance(each, tirx.LT) and isinstance(each.a, ir.Var)
+                if (end := literal(each.b)) is not None
+            }
+            for access, _ in self.accesses
+        ]
+
 
 @dataclass(eq=False)
 class Meet:
@@ -115,7 +129,10 @@ class Sync:
 
 @dataclass(eq=False)
 class Case:
-    """`then` where all parts hold, each for some threads, a bit each, or a condition on iterations."""
+    """`then` where all parts hold, each for some threads, a bit each, or a condition on iterations.
+
+    Of the steps of a group the parts are conditions only.
+    """
 
     parts: list[int | Number]
     then: list[Step]
@@ -152,6 +169,31 @@ def accesses_in(steps: Iterable[Step]) -> Iterator[Effect]:
             yield from accesses_in([*step.then, *step.other])
         elif isinstance(step, Repeat):
             yield from accesses_in(step.body)
+
+
+def steps_of_group(steps: Iterable[Step], group: int, footprints: Footprints) -> list[Step]:
+    """What some threads do: branches by thread are decided, accesses of others left out."""
+    found: list[Step] = []
+    for step in steps:
+        if isinstance(step, Case):
+            masks = [part for part in step.parts if isinstance(part, int)]
+            parts = [part for part in step.parts if not isinstance(part, int)]
+            is_taken = all(mask & group for mask in masks)
+            then = steps_of_group(step.then, group, footprints) if is_taken else []
+            if is_taken and not parts:
+                found += then
+                continue
+            other = steps_of_group(step.other, group, footprints)
+            found += [Case([*parts], then, other)] if is_taken else other
+        elif isinstance(step, Repeat):
+            body = steps_of_group(step.body, group, footprints)
+            found.append(replace(step, body=body))
+        elif isinstance(step, Do):
+            own = [each for each in step.accesses if footprints.threads_of(each[0]) & group]
+            found += [Do(own)] if own else []
+        else:
+            found.append(step)
+    return found
 
 
 class Reader:

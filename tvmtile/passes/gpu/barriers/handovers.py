@@ -48,6 +48,7 @@ from tvmtile.passes.gpu.barriers.handover_steps import (
     UnknownHandover,
     Values,
     accesses_in,
+    steps_of_group,
 )
 from tvmtile.passes.gpu.barriers.items import (
     Barriers,
@@ -129,20 +130,11 @@ class Handovers:
 
     def _orders(self, run: Execution, a: Effect, b: Effect, *, in_group: bool = True) -> bool:
         """Tell whether it is so in a run; of the same group only where asked, or what goes on."""
-        return all(
-            one.is_before(other) or other.is_before(one) or not self._collide(run, one, other)
-            for one in run.events.get(id(a), ())
-            for other in run.events.get(id(b), ())
-            if one is not other
-            if in_group or run.are_apart(one, other) or one.is_copied or other.is_copied
-        )
+        concurrent = run.concurrent(a, b, in_group=in_group)
+        return not any(self._collide(*each) for each in concurrent)
 
-    def _collide(self, run: Execution, one: Event, other: Event) -> bool:
+    def _collide(self, one: Event, other: Event, scope: ConflictScope | None) -> bool:
         a, b = self._at(one), self._at(other)
-        if one.group == other.group and (one.opened is not None or other.opened is not None):
-            scope = None  # what a thread has begun goes on while it does something else
-        else:
-            scope = ConflictScope.NONE if run.share_a_warp(one, other) else ConflictScope.WARP
         key = id(a), id(b), scope
         if key not in self._colliding:
             self._colliding[key] = (
@@ -194,11 +186,13 @@ class Handovers:
             groups = [part for each in groups for part in (each & mask, each & ~mask) if part]
         counts = {**_counts(launch), None: (self._in_sync,)}
 
+        threads = [(group, steps_of_group(steps, group, self._footprints)) for group in groups]
+
         def run(values: Values, *cuts: Any) -> Execution:
             doubtful: dict[Any, MbarrierStep | None] = {}
             while True:
                 known = len(doubtful)
-                done = Execution(steps, groups, self._footprints, counts, values, doubtful, *cuts)
+                done = Execution(threads, self._footprints, counts, values, doubtful, *cuts)
                 if len(doubtful) == known:
                     self.doubtful |= {step: None for step in doubtful.values() if step}
                     return done
@@ -219,7 +213,7 @@ class Handovers:
         period = family.period
         are_prefixes = family.are_prefixes
         for values in family.values(3 * period + 2, 3 * period + 3):
-            longest = run(values, reader.open_loops, period)
+            longest = run(values, {loop.var for loop in reader.open_loops}, period)
             if longest.states[2 * period] != longest.states[3 * period]:
                 raise UnknownHandover
             are_prefixes = are_prefixes and not longest.goes_on
