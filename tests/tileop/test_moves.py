@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import tvmtile
 import tvmtile.language as T
+from tests.running import runnable
+
+AMPERE = {"kind": "cuda", "arch": "sm_80"}
 
 
 def windows(image, size, stride, dilation, pad):
@@ -36,7 +38,10 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_an_operator_agrees_with_numpy(name):
+@pytest.mark.parametrize(
+    "target", ["llvm", *(pytest.param(t, marks=pytest.mark.full) for t in ("metal", AMPERE))]
+)
+def test_an_operator_agrees_with_numpy(name, target):
     function, options, shape, expected = CASES[name]
     a = np.arange(np.prod(shape), dtype="float32").reshape(shape)
     wanted = expected(a)
@@ -44,6 +49,10 @@ def test_an_operator_agrees_with_numpy(name):
     @T.prim_func
     def moved(A: T.Tensor(shape, "float32"), C: T.Tensor(wanted.shape, "float32")):
         with T.Kernel(1, threads=32):
-            function(A, C, *options)
+            source = T.alloc_fragment(shape, "float32")
+            result = T.alloc_fragment(wanted.shape, "float32")
+            T.copy(A, source)
+            function(source, result, *options)
+            T.copy(result, C)
 
-    np.testing.assert_array_equal(tvmtile.compile(moved, out_idx=1, target="llvm")(a), wanted)
+    np.testing.assert_array_equal(runnable(moved, target, out_idx=1)(a), wanted)
