@@ -11,6 +11,8 @@ choice
     Which lowering an operator takes, with the reasons of those that declined: `kernel.choices`.
 decline
     A lowering, or a schedule, says why it does not fit: `Decline`.
+effect
+    What a statement does to a buffer: it reads or writes a region, under guards, in loops: `Effect`.
 element operator
     An operator on one element, such as an atomic, which stands in expressions.
 emulator
@@ -21,30 +23,38 @@ group
     Whole warps that do a region of a program together; a block has one unless branches make more.
 guard
     The condition that keeps an access inside of a tensor: zero is read and nothing written outside.
+handover
+    What a group leaves in memory for another one, in an order that mbarriers ensure.
 kernel
     One `T.Kernel`: a loop over blocks, marked by an annotation; a program may have several.
 kernel options
     What an author asks of the compiler for a whole kernel, which changes no result: `KernelOptions`.
 launch
-    The loops of a kernel that are bound to blocks and threads.
+    The start of a kernel's blocks; in TIR, the loops that are bound to blocks and threads: `Launch`.
 layout
     Where the elements of a tile lie: in shared memory, or in which thread and register.
 lowering
     One implementation of an operator on one kind of target, with what it declares: `Lowering`.
 mbarrier
     NVIDIA's barrier in shared memory: threads arrive at it and copies complete on it, in phases.
+name
+    A variable for a value that is computed where it is bound, as `x = a + b`: TVM's `Bind`.
 nest
     Elementwise loops whose iterations have no order, before they are distributed.
-once
-    By the block, not by each of its threads.
 opaque
     Written so that TVM or LLVM does not look into it; costs nothing.
+panel
+    Columns that are taken together: of a swizzled tile 128 bytes a row at most, of a packed operand.
 parity
-    The lowest bit of the number of an mbarrier's phase, by which threads wait for it.
+    The lowest bit of the number of an mbarrier's phase, by which threads wait for its end.
 persistent block
     One of as many blocks as run at once, which loops over the blocks of the grid.
-phase
-    A part of the lowering (`tvmtile.pipeline.PHASES`); or a period of an mbarrier.
+phase (of an mbarrier)
+    The time until all have arrived that it counts; the next one begins then.
+phase (of the lowering)
+    A part of the passes, with a form that comes out of it: `tvmtile.pipeline.PHASES`.
+piece
+    16 contiguous bytes of a shared tile's row, which a swizzle moves as one.
 region
     A box of a buffer: the operand of a tile operator.
 ring
@@ -53,6 +63,10 @@ role
     What the warps of a group do in a specialised kernel: producers copy, consumers compute.
 rule
     A construct that a tool gets wrong, or a target lacks, and its other form: `passes.legalize`.
+schedule
+    In which order roles go through the units of a pipelined loop, and the rings between: `Schedule`.
+slot
+    One of the copies of a tile in a ring: iteration `k` has slot `k % n`.
 stage
     How many iterations ahead a statement of a pipelined loop runs.
 swizzle
@@ -67,6 +81,8 @@ tile program
     A `PrimFunc` with a kernel in it: what users write and the passes lower.
 token
     What names asynchronous work between its issue, its signal and the wait for it.
+unit
+    A statement of a pipelined loop, with what it reads and writes, which a schedule moves as one.
 view
     Another name, shape or dtype for the memory of a buffer.
 """

@@ -95,6 +95,14 @@ def test_the_reference_has_every_pass():
     assert "::: tvmtile.passes.gpu.insert_barriers.InsertBarriers\n" in page
 
 
+def test_the_glossary_has_terms_in_their_order_and_forty_at_most():
+    page = build.on_page_markdown("<!-- glossary -->", None)
+    terms = re.findall(r"^\| ([a-z].*?) \| .*\. \|$", page, re.MULTILINE)
+    assert 30 < len(terms) <= 40
+    assert terms == sorted(terms)
+    assert len(page.splitlines()) == len(terms) + 2
+
+
 SAID_TO_BE_ABSENT = {"from_tilelang": ["alloc_tmem", "ptx_mma", "ws_op"]}
 
 

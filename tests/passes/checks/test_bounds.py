@@ -10,7 +10,7 @@ import tvmtile.language as L
 from tvmtile._tvm import mutated, walk
 from tvmtile.passes import Verifier
 from tvmtile.passes.checks import bounds, verify
-from tvmtile.passes.checks.bounds import Bounds
+from tvmtile.passes.checks.bounds import OutsideAccesses
 from tvmtile.passes.checks.verify import tensors_within_bounds, tiles_within_bounds
 
 
@@ -71,15 +71,15 @@ PAIRS = {
 def test_another_surrounding_of_the_same_access(pair):
     sound, mistaken = map(func, PAIRS[pair])
     for _ in range(2):
-        assert Bounds().check(sound) == []
-        assert Bounds().check(mistaken) == ["A[i] int32 lies outside A[8] int32"]
+        assert OutsideAccesses().check(sound) == []
+        assert OutsideAccesses().check(mistaken) == ["A[i] int32 lies outside A[8] int32"]
 
 
 def test_a_mistake_beside_what_is_not_reached():
     unreached = tirx.IfThenElse(i < 0, ACCESS, None)
     body = tirx.SeqStmt([unreached, ACCESS, unreached])
-    assert Bounds().check(func(loop(8, 8, unreached))) == []
-    assert Bounds().check(func(loop(8, 8, body))) == ["A[i] int32 lies outside A[8] int32"]
+    assert OutsideAccesses().check(func(loop(8, 8, unreached))) == []
+    assert OutsideAccesses().check(func(loop(8, 8, body))) == ["A[i] int32 lies outside A[8] int32"]
 
 
 def test_what_is_ignored_is_part_of_what_is_known():
@@ -92,7 +92,7 @@ def test_what_is_ignored_is_part_of_what_is_known():
 def test_no_more_is_kept_than_a_number(monkeypatch):
     monkeypatch.setattr(bounds, "_MOST_KEPT", 4)
     for start in range(20):
-        found = Bounds().check(func(loop(start, 1)))
+        found = OutsideAccesses().check(func(loop(start, 1)))
         assert found == (["A[i] int32 lies outside A[8] int32"] if start >= 8 else [])
         assert len(bounds._SOUND._surroundings) <= 4
         assert len(bounds._SOUND._statements) <= 4
@@ -102,9 +102,11 @@ def test_swizzled_indices_have_bounds(monkeypatch):
     """What is proven by bounds is not asked of the rewriter, which takes longer."""
     tile = tirx.decl_buffer((16,), "int32", "tile")
     swizzled = tirx.bitwise_xor(i % 8, tirx.bitwise_and(i // 8, tirx.const(7, "int32")))
-    monkeypatch.setattr(Bounds, "_is_proven", lambda *_: pytest.fail("the rewriter was asked"))
+    monkeypatch.setattr(
+        OutsideAccesses, "_is_proven", lambda *_: pytest.fail("the rewriter was asked")
+    )
     for index in (swizzled, swizzled + 8, tirx.bitwise_xor(swizzled, tirx.const(8, "int32"))):
-        assert Bounds().check(func(loop(0, 64, tirx.BufferStore(tile, i, [index])))) == []
+        assert OutsideAccesses().check(func(loop(0, 64, tirx.BufferStore(tile, i, [index])))) == []
 
 
 # In a lowering ------------------------------------------------------------------------------------
@@ -192,23 +194,23 @@ def afresh(program):
 def test_only_what_is_new_is_looked_at(monkeypatch):
     """Work is counted, not time: accesses in all programs, and those that were looked at."""
     looked_at = 0
-    real = Bounds._note
+    real = OutsideAccesses._note
 
     def note(*args):
         nonlocal looked_at
         looked_at += 1
         return real(*args)
 
-    monkeypatch.setattr(Bounds, "_note", note)
+    monkeypatch.setattr(OutsideAccesses, "_note", note)
     *_, last = checked = programs_after_passes({"kind": "cuda", "arch": "sm_90a"})
     in_lowering, looked_at = looked_at, 0
     for program in checked:
         afresh(program)
     assert in_lowering < 0.6 * looked_at
     looked_at = 0
-    assert Bounds().check(last) == []
+    assert OutsideAccesses().check(last) == []
     assert looked_at == 0
-    assert Bounds().check(one_index_moved(last, 3)) != []
+    assert OutsideAccesses().check(one_index_moved(last, 3)) != []
     accesses = []
     walk(last.body, ((ir.TensorLoad, tirx.BufferStore), accesses.append))
     assert 0 < looked_at < len(accesses) / 10

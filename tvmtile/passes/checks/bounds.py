@@ -60,7 +60,7 @@ def _identity(node: Any) -> Any:
 _SOUND = _Sound()
 
 
-class Bounds(ScopedRewriter):
+class OutsideAccesses(ScopedRewriter):
     """Finds accesses that the analyzer proves to lie outside, in code that may be reached.
 
     Statements in which nothing was found, and all around which is as it was, are not looked at again.

@@ -226,7 +226,7 @@ def _check_reducers(kernel: KernelInfo) -> None:
             _ordinary(access, total)
         elif access.operator is not before:  # one that ends in place has it as both operands
             reducers[access.root] = None
-            _phase(access, total)
+            _follow_role(access, total)
         before = access.operator
     for buffer in reducers:
         if totals[buffer].is_open and not totals[buffer].has_ended:
@@ -243,7 +243,7 @@ def _is_of_reducer(access: Effect) -> bool:
     return access.reads or access.is_update if role == "end" else role in ("begin", "contribute")
 
 
-def _phase(access: Effect, total: _Total) -> None:
+def _follow_role(access: Effect, total: _Total) -> None:
     assert access.operator is not None
     name, role = access.operator.name, access.operator.role
     if role == "begin":

@@ -42,7 +42,7 @@ from tvmtile.ir.passes import Property, contract_of
 from tvmtile.ir.rewriting import contains
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_fragment, is_global
 from tvmtile.layout.fragment import layout_of
-from tvmtile.passes.checks.bounds import Bounds
+from tvmtile.passes.checks.bounds import OutsideAccesses
 from tvmtile.passes.memory.shared_memory import all_bytes
 from tvmtile.target import gpu
 from tvmtile.tileop.registry import fragments_of, implementation_of
@@ -81,12 +81,12 @@ def tiles_within_bounds(func: tirx.PrimFunc) -> Iterator[str]:
     aliases = Aliases(func.body)
     allocated = {buffer_of(each) for each in nodes_in(func.body, tirx.AllocBuffer)}
     views = (view for view in aliases.views if aliases.root(view) not in allocated)
-    yield from Bounds(ignored=[*filter(is_buffer_var, func.params), *views]).check(func)
+    yield from OutsideAccesses(ignored=[*filter(is_buffer_var, func.params), *views]).check(func)
 
 
 def tensors_within_bounds(func: tirx.PrimFunc) -> Iterator[str]:
     """No access certainly lies outside a tensor of the function."""
-    yield from Bounds().check(func)
+    yield from OutsideAccesses().check(func)
 
 
 def _operands_are_regions(func: tirx.PrimFunc) -> Iterator[str]:

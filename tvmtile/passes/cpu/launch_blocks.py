@@ -26,7 +26,7 @@ from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, for_loop, reads_no_memory, seq, with_fresh_variables
 from tvmtile.ir.spans import location_of
 from tvmtile.passes.cpu.insert_index_checks import CHECK_INDICES
-from tvmtile.passes.cpu.loop_fission import Item, ItemBuilder, Nested, Once, Private, emit_runs
+from tvmtile.passes.cpu.loop_fission import ByBlock, Item, ItemBuilder, Nested, Private, emit_runs
 
 
 @prim_func_pass(
@@ -57,7 +57,7 @@ def LaunchBlocksOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
         stops = checks or contains(kernel, tirx.AssertStmt)
         kind = tirx.ForKind.SERIAL if stops else tirx.ForKind.PARALLEL
         if contains(kernel, tirx.Evaluate, is_grid_barrier):
-            return _phases(_Grid(kernel), kind)
+            return _runs(_Grid(kernel), kind)
         loop = _loop_over_blocks(Launch(kernel), kind)
         return loop if stops else _without_pool_for_one(loop)
 
@@ -124,15 +124,15 @@ class _Grid(Launch):
         return count
 
 
-def _phases(grid: _Grid, kind: tirx.ForKind) -> tirx.Stmt:
-    """A loop over all blocks for each phase between two barriers."""
+def _runs(grid: _Grid, kind: tirx.ForKind) -> tirx.Stmt:
+    """A loop over all blocks for each run between two barriers."""
     variance = ThreadVariance(grid.body, [axis.loop_var for axis in grid.blocks])
     own = {buffer_of(node) for node in nodes_in(grid.body, tirx.AllocBuffer)}
-    phases = _PhaseCutter(variance, own).cut(grid.body)
-    return emit_runs(phases, grid, variance, scope="global", kind=kind)
+    runs = _RunCutter(variance, own).cut(grid.body)
+    return emit_runs(runs, grid, variance, scope="global", kind=kind)
 
 
-class _PhaseCutter:
+class _RunCutter:
     """Cuts a block's body at its barriers for the grid.
 
     `own` is the memory of a block; the variance is between blocks, memory apart.
@@ -160,13 +160,13 @@ class _PhaseCutter:
         """What a run may find outside of it: memory, and names of uniform values."""
         if isinstance(stmt, tirx.AllocBuffer | tirx.DeclBuffer):
             is_own = self._variance.root(buffer_of(stmt)) in self._own
-            return Private(stmt) if is_own else Once(stmt)
+            return Private(stmt) if is_own else ByBlock(stmt)
         if not isinstance(stmt, tirx.Bind):
             return None
         if self._differs(stmt.value) or not reads_no_memory(stmt.value):
             self._bound.add(stmt.var)
             return None
-        return Once(stmt)
+        return ByBlock(stmt)
 
     def _nested(self, stmt: tirx.Stmt) -> Nested:
         if leaves_loop(stmt) or any(map(self._differs, expressions_of(stmt))):

@@ -32,7 +32,7 @@ class Run:
 
 
 @dataclass
-class Once:
+class ByBlock:
     """A statement that the block, or a group, executes, not its threads."""
 
     statement: tirx.Stmt
@@ -54,10 +54,10 @@ class Nested:
     bodies: list[list[Item]]
     rebuild: Callable[[list[tirx.Stmt]], tirx.Stmt]
     thread: int | None = None
-    """As of `Once`."""
+    """As of `ByBlock`."""
 
 
-Item: TypeAlias = "Run | Once | Private | Nested"
+Item: TypeAlias = "Run | ByBlock | Private | Nested"
 
 
 class ItemBuilder:
@@ -141,7 +141,7 @@ class _RunEmitter:
     def emit(self, items: Sequence[Item]) -> tirx.Stmt:
         statements: list[tirx.Stmt] = []
         for item in items:
-            if isinstance(item, Once):
+            if isinstance(item, ByBlock):
                 statements += self._of_first(item, item.statement)
             elif isinstance(item, Nested):
                 nested = item.rebuild([self.emit(body) for body in item.bodies])
@@ -292,7 +292,7 @@ class _RunEmitter:
     def _recollections(self, item: Item) -> list[tirx.Stmt]:
         return [tirx.Bind(var, self._recall(var)) for var in self._needed(item)]
 
-    def _of_first(self, item: Once | Nested, stmt: tirx.Stmt) -> list[tirx.Stmt]:
+    def _of_first(self, item: ByBlock | Nested, stmt: tirx.Stmt) -> list[tirx.Stmt]:
         """What a group does once, with what its first thread keeps."""
         if item.thread is None:
             return [stmt]
@@ -338,5 +338,5 @@ def _own_parts(item: Item) -> list[ir.Node]:
     if isinstance(item, Private) or item.thread is None:
         return []
     return [
-        item.statement if isinstance(item, Once) else item.rebuild([seq([])] * len(item.bodies))
+        item.statement if isinstance(item, ByBlock) else item.rebuild([seq([])] * len(item.bodies))
     ]

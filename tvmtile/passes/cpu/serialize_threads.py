@@ -47,11 +47,11 @@ from tvmtile.ir.spans import first_location
 from tvmtile.ir.threads import WARP_SIZE, group_of_region, without_groups
 from tvmtile.passes.cpu.exchange_values import exchange_values
 from tvmtile.passes.cpu.loop_fission import (
+    ByBlock,
     Guards,
     Item,
     ItemBuilder,
     Nested,
-    Once,
     Private,
     emit_runs,
     may_change,
@@ -327,24 +327,24 @@ class _Cutter(_Statements):
         elif isinstance(stmt, tirx.AllocBuffer | tirx.DeclBuffer):
             private = self.variance_of_block.root(buffer_of(stmt))
             diverges = is_private(private) and self.variance_of_block.depends(private)
-            sequence.declare(Private(stmt) if diverges else Once(stmt))
+            sequence.declare(Private(stmt) if diverges else ByBlock(stmt))
         elif is_loop_exit(stmt):
-            sequence.add(Once(stmt))
+            sequence.add(ByBlock(stmt))
         elif is_barrier(stmt):
             self._check_barrier(stmt)
-            sequence.add(*([Once(stmt)] if is_grid_barrier(stmt) else []))
+            sequence.add(*([ByBlock(stmt)] if is_grid_barrier(stmt) else []))
         elif self.is_block_level(stmt):
             if self.active.mask is None:
                 raise _divergent(stmt)
-            sequence.add(Once(stmt, self.first))
+            sequence.add(ByBlock(stmt, self.first))
         elif self.must_cut(stmt):
             self._cut_inside(sequence, stmt, guards)
         elif self.is_per_thread(stmt, guarded=bool(guards)):
             self._add_to_run(sequence, stmt)
         elif isinstance(stmt, tirx.Bind) and not may_change(stmt.value):
-            sequence.declare(Once(stmt, self.first))
+            sequence.declare(ByBlock(stmt, self.first))
         else:
-            sequence.add(Once(stmt, self.first))
+            sequence.add(ByBlock(stmt, self.first))
 
     def _check_barrier(self, barrier: tirx.Evaluate) -> None:
         """Make sure that a barrier is for the threads that come to it."""

@@ -201,9 +201,9 @@ class _BarrierEmitter:
 
     def sequence(self, sequence: Sequence) -> tirx.Stmt:
         statements: list[tirx.Stmt] = []
-        for slot, item in itertools.zip_longest(sequence.slots, sequence.items):
-            if slot in self._barriers:
-                statements += self._awaited(self._barriers[slot], item)
+        for point, item in itertools.zip_longest(sequence.points, sequence.items):
+            if point in self._barriers:
+                statements += self._awaited(self._barriers[point], item)
             if item is not None:
                 statements.append(self._statement(item))
         return seq(statements)

@@ -28,7 +28,7 @@ from tvmtile.passes.gpu.barriers.races import Race, rivals
 from tvmtile.passes.gpu.barriers.state import Distances, PendingAccess, following
 
 Step = tuple[BarrierPoint | None, Item]
-"""An item, and the slot in front of it."""
+"""An item, and the point in front of it."""
 
 
 class Checker:
@@ -166,15 +166,15 @@ class Checker:
         if sequence not in self._steps:
             found: list[list[Step]] = []
             threads = 0
-            for slot, item in zip(sequence.slots, sequence.items, strict=False):
+            for point, item in zip(sequence.points, sequence.items, strict=False):
                 if isinstance(item, Leaf) and not item.accesses:
                     continue
                 own = self._handing_over_in(item)
                 if own and threads and not own & threads:
-                    found[-1].append((slot, item))
+                    found[-1].append((point, item))
                     threads |= own
                 else:
-                    found.append([(slot, item)])
+                    found.append([(point, item)])
                     threads = own
             self._steps[sequence] = found
         return self._steps[sequence]

@@ -4,7 +4,7 @@ Threads go through uniform loops and branches together, so what all of them do i
 statements. Two accesses race if a path leads from one to the other without a barrier, and two threads
 touch one element. The state at a place of the program is the set of accesses that are open there:
 those since the last barrier, each with the iterations, of the loops around, that it was done in, and
-with the slots passed since. A loop is gone through until the state where it begins is that of all its
+with the points passed since. A loop is gone through until the state where it begins is that of all its
 iterations.
 """
 
@@ -91,11 +91,11 @@ class Walk:
     Parameters
     ----------
     bits : mapping of BarrierPoint to int
-        One for each slot that accesses note when they are passed, in the order of the program.
+        One for each point that accesses note when they are passed, in the order of the program.
     barriers_wait : bool
         In front of each new barrier every thread waits for its asynchronous copies.
     barriers : dict of BarrierPoint to Barrier
-        Those that stand in slots.
+        Those that stand in points.
     of_device : bool
         Conflicts of device memory count.
     """
@@ -110,9 +110,9 @@ class Walk:
         of_device: bool = True,
     ) -> None:
         self.chosen = 0
-        """The slots that hold a new barrier of the whole block."""
+        """The points that hold a new barrier of the whole block."""
         self.here = 0
-        """The slot that was passed last."""
+        """The point that was passed last."""
         self._checker = checker
         self._bits = bits or {}
         self._barriers = {} if barriers is None else barriers
@@ -148,7 +148,7 @@ class Walk:
         return all(path & self.chosen for path in paths)
 
     def separate(self, later: Effect, scope: ConflictScope, paths: Paths) -> int:  # noqa: ARG002
-        """Order an access, on each of some paths to it: the slots that get a barrier."""
+        """Order an access, on each of some paths to it: the points that get a barrier."""
         return 0
 
     def _sequence(self, sequence: Sequence, state: State, loops: tuple[Loop, ...]) -> State:
@@ -158,17 +158,17 @@ class Walk:
                 order = self._other_order(steps, state, loops)
                 if order is not None:
                     self._other_orders.append(order)
-                for slot, item in steps:
-                    state = self._item(item, self._at(slot, state), loops)
+                for point, item in steps:
+                    state = self._item(item, self._at(point, state), loops)
                 if order is not None:
                     self._other_orders.pop()
-        return self._at(sequence.slots[-1], state)
+        return self._at(sequence.points[-1], state)
 
     def _at_once(self, steps: list[Step]) -> Iterator[list[Step]]:
         """Steps that different threads do at the same time, but for those that a barrier separates."""
         first = 0
-        for number, (slot, _) in enumerate(steps):
-            if number and slot in self._barriers:
+        for number, (point, _) in enumerate(steps):
+            if number and point in self._barriers:
                 yield steps[first:number]
                 first = number
         yield steps[first:]
@@ -196,12 +196,12 @@ class Walk:
             state = self._sequence(part, state, loops)
         self._noted, self._exits, self._other_orders, self.here = kept
 
-    def _at(self, slot: BarrierPoint | None, state: State) -> State:
-        if slot is None:
+    def _at(self, point: BarrierPoint | None, state: State) -> State:
+        if point is None:
             return state
-        if slot in self._barriers:
-            state = after_barrier(state, self._barriers[slot])
-        bit = self._bits.get(slot)
+        if point in self._barriers:
+            state = after_barrier(state, self._barriers[point])
+        bit = self._bits.get(point)
         if bit:
             self.here = bit
             state.pass_slot(bit)
@@ -352,7 +352,7 @@ class Walk:
         return state
 
     def _check(self, state: State, done: Done) -> int:
-        """Look for conflicts with an access; the slots that they need a barrier in."""
+        """Look for conflicts with an access; the points that they need a barrier in."""
         later = done.access
         if later.is_of_device and not self._of_device:
             return 0

@@ -238,8 +238,8 @@ class Reader:
 
     def steps(self, sequence: Sequence) -> list[Step]:
         steps: list[Step] = []
-        for slot, item in itertools.zip_longest(sequence.slots, sequence.items):
-            barrier = None if slot is None else self._barriers.get(slot)
+        for point, item in itertools.zip_longest(sequence.points, sequence.items):
+            barrier = None if point is None else self._barriers.get(point)
             if barrier is not None and barrier.scope >= self._of_all:
                 steps.append(Sync())
             elif barrier is not None:
@@ -254,7 +254,7 @@ class Reader:
             return not isinstance(item, Leaf)
         sequences = item.cases if isinstance(item, Branch) else [item.body]
         return any(
-            any(slot in self._barriers for slot in sequence.slots)
+            any(point in self._barriers for point in sequence.points)
             or any(map(self._has_steps, sequence.items))
             for sequence in sequences
         )

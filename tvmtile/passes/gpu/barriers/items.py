@@ -102,10 +102,10 @@ class Exit:
 
 @dataclass(eq=False)
 class Sequence:
-    """Statements one after the other; `slots[i]` is before `items[i]`, the last one at the end."""
+    """Statements one after the other; `points[i]` is before `items[i]`, the last one at the end."""
 
     items: list[Item]
-    slots: list[BarrierPoint | None]
+    points: list[BarrierPoint | None]
 
     @cached_property
     def accesses(self) -> tuple[Effect, ...]:
@@ -156,8 +156,8 @@ class Branch:
         if not self.diverges:
             return self.cases
         items = [item for case in self.cases for item in case.items]
-        slots = [slot for case in self.cases for slot in case.slots[:-1]]
-        return [Sequence(items, [*slots, None])]
+        points = [point for case in self.cases for point in case.points[:-1]]
+        return [Sequence(items, [*points, None])]
 
 
 @dataclass(eq=False)

@@ -1,6 +1,6 @@
 """Where the barriers stand: at the first conflict, as late as they can and executed as rarely.
 
-A conflict gets a barrier in one of the slots passed since the earlier access: in the one that is
+A conflict gets a barrier in one of the points passed since the earlier access: in the one that is
 executed least often, and of several in the last one. What the iterations of a loop exchange comes
 first, since it needs barriers within: of a few ways to place them the cheapest is taken, and of equal
 ones that which also serves what is before the loop, or after it. Then each barrier is made as weak as
@@ -48,21 +48,21 @@ def place(program: Sequence, checker: Checker, *, of_device: bool) -> Barriers:
 
 
 def _placed(program: Sequence, checker: Checker, *, of_device: bool) -> Barriers:
-    slots, waits = _Slots(program), False
-    choice = _Chooser(checker, slots, waits)
+    points, waits = _Points(program), False
+    choice = _Chooser(checker, points, waits)
     while (race := choice.race_in(program)) is not None:
         if race.in_flight == Collision.POSSIBLE and not waits:
             waits = True  # what may touch the elements of a copy waits for it
         else:
             settle(race, checker)
-        choice = _Chooser(checker, slots, waits)
-    bits = {slot: bit for slot, bit in slots.bits.items() if bit & choice.chosen}
+        choice = _Chooser(checker, points, waits)
+    bits = {point: bit for point, bit in points.bits.items() if bit & choice.chosen}
     barriers = dict.fromkeys(bits, Barrier(orders_device=of_device))
     if waits:
         _strengthen(program, checker, barriers, bits, waits=True)
-    for slot, barrier in barriers.items():
+    for point, barrier in barriers.items():
         scope = ConflictScope.BLOCK if barrier.waits_for_copies else ConflictScope.WARP
-        barriers[slot] = replace(barrier, scope=scope, orders_device=False)
+        barriers[point] = replace(barrier, scope=scope, orders_device=False)
     if barriers:
         _strengthen(program, checker, barriers, bits, waits=False)
     return barriers
@@ -81,7 +81,7 @@ def _strengthen(
         settle(race, checker)
 
 
-class _Slots:
+class _Points:
     """The places where a barrier may stand, each with a bit, in the order of the program."""
 
     def __init__(self, program: Sequence) -> None:
@@ -95,12 +95,12 @@ class _Slots:
         self._by_cost = [by_cost[cost] for cost in sorted(by_cost)]
 
     def _number(self, body: Sequence, times: float) -> int:
-        """Number the slots of a body that is run so often; those outside of the loops in it."""
+        """Number the points of a body that is run so often; those outside of the loops in it."""
         own = 0
-        for slot, item in itertools.zip_longest(body.slots, body.items):
-            if slot is not None:
-                bit = self.bits[slot] = 1 << len(self.bits)
-                self._costs[bit] = slot.weight * times
+        for point, item in itertools.zip_longest(body.points, body.items):
+            if point is not None:
+                bit = self.bits[point] = 1 << len(self.bits)
+                self._costs[bit] = point.weight * times
                 own |= bit
             if isinstance(item, Branch):
                 for case in item.cases:
@@ -113,20 +113,20 @@ class _Slots:
         return own
 
     def best(self, path: int, here: int) -> int:
-        """The slot of a path that is executed least often, and of several the last one."""
+        """The point of a path that is executed least often, and of several the last one."""
         return next(last_of(path & alike, here) for alike in self._by_cost if path & alike)
 
     def in_loop(self, loop: Iteration) -> tuple[int, int]:
-        """The slots of a loop's body, and those in loops in it."""
+        """The points of a loop's body, and those in loops in it."""
         return self._in_loop[loop]
 
-    def cost(self, slots: int) -> float:
-        """How often barriers in some slots are executed."""
-        return sum(cost for bit, cost in self._costs.items() if bit & slots)
+    def cost(self, points: int) -> float:
+        """How often barriers in some points are executed."""
+        return sum(cost for bit, cost in self._costs.items() if bit & points)
 
 
 def last_of(path: int, here: int) -> int:
-    """The slot of a path that is passed last, on the way to one that is `here`."""
+    """The point of a path that is passed last, on the way to one that is `here`."""
     in_this_iteration = path & (2 * here - 1)
     return 1 << ((in_this_iteration or path).bit_length() - 1)
 
@@ -137,18 +137,18 @@ def _trip_count(item: Iteration) -> float:
 
 
 class _Chooser(Walk):
-    """Chooses the slots that get a barrier of the block."""
+    """Chooses the points that get a barrier of the block."""
 
-    def __init__(self, checker: Checker, slots: _Slots, barriers_wait: bool) -> None:
-        super().__init__(checker, slots.bits, barriers_wait)
-        self._slots = slots
+    def __init__(self, checker: Checker, points: _Points, barriers_wait: bool) -> None:
+        super().__init__(checker, points.bits, barriers_wait)
+        self._points = points
         self._preferred = 0
 
     def separate(self, later: Effect, scope: ConflictScope, paths: Paths) -> int:  # noqa: ARG002
         new = 0
         for path in paths:
             if not path & (self.chosen | new):
-                new |= self._slots.best(path & self._preferred or path, self.here)
+                new |= self._points.best(path & self._preferred or path, self.here)
         self.chosen |= new
         return new
 
@@ -163,7 +163,7 @@ class _Chooser(Walk):
         after = super()._iteration(item, before, loops)
         if self.chosen == outside:
             return after
-        own, inner = self._slots.in_loop(item)
+        own, inner = self._points.in_loop(item)
         best, kept = self.chosen, outside & ~own | self.chosen & inner
         alone = before.moved(lambda o: o if o.signals is not None or o.is_on_its_way else None)
         for start, preferred in ((alone, 0), (before, own)):
@@ -174,7 +174,7 @@ class _Chooser(Walk):
                 state.add_all(self._fixed_point(item, state.copy(), (*loops, item.loop))[2])
             self._preferred = outer
             found = super()._iteration(item, before, loops)
-            if self._slots.cost(self.chosen) < self._slots.cost(best):
+            if self._points.cost(self.chosen) < self._points.cost(best):
                 best, after = self.chosen, found
         self.chosen = best
         return after
@@ -186,13 +186,13 @@ class _Chooser(Walk):
             return super()._branch(item, state, loops)
         joined = super()._branch(item, state, loops)
         chosen = self.chosen
-        if self._slots.cost(chosen & ~outside) <= self._slots.cost(in_front):
+        if self._points.cost(chosen & ~outside) <= self._points.cost(in_front):
             return joined
         self.chosen = outside | in_front
         state = state.copy()
         state.close(in_front)
         other = super()._branch(item, state, loops)
-        if self._slots.cost(self.chosen) < self._slots.cost(chosen):
+        if self._points.cost(self.chosen) < self._points.cost(chosen):
             return other
         self.chosen = chosen
         return joined
@@ -204,8 +204,8 @@ class _Strength(Walk):
     def is_separated(self, later: Effect, scope: ConflictScope, paths: Paths) -> bool:
         return all(
             any(
-                bit & path and self._suffices(slot, later, scope)
-                for slot, bit in self._bits.items()
+                bit & path and self._suffices(point, later, scope)
+                for point, bit in self._bits.items()
             )
             for path in paths
         )
@@ -215,12 +215,12 @@ class _Strength(Walk):
         for path in paths:
             if not self.is_separated(later, scope, (path,)):
                 last = last_of(path, self.here)
-                slot = next(slot for slot, bit in self._bits.items() if bit == last)
-                self._barriers[slot] = self._stronger(self._barriers[slot], later, scope)
+                point = next(point for point, bit in self._bits.items() if bit == last)
+                self._barriers[point] = self._stronger(self._barriers[point], later, scope)
         return 0
 
-    def _suffices(self, slot: BarrierPoint, later: Effect, scope: ConflictScope) -> bool:
-        barrier = self._barriers[slot]
+    def _suffices(self, point: BarrierPoint, later: Effect, scope: ConflictScope) -> bool:
+        barrier = self._barriers[point]
         return self._stronger(barrier, later, scope) == barrier
 
     def _stronger(self, barrier: Barrier, later: Effect, scope: ConflictScope) -> Barrier:

@@ -1,6 +1,6 @@
 """The accesses that are open at a place of a thread's program, and what changes them.
 
-Each has the iterations, of the loops around, that it was done in, and the slots passed since.
+Each has the iterations, of the loops around, that it was done in, and the points passed since.
 """
 
 from __future__ import annotations
@@ -119,16 +119,16 @@ class PendingAccess(NamedTuple):
 
 
 Paths = tuple[int, ...]
-"""The slots passed since an access, a bit each, on every path that passes no others in addition."""
+"""The points passed since an access, a bit each, on every path that passes no others in addition."""
 NO_SLOTS: Paths = (0,)
 
 
 class _Entry(NamedTuple):
-    """The slots passed since an access, as a state holds them."""
+    """The points passed since an access, as a state holds them."""
 
     paths: Paths
     before: int
-    """The slots that the state had passed before; all, where barriers do not order the access yet."""
+    """The points that the state had passed before; all, where barriers do not order the access yet."""
 
 
 class State:
@@ -176,15 +176,15 @@ class State:
         self._set(opened, NO_SLOTS)
 
     def pass_slot(self, bit: int) -> None:
-        """Go past a slot."""
+        """Go past a point."""
         self._passed |= bit
 
-    def close(self, slots: int) -> None:
-        """Forget the paths that pass one of some slots; an access without others is closed."""
+    def close(self, points: int) -> None:
+        """Forget the paths that pass one of some points; an access without others is closed."""
         for access, entries in list(self._of.items()):
             for opened, entry in list(entries.items()):
                 paths = self._paths(entry)
-                kept = tuple(path for path in paths if not path & slots)
+                kept = tuple(path for path in paths if not path & points)
                 if not kept:
                     del entries[opened]
                 elif len(kept) < len(paths):
@@ -193,7 +193,7 @@ class State:
                 del self._of[access]
 
     def add(self, opened: PendingAccess, paths: Paths) -> bool:
-        """Add paths to an access; tell whether one of them passes fewer slots than those known."""
+        """Add paths to an access; tell whether one of them passes fewer points than those known."""
         entry = self._of.get(opened.access, {}).get(opened)
         if entry is None:
             self._set(opened, paths)

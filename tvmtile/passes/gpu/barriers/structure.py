@@ -1,6 +1,6 @@
 """A thread's program as `items`: a loop or branch without a race is one leaf.
 
-The items are a control-flow graph to search, with a slot in front of each statement. Those of
+The items are a control-flow graph to search, with a point in front of each statement. Those of
 `passes/cpu/loop_fission` are a new program, whose statements have moved: no structure fits both.
 """
 
@@ -232,9 +232,9 @@ class Builder:
         """The items of a statement, or of the body of a loop."""
         items = [self._item(child, context) for child in flattened(stmt)]
         weight = context.weight if self._is_own_region else None
-        slots = [BarrierPoint(weight) if weight and accesses_of(item) else None for item in items]
-        at_end = BarrierPoint(weight) if weight and is_body and any(slots) else None
-        return Sequence(items, [*slots, at_end])
+        points = [BarrierPoint(weight) if weight and accesses_of(item) else None for item in items]
+        at_end = BarrierPoint(weight) if weight and is_body and any(points) else None
+        return Sequence(items, [*points, at_end])
 
     def _item(self, stmt: tirx.Stmt, context: _Context) -> Item:
         if type(stmt) is tirx.Evaluate:
