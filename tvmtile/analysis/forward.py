@@ -18,11 +18,11 @@ class Forward(ABC, Generic[State]):
 
     def __init__(self) -> None:
         self._exits: list[list[State]] = []
-        self._changing: dict[tirx.Stmt, bool] = {}
+        self._changing: dict[tirx.Stmt, list[tirx.Stmt] | None] = {}
 
     @abstractmethod
     def changes(self, stmt: tirx.Stmt) -> bool:
-        """Tell whether the state behind a statement that holds no others may not be that before it."""
+        """Tell whether a statement may change the state, apart from those that it holds."""
 
     @abstractmethod
     def past(self, stmt: tirx.Stmt, state: State) -> State:
@@ -34,30 +34,33 @@ class Forward(ABC, Generic[State]):
 
     def follow(self, stmt: tirx.Stmt, state: State) -> State:
         """The state behind a statement."""
-        if not self._may_change(stmt):
+        changing = self._changing_in(stmt)
+        if changing is None:
             return state
         if isinstance(stmt, tirx.For | tirx.While):
             return self._loop(stmt, state)
         if type(stmt) is tirx.IfThenElse:
             cases = [self.follow(case, state) for case in statements_of(stmt)]
             return self.joined([*cases, *([state] if stmt.else_case is None else [])])
-        inside = statements_of(stmt)
-        for each in inside:
+        for each in changing:
             state = self.follow(each, state)
-        if inside:
+        if changing or statements_of(stmt):
             return state
         if is_loop_exit(stmt) and self._exits:
             self._exits[-1].append(state)
         return self.past(stmt, state)
 
-    def _may_change(self, stmt: tirx.Stmt) -> bool:
-        """Tell whether anything in a statement changes the state, or leaves a loop."""
-        known = self._changing.get(stmt)
-        if known is None:
+    def _changing_in(self, stmt: tirx.Stmt) -> list[tirx.Stmt] | None:
+        """The statements directly inside that may change the state; None if nothing does.
+
+        To leave a loop is a change.
+        """
+        if stmt not in self._changing:
             inside = statements_of(stmt)
-            own = not inside and (is_loop_exit(stmt) or self.changes(stmt))
-            known = self._changing[stmt] = own or any(map(self._may_change, inside))
-        return known
+            found = [each for each in inside if self._changing_in(each) is not None]
+            own = self.changes(stmt) or (not inside and is_loop_exit(stmt))
+            self._changing[stmt] = found if found or own else None
+        return self._changing[stmt]
 
     def _loop(self, loop: tirx.For | tirx.While, state: State) -> State:
         runs_once = isinstance(loop, tirx.For) and constant(loop.extent) == 1

@@ -164,6 +164,7 @@ class _Tile:
                 help="this is a defect of tvmtile: please report it with the kernel",
             )
         self._layout = layout
+        self._units: dict[tuple[int, int], ir.Expr] = {}
         self._words = tirx.decl_buffer((1,), "uint64", name=f"{name}_descriptor", scope="local")
         self.declarations: list[tirx.Stmt] = [tirx.AllocBuffer(self._words), self._encoded()]
 
@@ -181,8 +182,10 @@ class _Tile:
 
     def _units_at(self, outer: int, k: int) -> ir.Expr:
         """Where an element of the matrix is, in the unit of addresses."""
-        place = self._place(*((outer, k) if self.along_k else (k, outer)))
-        return self._analyzer.simplify(place * self._item // _UNIT)
+        if (outer, k) not in self._units:
+            place = self._place(*((outer, k) if self.along_k else (k, outer)))
+            self._units[outer, k] = self._analyzer.simplify(place * self._item // _UNIT)
+        return self._units[outer, k]
 
     def _encoded(self) -> tirx.Stmt:
         """The descriptor of the first element of the memory that the tile has."""

@@ -102,6 +102,10 @@ BULK_STORE = Kind(
 )
 """PTX ISA, "cp.async.bulk": copies from shared memory; waited for, it may be written again."""
 KINDS = {kind.name: kind for kind in (CP_ASYNC, WGMMA, BULK_STORE)}
+_ISSUES = {name: kind.name for kind in KINDS.values() for name in kind.issues}
+_SIGNALS = {kind.signal: kind.name for kind in KINDS.values()}
+_WAITS = {kind.wait: kind.name for kind in KINDS.values()}
+"""Of the instructions, the tokens that they name."""
 
 
 def kind_of(token: str) -> Kind:
@@ -234,8 +238,7 @@ def issued(call: ir.Call) -> Issue | None:
         return Issue(str(call.args[0].value), tuple(call.args[1:]))
     if name == f"tvmtile.{_MULTIPLY}":
         return Issue(str(call.args[0].value), ())
-    kinds = (kind for kind in KINDS.values() if name in kind.issues)
-    return next((Issue(kind.name, tuple(call.args)) for kind in kinds), None)
+    return Issue(_ISSUES[name], tuple(call.args)) if name in _ISSUES else None
 
 
 @dataclass(frozen=True)
@@ -251,7 +254,7 @@ def signalled(stmt: tirx.Stmt) -> str | None:
     name, call = _call(stmt)
     if name == f"tvmtile.{_SIGNAL}":
         return str(call.args[0].value)
-    return next((kind.name for kind in KINDS.values() if name == kind.signal), None)
+    return _SIGNALS.get(name)
 
 
 def waited(stmt: tirx.Stmt) -> Wait | None:
@@ -259,8 +262,7 @@ def waited(stmt: tirx.Stmt) -> Wait | None:
     name, call = _call(stmt)
     if name == f"tvmtile.{_WAIT}":
         return Wait(str(call.args[0].value), int(call.args[1]))
-    kinds = (kind for kind in KINDS.values() if name == kind.wait)
-    return next((Wait(kind.name, int(call.args[0])) for kind in kinds), None)
+    return Wait(_WAITS[name], int(call.args[0])) if name in _WAITS else None
 
 
 def _call(stmt: tirx.Stmt) -> tuple[str, Any]:

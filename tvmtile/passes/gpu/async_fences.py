@@ -15,10 +15,10 @@ from tvmtile.ir.annotations import BARRIER_ID
 from tvmtile.ir.asynchronous import CP_ASYNC, Product, kind_of, product_of
 from tvmtile.ir.barriers import attributes_of, is_barrier, is_cluster_barrier, scope_of
 from tvmtile.ir.kernels import Launch, expressions_of, flattened, statements_of, with_kernels
-from tvmtile.ir.operands import constant
+from tvmtile.ir.operands import constant, literal
 from tvmtile.ir.operators import operator_for, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import contains, seq
+from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import is_private, is_shared
 
 _Path = tuple[object, ...]
@@ -83,6 +83,8 @@ class _LoadFences(Forward[frozenset[ir.Var]]):
                 self._warp_barriers[next_one] = one
 
     def changes(self, stmt: tirx.Stmt) -> bool:
+        if statements_of(stmt):
+            return any(map(self._used_by, expressions_of(stmt)))
         fills = any(map(_is_load, effects_of(stmt)))
         return fills or is_proxy_fence(stmt) or self._hands_over(stmt) or bool(self._used_by(stmt))
 
@@ -211,27 +213,35 @@ class _ProductFences(Forward[frozenset[ir.Var]]):
         self._note(body, ())
         self._let_go()
 
-    def _note(self, stmt: tirx.Stmt, path: _Path) -> None:
-        """Find products and what is written, with the branches around them."""
+    def _note(self, stmt: tirx.Stmt, path: _Path) -> bool:
+        """Find products and what is written, with the branches around them.
+
+        Tell whether other threads may go on by anything in the statement.
+        """
         inside = statements_of(stmt)
-        for each in inside:
-            self._branches += 1
-            in_branch = isinstance(stmt, tirx.IfThenElse)
-            self._note(each, (*path, self._branches) if in_branch else path)
-        if isinstance(stmt, tirx.For | tirx.While) and contains(stmt, tirx.Evaluate, _lets_go):
-            self._let_go()  # in the next iteration
-        if inside or (isinstance(stmt, tirx.BufferStore) and is_private(buffer_of(stmt))):
-            return
+        if inside:
+            lets_go = False
+            for each in inside:
+                self._branches += 1
+                in_branch = type(stmt) is tirx.IfThenElse
+                lets_go |= self._note(each, (*path, self._branches) if in_branch else path)
+            if lets_go and isinstance(stmt, tirx.For | tirx.While):
+                self._let_go()  # in the next iteration
+            return lets_go
+        if type(stmt) is tirx.BufferStore and is_private(buffer_of(stmt)):
+            return False
+        lets_go = type(stmt) is tirx.Evaluate and _lets_go(stmt)
         if product_in(stmt) is not None:
             self._products[stmt] = path
-            return
+            return lets_go
         uses = [use for use in effects_of(stmt) if use.writes and use.completes_on is None]
         self._writes[stmt] = {root for u in uses if is_shared(root := self._root(u.buffer))}
         self._unfenced += [(tile, path) for tile in self._writes[stmt]]
         if is_proxy_fence(stmt):
             self._unfenced = [each for each in self._unfenced if each[1][: len(path)] != path]
-        elif isinstance(stmt, tirx.Evaluate) and _lets_go(stmt):
+        elif lets_go:
             self._let_go()
+        return lets_go
 
     def _let_go(self) -> None:
         """Note the writes that no fence has followed when others may go on."""
@@ -271,7 +281,7 @@ def is_proxy_fence(stmt: tirx.Stmt) -> bool:
 
 def _lets_go(stmt: tirx.Evaluate) -> bool:
     """Tell whether other threads may go on by what a statement does."""
-    return constant(stmt.value) is None and not is_proxy_fence(stmt)
+    return literal(stmt.value) is None and not is_proxy_fence(stmt)
 
 
 def product_in(stmt: tirx.Stmt) -> Product | None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import Replacement, buffer_of, nodes_in
-from tvmtile.analysis.active_threads import ActiveThreads, Condition
 from tvmtile.analysis.aliases import Aliases
+from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
 from tvmtile.analysis.effects import effects_of
 from tvmtile.analysis.forward import Forward
 from tvmtile.codegen.warpgroup_products import instructions_of
@@ -62,7 +63,10 @@ def LowerAsyncWork(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _lowered(kernel: tirx.For) -> tirx.For:
-    kernel = _without_idle_tokens(kernel)
+    calls = nodes_in(kernel, ir.Call)
+    if not any(map(names_token, calls)):
+        return kernel
+    kernel = _without_idle_tokens(kernel, calls)
     launch = Launch(kernel)
     has_whole_warps = launch.num_threads % WARP_SIZE == 0  # all lanes have to come to an exchange
     indices = [loop.loop_var for loop in launch.threads] if has_whole_warps else []
@@ -76,9 +80,9 @@ def _lowered(kernel: tirx.For) -> tirx.For:
     return with_launch_body(lowered, seq([*named, Launch(lowered).body])) if named else lowered
 
 
-def _without_idle_tokens(kernel: tirx.For) -> tirx.For:
+def _without_idle_tokens(kernel: tirx.For, calls: Sequence[ir.Call]) -> tirx.For:
     used: set[str] = set()
-    for call in nodes_in(kernel, ir.Call):
+    for call in calls:
         work, op = issued(call), operator_of(call)
         token = work.token if work is not None else op.effects().token if op is not None else None
         if token is not None:
@@ -89,7 +93,7 @@ def _without_idle_tokens(kernel: tirx.For) -> tirx.For:
         token = signalled(stmt) if awaited is None else awaited.token
         return token is not None and token not in used
 
-    return without(kernel, is_idle)
+    return without(kernel, is_idle) if contains(kernel, tirx.Evaluate, is_idle) else kernel
 
 
 def _of_first_lane(value: ir.Expr) -> ir.Expr:
@@ -104,7 +108,8 @@ class _Instructions(ScopedRewriter):
     def __init__(self, kernel: tirx.For, firsts: dict[ir.Var, ir.Var]) -> None:
         super().__init__()
         launch = Launch(kernel)
-        self._active = ActiveThreads(launch)
+        self._threads = np.arange(launch.num_threads)
+        self._indices = launch.indices_of(self._threads)
         self._left = groups_left(kernel.body)
         self._fenced = fenced_products(launch)
         self._firsts = firsts
@@ -146,11 +151,14 @@ class _Instructions(ScopedRewriter):
         """Tell whether whole warps take a branch, in which there is a product."""
         if not any(mentions(branch.condition, index) for index in self._firsts):
             return False
-        condition = Condition(branch.condition, self._active)
-        warps = condition.taken.reshape(-1, WARP_SIZE)
-        if condition.others or (warps != warps[:, :1]).any():
+        if not contains(branch, ir.Call, lambda call: product_of(call) is not None):
             return False
-        return contains(branch, ir.Call, lambda call: product_of(call) is not None)
+        try:
+            taken = evaluate(branch.condition, self._indices, lambda _: False, 0).numbers
+        except NotSeparable:
+            return False
+        warps = np.broadcast_to(taken, self._threads.shape).reshape(-1, WARP_SIZE)
+        return bool((warps == warps[:, :1]).all())
 
     def visit_evaluate(self, stmt: tirx.Evaluate) -> tirx.Stmt:
         if not names_token(stmt.value):

@@ -20,7 +20,7 @@ from tvmtile.ir.asynchronous import CP_ASYNC, asynchronously
 from tvmtile.ir.kernels import Launch, flattened, outermost_loops_in, with_launch_body
 from tvmtile.ir.operands import constant
 from tvmtile.ir.operators import operator_of
-from tvmtile.ir.rewriting import reads_no_memory, replace_loop, seq
+from tvmtile.ir.rewriting import contains, reads_no_memory, replace_loop, seq
 from tvmtile.ir.spans import first_location
 from tvmtile.passes.tile.schedule.body import Body, Obstacle, PipelineStmt, body_of
 from tvmtile.passes.tile.schedule.emit import Conditional, Emitter, Writer
@@ -65,6 +65,8 @@ def with_one_role(
     InvalidOperand
         If a user's stages or order do not fit the statements of the loop.
     """
+    if not contains(kernel, tirx.For, _is_pipelined):
+        return kernel
     planner = _PipelinePlanner(kernel, kind, capability, limit)
     planned = planner.rewrite(kernel)
     if not planner.plans:
@@ -129,6 +131,10 @@ def _ring_of(bulk: _Bulk, units: Sequence[PipelineStmt], space: IterationSpace) 
     return Ring(tiles, bulk.units, space.position, Mbarriers.named("arrived", bulk.slots))
 
 
+def _is_pipelined(loop: tirx.For) -> bool:
+    return not loop.annotations.keys().isdisjoint(PIPELINE_ANNOTATIONS)
+
+
 class _PipelinePlanner:
     """Gives each statement of a pipelined loop a stage, and a place in the order.
 
@@ -159,7 +165,7 @@ class _PipelinePlanner:
         return result
 
     def _planned(self, loop: tirx.For) -> tirx.For:
-        if not set(PIPELINE_ANNOTATIONS) & set(loop.annotations):
+        if not _is_pipelined(loop):
             return loop
         annotations = other_annotations(loop)
         try:

@@ -9,7 +9,6 @@ from typing import TypeAlias
 from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, buffer_of, mutated
-from tvmtile.analysis.effects import Effect
 from tvmtile.analysis.kernel_info import KernelInfo
 from tvmtile.ir.kernels import Launch, flattened, leaves_loop, outermost_loops_in
 from tvmtile.ir.operators import TileOp, operator_of
@@ -89,19 +88,23 @@ def preloaded_in(
         before: list[TileOp] = []
         for child in flattened(node):
             op = _copy_of(child)
-            if op is not None and why_not(op, 1) is None:
+            if op is not None:
                 before.append(op)
             elif leaves_loop(child):  # consumers that leave do not come to wait for the copies
                 before.clear()
             for schedule in schedules:
                 if child.same_as(schedule.loop):
                     outer = around[-1] if around else None
-                    found.extend((_written(op), schedule, outer) for op in before)
+                    found.extend(
+                        (_written(op), schedule, outer)
+                        for op in before
+                        if _belongs_to(_written(op), schedule, tiles) and why_not(op, 1) is None
+                    )
             mutator.mutate(child)
         return node
 
     mutated(body, (tirx.SeqStmt, sequence), (tirx.For, visit))
-    return [each for each in found if _belongs_to(each[0], each[1], tiles)]
+    return found
 
 
 def _copy_of(stmt: tirx.Stmt) -> TileOp | None:
@@ -121,18 +124,15 @@ def _belongs_to(tile: ir.Var, schedule: SplitLoop, tiles: KernelInfo) -> bool:
     if tile not in tiles.allocated or not is_shared(tile) or tiles.views_of(tile):
         return False
     writes, *reads = tiles.effects_on(tile)
-    sources = [tiles.root(buffer_of(at)) for at in _operator(writes).reads()]
+    if writes.operator is None:
+        return False
+    sources = [tiles.root(buffer_of(at)) for at in writes.operator.reads()]
     is_constant = tiles.written.isdisjoint(sources)
     inside = [
         access for number in schedule.order for access in schedule.units[number].effects_on(tile)
     ]
     is_only_read = writes.writes and not any(access.writes for access in (*reads, *inside))
     return is_constant and is_only_read and len(inside) == len(reads)
-
-
-def _operator(access: Effect) -> TileOp:
-    assert access.operator is not None, "the first access is the copy"
-    return access.operator
 
 
 Schedules = Mapping[ir.Var, SplitLoop]
