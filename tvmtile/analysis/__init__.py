@@ -1,1 +1,7 @@
-"""What passes ask of a program: accesses, effects, conflicts, uniformity; one answer a question."""
+"""Questions of passes about a program, each with one answer.
+
+`effects` says what statements do to memory, and `kernel_info` keeps that of a kernel, with its aliases
+(`aliases`) and nests (`nests`). `uniformity` tells values that diverge between threads,
+`active_threads` which threads come to a statement, `conflicts` whether accesses of several threads may
+touch one element.
+"""

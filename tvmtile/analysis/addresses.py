@@ -1,4 +1,4 @@
-"""What functions do with the addresses that they are given."""
+"""Functions that are given addresses, and what they do with them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What statements and expressions do to memory, in the order in which they do it.
+"""Effects: the accesses of statements and expressions to memory, in their order.
 
-One visitor finds it, for all passes; what a node does is looked for once.
+One visitor finds them, for all passes; each node is looked at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What holds at the statements of a thread, on all paths that lead there."""
+"""A forward dataflow: the facts at each statement of a thread that hold on all paths to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What passes ask of a kernel."""
+"""KernelInfo: the facts about a kernel that passes share, each found when it is first asked for."""
 
 from __future__ import annotations
 

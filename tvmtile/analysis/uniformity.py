@@ -1,4 +1,4 @@
-"""Which values of a block diverge from thread to thread, and what a block does once."""
+"""Values that diverge from thread to thread, and statements that a block executes once."""
 
 from __future__ import annotations
 

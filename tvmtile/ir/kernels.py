@@ -1,4 +1,4 @@
-"""How the passes recognise tile programs: the loops that `T.Kernel` writes."""
+"""Kernels: the loops that `T.Kernel` writes, and how passes find, take apart and replace them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a node of the IR, which never changes."""
+"""Facts about a node of the IR, kept for as long as it lives: nodes never change."""
 
 from __future__ import annotations
 

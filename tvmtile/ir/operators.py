@@ -1,4 +1,4 @@
-"""What a tile operator is.
+"""TileOp: the protocol of tile operators.
 
 An operator is a TIR intrinsic, `tvmtile.<name>`. In Python it is a frozen dataclass, a view of the
 call: `Copy.from_call(call).src`. Passes and analyses ask it by its methods; none knows one by name.

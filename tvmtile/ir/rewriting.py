@@ -1,4 +1,4 @@
-"""Asking of nodes what stands in them, and making statements of others."""
+"""Searching in nodes, and making statements from others."""
 
 from __future__ import annotations
 

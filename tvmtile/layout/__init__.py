@@ -1,4 +1,4 @@
-"""User layouts, which a kernel fixes: where the elements of a tile lie.
+"""Layouts: where the elements of a tile lie; here, those that a kernel fixes by `T.annotate_layout`.
 
 ```
 T.annotate_layout({
@@ -6,6 +6,9 @@ T.annotate_layout({
     bias_shared: T.Layout((64, 64), lambda i, j: (j, i)),
 })
 ```
+
+`fragment` says which thread and register holds an element, `loops` which thread runs an iteration,
+`shared` where elements lie in shared memory; `plot` and `drawing` show layouts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fragment layouts as text, for people who read why two of them don't go together."""
+"""Fragment layouts as text, for errors about two that do not go together."""
 
 from __future__ import annotations
 

@@ -13,13 +13,13 @@ from tvmtile.passes.checks.loops import CheckLoops
 from tvmtile.passes.checks.tiles import CheckTiles
 from tvmtile.passes.checks.verify import Verifier, Verify
 from tvmtile.passes.cpu.accumulate_in_place import AccumulateInPlace
-from tvmtile.passes.cpu.exchange_values import ReducePartialWarps
 from tvmtile.passes.cpu.fold_clear_into_first_gemm import FoldClearIntoFirstGemm
 from tvmtile.passes.cpu.insert_index_checks import InsertIndexChecks
 from tvmtile.passes.cpu.interchange_loops import InterchangeLoopsOnCpu
 from tvmtile.passes.cpu.launch_blocks import LaunchBlocksOnCpu
 from tvmtile.passes.cpu.lower_parallel import LowerParallelOnCpu
 from tvmtile.passes.cpu.serialize_threads import SerializeThreads
+from tvmtile.passes.exchange_values import ReducePartialWarps
 from tvmtile.passes.gpu.async_fences import FenceLoads
 from tvmtile.passes.gpu.batch_global_loads import BatchGlobalLoads
 from tvmtile.passes.gpu.distribute_parallel import DistributeParallel

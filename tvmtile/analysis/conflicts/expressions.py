@@ -1,4 +1,4 @@
-"""What the analysis of barriers asks of indices, bounds and conditions."""
+"""Helpers of the analysis of conflicts for indices, bounds and conditions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LowerParallelOnCpu: elementwise loops become loops of the CPU."""
+"""LowerParallelOnCpu: nests become serial loops, which LLVM vectorises."""
 
 from __future__ import annotations
 

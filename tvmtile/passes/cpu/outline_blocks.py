@@ -1,4 +1,4 @@
-"""OutlineBlocks: what a block does becomes a function, where a kernel would have it twice."""
+"""OutlineBlocks: the work of a block becomes a function, where a kernel would have it twice."""
 
 from __future__ import annotations
 

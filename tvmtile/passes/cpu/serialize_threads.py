@@ -45,7 +45,6 @@ from tvmtile.ir.rewriting import contains, for_loop, has_effect, replace_loop, s
 from tvmtile.ir.scopes import is_of_block, is_private
 from tvmtile.ir.spans import first_location
 from tvmtile.ir.threads import WARP_SIZE, group_of_region, without_groups
-from tvmtile.passes.cpu.exchange_values import exchange_values
 from tvmtile.passes.cpu.loop_fission import (
     ByBlock,
     Guards,
@@ -56,6 +55,7 @@ from tvmtile.passes.cpu.loop_fission import (
     emit_runs,
     may_change,
 )
+from tvmtile.passes.exchange_values import exchange_values
 from tvmtile.passes.gpu.insert_barriers import with_barriers
 
 _WORK = "tvmtile.work"

@@ -1,4 +1,4 @@
-"""Zeros that are opaque to LLVM, for what it must not fold."""
+"""Zeros that LLVM does not know: added to operands of arithmetic that it must not fold."""
 
 from __future__ import annotations
 

@@ -1,7 +1,10 @@
-"""A block's work on the threads of a GPU: most of layout, distribute and synchronize.
+"""Passes for GPUs: fragments get layouts, nests run on threads, threads wait for each other.
 
-`fragment_layouts` gives fragments their layouts: which thread and register holds an element. Nests,
-whose iterations have no order, run on the threads by the layouts of what they touch. Barriers stand
-where conflicts between threads need them (`barriers`, by `tvmtile.analysis.conflicts`); asynchronous
-work becomes instructions, with tokens for batches and mbarriers.
+layout: `fragment_layouts` says which thread and register holds each element of a fragment, and
+`infer_layout` writes it into the types of buffers.
+distribute: nests, whose iterations have no order, run on the threads by the layouts of the fragments
+that they touch (`distribute_parallel`), as vectors or asynchronous copies where they can.
+synchronize: `insert_barriers` places barriers where accesses of several threads conflict (`barriers`,
+by `tvmtile.analysis.conflicts`); `lower_async_work` makes instructions of asynchronous work.
+launch: `launches` and `tensor_maps` have the host give the kernel what it needs.
 """

@@ -1,4 +1,4 @@
-"""BatchGlobalLoads: what a thread copies by elements it loads before it stores any of it."""
+"""BatchGlobalLoads: a thread that copies by elements loads several before it stores the first."""
 
 from __future__ import annotations
 

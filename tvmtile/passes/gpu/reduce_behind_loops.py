@@ -1,4 +1,4 @@
-"""ReduceBehindLoops: what a loop only accumulates is exchanged between threads behind it."""
+"""ReduceBehindLoops: values that a loop only accumulates are exchanged between threads behind it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ShareFragments: what threads have computed together is read by all of them."""
+"""ShareFragments: fragments that threads have computed together are copied for all of them."""
 
 from __future__ import annotations
 

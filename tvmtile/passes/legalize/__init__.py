@@ -1,15 +1,14 @@
-"""Single expressions and statements in the form that tools and targets take: rules in tables.
+"""Rules: expressions and statements that a tool gets wrong, or a target lacks, in another form.
 
-A function comes in that means the right thing; of what goes out TVM, LLVM, and the compilers of NVIDIA
+TIR with the right meaning comes in; from the TIR that goes out, TVM, LLVM and the compilers of NVIDIA
 and Apple make the right code. A construct that one of them gets wrong, or that a target does not have,
 is a `Rule` (`rules`), a row of a table: of `every_target`, `llvm`, `cuda` or `metal`. A row goes when
-its reason does. What takes more than a node and the loops around it
-is a pass of its own here.
+its reason does. A rewrite that needs more than a node and the loops around it is a pass of its own.
 
 Rules act at four places of the pipeline, and a pass for each goes through a function once:
 LegalizeExpressions, before anything simplifies; LegalizeOperations, when no operator is left;
-LegalizeMemoryOnCpu, when it is known where all elements lie; LegalizeSource, when the source is printed
-next.
+LegalizeMemoryOnCpu, when the places of all elements are known; LegalizeSource, when the source is
+printed next.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What TVM's generator for CUDA and ptxas get wrong, and operations as NVIDIA's GPUs have them."""
+"""Rules for NVIDIA's GPUs: TVM's generator or ptxas gets these wrong, or PTX has them otherwise."""
 
 from __future__ import annotations
 

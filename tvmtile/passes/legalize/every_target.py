@@ -1,4 +1,4 @@
-"""What TVM's passes get wrong on every target, and what the languages of all GPUs leave open."""
+"""Rules for every target: TVM's passes get these wrong, or the languages of GPUs leave them open."""
 
 from __future__ import annotations
 

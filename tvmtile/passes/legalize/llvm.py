@@ -1,4 +1,4 @@
-"""What LLVM, and TVM's generator for it, get wrong, and what of the language a CPU does not have."""
+"""Rules for CPUs: LLVM, or TVM's generator for it, gets these wrong, or a CPU has no such operation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What TVM's generator for Metal prints wrongly."""
+"""Rules for Apple's GPUs: constructs that TVM's generator for Metal prints wrongly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Integers of 8 and 16 bits in the source of a kernel."""
+"""Rules for integers of 8 and 16 bits, which C++ promotes to int in the source of a kernel."""
 
 from __future__ import annotations
 

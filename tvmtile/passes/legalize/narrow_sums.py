@@ -1,4 +1,4 @@
-"""64-bit indices whose sums are computed in 32 bits where they fit."""
+"""NarrowSums: sums of 64-bit indices are computed in 32 bits where they fit."""
 
 from __future__ import annotations
 

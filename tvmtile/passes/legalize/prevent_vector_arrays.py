@@ -1,9 +1,9 @@
-"""Arrays that TVM's generator of Metal would declare as vectors and can't read elements of.
+"""PreventVectorArrays: arrays that are read by elements are not declared as vectors, for Metal.
 
-It declares an array that is written as vectors of four as an array of vectors, where the elements that
-are read one by one lie at known places in them: at `8 * x + c`, say. It then insists that the stride
-divides the width of a vector, 8 does not divide 4, and gives up. An index whose stride it can't see
-keeps the array one of elements.
+The generator declares an array that is written as vectors of four as an array of vectors, where
+elements that are read one by one lie at known places in them: at `8 * x + c`, say. It then insists that
+the stride divides the width of a vector, 8 does not divide 4, and gives up. An index whose stride it
+can't see keeps the array one of elements.
 """
 
 from __future__ import annotations

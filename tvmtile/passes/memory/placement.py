@@ -1,6 +1,6 @@
-"""Tiles become arrays of the target: PlaceMemoryOnCpu, PlaceMemoryOnGpu and what follows that.
+"""PlaceMemoryOnCpu, PlaceMemoryOnGpu and what follows that: tiles become arrays of the target.
 
-On a GPU fragments become registers and shared tiles memory of a block; PlanSharedMemory lets tiles
+On a GPU fragments become registers and shared tiles memory of a block. Then PlanSharedMemory lets tiles
 share it where they must, and PlaceMemoryOnCuda asks for more than a kernel may declare.
 """
 

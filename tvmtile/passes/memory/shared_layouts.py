@@ -1,7 +1,7 @@
-"""LayOutSharedTiles and FlattenShared: where the elements of a kernel's shared tiles lie.
+"""LayOutSharedTiles and FlattenShared: the places of the elements of shared tiles.
 
-`SharedTiles` is what a kernel does with its tiles, and what the implementations of operators want of
-them; `T.annotate_layout` may fix a layout by hand.
+The first gives tiles the layouts that implementations of operators want (`SharedTiles`), or that
+`T.annotate_layout` fixes by hand; the second, behind the barriers, computes places by them.
 """
 
 from __future__ import annotations

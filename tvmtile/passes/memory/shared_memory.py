@@ -1,6 +1,6 @@
-"""The shared memory of a block: what a tile takes, when it is in use, and where it lies.
+"""The shared memory of a block: the bytes of a tile, its lifetime, and its place.
 
-All passes go by these answers: the check of a launch, the number of stages, and what places tiles.
+All passes go by these answers: the check of a launch, the number of stages, and the placement of tiles.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""InsertBoundsGuards: a tile may reach over the edge of a tensor."""
+"""InsertBoundsGuards: accesses that may reach over the edge of a tensor get a guard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What expressions are over the iterations of a nest of `T.Parallel`, and what decides that before it.
+"""The ranges of expressions over the iterations of a nest, and the conditions before it that decide.
 
 `NestConditions` looks at the comparisons in a nest, `NestBounds` at its accesses to tensors.
 """

@@ -1,6 +1,6 @@
-"""What a target's code generator takes: the larger passes of the phase legalize.
+"""Operations as a target's code generator takes them: the larger passes of the phase legalize.
 
-Element operators become instructions and calls, floats of 8 bits integers that hold their bits,
-functions of CUDA by name what they mean elsewhere. Single expressions are rules:
-`tvmtile.passes.legalize`.
+Operators on elements, narrow floats, and calls of CUDA's functions come in. Element operators become
+instructions and calls, narrow floats the integers that hold their bits, and CUDA's functions the same
+arithmetic on other targets. Single expressions are rules: `tvmtile.passes.legalize`.
 """

@@ -1,8 +1,8 @@
-"""Passes on tile operators: most of the phases normalize, select and schedule.
+"""Passes on tile operators: most of the phases normalize, select and schedule, and the phase lower.
 
-In: a tile program as it was written. Out of `normalize`: operands are regions, exits are branches,
-groups of threads are regions of their own. Out of `select`: every operator names its lowering
-(`tvmtile.tileop.selection`). Out of `schedule`: no loop asks for stages. A pipelined loop is taken
-apart into units, statements with what they read and write (`tvmtile.passes.tile.schedule`): either
-their copies run ahead by some iterations, or warps of their own do them.
+A tile program goes in as it was written. After `normalize` operands are regions, exits are branches,
+and groups of threads have regions of their own. After `select` every operator names its lowering
+(`tvmtile.tileop.selection`). After `schedule` no loop asks for stages: copies of pipelined loops run
+ahead by some iterations, or warps of their own do them (`tvmtile.passes.tile.schedule`). After `lower`
+operators are loop nests and instructions.
 """

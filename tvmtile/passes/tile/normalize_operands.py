@@ -1,4 +1,4 @@
-"""NormalizeOperands: bring the tile operators of a program into one form."""
+"""NormalizeOperands: all operands of tile operators become explicit regions."""
 
 from __future__ import annotations
 

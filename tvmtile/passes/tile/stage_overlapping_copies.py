@@ -1,4 +1,4 @@
-"""StageOverlappingCopies: what works within one buffer reads all that it needs before it writes."""
+"""StageOverlappingCopies: operators within one buffer read all that they need before they write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""StructureExits: a thread that returns, or an iteration that ends early, skips what follows."""
+"""StructureExits: returns of threads, and early ends of iterations, become branches around the rest."""
 
 from __future__ import annotations
 

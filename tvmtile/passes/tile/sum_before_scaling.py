@@ -1,4 +1,4 @@
-"""SumBeforeScaling: what a loop adds with one scale is scaled once, behind the loop."""
+"""SumBeforeScaling: sums of a loop with one scale are scaled once, behind the loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a kernel when races are looked for, and which races are settled."""
+"""The facts about a kernel by which races are found, and the races that are settled already."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The groups of threads of a kernel, and what a group sees of it."""
+"""The groups of threads of a kernel, and the statements of each."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Values that the threads of a block exchange: shuffles and reductions over threads.
+"""Values that the threads of a block exchange, without shuffles: through shared arrays.
 
-They become shared arrays with one element a thread: every thread writes its value, all wait, and read
-those of others.
+In: shuffles and reductions over threads. Out: every thread writes its value into an array with one
+element a thread, all wait, and read those of others. SerializeThreads does so on CPUs, which have no
+shuffles; ReducePartialWarps does on GPUs where the last warp is partial.
 """
 
 from __future__ import annotations
