@@ -12,11 +12,11 @@ from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 
 from tvmtile._tvm import buffer_of, indices_of, nodes_in
-from tvmtile.analysis.effects import Effect
+from tvmtile.analysis.effects import Effect, MbarrierElement
 from tvmtile.analysis.kernel_info import KernelInfo, info_of, let_values
 from tvmtile.errors import InvalidOperand, NestingError, OutOfBounds, SourceLocation, warn
 from tvmtile.ir.kernels import binds_thread, is_parallel, kernels_of
-from tvmtile.ir.operands import constant, describe, ends_of
+from tvmtile.ir.operands import constant, describe, ends_of, literal
 from tvmtile.ir.operators import fixed_layouts, operator_of, operators_in
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import contains, has_effect, substitute
@@ -301,26 +301,44 @@ def _check_waits(kernel: KernelInfo) -> None:
     """Refuse waits at mbarriers of which the kernel says no more: their first phase never ends."""
     operators = [(call, operator_of(call)) for call in nodes_in(kernel.launch.body, ir.Call)]
     calls = [(call, op.effects()) for call, op in operators if op is not None]
-    waits = [(call, effects) for call, effects in calls if effects.waits_at is not None]
+    waits = [
+        (call, _mbarrier(effects.waits_at), effects)
+        for call, effects in calls
+        if effects.waits_at is not None
+    ]
     if not waits:
         return
     made = [call for call, effects in calls if effects.counts is not None]
-    mentions = Counter(nodes_in(kernel.launch.body, ir.Var))
-    idle = Counter(
-        var for call in (*made, *(c for c, _ in waits)) for var in nodes_in(call, ir.Var)
-    )
-    for call, effects in waits:
-        mbarrier = buffer_of(effects.waits_at)
-        others = mentions[mbarrier] - idle[mbarrier] - 1  # its allocation names it
-        if others or mbarrier not in kernel.allocated:
+    mentions = _mentions(kernel.launch.body)
+    for call in (*made, *(call for call, *_ in waits)):
+        mentions -= _mentions(call)
+    for call, element, effects in waits:
+        mbarrier = element.root
+        mentioned = sum(n for other, n in mentions.items() if element.may_be(other))
+        if mentioned > 1 or mbarrier not in kernel.allocated:  # its allocation names it
             continue
-        problem = f"nothing arrives at the mbarrier {describe(mbarrier)}, so that a wait never ends"
-        remedy = f"T.mbarrier_arrive({mbarrier.name}), or name it as `barrier` of a copy"
+        is_one_of_several = element.number is not None and constant(mbarrier.ty.shape[0]) != 1
+        name = f"{mbarrier.name}[{element.number}]" if is_one_of_several else mbarrier.name
+        what = name if is_one_of_several else describe(mbarrier)
+        problem = f"nothing arrives at the mbarrier {what}, so that a wait never ends"
+        remedy = f"T.mbarrier_arrive({name}), or name it as `barrier` of a copy"
         parity = constant(Analyzer().simplify(effects.parity))
         if parity is None:  # each may be that of the phase before the first
             warn(f"{problem}: {remedy}", location_of(call))
         elif parity % 2 == 0:
             raise InvalidOperand(problem, help=remedy, location=location_of(call))
+
+
+def _mentions(node: Any) -> Counter[MbarrierElement]:
+    """How often buffers are named, each element of a constant index by itself."""
+    elements = Counter(map(_mbarrier, nodes_in(node, ir.TensorLoad)))
+    names = Counter(MbarrierElement(var, None) for var in nodes_in(node, ir.Var))
+    names.subtract(MbarrierElement(element.root, None) for element in elements.elements())
+    return +names + elements
+
+
+def _mbarrier(load: ir.TensorLoad) -> MbarrierElement:
+    return MbarrierElement(buffer_of(load), literal(indices_of(load)[0]))
 
 
 # Values ------------------------------------------------------------------------------------------
