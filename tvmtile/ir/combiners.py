@@ -32,7 +32,7 @@ class Combiner:
     """Whether `combine` evaluates its first operand more than once, or not always."""
 
 
-def is_integer(dtype: str) -> bool:
+def has_bit_operations(dtype: str) -> bool:
     """Tell whether bit operations work on a dtype; booleans count."""
     return dtype == "bool" or dtype.startswith(("int", "uint"))
 
@@ -44,17 +44,17 @@ def accumulator_dtype(src: str, dst: str) -> str:
     makes it float; of two integer dtypes it is the wider, the result's if they are as wide.
     """
     dtypes = ["int32" if dtype == "bool" else dtype for dtype in (dst, src)]
-    if any(not is_integer(dtype) for dtype in dtypes):
+    if any(not has_bit_operations(dtype) for dtype in dtypes):
         return "float64" if "float64" in dtypes else "float32"
     return max(dtypes, key=lambda dtype: int(DataType(dtype).bits))
 
 
 def _lowest(dtype: str) -> ir.Expr:
-    return tirx.min_value(dtype) if is_integer(dtype) else tirx.const(float("-inf"), dtype)
+    return tirx.min_value(dtype) if has_bit_operations(dtype) else tirx.const(float("-inf"), dtype)
 
 
 def _highest(dtype: str) -> ir.Expr:
-    return tirx.max_value(dtype) if is_integer(dtype) else tirx.const(float("inf"), dtype)
+    return tirx.max_value(dtype) if has_bit_operations(dtype) else tirx.const(float("inf"), dtype)
 
 
 def _zero(dtype: str) -> ir.Expr:

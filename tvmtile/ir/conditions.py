@@ -9,8 +9,7 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 
 from tvmtile._tvm import class_of, is_node
-from tvmtile.ir.divisions import is_integer
-from tvmtile.ir.types import ORDERS
+from tvmtile.ir.types import ORDERS, is_signed_integer
 
 
 def conjuncts(condition: ir.Expr) -> list[Any]:
@@ -28,7 +27,7 @@ def known_by(condition: ir.Expr, analyzer: Analyzer) -> Iterator[ir.Expr]:
     """
     for part in conjuncts(condition):
         yield part
-        if not isinstance(part, (*ORDERS, tirx.EQ)) or not is_integer(part.a):
+        if not isinstance(part, (*ORDERS, tirx.EQ)) or not is_signed_integer(part.a):
             continue  # differences of unsigned integers wrap around
         if isinstance(part, ORDERS):
             zero = tirx.const(0, str(part.a.ty.dtype))

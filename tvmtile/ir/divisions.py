@@ -13,7 +13,7 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 
 from tvmtile._tvm import mapped
-from tvmtile.ir.types import Binary
+from tvmtile.ir.types import Binary, is_integer
 
 DIVISIONS = (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod)
 _TO_ZERO = {tirx.FloorDiv: tirx.Div, tirx.FloorMod: tirx.Mod}
@@ -26,12 +26,7 @@ def is_division(value: ir.Expr) -> TypeGuard[Binary]:
 
 def divides_integers(value: ir.Expr) -> TypeGuard[Binary]:
     """Tell whether a value is such a division of integers, signed or not: some have no value."""
-    return is_division(value) and str(value.ty.dtype).startswith(("int", "uint"))
-
-
-def is_integer(value: ir.Expr) -> bool:
-    """Tell whether a value is a signed integer."""
-    return ir.is_prim_expr(value) and str(value.ty.dtype).startswith("int")
+    return is_division(value) and is_integer(value)
 
 
 def rounded_to_zero(division: Binary) -> ir.Expr:

@@ -17,6 +17,7 @@ from tvmtile.ir.divisions import is_division
 from tvmtile.ir.name_costs import NameCosts
 from tvmtile.ir.operands import may_wrap
 from tvmtile.ir.rewriting import contains, reads_no_memory, seq
+from tvmtile.ir.types import is_integer
 
 N = TypeVar("N")
 
@@ -187,8 +188,7 @@ class ScopedRewriter:
 
     def known(self, bind: tirx.Bind) -> tirx.Bind:
         """A name, of whose value the analyzer is told if that is an integer which does not change."""
-        is_integer = ir.is_prim_expr(bind.value) and "int" in str(bind.value.ty.dtype)
-        if is_integer and reads_no_memory(bind.value):
+        if is_integer(bind.value) and reads_no_memory(bind.value):
             self.note_value(bind)
         return bind
 

@@ -1,4 +1,4 @@
-"""What annotations call kinds of TVM's nodes."""
+"""Kinds of TVM's nodes: names for annotations, and tests of integers."""
 
 from __future__ import annotations
 
@@ -30,3 +30,13 @@ TileOperand: TypeAlias = ir.Var | ir.TensorRegion | ir.TensorLoad
 
 Precision: TypeAlias = Literal["tf32", "ieee"]
 """How products of float32 are computed: of factors with 11 bits, or of all their bits."""
+
+
+def is_integer(value: ir.Expr) -> bool:
+    """Tell whether a value is an integer, signed or not, or a vector of them."""
+    return ir.is_prim_expr(value) and str(value.ty.dtype).startswith(("int", "uint"))
+
+
+def is_signed_integer(value: ir.Expr) -> bool:
+    """Tell whether a value is an integer with a sign, or a vector of them."""
+    return ir.is_prim_expr(value) and str(value.ty.dtype).startswith("int")

@@ -12,7 +12,7 @@ from tvmtile._tvm import buffer_of, is_buffer_var, ranges_of
 from tvmtile.codegen import cuda, metal
 from tvmtile.compat.ignored import warn_ignored
 from tvmtile.frontend.emit import emit
-from tvmtile.ir.combiners import accumulator_dtype, is_integer
+from tvmtile.ir.combiners import accumulator_dtype, has_bit_operations
 from tvmtile.ir.operands import check_bounds, constant, describe, dtype_of
 from tvmtile.ir.operators import TileOp, ValueOp, tile_operator
 from tvmtile.ir.rewriting import nest, seq
@@ -205,7 +205,7 @@ _LOGS = {
 
 def _logged_dtype(dtype: str) -> str:
     """The dtype in which a value is handed to the log."""
-    if not is_integer(dtype):
+    if not has_bit_operations(dtype):
         return "float32"
     wide = "64" if dtype.endswith("64") else "32"
     return f"uint{wide}" if dtype.startswith("uint") else f"int{wide}"

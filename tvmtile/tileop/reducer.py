@@ -23,7 +23,7 @@ from tvmtile.errors import (
 from tvmtile.frontend.dtypes import DTypeLike, Shape
 from tvmtile.frontend.emit import check_operand, emit
 from tvmtile.frontend.kernel import Tile
-from tvmtile.ir.combiners import COMBINERS, Combiner, is_integer
+from tvmtile.ir.combiners import COMBINERS, Combiner, has_bit_operations
 from tvmtile.ir.operands import describe, dtype_of, matched_regions, static_shape
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import seq
@@ -84,7 +84,7 @@ def alloc_reducer(
             help=f"the ways are {', '.join(_KINDS)}",
         )
     name = as_dtype(dtype)
-    if COMBINERS[op].integers_only and not is_integer(name):
+    if COMBINERS[op].integers_only and not has_bit_operations(name):
         raise UnsupportedDtype(
             f"alloc_reducer: {name} has no bits to combine by {op}", help="use an integer dtype"
         )

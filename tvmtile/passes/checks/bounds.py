@@ -16,6 +16,7 @@ from tvmtile.ir.calls import is_if_then_else
 from tvmtile.ir.operands import constant, describe, ends_of
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.scoped_rewriter import ScopedRewriter
+from tvmtile.ir.types import is_integer
 
 _MOST_KEPT = 1 << 13
 
@@ -103,7 +104,7 @@ class OutsideAccesses(ScopedRewriter):
     def visit_bind(self, bind: tirx.Bind) -> tirx.Stmt:
         self._surroundings = _SOUND.surroundings(self._surroundings, bind.var, bind.value)
         # The range holds for what memory is read for, too.
-        if ir.is_prim_expr(bind.value) and "int" in str(bind.value.ty.dtype):
+        if is_integer(bind.value):
             bounds = self.analyzer.const_int_bound(bind.value)
             self.analyzer.update(bind.var, bounds, override=True)
         return super().visit_bind(bind)

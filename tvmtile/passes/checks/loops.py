@@ -28,6 +28,7 @@ from tvmtile.ir.rewriting import contains, defined_in, substitute
 from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.scopes import is_private
 from tvmtile.ir.spans import location_of
+from tvmtile.ir.types import is_integer
 
 
 @prim_func_pass("CheckLoops")
@@ -114,7 +115,7 @@ class _Nests(ScopedRewriter):
     def visit_for(self, loop: tirx.For) -> tirx.Stmt:
         if is_kernel(loop):
             self._kernel = info_of(loop)
-            self._names = let_values(loop, wanted=_is_arithmetic)
+            self._names = let_values(loop, wanted=is_integer)
         if not is_parallel(loop):
             low, extent = constant(loop.min), constant(loop.extent)
             if low is not None and extent is not None and not binds_thread(loop):
@@ -149,10 +150,6 @@ class _Nests(ScopedRewriter):
             elif not _are_apart(own, loops):
                 found = [elements_of(each, iterations, self._fixed, is_uniform) for each in own]
                 _check_elements([e for e in found if e is not None], loops)
-
-
-def _is_arithmetic(value: ir.Expr) -> bool:
-    return ir.is_prim_expr(value) and "int" in str(value.ty.dtype)
 
 
 def _leaves(body: tirx.Stmt) -> bool:

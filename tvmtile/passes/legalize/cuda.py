@@ -36,10 +36,10 @@ from tvmtile.ir.kernels import Launch, is_kernel, with_launch_body
 from tvmtile.ir.operands import as_int32, constant, integer_range, wrapped
 from tvmtile.ir.options import options_of
 from tvmtile.ir.rewriting import contains, mentions, reads_no_memory, seq
-from tvmtile.ir.types import Binary
+from tvmtile.ir.types import Binary, is_integer
 from tvmtile.passes.legalize.assertions import STOPPED
 from tvmtile.passes.legalize.narrow_integers import narrow_integers, without_cast
-from tvmtile.passes.legalize.rules import Rule, Scope, is_integer
+from tvmtile.passes.legalize.rules import Rule, Scope
 
 
 def _is_fast(func: tirx.PrimFunc) -> bool:

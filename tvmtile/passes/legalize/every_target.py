@@ -19,8 +19,8 @@ from tvmtile.ir.divisions import divides_integers
 from tvmtile.ir.kernels import leaves_loop
 from tvmtile.ir.operands import constant, integer_range, literal, may_wrap
 from tvmtile.ir.rewriting import contains, seq, substitute
-from tvmtile.ir.types import COMPARISONS, Binary
-from tvmtile.passes.legalize.rules import INFINITE, Rule, Scope, is_integer
+from tvmtile.ir.types import COMPARISONS, Binary, is_integer
+from tvmtile.passes.legalize.rules import INFINITE, Rule, Scope
 
 
 def _opaque_comparison(comparison: Binary, _: Scope) -> ir.Expr:

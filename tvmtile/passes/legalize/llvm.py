@@ -19,8 +19,8 @@ from tvmtile.ir.extents import is_power_of_two
 from tvmtile.ir.kernels import bound_target
 from tvmtile.ir.operands import constant, integer_range, is_scalar
 from tvmtile.ir.rewriting import contains, mentions, variables_of
-from tvmtile.ir.types import COMPARISONS, Binary
-from tvmtile.passes.legalize.rules import Rule, Scope, is_integer
+from tvmtile.ir.types import COMPARISONS, Binary, is_integer
+from tvmtile.passes.legalize.rules import Rule, Scope
 from tvmtile.target import cpu
 
 _EXTREMA = {tirx.Max: "llvm.maxnum", tirx.Min: "llvm.minnum"}

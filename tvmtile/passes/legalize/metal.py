@@ -11,10 +11,9 @@ from tvm_ffi import structural_equal
 
 from tvmtile._tvm import Mutator, mutated
 from tvmtile.codegen.metal import UNROLL_NEXT
-from tvmtile.ir.divisions import is_integer
 from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import seq
-from tvmtile.ir.types import Binary
+from tvmtile.ir.types import Binary, is_signed_integer
 from tvmtile.passes.legalize.narrow_integers import narrow_integers
 from tvmtile.passes.legalize.rules import Rule, Scope
 
@@ -64,7 +63,7 @@ def _wide_select(node: tirx.Select, _: Scope) -> ir.Expr:
 def _rounded_down(node: tirx.Select, _: Scope) -> ir.Expr:
     """`x if c else x + y` as `x + (0 if c else y)`; of a difference, the same."""
     x, changed = node.true_value, node.false_value
-    if not (is_integer(node) and isinstance(changed, tirx.Add | tirx.Sub)):
+    if not (is_signed_integer(node) and isinstance(changed, tirx.Add | tirx.Sub)):
         return node
     if not structural_equal(changed.a, x):
         return node

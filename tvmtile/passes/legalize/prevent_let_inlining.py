@@ -9,13 +9,13 @@ from tvm import ir, tirx
 from tvmtile._tvm import Replacement, mapped
 from tvmtile.codegen.opaque import opaque
 from tvmtile.ir.calls import is_if_then_else
-from tvmtile.ir.divisions import is_division, is_integer, rounded_to_zero
+from tvmtile.ir.divisions import is_division, rounded_to_zero
 from tvmtile.ir.extents import assume_extents_nonnegative
 from tvmtile.ir.kernels import with_kernels
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import contains, reads_no_memory
 from tvmtile.ir.scoped_rewriter import ScopedRewriter
-from tvmtile.ir.types import Binary
+from tvmtile.ir.types import Binary, is_signed_integer
 
 
 @prim_func_pass("PreventLetInlining")
@@ -49,7 +49,9 @@ class _Keep(ScopedRewriter):
     def visit_bind(self, bind: tirx.Bind) -> tirx.Stmt:
         if contains(bind.value, tirx.Let) and reads_no_memory(bind.value):
             return tirx.Bind(bind.var, opaque(bind.value), bind.span)
-        if not (is_integer(bind.value) and _is_costly(bind.value) and reads_no_memory(bind.value)):
+        if not (
+            is_signed_integer(bind.value) and _is_costly(bind.value) and reads_no_memory(bind.value)
+        ):
             return mapped(self.descend_bind(bind), ((tirx.Mul, tirx.Div), _with_hidden_factor))
         self.note_value(bind)
         value = opaque(self._without_signs(bind.value))

@@ -21,6 +21,7 @@ from tvmtile.ir.kernels import (
 from tvmtile.ir.operands import constant, integer_range, may_wrap
 from tvmtile.ir.rewriting import contains, reads_no_memory, replace_loop
 from tvmtile.ir.scoped_rewriter import ScopedRewriter
+from tvmtile.ir.types import is_integer
 from tvmtile.passes.cpu.unknown_zeros import Zeros
 
 N = TypeVar("N")
@@ -227,11 +228,6 @@ def _bounds(value: ir.Expr, analyzer: Analyzer) -> tuple[int, int]:
     bound = analyzer.const_int_bound(value)
     least, greatest = int(bound.min_value), int(bound.max_value)
     return low if least == -INFINITE else least, high if greatest == INFINITE else greatest
-
-
-def is_integer(value: ir.Expr) -> bool:
-    """Tell whether a value is an integer, signed or not, or a vector of them."""
-    return ir.is_prim_expr(value) and str(value.ty.dtype).startswith(("int", "uint"))
 
 
 def legalized(func: tirx.PrimFunc, rules: Sequence[Rule]) -> tirx.PrimFunc:

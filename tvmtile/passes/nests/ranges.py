@@ -18,7 +18,7 @@ from tvmtile.ir.calls import is_if_then_else
 from tvmtile.ir.conditions import conjuncts
 from tvmtile.ir.rewriting import contains, reads_no_memory, substitute, variables_of
 from tvmtile.ir.scoped_rewriter import ScopedRewriter
-from tvmtile.ir.types import ORDERS, Binary
+from tvmtile.ir.types import ORDERS, Binary, is_signed_integer
 
 
 class NestRanges(ScopedRewriter):
@@ -124,7 +124,7 @@ class NestConditions(NestRanges):
 
 def _compares_integers(condition: Binary) -> bool:
     is_order = isinstance(condition, ORDERS)
-    return is_order and str(condition.a.ty.dtype).startswith("int") and reads_no_memory(condition)
+    return is_order and is_signed_integer(condition.a) and reads_no_memory(condition)
 
 
 def within_axis(low: ir.Expr, high: ir.Expr, extent: ir.Expr) -> tuple[ir.Expr, ir.Expr]:

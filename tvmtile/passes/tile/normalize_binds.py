@@ -6,11 +6,12 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import mapped
 from tvmtile.codegen.opaque import opaque
-from tvmtile.ir.divisions import is_integer, named_divisions
+from tvmtile.ir.divisions import named_divisions
 from tvmtile.ir.kernels import with_kernels
 from tvmtile.ir.name_costs import NameCosts
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import contains, reads_no_memory, seq
+from tvmtile.ir.types import is_signed_integer
 
 
 @prim_func_pass("NormalizeBinds")
@@ -36,7 +37,7 @@ def _normalized(kernel: tirx.For) -> tirx.Stmt:
         return tirx.Bind(bind.var, opaque(bind.value), bind.span) if is_hidden else bind
 
     def visit(bind: tirx.Bind) -> tirx.Stmt:
-        if not is_integer(bind.value) or not _is_plain(bind.value):
+        if not is_signed_integer(bind.value) or not _is_plain(bind.value):
             return limited(bind)
         names, (value,) = named_divisions([bind.value], bind.var.name)
         named = tirx.Bind(bind.var, value, bind.span) if names else bind

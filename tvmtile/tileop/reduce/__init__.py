@@ -16,7 +16,7 @@ from tvmtile.errors import (
     UnsupportedDtype,
 )
 from tvmtile.frontend.emit import check_operand, checked_call, emit
-from tvmtile.ir.combiners import COMBINERS, Combiner, is_integer, propagating_nan
+from tvmtile.ir.combiners import COMBINERS, Combiner, has_bit_operations, propagating_nan
 from tvmtile.ir.operands import (
     check_bounds,
     checked_axis,
@@ -241,7 +241,7 @@ class Reduce(CarriesLayouts):
     def check(self) -> None:
         for operand in (self.src, self.dst):
             check_bounds(self.name, operand)
-            if self.combiner.integers_only and not is_integer(dtype_of(operand)):
+            if self.combiner.integers_only and not has_bit_operations(dtype_of(operand)):
                 raise UnsupportedDtype(
                     f"reduce_{self.kind}: {describe(operand)} holds floats, not bits",
                     help="T.view the tile as integers of the same width",
