@@ -15,7 +15,7 @@ import torch
 import tvmtile
 import tvmtile.language as T
 from tvmtile.codegen.narrow_floats import FORMATS
-from tvmtile.codegen.rounding import OPERANDS, ROUNDINGS
+from tvmtile.codegen.rounding import OPERATIONS, ROUNDINGS
 
 TARGETS = {
     "llvm": {"target": "llvm"},
@@ -55,7 +55,7 @@ def program(functions, kind, result=None):
 
 
 def called(operation, rounding):
-    count = OPERANDS[operation]
+    count = OPERATIONS[operation].operands
     return lambda *values: FUNCTIONS[operation](*values[:count], rounding)
 
 
@@ -124,15 +124,15 @@ def expected(operation, values, kind, rounding):
     return rounded(exact, kind, rounding) if exact else None
 
 
-OPERATIONS = list(itertools.product(FUNCTIONS, ROUNDINGS))
+CASES = list(itertools.product(FUNCTIONS, ROUNDINGS))
 
 
 @functools.cache
 def computed(target, kind):
     """What a target computes, for each operation and rounding."""
     a, b, c = operands(kind)
-    d = np.empty((len(OPERATIONS), COUNT), kind)
-    functions = [called(*operation) for operation in OPERATIONS]
+    d = np.empty((len(CASES), COUNT), kind)
+    functions = [called(*operation) for operation in CASES]
     tvmtile.compile(program(functions, kind), **TARGETS[target])(a, b, c, d)
     return d
 
@@ -141,7 +141,7 @@ def computed(target, kind):
     ("target", "kind"), [("llvm", "float32"), ("llvm", "float64"), ("metal", "float32")]
 )
 def test_arithmetic_is_exact_and_rounded_once(target, kind):
-    for (operation, rounding), d in zip(OPERATIONS, computed(target, kind), strict=True):
+    for (operation, rounding), d in zip(CASES, computed(target, kind), strict=True):
         checked = 0
         for *given, found in zip(*operands(kind), d, strict=True):
             wanted = expected(operation, given, kind, rounding)
@@ -341,7 +341,7 @@ def test_to_the_nearest_float_of_4_bits_is_what_a_conversion_is_without_a_roundi
 
 def test_cuda_has_an_instruction_for_each_rounding():
     for kind, prefix in (("float32", "f"), ("float64", "d")):
-        functions = [called(*operation) for operation in OPERATIONS]
+        functions = [called(*operation) for operation in CASES]
         functions.append(lambda x, *_: T.fast_rcp(x) if kind == "float64" else T.ieee_frsqrt(x))
         kernel = tvmtile.compile(program(functions, kind), target=HOPPER)
         assert kernel.cubin

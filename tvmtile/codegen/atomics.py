@@ -18,6 +18,8 @@ from functools import cache
 
 from tvm import DataType
 
+from tvmtile.codegen.float_conversions import llvm_rounded, llvm_widened
+
 ORDERS = {
     "relaxed": "monotonic",
     "consume": "acquire",
@@ -50,10 +52,11 @@ class _Operation:
     """Of `atomicrmw`, for signed and unsigned integers and for floats."""
     cuda: str
     metal: str
-    cuda_value: str
-    metal_value: str
-    """The new value; the functions of floats begin with an `f`."""
-    narrow: str
+    value: str
+    """The new value of integers and, of sums and exchanges, of floats."""
+    metal_value: str = ""
+    """The same in Metal, where it differs; the functions of floats begin with an `f`."""
+    narrow: str = ""
     """The new value of a float of 16 bits in LLVM, in float32."""
 
 
@@ -70,14 +73,12 @@ _ELEMENTS = {
     "float32": _Element("float", "float", "float", "float"),
     "float64": _Element("double", "double", None, "double"),
     "float16": _Element("half", "__half", "half", "half", "#include <cuda_fp16.h>\n"),
-    "bfloat16": _Element(
-        "bfloat", "__nv_bfloat16", "bfloat", "bfloat16", "#include <cuda_bf16.h>\n"
-    ),
+    "bfloat16": _Element("bfloat", "__nv_bfloat16", "bfloat", "bfloat16", "#include <cuda_bf16.h>\n"),
 }
 _OPERATIONS = {
     "add": _Operation(
-        ("add", "add", "fadd"), "atomicAdd", "fetch_add", "{0} + {1}", "{0} + {1}",
-        "fadd float %old, %value",
+        ("add", "add", "fadd"), "atomicAdd", "fetch_add", "{0} + {1}",
+        narrow="fadd float %old, %value",
     ),
     "max": _Operation(
         ("max", "umax", "fmax"), "atomicMax", "fetch_max", "({0} > {1} ? {0} : {1})",
@@ -87,10 +88,10 @@ _OPERATIONS = {
         ("min", "umin", "fmin"), "atomicMin", "fetch_min", "({0} < {1} ? {0} : {1})",
         "min({0}, {1})", "call float @llvm.minnum.f32(float %old, float %value)",
     ),
-    "or": _Operation(("or", "or", ""), "atomicOr", "fetch_or", "{0} | {1}", "{0} | {1}", ""),
+    "or": _Operation(("or", "or", ""), "atomicOr", "fetch_or", "{0} | {1}"),
     "store": _Operation(
-        ("xchg", "xchg", "xchg"), "atomicExch", "exchange", "{1}", "{1}",
-        "fadd float %value, -0.0",
+        ("xchg", "xchg", "xchg"), "atomicExch", "exchange", "{1}",
+        narrow="fadd float %value, -0.0",
     ),
 }
 """By kind; "load" is none. The former value is what each gives."""
@@ -162,7 +163,7 @@ def _llvm_load(name: str, dtype: str, order: str) -> str:
     load = f"load atomic {{}}, ptr %p {order}, align {_bits(dtype) // 8}"
     body = f"  %value = {load.format(llvm)}"
     if dtype in _NARROW:
-        body = f"  %bits = {load.format('i16')}\n{_widen(dtype, '%bits', '%value')}"
+        body = f"  %bits = {load.format('i16')}\n{llvm_widened(dtype, '%bits', '%value')}"
     return f"define {llvm} @{name}(ptr %p) {{\n{body}\n  ret {llvm} %value\n}}\n"
 
 
@@ -178,9 +179,9 @@ entry:
 
 attempt:
   %bits = phi i16 [ %first, %entry ], [ %seen, %attempt ]
-{_widen(dtype, "%bits", "%old")}
+{llvm_widened(dtype, "%bits", "%old")}
   %new = {_OPERATIONS[kind].narrow}
-{_round(dtype, "%new", "%stored")}
+{llvm_rounded(dtype, "%new", "%stored")}
   %pair = cmpxchg weak ptr %p, i16 %bits, i16 %stored {order} {_LOAD_ORDERS.get(order, order)}
   %seen = extractvalue {{ i16, i1 }} %pair, 0
   %done = extractvalue {{ i16, i1 }} %pair, 1
@@ -190,36 +191,6 @@ end:
   ret float %old
 }}
 """
-
-
-def _widen(dtype: str, bits: str, value: str) -> str:
-    """Instructions that make a float of the 16 bits of a narrower one."""
-    if dtype == "float16":
-        return f"""\
-  {value}.half = bitcast i16 {bits} to half
-  {value} = fpext half {value}.half to float"""
-    return f"""\
-  {value}.wide = zext i16 {bits} to i32
-  {value}.high = shl i32 {value}.wide, 16
-  {value} = bitcast i32 {value}.high to float"""
-
-
-def _round(dtype: str, value: str, bits: str) -> str:
-    """Instructions that round a float to the 16 bits of a narrower one, to nearest, ties to even."""
-    if dtype == "float16":
-        return f"""\
-  {bits}.half = fptrunc float {value} to half
-  {bits} = bitcast half {bits}.half to i16"""
-    return f"""\
-  {bits}.all = bitcast float {value} to i32
-  {bits}.shifted = lshr i32 {bits}.all, 16
-  {bits}.odd = and i32 {bits}.shifted, 1
-  {bits}.bias = add i32 {bits}.odd, 32767
-  {bits}.sum = add i32 {bits}.all, {bits}.bias
-  {bits}.rounded = lshr i32 {bits}.sum, 16
-  {bits}.isnan = fcmp uno float {value}, 0.0
-  {bits}.chosen = select i1 {bits}.isnan, i32 32704, i32 {bits}.rounded
-  {bits} = trunc i32 {bits}.chosen to i16"""
 
 
 # CUDA ---------------------------------------------------------------------------------------------
@@ -285,7 +256,7 @@ def _cuda_updated(kind: str, dtype: str) -> str:
     if kind == "store":
         return "value"
     if not element.short:
-        return f"({element.cuda})({_OPERATIONS[kind].cuda_value.format('old', 'value')})"
+        return f"({element.cuda})({_OPERATIONS[kind].value.format('old', 'value')})"
     if dtype in _NARROW:
         a, b = (f"__{element.short}2float({operand})" for operand in ("old", "value"))
         return f"__float2{element.short}(f{kind}f({a}, {b}))"
@@ -423,6 +394,6 @@ def _metal_loop(kind: str, dtype: str, space: str) -> str:
 def _metal_updated(kind: str, dtype: str, old: str) -> str:
     """The new value of an element, from its value and the operand `value`."""
     wide = "float" if "float" in dtype else "int"
-    new = _OPERATIONS[kind].metal_value
+    new = _OPERATIONS[kind].metal_value or _OPERATIONS[kind].value
     new = f"f{new}" if wide == "float" and kind in ("max", "min") else new
     return f"({_ELEMENTS[dtype].metal})({new.format(f'({wide}){old}', f'({wide})value')})"

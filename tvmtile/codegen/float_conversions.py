@@ -41,6 +41,36 @@ def rounding_name_of(dtype: str, rounding: str, saturate: bool) -> str:
     return f"tvmtile_round_{dtype}_{rounding}_{'sat' if saturate else 'inf'}"
 
 
+def llvm_widened(dtype: str, bits: str, value: str) -> str:
+    """Instructions of LLVM that make a float of the 16 bits of a float16 or bfloat16."""
+    if dtype == "float16":
+        return f"""\
+  {value}.half = bitcast i16 {bits} to half
+  {value} = fpext half {value}.half to float"""
+    return f"""\
+  {value}.wide = zext i16 {bits} to i32
+  {value}.high = shl i32 {value}.wide, 16
+  {value} = bitcast i32 {value}.high to float"""
+
+
+def llvm_rounded(dtype: str, value: str, bits: str) -> str:
+    """Instructions of LLVM that round a float to those 16 bits, to nearest, ties to even."""
+    if dtype == "float16":
+        return f"""\
+  {bits}.half = fptrunc float {value} to half
+  {bits} = bitcast half {bits}.half to i16"""
+    return f"""\
+  {bits}.all = bitcast float {value} to i32
+  {bits}.shifted = lshr i32 {bits}.all, 16
+  {bits}.odd = and i32 {bits}.shifted, 1
+  {bits}.bias = add i32 {bits}.odd, 32767
+  {bits}.sum = add i32 {bits}.all, {bits}.bias
+  {bits}.rounded = lshr i32 {bits}.sum, 16
+  {bits}.isnan = fcmp uno float {value}, 0.0
+  {bits}.chosen = select i1 {bits}.isnan, i32 32704, i32 {bits}.rounded
+  {bits} = trunc i32 {bits}.chosen to i16"""
+
+
 @cache
 def metal_definition(name: str) -> str | None:
     """The text of Metal's function of a name; None for a name of anything else."""

@@ -1,9 +1,11 @@
-"""Arithmetic with a chosen rounding where no instruction has it, as functions.
+"""Arithmetic with a chosen rounding: an operation is a row of `OPERATIONS`, a backend a column.
 
 On a CPU a directed rounding is a mode of the processor: a function in LLVM's language sets it,
 computes, and sets it back to nearest. It is neither inlined nor computed at compile time, since LLVM
 takes the mode for constant in code that is not marked `strictfp`. To nearest, it is the plain
 instruction, in a function so that TVM's simplifier, for which floats are real numbers, leaves it alone.
+
+CUDA has a function for each operation and rounding.
 
 Metal rounds to nearest only. Its functions, of float32, compute with integers: the exact result, or its
 first bits and whether any follow, and then one rounding. Nothing depends on what a compiler may do with
@@ -14,16 +16,38 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from typing import NamedTuple
 
-OPERANDS = {"add": 2, "sub": 2, "mul": 2, "div": 2, "fma": 3, "sqrt": 1, "rcp": 1, "rsqrt": 1}
-"""The operations and how many operands they take."""
+
+class Operation(NamedTuple):
+    """What the backends call an operation."""
+
+    operands: int
+    llvm: str
+    """Empty where it is made of others."""
+    cuda: dict[str, str]
+    """Of the dtypes that it takes, the name between "__" and the rounding."""
+
+
+_TYPES = {"float32": ("float", "f32"), "float64": ("double", "f64")}
+OPERATIONS = {
+    name: Operation(operands, llvm, dict(zip(_TYPES, cuda, strict=False)))
+    for name, operands, llvm, *cuda in (
+        ("add", 2, "fadd", "fadd", "dadd"),
+        ("sub", 2, "fsub", "fsub", "dsub"),
+        ("mul", 2, "fmul", "fmul", "dmul"),
+        ("div", 2, "fdiv", "fdiv", "ddiv"),
+        ("fma", 3, "fma", "fmaf", "fma"),
+        ("sqrt", 1, "sqrt", "fsqrt", "dsqrt"),
+        ("rcp", 1, "", "frcp", "drcp"),
+        ("rsqrt", 1, "", "frsqrt"),
+    )
+}
 ROUNDINGS = {"rn": 1, "rz": 0, "ru": 2, "rd": 3}
 """To nearest, ties to even; to zero; up; down; with the numbers that C and LLVM have for them."""
 
 # LLVM ---------------------------------------------------------------------------------------------
 
-_TYPES = {"float32": ("float", "f32"), "float64": ("double", "f64")}
-_LLVM = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "fma": "fma", "sqrt": "sqrt"}
 _CALL = "call {type} @llvm.{operation}.{suffix}({parameters})"
 _FUNCTION = """\
 declare void @llvm.set.rounding(i32)
@@ -37,8 +61,6 @@ metadata !"round.dynamic", metadata !"fpexcept.ignore") strictfp
   ret {type} %result
 }}
 """
-
-
 _FUNCTION_TO_NEAREST = """\
 declare {type} @llvm.fma.{suffix}({type}, {type}, {type})
 declare {type} @llvm.sqrt.{suffix}({type})
@@ -55,12 +77,12 @@ def llvm_function(operation: str, dtype: str, rounding: str) -> tuple[str, str]:
     """The name and the text of an operation on float32 or float64 with a rounding, as a function."""
     name = f"tvmtile_{operation}_{dtype}_{rounding}"
     kind, suffix = _TYPES[dtype]
-    count, llvm = OPERANDS[operation], _LLVM[operation]
+    count = OPERATIONS[operation].operands
     words = {
         "name": name,
         "type": kind,
         "suffix": suffix,
-        "operation": llvm,
+        "operation": OPERATIONS[operation].llvm,
         "types": ", ".join([kind] * count),
         "parameters": ", ".join(f"{kind} %x{i}" for i in range(count)),
     }

@@ -108,7 +108,7 @@ def rounded(operation: str, name: str, rounding: str, *values: Value) -> ir.Expr
     Parameters
     ----------
     operation : str
-        A key of `tvmtile.codegen.rounding.OPERANDS`.
+        A key of `tvmtile.codegen.rounding.OPERATIONS`.
     name : str
         What the user wrote.
     rounding : str

@@ -13,7 +13,7 @@ from tvm import ir, tirx
 from tvmtile.codegen import cuda
 from tvmtile.codegen.float_conversions import rounding_name_of
 from tvmtile.codegen.narrow_floats import FORMATS, encode_rounded
-from tvmtile.codegen.rounding import ROUNDINGS, llvm_function, metal_name
+from tvmtile.codegen.rounding import OPERATIONS, ROUNDINGS, llvm_function, metal_name
 from tvmtile.errors import UnsupportedDtype
 from tvmtile.ir.operators import VARARGS, ValueOp, tile_operator
 from tvmtile.ir.spans import current_span
@@ -51,7 +51,7 @@ class Rounded(_Pure):
         return self.dtype
 
     def check(self) -> None:
-        allowed = ("float32",) if self.operation == "rsqrt" else ("float32", "float64")
+        allowed = OPERATIONS[self.operation].cuda
         if self.dtype not in allowed:
             raise UnsupportedDtype(
                 f"{self.operation} with a rounding takes {' and '.join(allowed)}, not {self.dtype}",
@@ -75,40 +75,45 @@ class RoundedCast(_Pure):
         return self.dtype
 
 
+def _of_quotients(op: Rounded) -> tuple[str, list[ir.Expr]]:
+    """The operation and its operands, a reciprocal as a quotient."""
+    is_reciprocal = op.operation == "rcp"
+    one = [tirx.const(1, op.dtype)] * is_reciprocal
+    return "div" if is_reciprocal else op.operation, [*one, *op.operands]
+
+
+def _quotient(op: Rounded) -> ir.Expr:
+    return tirx.const(1, op.dtype) / op.operands[0]
+
+
 @lowering(Rounded, target="llvm", variant="mode")
 def rounded_by_mode(op: Rounded, context: LoweringContext) -> ir.Expr:
     """The processor's rounding mode is set around a directed rounding."""
     if op.rounding == APPROXIMATE:
-        return tirx.const(1, op.dtype) / op.operands[0]
+        return _quotient(op)
 
     def call(operation: str, dtype: str, *operands: object) -> ir.Expr:
         name, text = llvm_function(operation, dtype, op.rounding)
         context.imports.append(text)
         return tirx.call_pure_extern(dtype, name, *operands)
 
-    if op.operation == "rcp":
-        return call("div", op.dtype, tirx.const(1, op.dtype), *op.operands)
-    if op.operation != "rsqrt":
-        return call(op.operation, op.dtype, *op.operands)
+    operation, operands = _of_quotients(op)
+    if operation != "rsqrt":
+        return call(operation, op.dtype, *operands)
     # The error of two roundings to float64 leaves the rounding to float32 as it is.
-    root = call("sqrt", "float64", converted(op.operands[0], "float64"))
+    root = call("sqrt", "float64", converted(operands[0], "float64"))
     return converted(call("div", "float64", tirx.const(1, "float64"), root), op.dtype)
 
 
 @lowering(Rounded, target="cuda", variant="intrinsic")
 def rounded_by_intrinsic(op: Rounded, _: LoweringContext) -> ir.Expr:
     """CUDA has a function for each operation and rounding."""
-    x, dtype = op.operands[0], op.dtype
+    name, operands = f"__{OPERATIONS[op.operation].cuda[op.dtype]}_{op.rounding}", op.operands
     if op.rounding == APPROXIMATE:
-        one = tirx.const(1, dtype)
-        fast = dtype == "float32"
-        return tirx.call_pure_extern(dtype, "__fdividef", one, x) if fast else one / x
-    prefix = {"float32": "f", "float64": "d"}[dtype]
-    name = _FMA[dtype] if op.operation == "fma" else prefix + op.operation
-    return tirx.call_pure_extern(dtype, f"__{name}_{op.rounding}", *op.operands)
-
-
-_FMA = {"float32": "fmaf", "float64": "fma"}
+        if op.dtype != "float32":
+            return _quotient(op)
+        name, operands = "__fdividef", (tirx.const(1, op.dtype), *operands)
+    return tirx.call_pure_extern(op.dtype, name, *operands)
 
 
 def _is_float32(op: Rounded, _: LoweringContext) -> None:
@@ -119,12 +124,9 @@ def _is_float32(op: Rounded, _: LoweringContext) -> None:
 @lowering(Rounded, target="metal", variant="integers", fits=_is_float32)
 def rounded_by_integers(op: Rounded, _: LoweringContext) -> ir.Expr:
     """See `tvmtile.codegen.rounding`."""
-    one = tirx.const(1, op.dtype)
     if op.rounding == APPROXIMATE:
-        return one / op.operands[0]
-    operation, operands = op.operation, list(op.operands)
-    if operation == "rcp":
-        operation, operands = "div", [one, *operands]
+        return _quotient(op)
+    operation, operands = _of_quotients(op)
     number = tirx.const(ROUNDINGS[op.rounding], "int32")
     return tirx.call_pure_extern(op.dtype, metal_name(operation), *operands, number)
 
