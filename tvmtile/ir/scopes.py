@@ -22,7 +22,17 @@ SIMDGROUP_SCOPE = "metal.simdgroup"
 
 def is_fragment(buffer: ir.Var) -> bool:
     """Tell whether the elements of a buffer lie in the registers of a block's threads."""
-    return buffer.ty.storage_scope in (FRAGMENT_SCOPE, SIMDGROUP_SCOPE)
+    return is_by_elements(buffer) or is_by_matrices(buffer)
+
+
+def is_by_elements(buffer: ir.Var) -> bool:
+    """Tell whether a fragment is held element by element, by a layout."""
+    return bool(buffer.ty.storage_scope == FRAGMENT_SCOPE)
+
+
+def is_by_matrices(buffer: ir.Var) -> bool:
+    """Tell whether a fragment is held in matrices of simdgroups."""
+    return bool(buffer.ty.storage_scope == SIMDGROUP_SCOPE)
 
 
 def is_global(buffer: ir.Var) -> bool:
@@ -53,6 +63,11 @@ def is_cluster_mbarrier(buffer: ir.Var) -> bool:
 def is_private(buffer: ir.Var) -> bool:
     """Tell whether every thread has a copy of its own: `T.alloc_local` and `T.alloc_var`."""
     return buffer.ty.storage_scope in ("local", "local.var")
+
+
+def is_local_array(buffer: ir.Var) -> bool:
+    """Tell whether every thread has an array of its own: `T.alloc_local`."""
+    return bool(buffer.ty.storage_scope == "local")
 
 
 def is_in_registers(buffer: ir.Var) -> bool:

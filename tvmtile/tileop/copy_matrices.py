@@ -12,7 +12,7 @@ from tvmtile.codegen.metal import ELEMENTS_PER_LANE
 from tvmtile.ir.operands import constant, describe, dtype_of, is_whole
 from tvmtile.ir.operators import TileOp
 from tvmtile.ir.rewriting import for_loop
-from tvmtile.ir.scopes import SIMDGROUP_SCOPE, is_fragment
+from tvmtile.ir.scopes import is_by_matrices, is_fragment
 from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.ir.types import Index
 from tvmtile.layout.fragment import FragmentLayout, layout_of, with_weights
@@ -35,7 +35,7 @@ def _fits_layout(op: TileOp, _: LoweringContext) -> None:
 def _check_held(tile: ir.TensorRegion) -> FragmentLayout:
     """The layout of a whole fragment of simdgroup matrices; another tile is declined."""
     layout = layout_of(buffer_of(tile))
-    if buffer_of(tile).ty.storage_scope != SIMDGROUP_SCOPE or layout is None:
+    if not is_by_matrices(buffer_of(tile)) or layout is None:
         raise Decline(f"{describe(tile)} is not held in simdgroup matrices")
     if not is_whole(tile):
         raise Decline(f"{describe(tile)} is a part of its fragment")

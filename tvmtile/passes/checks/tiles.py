@@ -20,7 +20,7 @@ from tvmtile.ir.operands import constant, describe, ends_of, literal
 from tvmtile.ir.operators import fixed_layouts, operator_of, operators_in
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import contains, has_effect, substitute
-from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_global
+from tvmtile.ir.scopes import is_by_elements, is_global, is_local_array
 from tvmtile.ir.spans import location_of
 
 _MOST_HELD_WHOLE = 64
@@ -86,7 +86,7 @@ def CheckTiles(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _check_locals(kernel: KernelInfo) -> None:
     for access in kernel.effects:
-        if access.root.ty.storage_scope != "local":
+        if not is_local_array(access.root):
             continue
         for loop in access.around:
             if is_parallel(loop) and loop.loop_var in kernel.behind(access.indices):
@@ -114,7 +114,7 @@ def _check_fragments(kernel: KernelInfo) -> None:
 
 
 def _spreads(access: Effect, kernel: KernelInfo) -> bool:
-    if access.root.ty.storage_scope != FRAGMENT_SCOPE:
+    if not is_by_elements(access.root):
         return False
     op = access.operator
     if op is not None and op.is_tile:

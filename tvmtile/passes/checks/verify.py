@@ -40,7 +40,7 @@ from tvmtile.ir.operands import describe
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.passes import Property, contract_of
 from tvmtile.ir.rewriting import contains
-from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_fragment, is_global
+from tvmtile.ir.scopes import is_by_elements, is_fragment, is_global
 from tvmtile.layout.fragment import layout_of
 from tvmtile.passes.checks.bounds import OutsideAccesses
 from tvmtile.passes.memory.shared_memory import all_bytes
@@ -173,7 +173,7 @@ INVARIANTS: dict[Property, Invariant] = {
         lambda loop: STAGES_ANNOTATION in loop.annotations, "is not pipelined yet"
     ),
     Property.FRAGMENT_LAYOUTS: _no_fragment(
-        lambda tile: tile.ty.storage_scope == FRAGMENT_SCOPE and layout_of(tile) is None,
+        lambda tile: is_by_elements(tile) and layout_of(tile) is None,
         "has no layout",
     ),
     Property.NO_TILE_OPERATORS: lambda func: (
@@ -183,7 +183,7 @@ INVARIANTS: dict[Property, Invariant] = {
     Property.NO_THREADS: _nothing_waits,
     Property.NO_PARALLEL: _no_parallel_loops,
     Property.NO_FRAGMENTS: _no_fragment(
-        lambda tile: layout_of(tile) is not None or tile.ty.storage_scope == FRAGMENT_SCOPE,
+        lambda tile: layout_of(tile) is not None or is_by_elements(tile),
         "is a fragment",
     ),
     Property.SHARED_MEMORY_FITS: _shared_memory_fits,

@@ -30,7 +30,14 @@ from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, mentions, retyped, seq, substitute
 from tvmtile.ir.scoped_rewriter import ScopedRewriter
-from tvmtile.ir.scopes import SIMDGROUP_SCOPE, is_fragment, is_global, is_mbarrier, is_shared
+from tvmtile.ir.scopes import (
+    SIMDGROUP_SCOPE,
+    is_by_matrices,
+    is_fragment,
+    is_global,
+    is_mbarrier,
+    is_shared,
+)
 from tvmtile.ir.spans import location_of
 from tvmtile.ir.threads import MOST_REGISTERS, WARP_SIZE
 from tvmtile.layout.fragment import FragmentLayout, layout_of
@@ -154,7 +161,7 @@ class _Placer(ScopedRewriter):
                 "T.Kernel more threads",
                 location_of(alloc),
             )
-        in_matrices = fragment.ty.storage_scope == SIMDGROUP_SCOPE
+        in_matrices = is_by_matrices(fragment)
         self._layouts[fragment] = layout
         self.arrays[fragment] = tirx.decl_buffer(
             (layout.registers * (WARP_SIZE if in_matrices else 1),),
@@ -174,7 +181,7 @@ class _Placer(ScopedRewriter):
         array = self.arrays[buffer_of(node)]
         value = self.mutate(node.value)
         register = self._register(buffer_of(node), indices_of(node))
-        if array.ty.storage_scope == SIMDGROUP_SCOPE:
+        if is_by_matrices(array):
             return set_element(array, register, value)
         return tirx.BufferStore(array, value, [register], span=node.span)
 
@@ -183,7 +190,7 @@ class _Placer(ScopedRewriter):
             return self.descend(node)
         array = self.arrays[buffer_of(node)]
         register = self._register(buffer_of(node), indices_of(node))
-        if array.ty.storage_scope == SIMDGROUP_SCOPE:
+        if is_by_matrices(array):
             return element_of(array, register)
         return tirx.BufferLoad(array, [register])
 

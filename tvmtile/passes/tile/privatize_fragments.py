@@ -19,7 +19,12 @@ from tvmtile.ir.operands import describe
 from tvmtile.ir.operators import fixed_layouts, operators_in
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import replace_loop, retyped, substitute
-from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_fragment, is_in_registers, is_private
+from tvmtile.ir.scopes import (
+    is_by_elements,
+    is_fragment,
+    is_in_registers,
+    is_private,
+)
 
 
 @prim_func_pass("PrivatizeFragments", requires=(Property.REGIONS, Property.GROUPS))
@@ -41,7 +46,7 @@ def PrivatizeFragments(func: tirx.PrimFunc) -> tirx.PrimFunc:
     def rewrite(kernel: tirx.For) -> tirx.For:
         info = info_of(kernel)
         body = info.launch.body
-        fragments = [each for each in info.allocated if each.ty.storage_scope == FRAGMENT_SCOPE]
+        fragments = list(filter(is_by_elements, info.allocated))
         if not fragments or not info.names_threads:
             return kernel
         variance = ThreadVariance(body, info.threads, is_in_registers)

@@ -18,7 +18,7 @@ from tvmtile.ir.operators import operator_for
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import contains, for_loop, replace_loop, seq, substitute
 from tvmtile.ir.scoped_rewriter import ScopedRewriter
-from tvmtile.ir.scopes import FRAGMENT_SCOPE
+from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_by_elements
 
 _KINDS = ("sum", "max", "min")
 _KINDS_OF_BITS = ("bitand", "bitor", "bitxor")
@@ -121,7 +121,7 @@ def _accumulation(store: tirx.BufferStore, nest: Nest) -> _Accumulation | None:
     buffer, indices = buffer_of(store), indices_of(store)
     dtype = DataType(str(buffer.ty.dtype))
     is_integer = str(dtype).startswith(("int", "uint"))
-    if buffer.ty.storage_scope != FRAGMENT_SCOPE or not (is_integer or dtype.bits >= 32):
+    if not is_by_elements(buffer) or not (is_integer or dtype.bits >= 32):
         return None
     counting = [
         next((n for n, v in enumerate(nest.variables) if i.same_as(v)), None) for i in indices
@@ -174,7 +174,7 @@ def _in_pieces(nest: Nest, found: list[_Accumulation], threads: int) -> tirx.For
     """A serial loop over shorter nests, where a thread would hold too many terms."""
     count = math.prod(extent or 1 for extent in nest.extents)
     common = set.intersection(*(set(each.axes) for each in found))
-    fragments = {a.buffer for a in nest.accesses if a.buffer.ty.storage_scope == FRAGMENT_SCOPE}
+    fragments = {a.buffer for a in nest.accesses if is_by_elements(a.buffer)}
     if count <= _MOST_TERMS * threads or len(fragments) > len(found):
         return None
     for axis in sorted(common):

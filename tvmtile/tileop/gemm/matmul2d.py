@@ -19,7 +19,7 @@ from tvmtile._tvm import buffer_of, ranges_of
 from tvmtile.codegen.metal import matmul2d
 from tvmtile.ir.operands import as_region, constant, describe, dtype_of, is_whole
 from tvmtile.ir.rewriting import for_loop, nest, seq
-from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_fragment
+from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_by_elements, is_fragment
 from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.ir.types import Index
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout
@@ -111,7 +111,7 @@ def _check_place(name: str, operand: ir.TensorRegion) -> None:
         if name == "C":
             raise Decline(f"C is {describe(operand)}, which is not held in registers")
         return
-    if buffer.ty.storage_scope != FRAGMENT_SCOPE:
+    if not is_by_elements(buffer):
         raise Decline(f"{name} is {describe(operand)}, which is held in simdgroup matrices")
     if len(buffer.ty.shape) != 2 or not is_whole(operand):
         raise Decline(f"{name} is {describe(operand)}, a part of a fragment")

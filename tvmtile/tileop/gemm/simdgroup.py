@@ -19,7 +19,7 @@ from tvmtile.codegen.metal import ELEMENTS_PER_LANE
 from tvmtile.errors import VerifyError
 from tvmtile.ir.operands import as_region, constant, describe, dtype_of
 from tvmtile.ir.rewriting import for_loop, seq
-from tvmtile.ir.scopes import SHARED_SCOPE, SIMDGROUP_SCOPE, is_global
+from tvmtile.ir.scopes import SHARED_SCOPE, SIMDGROUP_SCOPE, is_by_matrices, is_global
 from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.ir.types import Index
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout, layout_of
@@ -99,7 +99,7 @@ def simdgroup_layouts(op: Gemm, context: LoweringContext) -> dict[ir.Var, Fragme
         steps,
         matrices,
         context.threads,
-        held=lambda buffer: buffer.ty.storage_scope == SIMDGROUP_SCOPE,
+        held=is_by_matrices,
     )
 
 
@@ -113,7 +113,7 @@ class Matrices:
         self.operand = operand
         self.transposed = transposed
         self.buffer = buffer_of(operand)
-        self.in_registers = self.buffer.ty.storage_scope == SIMDGROUP_SCOPE
+        self.in_registers = is_by_matrices(self.buffer)
 
     def number(self, row: int, column: int) -> ir.Expr:
         """The number of a matrix among those in the registers of a simdgroup."""

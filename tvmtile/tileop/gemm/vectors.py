@@ -17,7 +17,7 @@ from tvmtile._tvm import buffer_of, ranges_of
 from tvmtile.frontend.dtypes import cast
 from tvmtile.ir.operands import describe, dtype_of, is_whole
 from tvmtile.ir.rewriting import for_loop, seq
-from tvmtile.ir.scopes import FRAGMENT_SCOPE
+from tvmtile.ir.scopes import is_by_elements
 from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout, compact_registers
 from tvmtile.tileop.elementwise import element
@@ -43,7 +43,7 @@ def _fits(op: Gemm, context: LoweringContext) -> None:
     for operand in (op.A, op.B):
         if not dtype_of(operand).startswith("float8_"):
             raise Decline(f"{describe(operand)} has no elements of 8 bits")
-    if buffer_of(op.C).ty.storage_scope != FRAGMENT_SCOPE or not is_whole(op.C):
+    if not is_by_elements(buffer_of(op.C)) or not is_whole(op.C):
         raise Decline(f"{describe(op.C)} is no whole fragment")
     if dtype_of(op.C) != "float32":
         raise Decline(f"float32 sums are not kept in {dtype_of(op.C)}")

@@ -154,7 +154,7 @@ def _check_bindings(body: Body, plan: PipelinePlan) -> None:
 def _check_buffer(loop: tirx.For, body: Body, buffer: ir.Var, tiles: KernelInfo) -> bool:
     """Check that a tile can be multi-buffered; tell whether it is read after the loop."""
     name = buffer.name
-    if buffer not in tiles.allocated or not buffer.ty.storage_scope.startswith("shared"):
+    if buffer not in tiles.allocated or not is_shared(buffer):
         raise Obstacle(
             f"{name} would need several buffer copies, which only tiles in shared memory have",
             buffer,
@@ -285,10 +285,7 @@ class Producers:
             not unit.binds
             and not unit.has_effects
             and bool(unit.writes)
-            and all(
-                var in self._tiles.allocated and var.ty.storage_scope.startswith("shared")
-                for var in unit.writes
-            )
+            and all(var in self._tiles.allocated and is_shared(var) for var in unit.writes)
         )
 
     def _closed(self) -> set[int]:

@@ -24,7 +24,7 @@ from tvmtile.ir.rewriting import (
     variables_of,
     with_fresh_variables,
 )
-from tvmtile.ir.scopes import is_shared
+from tvmtile.ir.scopes import is_local_array, is_shared
 from tvmtile.passes.tile.schedule.body import has_effects
 from tvmtile.passes.tile.schedule.emit import Conditional, Emitter
 from tvmtile.passes.tile.schedule.rings import Filling, Ring
@@ -250,7 +250,7 @@ def _written_in(statements: Sequence[tirx.Stmt]) -> list[ir.Var]:
 
 def _may_be_each_roles(buffer: ir.Var) -> bool:
     """Tell whether each of two roles may have such a buffer for itself."""
-    return is_shared(buffer) or buffer.ty.storage_scope == "local"
+    return is_shared(buffer) or is_local_array(buffer)
 
 
 def _check_known(producer: tirx.Stmt, body: tirx.Stmt) -> None:
