@@ -30,7 +30,9 @@ def _is_misjudged(cast: tirx.Cast) -> bool:
 class ScopedRewriter:
     """Rewrite statements top-down; `analyzer` knows the loop ranges and conditions in force.
 
-    A subclass overrides `visit_*` and calls `self.descend(node)` to go on below a node.
+    A subclass overrides `visit_*` and calls `self.descend(node)` to go on below a node. Conditions in
+    force are those of statements; a pass that wants that of a `T.if_then_else` in force for its sides
+    assumes it by itself, as `OutsideAccesses` does.
     """
 
     def __init__(self, analyzer: Analyzer | None = None) -> None:

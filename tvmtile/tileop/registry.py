@@ -174,7 +174,7 @@ class SharedDemand:
 
     tiles: Callable[[Any, LoweringContext], dict[ir.Var, SharedTile]]
     """`(op, context) -> {tile: SharedTile}`, how its own should lie."""
-    moved: SharedTile | None = None
+    moved: SharedTile = SharedTile()
     """How those should lie that are moved to or from fragments in the same kernel."""
 
 

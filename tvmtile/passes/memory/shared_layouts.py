@@ -190,8 +190,8 @@ class SharedTiles:
     """In the order of the program."""
     moved: set[ir.Var] = field(default_factory=set)
     """Those that operators move to or from fragments, several rows at once."""
-    wanted_where_moved: SharedTile | None = None
-    """How an implementation wants these to lie."""
+    wanted_where_moved: SharedTile = field(default_factory=SharedTile)
+    """How the implementations of operators want these to lie."""
     viewed: set[ir.Var] = field(default_factory=set)
     """Those that are seen through views, or whose address is taken: their rows are plain."""
     user_layouts: dict[ir.Var, tuple[Any, SourceLocation | None]] = field(default_factory=dict)
@@ -226,8 +226,8 @@ class SharedTiles:
 
     def form_of(self, tile: ir.Var) -> SharedTile:
         """How a tile should lie."""
-        moved = self.wanted_where_moved if tile in self.moved else None
-        return self.wanted.get(tile, SharedTile()) & (moved or SharedTile())
+        wanted = self.wanted.get(tile, SharedTile())
+        return wanted & self.wanted_where_moved if tile in self.moved else wanted
 
     def why_plain(self, tile: ir.Var, panels: Collection[int]) -> str | None:
         """Why a tile does not lie in panels of any of these widths in bytes; None where it may.
@@ -264,7 +264,7 @@ class SharedTiles:
         chosen = implementation_of(op, context.kind)
         if chosen is not None and chosen.shared is not None:
             self._readers.append((chosen, op, context))
-            self.wanted_where_moved = chosen.shared.moved or self.wanted_where_moved
+            self.wanted_where_moved &= chosen.shared.moved
         operands = [*op.reads(), *op.writes()]
         if op.is_tile and any(is_fragment(buffer_of(operand)) for operand in operands):
             several = [operand for operand in operands if not _is_part_of_a_row(operand)]
