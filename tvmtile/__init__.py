@@ -90,7 +90,6 @@ view
 from __future__ import annotations
 
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 from tvmtile._loading import spare_the_driver
@@ -143,9 +142,6 @@ __all__ = [
     "torch_op",
     "tvm",
 ]
-
-STARTED = time.time()
-"""When this process read the first of tvmtile's sources."""
 
 spare_the_driver()
 install()

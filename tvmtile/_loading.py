@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
@@ -16,6 +17,9 @@ from importlib.util import find_spec
 from types import ModuleType
 
 __all__ = ["spare_the_driver"]
+
+STARTED = time.time()
+"""When this process read the first of tvmtile's sources: this is one."""
 
 _PACKAGE = "tvm_ffi"
 _VARIABLE = "PYTORCH_NVML_BASED_CUDA_CHECK"

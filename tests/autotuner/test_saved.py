@@ -11,7 +11,6 @@ import torch
 import tvm
 from tvm import tirx
 
-import tvmtile
 import tvmtile.language as T
 from tests.autotuner.kernels import QUICK, tuner
 from tests.children import WITHOUT_TORCH
@@ -122,7 +121,7 @@ def test_a_program_that_brings_code_is_not_loaded(name, tmp_path, monkeypatch):
 
 def test_a_result_of_another_version(result, tmp_path, monkeypatch):
     result.save_to_disk(tmp_path / "double.tuned")
-    monkeypatch.setattr(tvmtile, "__version__", "0.0.0")
+    monkeypatch.setattr(saved, "__version__", "0.0.0")
     with pytest.raises(InvalidValue, match=r"was not saved by tvmtile 0\.0\.0") as caught:
         AutotuneResult.load_from_disk(tmp_path / "double.tuned")
     assert "tune again" in caught.value.help

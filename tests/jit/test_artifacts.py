@@ -22,6 +22,7 @@ import tvmtile.language as T
 from tests.children import WITHOUT_TORCH
 from tests.kernels import scaling
 from tests.running import gemm
+from tvmtile import _loading
 from tvmtile.cache import Store, current_store, digest
 from tvmtile.errors import TileWarning
 from tvmtile.jit import artifact as artifacts
@@ -193,7 +194,7 @@ def test_where_nothing_is_kept_everything_is_compiled(why, builds, monkeypatch, 
     if why == "switched off":
         monkeypatch.setenv("TVMTILE_DISABLE_CACHE", "1")
     if why == "edited compiler":  # since it was started
-        monkeypatch.setattr(tvmtile, "STARTED", 0.0)
+        monkeypatch.setattr(_loading, "STARTED", 0.0)
     instruments = [Watcher()] if why == "no key" else []
     for _ in range(2):
         with tvm.transform.PassContext(instruments=instruments):

@@ -17,7 +17,7 @@ from typing import Any
 
 import tvm
 
-import tvmtile
+from tvmtile._version import __version__
 from tvmtile.autotuner.result import AutotuneResult, Trial
 from tvmtile.errors import InvalidValue
 from tvmtile.ir.options import sources_in
@@ -54,7 +54,7 @@ def load(path: Path) -> AutotuneResult | None:
     facts = _unpickled(path)
     if not isinstance(facts, dict) or facts.get("versions") != _versions():
         raise InvalidValue(
-            f"{path} was not saved by tvmtile {tvmtile.__version__} and TVM {tvm.__version__}",
+            f"{path} was not saved by tvmtile {__version__} and TVM {tvm.__version__}",
             help="tune again and save the result",
         )
     request, config = facts["request"], facts["config"]
@@ -74,7 +74,7 @@ def load(path: Path) -> AutotuneResult | None:
 
 
 def _versions() -> tuple[str, str]:
-    return tvmtile.__version__, tvm.__version__
+    return __version__, tvm.__version__
 
 
 def _refuse_code(path: Path, request: Request) -> None:

@@ -26,7 +26,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.target import Target
 
-import tvmtile
+from tvmtile._version import __version__
 from tvmtile.cache import current_store, digest
 from tvmtile.cuda_runtime import has_gpu
 from tvmtile.errors import import_optional
@@ -41,7 +41,7 @@ _KIND = "sources"
 
 def versions() -> tuple[str, str, str, str]:
     """tvmtile, by its version and all of its files, and TVM: alike in processes that compile alike."""
-    return tvmtile.__version__, all_sources(), tvm.__version__, tvm_ffi.__version__
+    return __version__, all_sources(), tvm.__version__, tvm_ffi.__version__
 
 
 @lru_cache(maxsize=8)

@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from functools import cache, lru_cache
 from pathlib import Path
 
-import tvmtile
+from tvmtile import _loading
 from tvmtile.cache import current_store, digest
 
-PACKAGE = Path(tvmtile.__file__).parent
+PACKAGE = Path(__file__).parents[1]
 _KIND = "sources"
 _ROOTS = ("tvmtile.jit.build", "tvmtile.tileop")
 _INDEXES = (
@@ -47,7 +47,7 @@ def is_unchanged() -> bool:
 
     An edit while it runs would have the new sources' name on what the old ones compiled.
     """
-    return all(file.stat().st_mtime < tvmtile.STARTED for file in sources())
+    return all(file.stat().st_mtime < _loading.STARTED for file in sources())
 
 
 @lru_cache(maxsize=1)

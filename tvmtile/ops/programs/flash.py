@@ -11,7 +11,6 @@ from tvm import tirx
 
 import tvmtile.language as T
 from tvmtile.errors import InvalidValue
-from tvmtile.frontend.dtypes import DType, DTypeLike, Extent, as_dtype
 from tvmtile.ir.combiners import accumulator_dtype
 from tvmtile.ir.types import Precision
 from tvmtile.ops.checks import check_attention
@@ -26,14 +25,14 @@ __all__ = ["attention", "attention_backward"]
 
 
 def attention(
-    batch: Extent,
+    batch: T.dtypes.Extent,
     heads: int,
-    queries: Extent,
+    queries: T.dtypes.Extent,
     dim: int,
-    dtype: DTypeLike,
+    dtype: T.dtypes.DTypeLike,
     *,
     target: TargetLike,
-    keys: Extent | None = None,
+    keys: T.dtypes.Extent | None = None,
     kv_heads: int | None = None,
     value_dim: int | None = None,
     causal: bool = False,
@@ -88,7 +87,7 @@ def attention(
     kv_heads, value_dim = kv_heads or heads, value_dim or dim
     scale = 1 / math.sqrt(dim) if scale is None else scale
     check_attention(heads, kv_heads, scale, layout)
-    dtype = as_dtype(dtype)
+    dtype = T.as_dtype(dtype)
     width, value_width = (_width(extent, dtype, target) for extent in (dim, value_dim))
     c = {
         **attention_configuration(
@@ -201,7 +200,7 @@ def _mover(layout: str) -> Any:
     return move
 
 
-def _width(dim: int, dtype: DType, target: TargetLike) -> int:
+def _width(dim: int, dtype: T.dtypes.DType, target: TargetLike) -> int:
     """Elements of a head in a tile, zeros behind its own: matrix units multiply 32 bytes along K."""
     step = 1 if gpu(resolve(target)) is None else 256 // dtype.bits
     return -(-dim // step) * step
@@ -212,14 +211,14 @@ _PREPARED = 32
 
 
 def attention_backward(
-    batch: Extent,
+    batch: T.dtypes.Extent,
     heads: int,
-    queries: Extent,
+    queries: T.dtypes.Extent,
     dim: int,
-    dtype: DTypeLike,
+    dtype: T.dtypes.DTypeLike,
     *,
     target: TargetLike,
-    keys: Extent | None = None,
+    keys: T.dtypes.Extent | None = None,
     kv_heads: int | None = None,
     value_dim: int | None = None,
     causal: bool = False,
@@ -255,7 +254,7 @@ def attention_backward(
     kv_heads, value_dim = kv_heads or heads, value_dim or dim
     scale = 1 / math.sqrt(dim) if scale is None else scale
     check_attention(heads, kv_heads, scale, "bhld")
-    dtype = as_dtype(dtype)
+    dtype = T.as_dtype(dtype)
     width, value_width = (_width(extent, dtype, target) for extent in (dim, value_dim))
     c = attention_backward_configuration(target, max(dim, value_dim), str(dtype))
     c = {**(c or {}), **(configuration or {})}
@@ -365,7 +364,7 @@ def attention_backward(
     return attention_backward
 
 
-def _masked_tiles(block_M: int, block_N: int, keys: Extent, causal: bool) -> int:
+def _masked_tiles(block_M: int, block_N: int, keys: T.dtypes.Extent, causal: bool) -> int:
     """How many of a block's first tiles may have keys that a query does not see."""
     if causal:
         aligned = block_M % block_N == 0 or block_N % block_M == 0

@@ -12,7 +12,6 @@ from tvm import tirx
 
 import tvmtile.language as T
 from tvmtile.errors import InvalidValue
-from tvmtile.frontend.dtypes import DTypeLike, Extent, as_dtype
 from tvmtile.ir.types import Precision
 from tvmtile.ops.configurations import matmul_configuration
 from tvmtile.target import TargetLike
@@ -59,18 +58,18 @@ def check_activation(activation: str | None) -> None:
 
 
 def matmul(
-    M: Extent,
-    N: Extent,
-    K: Extent,
-    dtype: DTypeLike,
+    M: T.dtypes.Extent,
+    N: T.dtypes.Extent,
+    K: T.dtypes.Extent,
+    dtype: T.dtypes.DTypeLike,
     *,
     target: TargetLike,
-    batch: Extent | None = None,
+    batch: T.dtypes.Extent | None = None,
     transpose_A: bool = False,
     transpose_B: bool = False,
     bias: bool = False,
     activation: str | None = None,
-    out_dtype: DTypeLike | None = None,
+    out_dtype: T.dtypes.DTypeLike | None = None,
     precision: Precision = "tf32",
     configuration: Mapping[str, int] | None = None,
 ) -> tirx.PrimFunc:
@@ -113,7 +112,7 @@ def matmul(
         If there is no such activation.
     """
     check_activation(activation)
-    dtype = as_dtype(dtype)
+    dtype = T.as_dtype(dtype)
     c = {
         **matmul_configuration(target, M, N, K, str(dtype), batch),
         **(configuration or {}),
@@ -127,7 +126,7 @@ def matmul(
     A_tensor = T.Tensor((*lead, K, M) if transpose_A else (*lead, M, K), dtype)
     B_tensor = T.Tensor((*lead, N, K) if transpose_B else (*lead, K, N), dtype)
     bias_tensor = T.Tensor((N,), dtype)
-    C_tensor = T.Tensor((*lead, M, N), as_dtype(out_dtype or dtype))
+    C_tensor = T.Tensor((*lead, M, N), T.as_dtype(out_dtype or dtype))
     partial_tensor = T.Tensor((c["splits"], *lead, M, N), problem.accum_dtype)
 
     if c["splits"] > 1 and bias:
@@ -169,12 +168,12 @@ def matmul(
 class _Problem:
     """What is multiplied, and how: the parameters of `matmul`, with the configuration."""
 
-    M: Extent
-    N: Extent
-    K: Extent
-    dtype: DTypeLike
+    M: T.dtypes.Extent
+    N: T.dtypes.Extent
+    K: T.dtypes.Extent
+    dtype: T.dtypes.DTypeLike
     accum_dtype: str
-    batch: Extent | None
+    batch: T.dtypes.Extent | None
     transposed: tuple[bool, bool]
     bias: bool
     activation: str | None
@@ -182,7 +181,7 @@ class _Problem:
     c: Mapping[str, int]
 
     @property
-    def lead(self) -> tuple[Extent, ...]:
+    def lead(self) -> tuple[T.dtypes.Extent, ...]:
         """The extents in front of a matrix's."""
         return () if self.batch is None else (self.batch,)
 

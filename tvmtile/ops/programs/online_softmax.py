@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 import tvmtile.language as T
-from tvmtile.frontend.dtypes import DTypeLike, Extent
 
 __all__ = ["OnlineSoftmax", "normalized_weight"]
 
@@ -51,7 +50,9 @@ class OnlineSoftmax:
         Of each row, the largest score so far, and the sum of the weights relative to it.
     """
 
-    def __init__(self, rows: Extent, scale: float = 1.0, dtype: DTypeLike = "float32") -> None:
+    def __init__(
+        self, rows: T.dtypes.Extent, scale: float = 1.0, dtype: T.dtypes.DTypeLike = "float32"
+    ) -> None:
         self._factor = scale * _LOG2E
         names = ("largest", "total", "_before", "_rescale", "_of_tile")
         for name in names:

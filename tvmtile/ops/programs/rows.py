@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from tvm import tirx
 
 import tvmtile.language as T
-from tvmtile.frontend.dtypes import DTypeLike, Extent, as_dtype
 from tvmtile.ir.combiners import accumulator_dtype
 from tvmtile.ops.configurations import rows_configuration
 from tvmtile.ops.programs.online_softmax import OnlineSoftmax
@@ -17,9 +16,9 @@ __all__ = ["layer_norm", "rms_norm", "softmax"]
 
 
 def softmax(
-    M: Extent,
+    M: T.dtypes.Extent,
     N: int,
-    dtype: DTypeLike,
+    dtype: T.dtypes.DTypeLike,
     *,
     target: TargetLike,
     configuration: Mapping[str, int] | None = None,
@@ -40,7 +39,7 @@ def softmax(
         Values for `block_M`, `block_N` and `threads`, in place of the table's; a block holds parts of
         `block_N` elements of a row, all of it where `block_N` is 0.
     """
-    dtype = as_dtype(dtype)
+    dtype = T.as_dtype(dtype)
     accum = accumulator_dtype(dtype, dtype)
     block_M, block_N, threads = _blocks(target, M, N, dtype, configuration)
     parts = -(-N // block_N)
@@ -70,9 +69,9 @@ def softmax(
 
 
 def rms_norm(
-    M: Extent,
+    M: T.dtypes.Extent,
     N: int,
-    dtype: DTypeLike,
+    dtype: T.dtypes.DTypeLike,
     *,
     target: TargetLike,
     epsilon: float = 1e-6,
@@ -93,7 +92,7 @@ def rms_norm(
         One more result of shape (M,), of the dtype of sums: what each row is multiplied by, which the
         gradient asks for.
     """
-    dtype = as_dtype(dtype)
+    dtype = T.as_dtype(dtype)
     accum = accumulator_dtype(dtype, dtype)
     block_M, block_N, threads = _blocks(target, M, N, dtype, configuration)
     parts = -(-N // block_N)
@@ -137,9 +136,9 @@ def rms_norm(
 
 
 def layer_norm(
-    M: Extent,
+    M: T.dtypes.Extent,
     N: int,
-    dtype: DTypeLike,
+    dtype: T.dtypes.DTypeLike,
     *,
     target: TargetLike,
     epsilon: float = 1e-5,
@@ -162,7 +161,7 @@ def layer_norm(
         Two more results of shape (M,), of the dtype of sums: the mean of each row, and what it is
         multiplied by, which the gradients ask for.
     """
-    dtype = as_dtype(dtype)
+    dtype = T.as_dtype(dtype)
     accum = accumulator_dtype(dtype, dtype)
     block_M, block_N, threads = _blocks(target, M, N, dtype, configuration)
     parts = -(-N // block_N)
@@ -233,7 +232,11 @@ def _copy_part(X, x, row, column, parts):
 
 
 def _blocks(
-    target: TargetLike, M: Extent, N: int, dtype: DTypeLike, given: Mapping[str, int] | None
+    target: TargetLike,
+    M: T.dtypes.Extent,
+    N: int,
+    dtype: T.dtypes.DTypeLike,
+    given: Mapping[str, int] | None,
 ) -> tuple[int, int, int]:
     c = {**rows_configuration(target, M, N, str(dtype)), **(given or {})}
     return c["block_M"], c["block_N"] or N, c["threads"]
