@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_of, is_buffer_var, nodes_in
+from tvmtile._tvm import buffer_of, is_buffer_var, nodes_in, walk
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.operands import literal
-from tvmtile.ir.rewriting import statements_in
 
 MAY_SHARE = "tvmtile.may_share"
 """The operator of `may_share`."""
@@ -50,8 +49,7 @@ class Aliases:
         self._sources: dict[ir.Var, ir.Var] = {}
         self._roots: dict[int, ir.Var] = {}  # by address: variables are slow to compare
         if stmt is not None:
-            for view in statements_in(stmt, tirx.DeclBuffer):
-                self.add(view)
+            walk(stmt, (tirx.DeclBuffer, self.add))
 
     def add(self, view: tirx.DeclBuffer) -> None:
         """Take in the declaration of a view."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
 from tvm import ir, tirx
 
@@ -71,16 +70,38 @@ class _LoadFences(Forward[frozenset[ir.Var]]):
         super().__init__()
         self.body = body
         self.needed: set[tirx.Stmt] = set()
+        self.filled: set[ir.Var] = set()
         self._root = Aliases(body).root
-        loads = [use for use in effects_of(body) if _is_load(use)]
-        self.filled = {self._root(load.buffer) for load in loads}
-        self._fills_others = any(load.ranks is not None for load in loads)
+        self._fills_others = False
         self._used: dict[ir.Node, frozenset[ir.Var]] = {}
         self._warp_barriers: dict[tirx.Stmt, tirx.Stmt] = {}
-        self._numbers = _numbers_in_branches(body)
-        for one, next_one in _neighbours(body):
-            if is_barrier(one) and scope_of(one) == "warp":
-                self._warp_barriers[next_one] = one
+        self._barriers: dict[object, set[_Path]] = {}
+        self._note(body, ())
+        self._numbers = {
+            number
+            for number, paths in self._barriers.items()
+            if any(itertools.starmap(_differ, itertools.combinations(paths, 2)))
+        }
+        """The numbers of barriers that stand in two branches; None if one is not known."""
+
+    def _note(self, stmt: tirx.Stmt, path: _Path) -> None:
+        """Find bulk copies and barriers, with the branches around them."""
+        inside = statements_of(stmt)
+        if type(stmt) is tirx.SeqStmt:
+            inside = list(flattened(stmt))
+            for one, following in itertools.pairwise(inside):
+                if is_barrier(one) and scope_of(one) == "warp":
+                    self._warp_barriers[following] = one
+        is_branch = type(stmt) is tirx.IfThenElse
+        for side, child in enumerate(inside):
+            self._note(child, (*path, (stmt, side)) if is_branch else path)
+        if inside:
+            return
+        for load in filter(_is_load, effects_of(stmt)):
+            self.filled.add(self._root(load.buffer))
+            self._fills_others |= load.ranks is not None
+        if is_barrier(stmt) and BARRIER_ID in attributes_of(stmt):
+            self._barriers.setdefault(_number_of(stmt), set()).add(path)
 
     def changes(self, stmt: tirx.Stmt) -> bool:
         if statements_of(stmt):
@@ -143,34 +164,6 @@ def _alone(stmt: tirx.Stmt) -> tirx.Stmt:
     if isinstance(stmt, tirx.IfThenElse) and stmt.else_case is None:
         return stmt.then_case
     return stmt
-
-
-def _neighbours(stmt: tirx.Stmt) -> Iterator[tuple[tirx.Stmt, tirx.Stmt]]:
-    """Statements of a sequence, each with the next."""
-    children = list(flattened(stmt)) if type(stmt) is tirx.SeqStmt else statements_of(stmt)
-    if type(stmt) is tirx.SeqStmt:
-        yield from itertools.pairwise(children)
-    for child in children:
-        yield from _neighbours(child)
-
-
-def _numbers_in_branches(body: tirx.Stmt) -> set[object]:
-    """The numbers of barriers that stand in two branches; None if one is not known."""
-    paths: dict[object, set[_Path]] = {}
-
-    def note(stmt: tirx.Stmt, path: _Path) -> None:
-        for side, child in enumerate(statements_of(stmt)):
-            is_branch = type(stmt) is tirx.IfThenElse
-            note(child, (*path, (stmt, side)) if is_branch else path)
-        if is_barrier(stmt) and BARRIER_ID in attributes_of(stmt):
-            paths.setdefault(_number_of(stmt), set()).add(path)
-
-    note(body, ())
-    return {
-        number
-        for number, of_it in paths.items()
-        if any(itertools.starmap(_differ, itertools.combinations(of_it, 2)))
-    }
 
 
 def _number_of(barrier: tirx.Evaluate) -> object:

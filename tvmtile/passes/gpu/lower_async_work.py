@@ -131,8 +131,9 @@ class _Instructions(ScopedRewriter):
         if sum(product_in(stmt) is not None for stmt in statements) < 2:
             return found
         for stmt in statements:
-            written = {self._root(effect.root) for effect in effects_of(stmt) if effect.writes}
-            read = [first for first in read if self._root(buffer_of(first)) not in written]
+            if read:
+                written = {self._root(effect.root) for effect in effects_of(stmt) if effect.writes}
+                read = [first for first in read if self._root(buffer_of(first)) not in written]
             product = product_in(stmt)
             if product is not None and not takes_address(product.a):
                 if any(tvm_ffi.structural_equal(product.a, first) for first in read):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tvm import ir, tirx
@@ -201,7 +200,7 @@ def _of_block(access: Effect, block: int, conditions: tuple[ir.Expr, ...]) -> Ef
     if not any(map(_has_rank, (*access.conditions, *(indices or ())))):
         return access
     placed = None if indices is None else tuple(_at(index, block) for index in indices)
-    return replace(access, indices=placed, conditions=conditions)
+    return access.changed(indices=placed, conditions=conditions)
 
 
 def _is_rank(node: Any) -> bool:

@@ -21,7 +21,6 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -38,7 +37,7 @@ from tvmtile.ir.barriers import is_barrier, scope_of
 from tvmtile.ir.kernels import Launch
 from tvmtile.ir.operands import constant, literal
 from tvmtile.ir.operators import operator_of
-from tvmtile.ir.rewriting import mentions, statements_in, substitute, variables_of
+from tvmtile.ir.rewriting import mentions, substitute, variables_of
 from tvmtile.ir.threads import Group
 from tvmtile.ir.types import Binary
 from tvmtile.passes.gpu.barriers.handover_runs import Event, Execution
@@ -156,8 +155,7 @@ class Handovers:
                 if recurring or self._family is None or not self._family.is_open(var)
             }
             indices = access.indices
-            placed = replace(
-                access,
+            placed = access.changed(
                 indices=None if indices is None else tuple(substitute(i, values) for i in indices),
                 block=tuple((extent, substitute(by, values)) for extent, by in access.block),
                 conditions=tuple(substitute(each, values) for each in conditions),
@@ -274,7 +272,7 @@ def _counts(launch: Launch) -> dict[ir.Var | None, tuple[int, ...]]:
             if counted[0] in found:
                 raise UnknownHandover
             found[counted[0]] = counted[1]
-    for loop in statements_in(launch.body, tirx.For, tirx.While):
+    for loop in nodes_in(launch.body, (tirx.For, tirx.While)):
         ops = map(operator_of, nodes_in(loop, ir.Call))
         if any(op is not None and op.effects().counts is not None for op in ops):
             raise UnknownHandover
