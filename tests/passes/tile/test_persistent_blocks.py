@@ -14,8 +14,8 @@ from tests.fuzz.run import compiled, run
 from tests.programs import catalogue
 from tvmtile._tvm import nodes_in
 from tvmtile.ir.rewriting import substitute
+from tvmtile.passes.tile.schedule.body import Obstacle
 from tvmtile.passes.tile.schedule.persistence import _place_and_turns, persistent
-from tvmtile.passes.tile.schedule.split_loops import Unsuitable
 from tvmtile.pipeline import lowering_passes
 from tvmtile.target import capabilities, parse
 
@@ -258,5 +258,5 @@ def differs(A: T.Tensor((64, 64), "float32"), C: T.Tensor((64, 64), "float32")):
     ],
 )
 def test_blocks_do_not_stay_where_it_matters_who_they_are(program, reason):
-    with pytest.raises(Unsuitable, match=reason):
+    with pytest.raises(Obstacle, match=reason):
         persistent(kernel_of(program), 2)

@@ -136,13 +136,12 @@ class BoxCopy:
     def check_columns(self, names: dict[ir.Var, ir.Expr], analyzer: Analyzer) -> None:
         """Raise `Decline` where a box may begin between multiples of 16 bytes: illegal.
 
-        `names` has what the kernel binds names to, which is long: most columns don't need it.
+        `names` has what the kernel binds names to.
         """
         item = bits_of(self.tensor) // 8
         for box in self.boxes:
-            start = tirx.floormod(box.tensor[-1] * item, PIECE)
-            known = (start, substitute(start, names))
-            if not any(analyzer.can_prove_equal(each, 0) for each in known):
+            column = substitute(box.tensor[-1], names)
+            if not analyzer.can_prove_equal(tirx.floormod(column * item, PIECE), 0):
                 raise Decline(
                     f"rows of {describe(self.tensor)} may not begin at a multiple of {PIECE} bytes"
                 )

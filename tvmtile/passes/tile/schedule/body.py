@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -31,7 +32,7 @@ from tvmtile.ir.rewriting import (
 
 
 class Obstacle(Exception):
-    """A loop can't be pipelined by a plan; the message is the reason.
+    """What was asked for can't be had, as a plan or two roles of a loop; the message is the reason.
 
     Attributes
     ----------
@@ -61,7 +62,7 @@ class PipelineStmt:
     """The buffers that it touches, views resolved, and the names that it uses or binds, in order.
     """
 
-    @property
+    @cached_property
     def touches(self) -> dict[ir.Var, None]:
         """What it reads or writes, in order."""
         return {**self.reads, **self.writes}

@@ -8,65 +8,47 @@ from dataclasses import replace
 from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, mutated
-from tvmtile.analysis.kernel_info import KernelInfo
 from tvmtile.ir.asynchronous import asynchronously
 from tvmtile.ir.kernels import flattened
 from tvmtile.ir.rewriting import seq
 from tvmtile.passes.tile.schedule.emit import Conditional, Emitter
 from tvmtile.passes.tile.schedule.plan import work_of
-from tvmtile.passes.tile.schedule.roles import Preload, Schedules, counters_of, parts_of
+from tvmtile.passes.tile.schedule.roles import SplitKernel
 from tvmtile.passes.tile.schedule.schedule import Action, Batch, RoleSchedule, Step
 from tvmtile.passes.tile.schedule.split_loops import SplitLoop
 
 
 def consumers_of(
-    body: tirx.Stmt,
-    schedules: Schedules,
-    tiles: KernelInfo,
-    thread: ir.Expr,
-    kind: str,
-    preloads: Sequence[Preload] = (),
-    without: Sequence[tirx.Stmt] = (),
+    kernel: SplitKernel, thread: ir.Expr, without: Sequence[tirx.Stmt] = ()
 ) -> tirx.Stmt:
     """What the consumers do: all but the producer's copies.
 
-    Tiles have their buffer copies in `body`; `schedules` are its loops by their variable. `thread` is a
-    number among the consumers', who leave out the statements `without`.
+    `thread` is a number among the consumers', who leave out the statements `without`.
     """
 
     def sequence(node: tirx.SeqStmt, mutator: Mutator) -> tirx.Stmt:
         kept = (
             child
             for child in flattened(node)
-            if not any(map(child.same_as, without)) and not any(p.fills(child) for p in preloads)
+            if not any(map(child.same_as, without))
+            and not any(each.fills(child) for each in kernel.preloads)
         )
         return seq([mutator.mutate(child) for child in kept])
 
     def visit(loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
-        schedule = schedules.get(loop.loop_var)
-        if schedule is None:
-            return mutator.default_mutate(loop)
-        own = [each for each in preloads if each.variable.same_as(loop.loop_var)]
-        return seq(_consumed(loop, schedule, tiles, thread, kind, own))
+        if loop.loop_var in kernel.loops:
+            return seq(_consumed(loop, kernel, thread))
+        return mutator.default_mutate(loop)
 
-    return seq(
-        [
-            *counters_of(schedules, preloads),
-            mutated(body, (tirx.For, visit), (tirx.SeqStmt, sequence)),
-        ]
-    )
+    rest = mutated(kernel.body, (tirx.For, visit), (tirx.SeqStmt, sequence))
+    return seq([*kernel.counters(), rest])
 
 
-def _consumed(
-    loop: tirx.For,
-    schedule: SplitLoop,
-    tiles: KernelInfo,
-    thread: ir.Expr,
-    kind: str,
-    preloads: Sequence[Preload],
-) -> list[tirx.Stmt]:
+def _consumed(loop: tirx.For, kernel: SplitKernel, thread: ir.Expr) -> list[tirx.Stmt]:
     """What consumers do in place of a loop."""
-    role, body = consumer_role(schedule, kind, 0), parts_of(loop, schedule, tiles)
+    schedule, body = kernel.loops[loop.loop_var], kernel.parts_of(loop)
+    _, role = kernel.schedules[loop.loop_var].roles
+    preloads = [each for each in kernel.preloads if each.variable.same_as(loop.loop_var)]
     space = schedule.space.of(loop)
 
     def write(step: Step, exists: ir.Expr | None) -> list[Conditional]:

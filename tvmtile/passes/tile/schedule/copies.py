@@ -63,13 +63,23 @@ def _is_move(store: tirx.BufferStore) -> bool:
 
 
 def computed_ahead(
-    units: Sequence[PipelineStmt], tiles: KernelInfo, ahead: Collection[int]
+    units: Sequence[PipelineStmt],
+    tiles: KernelInfo,
+    ahead: Collection[int],
+    *,
+    from_tiles: bool = False,
 ) -> frozenset[int]:
     """The statements that compute operands of products from global memory, by way of fragments.
 
-    `ahead` are those that run ahead without them. A fragment on the way is touched by nothing else.
+    `ahead` are those that run ahead without them; with `from_tiles` their tiles are sources, too. A
+    fragment on the way is touched by nothing else.
     """
-    return _closed(units, tiles, ahead, from_tiles=False)
+    found = {i for i in range(len(units)) if i not in ahead and _may_compute(units[i], tiles)}
+    chain = _Chain(units, tiles, ahead, found, from_tiles=from_tiles)
+    while without := [number for number in found if not chain.is_closed(number)]:
+        found.difference_update(without)
+    fills_tiles = any(is_shared(var) for number in found for var in units[number].writes)
+    return frozenset(found) if fills_tiles else frozenset()
 
 
 def why_not_from_tiles(
@@ -81,7 +91,7 @@ def why_not_from_tiles(
     bytes a block would hold twice. Of int4 weights with 4096 rows on an H200 a producer decodes what it
     loads in 852 us at best, and those who multiply decode tiles in 717, in registers.
     """
-    chain = [units[number] for number in sorted(_closed(units, tiles, ahead, from_tiles=True))]
+    chain = [units[n] for n in sorted(computed_ahead(units, tiles, ahead, from_tiles=True))]
     brought = {var for number in ahead for var in units[number].writes if is_shared(var)}
     sources = [var for unit in chain for var in unit.reads if var in brought]
     targets = [var for unit in chain for var in unit.writes if is_shared(var)]
@@ -91,27 +101,6 @@ def why_not_from_tiles(
         f"{targets[0].name} is computed from {sources[0].name}, which a copy brings: threads that "
         "multiply do that"
     )
-
-
-def _closed(
-    units: Sequence[PipelineStmt], tiles: KernelInfo, ahead: Collection[int], *, from_tiles: bool
-) -> frozenset[int]:
-    """The statements of which all that they need is theirs; with `from_tiles`, or is copied ahead."""
-    found = {i for i in range(len(units)) if i not in ahead and _may_compute(units[i], tiles)}
-    operands = {
-        var
-        for unit in units
-        if any(op.role == "product" for op in operators_in(unit.stmt))
-        for var in unit.reads
-    }
-    chain = _Chain(units, tiles, operands, from_tiles=from_tiles)
-    while True:
-        without = {i for i in found if not chain.is_closed(i, found, ahead)}
-        if not without:
-            break
-        found -= without
-    fills_tiles = any(is_shared(var) for number in found for var in units[number].writes)
-    return frozenset(found) if fills_tiles else frozenset()
 
 
 def _may_compute(unit: PipelineStmt, tiles: KernelInfo) -> bool:
@@ -136,52 +125,58 @@ def _may_compute(unit: PipelineStmt, tiles: KernelInfo) -> bool:
 
 
 class _Chain:
-    """Statements that compute ahead, as long as all that they need is theirs."""
+    """Statements that compute ahead, `found`, as long as all that they need is theirs."""
 
     def __init__(
         self,
         units: Sequence[PipelineStmt],
         tiles: KernelInfo,
-        operands: Collection[ir.Var],
+        ahead: Collection[int],
+        found: Collection[int],
         *,
         from_tiles: bool,
     ) -> None:
         self._units = units
+        self._ahead = ahead
+        self._found = found
         self._from_tiles = from_tiles
-        self._operands = operands
+        self._operands = {
+            var
+            for unit in units
+            if any(op.role == "product" for op in operators_in(unit.stmt))
+            for var in unit.reads
+        }
         self._written = tiles.written
         self._uses = {var: len(tiles.effects_on(var)) for unit in units for var in unit.touches}
 
-    def is_closed(self, number: int, found: Collection[int], ahead: Collection[int]) -> bool:
+    def is_closed(self, number: int) -> bool:
         unit = self._units[number]
-        inputs = all(self._is_known(var, found, ahead) for var in unit.reads)
-        return inputs and all(self._is_own(var, number, found) for var in unit.writes)
+        return all(map(self._is_known, unit.reads)) and all(
+            self._is_own(var, number) for var in unit.writes
+        )
 
-    def _is_known(self, var: ir.Var, found: Collection[int], ahead: Collection[int]) -> bool:
-        if not is_buffer_var(var):
-            return all(other in ahead for other in self._writers(var))
+    def _is_known(self, var: ir.Var) -> bool:
+        if not is_buffer_var(var) or (self._from_tiles and is_shared(var)):
+            return all(other in self._ahead for other in self._writers(var))
         if is_fragment(var):
-            return self._is_theirs(var, found)
-        if self._from_tiles and is_shared(var):
-            return all(other in ahead for other in self._writers(var))
+            return self._is_theirs(var)
         return is_global(var) and var not in self._written
 
-    def _is_own(self, var: ir.Var, number: int, found: Collection[int]) -> bool:
+    def _is_own(self, var: ir.Var, number: int) -> bool:
         """Tell whether only such statements write a tile, and touch a fragment."""
-        if is_shared(var):
-            readers = [i for i, unit in enumerate(self._units) if var in unit.reads]
-            writers = self._writers(var)
-            return (
-                var in self._operands
-                and all(other in found for other in writers)
-                and all(other > number and other not in found for other in readers)
-            )
-        return self._is_theirs(var, found)
+        if not is_shared(var):
+            return self._is_theirs(var)
+        readers = [i for i, unit in enumerate(self._units) if var in unit.reads]
+        return (
+            var in self._operands
+            and all(other in self._found for other in self._writers(var))
+            and all(other > number and other not in self._found for other in readers)
+        )
 
-    def _is_theirs(self, var: ir.Var, found: Collection[int]) -> bool:
+    def _is_theirs(self, var: ir.Var) -> bool:
         inside = [i for i, unit in enumerate(self._units) if var in unit.touches]
         is_inside = sum(len(self._units[i].effects_on(var)) for i in inside) == self._uses[var]
-        return is_inside and all(other in found for other in inside)
+        return is_inside and all(other in self._found for other in inside)
 
     def _writers(self, var: ir.Var) -> list[int]:
         return [i for i, unit in enumerate(self._units) if var in unit.writes]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import TypeAlias
 
 from tvm import ir, tirx
 
@@ -80,6 +81,10 @@ def with_one_role(
     return with_launch_body(written, seq([*writer.setup, Launch(written).body]))
 
 
+_Copies: TypeAlias = dict[ir.Var, BufferCopies]
+"""Of tiles that get several."""
+
+
 @dataclass(frozen=True)
 class _Bulk:
     """Copies of a stage that complete on mbarriers, and how many of these there are."""
@@ -94,8 +99,7 @@ class _PlannedLoop:
 
     loop: tirx.For
     plan: PipelinePlan
-    copies: dict[ir.Var, BufferCopies]
-    """Of tiles that get several."""
+    copies: _Copies
     units: Sequence[PipelineStmt]
     is_split: bool
     """Branches are cut into several units."""
@@ -170,9 +174,10 @@ class _PipelinePlanner:
         annotations = other_annotations(loop)
         try:
             if STAGE_ANNOTATION in loop.annotations:
-                body, plan, is_split = self._user_schedule(loop)
+                body, plan, copies, is_split = self._user_schedule(loop)
             else:
-                body, plan = self._that_fit(loop, int(loop.annotations[STAGES_ANNOTATION]))
+                stages = int(loop.annotations[STAGES_ANNOTATION])
+                body, plan, copies = self._that_fit(loop, stages)
                 is_split = True
         except Obstacle as obstacle:
             name = loop.loop_var.name
@@ -180,13 +185,13 @@ class _PipelinePlanner:
             return replace_loop(loop, annotations=annotations)
         if plan.distance > 0 or list(plan.order) != sorted(plan.order):
             annotations[PLAN] = len(self.plans)
-            self.plans.append(self._with_role(loop, body, plan, is_split=is_split))
+            self.plans.append(self._with_role(loop, body, plan, copies, is_split=is_split))
             verify(self.plans[-1].schedule())
         return replace_loop(loop, annotations=annotations)
 
     # The user's stages and order ---------------------------------------------------------------
 
-    def _user_schedule(self, loop: tirx.For) -> tuple[Body, PipelinePlan, bool]:
+    def _user_schedule(self, loop: tirx.For) -> tuple[Body, PipelinePlan, _Copies, bool]:
         stages, orders = (
             [int(entry) for entry in loop.annotations[name]]
             for name in (STAGE_ANNOTATION, ORDER_ANNOTATION)
@@ -200,12 +205,11 @@ class _PipelinePlanner:
         _check_entries(stages, orders, body, loop)
         first = min(stages, default=0)
         plan = PipelinePlan(tuple(stage - first for stage in stages), tuple(orders))
-        self._check(loop, body, plan)
-        return body, plan, is_split
+        return body, plan, self._copies(loop, body, plan), is_split
 
     # As many stages as the memory of a block has room for ---------------------------------------
 
-    def _that_fit(self, loop: tirx.For, num_stages: int) -> tuple[Body, PipelinePlan]:
+    def _that_fit(self, loop: tirx.For, num_stages: int) -> tuple[Body, PipelinePlan, _Copies]:
         outer = self._multi_buffered
         awaited = CP_ASYNC.max_behind + 2 if self._has_async_copies else None
         # One copy is in use, and one is issued while others fly.
@@ -213,8 +217,7 @@ class _PipelinePlanner:
         most = min([num_stages, *map(int, limits)])
         for stages in range(max(1, most), 0, -1):
             self._multi_buffered = outer
-            body, plan = self._by_dependences(loop, stages)
-            copies = buffer_copies_of(loop, body, plan, self._tiles)
+            body, plan, copies = self._by_dependences(loop, stages)
             counts = {buffer: each.count for buffer, each in copies.items()}
             if self._memory.has_room_for(counts):
                 self._memory.take(counts)
@@ -222,40 +225,45 @@ class _PipelinePlanner:
         if stages < num_stages:
             cannot = "can't wait" if stages == awaited else "has no room"
             warn_of_fewer_stages(loop, stages, num_stages, f"{self._memory.name} {cannot}")
-        return body, plan
+        return body, plan, copies
 
     # What can run ahead ------------------------------------------------------------------------
 
-    def _by_dependences(self, loop: tirx.For, num_stages: int) -> tuple[Body, PipelinePlan]:
+    def _by_dependences(
+        self, loop: tirx.For, num_stages: int
+    ) -> tuple[Body, PipelinePlan, _Copies]:
         if num_stages < 2:
-            return Body(), PipelinePlan((), ())
+            return Body(), PipelinePlan((), ()), {}
         body = body_of(loop, self._tiles, split=True)
         producers = Producers(body.units, self._tiles)
         while True:
-            plan = producers.plan(num_stages - 1)
+            count = len(body.units)
+            plan = PipelinePlan.of_producers(producers.ahead(), count, num_stages - 1)
             plan = with_work_in_flight(plan, body.units, self._kind)
             try:
-                self._check(loop, body, plan)
+                copies = self._copies(loop, body, plan)
             except Obstacle as obstacle:
                 producers.refuse_writers_of(obstacle.buffer, str(obstacle))
                 continue
             for unit, reason in producers.refused:
                 warn(f"{unit.describe()} does not run ahead: {reason}", unit.location)
-            return body, plan
+            return body, plan, copies
 
-    def _check(self, loop: tirx.For, body: Body, plan: PipelinePlan) -> None:
+    def _copies(self, loop: tirx.For, body: Body, plan: PipelinePlan) -> _Copies:
+        """The buffer copies that a plan needs, none of which are those of a loop around."""
         copies = buffer_copies_of(loop, body, plan, self._tiles)
         for buffer in copies:
             if buffer in self._multi_buffered:
                 raise Obstacle(f"a loop around has copies of {buffer.name}", buffer)
         self._multi_buffered = self._multi_buffered | set(copies)
+        return copies
 
     # What a role does --------------------------------------------------------------------------
 
     def _with_role(
-        self, loop: tirx.For, body: Body, plan: PipelinePlan, *, is_split: bool
+        self, loop: tirx.For, body: Body, plan: PipelinePlan, copies_of: _Copies, *, is_split: bool
     ) -> _PlannedLoop:
-        units, copies_of = body.units, buffer_copies_of(loop, body, plan, self._tiles)
+        units = body.units
         are_async = [False] * len(units)
         if self._has_async_copies:
             are_async = async_units(units, plan, self._tiles)

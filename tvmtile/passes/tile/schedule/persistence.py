@@ -29,7 +29,8 @@ from tvmtile.ir.rewriting import (
     variables_of,
 )
 from tvmtile.ir.threads import WARPGROUP
-from tvmtile.passes.tile.schedule.split_loops import Unsuitable, pipelined_loops_in
+from tvmtile.passes.tile.schedule.body import Obstacle
+from tvmtile.passes.tile.schedule.split_loops import pipelined_loops_in
 
 _X = "blockIdx.x"
 
@@ -46,7 +47,7 @@ def persistent(kernel: tirx.For, multiprocessors: int) -> tirx.For:
 
     Raises
     ------
-    Unsuitable
+    Obstacle
         If blocks can't follow each other, or nothing is won.
     """
     launch = Launch(kernel)
@@ -56,7 +57,7 @@ def persistent(kernel: tirx.For, multiprocessors: int) -> tirx.For:
     total: Any = math.prod(grid)
     count = constant(total)
     if count is not None and count <= multiprocessors:
-        raise Unsuitable(f"{count} blocks run at once")
+        raise Obstacle(f"{count} blocks run at once")
     block, turn, tile = (ir.Var(name, total.ty) for name in ("block", "turn", "tile"))
     backwards = count is not None and _is_uneven(kernel)
     place, turns = _place_and_turns(block, turn, total, multiprocessors, backwards)
@@ -117,13 +118,13 @@ def _tag(loop: tirx.For) -> str:
 
 def _check(kernel: tirx.For, launch: Launch, multiprocessors: int) -> None:
     if CLUSTER_ANNOTATION in kernel.annotations:
-        raise Unsuitable("blocks run in clusters")
+        raise Obstacle("blocks run in clusters")
     if contains(launch.body, tirx.Evaluate, is_grid_barrier):
-        raise Unsuitable("blocks wait for each other")
+        raise Obstacle("blocks wait for each other")
     if contains(launch.body, tirx.Evaluate, is_thread_return):
-        raise Unsuitable("threads end before their block does")
+        raise Obstacle("threads end before their block does")
     if contains(launch.body, ir.Call, lambda call: op_name(call) in _FOREIGN):
-        raise Unsuitable("functions of other sources may ask which block calls them")
+        raise Obstacle("functions of other sources may ask which block calls them")
     if options_of(kernel).persistent is None:
         _check_worth(kernel, multiprocessors)
 
@@ -149,9 +150,9 @@ def _check_worth(kernel: tirx.For, multiprocessors: int) -> None:
     for loop in loops:
         is_outermost = any(map(loop.same_as, statements))
         if not is_outermost or _is_uneven(kernel):
-            raise Unsuitable("blocks may differ in what they do")
+            raise Obstacle("blocks may differ in what they do")
         if not _only_multiplies(loop):
-            raise Unsuitable("its loop does more than one product; T.annotate_persistent() asks")
+            raise Obstacle("its loop does more than one product; T.annotate_persistent() asks")
 
 
 def _is_attention(loop: tirx.For, launch: Launch) -> bool:
@@ -176,7 +177,7 @@ def _check_balance(loop: tirx.For, launch: Launch, multiprocessors: int) -> None
     axis, trip_counts = _trip_counts(loop, loops, launch.body)
     mean = sum(trip_counts) / len(trip_counts)
     if mean > _LONG:
-        raise Unsuitable(f"its loop has {mean:.0f} iterations, beside which little is to be won")
+        raise Obstacle(f"its loop has {mean:.0f} iterations, beside which little is to be won")
     stride = math.prod(grid[:axis])
     work = [0] * multiprocessors
     for tile in range(total):
@@ -185,7 +186,7 @@ def _check_balance(loop: tirx.For, launch: Launch, multiprocessors: int) -> None
         work[block] += trip_counts[tile // stride % len(trip_counts)] + 1
     most = max(work) * multiprocessors / sum(work)
     if most > _UNEQUAL:
-        raise Unsuitable(f"a block would have {most:.2f} of the work of others")
+        raise Obstacle(f"a block would have {most:.2f} of the work of others")
 
 
 _LONG = 64
@@ -203,14 +204,14 @@ def _trip_counts(loop: tirx.For, blocks: list[tirx.For], body: tirx.Stmt) -> tup
     used = variables_of(extent)
     axes = [axis for axis, each in enumerate(blocks) if any(map(each.loop_var.same_as, used))]
     if len(axes) != 1 or len(used) > 1:
-        raise Unsuitable("blocks may differ in what they do")
+        raise Obstacle("blocks may differ in what they do")
     block, analyzer = blocks[axes[0]], Analyzer()
     values = [
         constant(analyzer.simplify(substitute(extent, {block.loop_var: tirx.const(n, "int32")})))
         for n in range(constant(block.extent) or 0)
     ]
     if None in values:
-        raise Unsuitable("blocks may differ in what they do")
+        raise Obstacle("blocks may differ in what they do")
     return axes[0], [max(value or 0, 0) for value in values]
 
 

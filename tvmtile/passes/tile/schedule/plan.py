@@ -248,16 +248,19 @@ class Producers:
             raise Obstacle(reason, buffer)
         self._refused.update(dict.fromkeys(writers, reason))
 
-    def plan(self, last: int) -> PipelinePlan:
-        """Stage 0 for the producers, which come first in an iteration, the last one for the others."""
+    def ahead(self) -> frozenset[int]:
+        """The producers.
+
+        Raises
+        ------
+        Obstacle
+            If there are none.
+        """
         producers = self._closed()
         if not producers:
-            raise Obstacle(self._why_none())
-        return PipelinePlan.of_producers(producers, len(self._units), last)
-
-    def _why_none(self) -> str:
-        reasons = list(dict.fromkeys(reason for _, reason in self.refused))
-        return reasons[0] if reasons else "nothing copies from global memory into a shared tile"
+            none = "nothing copies from global memory into a shared tile"
+            raise Obstacle(next((reason for _, reason in self.refused), none))
+        return frozenset(producers)
 
     def _is_copy(self, index: int) -> bool:
         return (
@@ -380,12 +383,17 @@ def with_work_in_flight(
     so the first stage runs less far ahead; where it would not at all, they are waited for at once.
     """
     ahead = {number for number, stage in enumerate(plan.stage) if stage == 0}
-    in_flight = frozenset(
-        number for number in range(len(units)) if _may_go_on(number, units, ahead, kind)
-    )
+    in_flight = units_in_flight(units, ahead, kind)
     if plan.distance < 2 or not in_flight:
         return plan
     return PipelinePlan(tuple(max(0, stage - 1) for stage in plan.stage), plan.order, in_flight)
+
+
+def units_in_flight(
+    units: Sequence[PipelineStmt], ahead: Collection[int], kind: str
+) -> frozenset[int]:
+    """The units of which that holds, where some run ahead."""
+    return frozenset(n for n in range(len(units)) if _may_go_on(n, units, ahead, kind))
 
 
 def _may_go_on(

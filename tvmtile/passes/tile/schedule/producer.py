@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tvm import ir, tirx
 
 from tvmtile.analysis.effects import effects_of
-from tvmtile.analysis.kernel_info import KernelInfo
 from tvmtile.ir.assumptions import is_assumption
 from tvmtile.ir.asynchronous import CP_ASYNC, asynchronously
 from tvmtile.ir.kernels import flattened, is_loop_exit, leaves_loop
@@ -25,12 +25,12 @@ from tvmtile.ir.rewriting import (
     with_fresh_variables,
 )
 from tvmtile.ir.scopes import is_local_array, is_shared
-from tvmtile.passes.tile.schedule.body import has_effects
+from tvmtile.passes.tile.schedule.body import Obstacle, has_effects
 from tvmtile.passes.tile.schedule.emit import Conditional, Emitter
 from tvmtile.passes.tile.schedule.rings import Filling, Ring
-from tvmtile.passes.tile.schedule.roles import Preload, Schedules, counters_of, parts_of
+from tvmtile.passes.tile.schedule.roles import SplitKernel
 from tvmtile.passes.tile.schedule.schedule import Action, RoleSchedule, Step
-from tvmtile.passes.tile.schedule.split_loops import SplitLoop, Unsuitable
+from tvmtile.passes.tile.schedule.split_loops import SplitLoop
 
 
 @dataclass(frozen=True)
@@ -56,47 +56,27 @@ class Producer:
         return [tirx.AllocBuffer(buffer) for buffer in own.values()], substitute(self.body, own)
 
 
-def producer_of(
-    body: tirx.Stmt,
-    schedules: Schedules,
-    tiles: KernelInfo,
-    thread: ir.Expr,
-    threads: int,
-    preloads: Sequence[Preload] = (),
-) -> Producer:
-    """What the producer does.
-
-    `thread` is a number among the producer's, which has so many `threads`; the rest is as of
-    `consumers_of`.
+def producer_of(kernel: SplitKernel, thread: ir.Expr, threads: int) -> Producer:
+    """What the producer does; `thread` is a number among its `threads`.
 
     Raises
     ------
-    Unsuitable
+    Obstacle
         If the copies depend on what only consumers know.
     """
-    slicer = _Slicer(body, schedules, tiles, thread, threads, preloads)
-    whole = with_fresh_variables(seq([*counters_of(schedules, preloads), *slicer.slice()]))
-    _check_known(whole, body)
+    slicer = _Slicer(kernel, thread, threads)
+    whole = with_fresh_variables(seq([*kernel.counters(), *slicer.slice()]))
+    _check_known(whole, kernel.body)
     return Producer(whole, slicer.replayed)
 
 
 class _Slicer:
     """Keeps the loops to be split, what is around them, and what they need."""
 
-    def __init__(
-        self,
-        body: tirx.Stmt,
-        schedules: Schedules,
-        tiles: KernelInfo,
-        thread: ir.Expr,
-        threads: int,
-        preloads: Sequence[Preload],
-    ) -> None:
+    def __init__(self, kernel: SplitKernel, thread: ir.Expr, threads: int) -> None:
         self.replayed: list[tirx.Stmt] = []
-        self._preloads = preloads
-        self._body = body
-        self._schedules = schedules
-        self._tiles = tiles
+        self._kernel = kernel
+        self._body, self._tiles = kernel.body, kernel.tiles
         self._thread = thread
         self._threads = threads
         self._filled: set[ir.Var] = set()
@@ -108,11 +88,12 @@ class _Slicer:
 
     def _of(self, stmt: tirx.Stmt) -> list[tirx.Stmt]:
         """What a statement is to the producer; nothing without loops to be split and exits of loops."""
-        if isinstance(stmt, tirx.For) and stmt.loop_var in self._schedules:
-            return self._producing(stmt, self._schedules[stmt.loop_var])
+        loops = self._kernel.loops
+        if isinstance(stmt, tirx.For) and stmt.loop_var in loops:
+            return self._producing(stmt, loops[stmt.loop_var])
         if is_loop_exit(stmt):
             return [stmt]
-        has_split = contains(stmt, tirx.For, lambda loop: loop.loop_var in self._schedules)
+        has_split = contains(stmt, tirx.For, lambda loop: loop.loop_var in loops)
         if not has_split and not leaves_loop(stmt):
             return []
         if isinstance(stmt, tirx.SeqStmt):
@@ -126,7 +107,7 @@ class _Slicer:
             return [tirx.IfThenElse(stmt.condition, seq(self._of(stmt.then_case)), other)]
         if isinstance(stmt, tirx.AttrStmt):
             return [tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, seq(self._of(stmt.body)))]
-        raise Unsuitable("the loop is inside of a statement that only consumers do")
+        raise Obstacle("the loop is inside of a statement that only consumers do")
 
     def _sequence(self, stmt: tirx.SeqStmt) -> list[tirx.Stmt]:
         """The loops, and before them what they use."""
@@ -149,7 +130,7 @@ class _Slicer:
             inside = defined_in(self._body)
             unknown = any(v in inside and v not in used for v in variables_of(child))
             return [] if unknown else [child]
-        for each in self._preloads:
+        for each in self._kernel.preloads:
             if each.fills(child):
                 self._filled.add(each.tile)
                 filling = Filling(each.ring, self._thread, self._threads)
@@ -174,26 +155,26 @@ class _Slicer:
         own = self._roots_written(*self.replayed)
         for root in dict.fromkeys(own):
             if root not in self._tiles.allocated or not _may_be_each_roles(root):
-                raise Unsuitable(f"the copies depend on {root.name}, which only consumers know")
+                raise Obstacle(f"the copies depend on {root.name}, which only consumers know")
             if self._tiles.views_of(root):
-                raise Unsuitable(f"the copies depend on {root.name}, which has views")
-        everywhere = self._roots_written(self._body)
+                raise Obstacle(f"the copies depend on {root.name}, which has views")
+        everywhere, written = Counter(self._roots_written(self._body)), Counter(own)
         for root in self._used(kept):
-            if everywhere.count(root) != own.count(root):
-                raise Unsuitable(f"the copies depend on {root.name}, which only consumers know")
+            if everywhere[root] != written[root]:
+                raise Obstacle(f"the copies depend on {root.name}, which only consumers know")
         if any(has_effects(stmt) for stmt in self.replayed):
-            raise Unsuitable(f"the copies depend on {own[0].name}, which is not just computed")
+            raise Obstacle(f"the copies depend on {own[0].name}, which is not just computed")
 
     def _check_pure(self, *values: object) -> None:
         for value in values:
             if has_effect(value):
-                raise Unsuitable(f"{value} has an effect, which the copies would repeat")
+                raise Obstacle(f"{value} has an effect, which the copies would repeat")
 
     def _producing(self, loop: tirx.For, schedule: SplitLoop) -> list[tirx.Stmt]:
-        body, space = parts_of(loop, schedule, self._tiles), schedule.space.of(loop)
+        body, space = self._kernel.parts_of(loop), schedule.space.of(loop)
         for number in schedule.producers:
             self._filled.update(body.units[number].writes)
-        role = producer_role(schedule)
+        role, _ = self._kernel.schedules[loop.loop_var].roles
         ring_of = {n: ring for ring in schedule.rings for n in ring.units}
         copies = schedule.by_threads - schedule.computed
         fillings = {ring: self._filling(ring, schedule) for ring in schedule.rings}
@@ -258,4 +239,4 @@ def _check_known(producer: tirx.Stmt, body: tirx.Stmt) -> None:
     bound = defined_in(body)
     unknown = next((var for var in variables_of(producer) if var in bound), None)
     if unknown is not None:
-        raise Unsuitable(f"the copies depend on {unknown.name}, which only consumers know")
+        raise Obstacle(f"the copies depend on {unknown.name}, which only consumers know")

@@ -9,6 +9,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import warn
+from tvmtile.ir.kernels import Launch
 from tvmtile.ir.operands import bits_of, static_shape
 from tvmtile.ir.operators import operator_for
 from tvmtile.ir.options import options_of
@@ -93,37 +94,38 @@ class RoleRegisters:
 
     def __init__(self, kernel: tirx.For) -> None:
         options = options_of(kernel)
+        self.consumers = Launch(kernel).num_threads
+        """How many threads multiply."""
         self.least_blocks = options.blocks_per_multiprocessor
         """How many blocks share them at least; None where the kernel does not say."""
         self.are_fixed = options.fixed_registers
         """Whether the kernel asks that each thread keeps those that it begins with."""
 
-    def move_to(self, consumers: int) -> bool:
-        """Tell whether one block takes all of them, for so many threads that multiply."""
-        return self.least_blocks is None and not self.are_fixed and _may_move(consumers)
+    def go_to_one_block(self) -> bool:
+        """Tell whether one block takes all of them."""
+        return self.least_blocks is None and not self.are_fixed and self._may_move
 
-    def why_fixed(self, consumers: int, schedules: Sequence[SplitLoop]) -> str | None:
+    def why_fixed(self, schedules: Sequence[SplitLoop]) -> str | None:
         """What the kernel asks for that keeps a block of this size from moving registers."""
-        if not _may_move(consumers) or self._shares(consumers, schedules) is not None:
+        if not self._may_move or self._shares(schedules) is not None:
             return None
         if self.are_fixed:
             return "the kernel asks that none move"
         return f"{self.least_blocks} blocks on a multiprocessor leave none to move"
 
-    def at_first(self, consumers: int) -> int:
+    @property
+    def at_first(self) -> int:
         """Registers that each thread begins with, beside a producer's warpgroup."""
-        return registers_of_each((self.least_blocks or 1) * (consumers + WARPGROUP))
+        return registers_of_each((self.least_blocks or 1) * (self.consumers + WARPGROUP))
 
-    def of_consumer(self, consumers: int, schedules: Sequence[SplitLoop]) -> int:
+    def of_consumer(self, schedules: Sequence[SplitLoop]) -> int:
         """Registers of a thread that multiplies, at most."""
-        shares = self._shares(consumers, schedules)
-        return self.at_first(consumers) if shares is None else shares[1]
+        shares = self._shares(schedules)
+        return self.at_first if shares is None else shares[1]
 
-    def moved(
-        self, consumers: int, schedules: Sequence[SplitLoop]
-    ) -> tuple[list[tirx.Stmt], list[tirx.Stmt]]:
+    def moved(self, schedules: Sequence[SplitLoop]) -> tuple[list[tirx.Stmt], list[tirx.Stmt]]:
         """What moves registers from the producer's warpgroup to those of the consumers."""
-        shares = self._shares(consumers, schedules)
+        shares = self._shares(schedules)
         if shares is None:
             return [], []
         move = operator_for("registers")
@@ -136,19 +138,22 @@ class RoleRegisters:
         """How many blocks have registers at once, whose threads hold so many."""
         return self.least_blocks or max(1, REGISTER_FILE // (threads * (held + _BESIDE_SUMS)))
 
-    def _shares(self, consumers: int, schedules: Sequence[SplitLoop]) -> tuple[int, int] | None:
+    @property
+    def _may_move(self) -> bool:
+        return (self.consumers, False) in _FEWEST
+
+    def _shares(self, schedules: Sequence[SplitLoop]) -> tuple[int, int] | None:
         """Registers of a thread that copies, and of one that multiplies; None if none move.
 
         Threads that compute a tile load all of their elements before they need the first, so they get
         registers for these, of what the sums of those that multiply leave.
         """
+        consumers, at_first = self.consumers, self.at_first
         fewest = _FEWEST.get((consumers, any(each.by_threads for each in schedules)))
-        at_first = self.at_first(consumers)
         if fewest is None or fewest >= at_first or self.are_fixed:
             return None
-        pool = at_first * (
-            consumers + WARPGROUP
-        )  # which a block has: an increase waits for no others
+        # What a block has: an increase waits for no others.
+        pool = at_first * (consumers + WARPGROUP)
         few = fewest
         wanted = max((registers_loaded(each) for each in schedules), default=0)
         if wanted:
@@ -156,10 +161,6 @@ class RoleRegisters:
             left = (pool - consumers * (sums + _BESIDE_SUMS)) // WARPGROUP
             few = min(max(fewest, whole_registers(min(wanted + _BESIDE_OPERANDS, left))), at_first)
         return few, min(whole_registers((pool - WARPGROUP * few) // consumers), _MOST_REGISTERS)
-
-
-def _may_move(consumers: int) -> bool:
-    return (consumers, False) in _FEWEST
 
 
 def registers_loaded(schedule: SplitLoop) -> int:

@@ -15,18 +15,14 @@ from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.rewriting import contains, defined_in, variables_of
 from tvmtile.ir.scopes import is_shared
 from tvmtile.ir.threads import WARP_SIZE, WARPGROUP
-from tvmtile.passes.tile.schedule.body import Body, body_of, without_guard
-from tvmtile.passes.tile.schedule.iteration_space import (
-    counter_begun,
-    iteration_space,
-)
+from tvmtile.passes.tile.schedule.body import Body, Obstacle, body_of, without_guard
+from tvmtile.passes.tile.schedule.iteration_space import counter_begun, iteration_space
 from tvmtile.passes.tile.schedule.resources import BlockMemory
 from tvmtile.passes.tile.schedule.rings import Mbarriers, Position, Ring
+from tvmtile.passes.tile.schedule.schedule import Schedule
 from tvmtile.passes.tile.schedule.split_loops import (
     CrossIterationOverlap,
     SplitLoop,
-    Unskewed,
-    Unsuitable,
     skew_of,
 )
 
@@ -73,7 +69,7 @@ def preloaded_in(
 
     With each are the loop, and the innermost serial loop around the copy, if there is one.
 
-    `schedules` are the loops that are split, `why_not` is as of `schedules_in`.
+    `schedules` are the loops that are split, `why_not` is as of `LoopSplitter`.
     """
     found: Preloaded = []
     around: list[tirx.For] = []
@@ -135,26 +131,32 @@ def _belongs_to(tile: ir.Var, schedule: SplitLoop, tiles: KernelInfo) -> bool:
     return is_constant and is_only_read and len(inside) == len(reads)
 
 
-Schedules = Mapping[ir.Var, SplitLoop]
-"""By the variable of the loop."""
+@dataclass(frozen=True)
+class SplitKernel:
+    """A kernel that a producer and consumers share, whose tiles have their buffer copies."""
 
+    body: tirx.Stmt
+    """What a block does."""
+    tiles: KernelInfo
+    loops: Mapping[ir.Var, SplitLoop]
+    schedules: Mapping[ir.Var, Schedule]
+    """By the variables of the loops; of the roles the producer is the first."""
+    preloads: Sequence[Preload]
 
-def counters_of(schedules: Schedules, preloads: Sequence[Preload]) -> list[tirx.Stmt]:
-    """Counters that begin."""
-    counters = [
-        *(each.space.counter for each in schedules.values()),
-        *(each.counter for each in preloads),
-    ]
-    return [stmt for counter in dict.fromkeys(counters) for stmt in counter_begun(counter)]
+    def counters(self) -> list[tirx.Stmt]:
+        """Those of a role, which begin."""
+        counters = [*(each.space.counter for each in self.loops.values())]
+        counters += [each.counter for each in self.preloads]
+        return [stmt for counter in dict.fromkeys(counters) for stmt in counter_begun(counter)]
 
-
-def parts_of(loop: tirx.For, schedule: SplitLoop, tiles: KernelInfo) -> Body:
-    """The statements of the loop, in a kernel whose tiles have their buffer copies."""
-    if schedule.condition is not None:
-        loop = without_guard(loop)
-    body = body_of(loop, tiles, split=True)
-    assert len(body.units) == len(schedule.units), "the loop was split before"
-    return body
+    def parts_of(self, loop: tirx.For) -> Body:
+        """The statements of a loop."""
+        planned = self.loops[loop.loop_var]
+        if planned.condition is not None:
+            loop = without_guard(loop)
+        body = body_of(loop, self.tiles, split=True)
+        assert len(body.units) == len(planned.units), "the loop was split before"
+        return body
 
 
 # Rings, counters and stages -----------------------------------------------------------------------
@@ -167,7 +169,7 @@ class RolePlanner:
 
     Raises
     ------
-    Unsuitable
+    Obstacle
         If one can't be split.
     """
 
@@ -247,7 +249,7 @@ class RolePlanner:
         """A loop, with the order of its statements if the products of two iterations overlap."""
         try:
             skew = self._skew_of(schedule)
-        except Unskewed as obstacle:
+        except Obstacle as obstacle:
             return replace(schedule, not_skewed=str(obstacle))
         return schedule if skew is None else replace(schedule, skew=skew, in_flight=frozenset())
 
@@ -255,7 +257,7 @@ class RolePlanner:
         threads = self._launch.num_threads
         skew = skew_of(schedule.units, schedule.producers, self._kind, threads, self._registers)
         if skew is not None and schedule.stages == 1:
-            raise Unskewed("its tiles have one buffer copy")
+            raise Obstacle("its tiles have one buffer copy")
         if skew is not None and schedule.condition is not None:
             _check_names(schedule, skew.second)
         return skew
@@ -269,7 +271,7 @@ class RolePlanner:
             return None
         dtypes = {str(each.loop.loop_var.ty.dtype) for each in sharing}
         if len(dtypes) > 1:
-            raise Unsuitable("loops with the same tiles count in different dtypes")
+            raise Obstacle("loops with the same tiles count in different dtypes")
         return tirx.decl_buffer(
             (1,), dtypes.pop(), name=f"{loop.loop_var.name}_done", scope="local"
         )
@@ -290,7 +292,7 @@ def _check_names(schedule: SplitLoop, second: int) -> None:
     own = {schedule.loop.loop_var, *defined_in(schedule.loop.body)}
     used = (var for var in variables_of(schedule.units[second].stmt) if var in own)
     for var in used:
-        raise Unskewed(
+        raise Obstacle(
             f"the second product would need {var.name} of the last iteration that was done"
         )
 
@@ -299,7 +301,7 @@ def _check_own(schedule: SplitLoop, rings: Sequence[Ring]) -> None:
     """Make sure that fragments on the way to tiles are those of one ring, which is filled in order."""
     needed = [number for ring in rings for number in schedule.needed_by(ring.units)]
     if len(set(needed)) < len(needed):
-        raise Unsuitable("tiles are computed from the same fragments, and used at different places")
+        raise Obstacle("tiles are computed from the same fragments, and used at different places")
 
 
 def _going_on(schedule: SplitLoop, former: SplitLoop) -> SplitLoop:
@@ -309,12 +311,12 @@ def _going_on(schedule: SplitLoop, former: SplitLoop) -> SplitLoop:
     for ring in schedule.rings:
         other = known.pop(frozenset(ring.tiles), None)
         if other is not None and _arrivals(former, other.units) != _arrivals(schedule, ring.units):
-            raise Unsuitable(f"loops fill {ring.tiles[0].name} by different threads")
+            raise Obstacle(f"loops fill {ring.tiles[0].name} by different threads")
         if other is None:
-            raise Unsuitable(f"loops use {ring.tiles[0].name} together with different tiles")
+            raise Obstacle(f"loops use {ring.tiles[0].name} together with different tiles")
         rings.append(replace(ring, full=other.full, empty=other.empty))
     if known:
-        raise Unsuitable(f"a loop does not use {next(iter(known.values())).tiles[0].name}")
+        raise Obstacle(f"a loop does not use {next(iter(known.values())).tiles[0].name}")
     return replace(schedule, rings=tuple(rings))
 
 

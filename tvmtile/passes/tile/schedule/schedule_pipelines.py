@@ -13,9 +13,10 @@ from tvmtile.ir.options import options_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import replace_loop
 from tvmtile.ir.spans import first_location
+from tvmtile.passes.tile.schedule.body import Obstacle
 from tvmtile.passes.tile.schedule.one_role import with_one_role
 from tvmtile.passes.tile.schedule.resources import warn_of_fewer_stages
-from tvmtile.passes.tile.schedule.split_loops import SplitLoop, Unsuitable, pipelined_loops_in
+from tvmtile.passes.tile.schedule.split_loops import SplitLoop, pipelined_loops_in
 from tvmtile.passes.tile.schedule.two_roles import with_two_roles
 from tvmtile.passes.tile.select_implementation import ImplementationChoice
 from tvmtile.target import GpuCapability, gpu
@@ -130,7 +131,7 @@ def _specialized(
         return kernel
     try:
         return with_two_roles(_limited(kernel, limit, capability), target, capability).kernel
-    except Unsuitable as obstacle:
+    except Obstacle as obstacle:
         if options_of(kernel).specialize_warps:
             warn(f"no warps are specialised: {obstacle}", first_location(loops[0]))
         return kernel
@@ -161,14 +162,14 @@ def roles_of(func: tirx.PrimFunc) -> list[ImplementationChoice]:
         loops = pipelined_loops_in(kernel)
         try:
             if is_off:
-                raise Unsuitable("tl.disable_warp_specialized is set")
+                raise Obstacle("tl.disable_warp_specialized is set")
             roles = with_two_roles(kernel, target, capability)
             fixed = roles.specializer.why_registers_are_fixed()
             outcomes = [
                 _outcome(schedule, fixed, roles.one_block_each)
                 for schedule in roles.specializer.schedules
             ]
-        except Unsuitable as why:
+        except Obstacle as why:
             outcomes = [("one role", (("two roles", str(why)),))] * len(loops)
         found += [
             ImplementationChoice(

@@ -35,17 +35,13 @@ from tvmtile.passes.tile.schedule.plan import (
     async_units,
     buffer_copies_of,
     later_units,
-    with_work_in_flight,
+    units_in_flight,
     work_of,
 )
 from tvmtile.passes.tile.schedule.rings import Ring
 
 _BYTES_ON_THE_WAY = 32 << 10
 """What a multiprocessor has to have asked for at any time, to get as much as memory gives."""
-
-
-class Unsuitable(Exception):
-    """A loop can't be split; the message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -164,88 +160,71 @@ def pipelined_loops_in(body: tirx.Stmt) -> list[tirx.For]:
     return [loop for loop in loops if int(loop.annotations.get(STAGES_ANNOTATION, 0)) > 0]
 
 
-def schedules_in(
-    kernel: tirx.For,
-    tiles: KernelInfo,
-    kind: str,
-    why_not: Callable[[TileOp, int], str | None],
-    why_not_compute: Callable[[SplitLoop], str | None],
-) -> list[SplitLoop]:
-    """The pipelined loops of a kernel, if all of them can be split.
+@dataclass(frozen=True)
+class LoopSplitter:
+    """Finds out which units of the loops of a kernel a producer can do."""
 
-    `why_not(op, stages)` says why a copy can't go on by itself until an mbarrier says that it is done,
-    where its tile has so many buffer copies; None where it can. `why_not_compute(schedule)` says why
-    threads of the producer should not compute tiles.
-
-    Raises
-    ------
-    Unsuitable
-        If one can't be split.
+    tiles: KernelInfo
+    kind: str
+    """Of the target."""
+    why_not: Callable[[TileOp, int], str | None]
+    """`(op, stages)`: why a copy can't go on by itself until an mbarrier says that it is done, where
+    its tile has so many buffer copies; None where it can.
     """
-    for op in operators_in(kernel):
-        if not op.effects().is_complete:
-            product = f"{op.name} of {describe(buffer_of(op.writes()[0]))}"
-            raise Unsuitable(f"the {product} goes on until the kernel waits for it")
-    find = _ScheduleFinder(tiles, kind, why_not, why_not_compute).schedule
-    loops = pipelined_loops_in(kernel)
-    schedules = [find(loop, guard_of(loop, tiles)) for loop in loops]
-    for tile in dict.fromkeys(tile for each in schedules for tile in each.tiles):
-        inside = sum(_uses(tile, each) for each in schedules)
-        if inside < len(tiles.effects_on(tile)):
-            raise Unsuitable(f"{tile.name} is used outside of the loop too")
-    return schedules
+    why_not_compute: Callable[[SplitLoop], str | None]
+    """Why threads of the producer should not compute tiles."""
 
+    def loops_in(self, kernel: tirx.For) -> list[SplitLoop]:
+        """The pipelined loops of a kernel, if all of them can be split.
 
-class _ScheduleFinder:
-    """Finds out which units of a loop a producer can do; what it asks is as of `schedules_in`."""
+        Raises
+        ------
+        Obstacle
+            If one can't be split.
+        """
+        for op in operators_in(kernel):
+            if not op.effects().is_complete:
+                product = f"{op.name} of {describe(buffer_of(op.writes()[0]))}"
+                raise Obstacle(f"the {product} goes on until the kernel waits for it")
+        loops = pipelined_loops_in(kernel)
+        found = [self._split(loop, guard_of(loop, self.tiles)) for loop in loops]
+        for tile in dict.fromkeys(tile for each in found for tile in each.tiles):
+            inside = sum(_uses(tile, each) for each in found)
+            if inside < len(self.tiles.effects_on(tile)):
+                raise Obstacle(f"{tile.name} is used outside of the loop too")
+        return found
 
-    def __init__(
-        self,
-        tiles: KernelInfo,
-        kind: str,
-        why_not: Callable[[TileOp, int], str | None],
-        why_not_compute: Callable[[SplitLoop], str | None],
-    ) -> None:
-        self._tiles = tiles
-        self._kind = kind
-        self._why_not = why_not
-        self._why_not_compute = why_not_compute
-
-    def schedule(self, loop: tirx.For, guard: ir.Expr | None) -> SplitLoop:
+    def _split(self, loop: tirx.For, guard: ir.Expr | None) -> SplitLoop:
         """A loop whose iterations are done where a guard holds."""
         if STAGE_ANNOTATION in loop.annotations:
-            raise Unsuitable("its stages and its order are given")
+            raise Obstacle("its stages and its order are given")
         if len(pipelined_loops_in(loop)) > 1:
-            raise Unsuitable("a pipelined loop is inside of it")
-        try:
-            body = body_of(loop if guard is None else without_guard(loop), self._tiles, split=True)
-        except Obstacle as obstacle:
-            raise Unsuitable(str(obstacle)) from None
+            raise Obstacle("a pipelined loop is inside of it")
+        body = body_of(loop if guard is None else without_guard(loop), self.tiles, split=True)
         copied, none = self._copied(body.units)
-        chain = computed_ahead(body.units, self._tiles, copied)
-        reason = None if chain else why_not_from_tiles(body.units, self._tiles, copied)
+        chain = computed_ahead(body.units, self.tiles, copied)
+        reason = None if chain else why_not_from_tiles(body.units, self.tiles, copied)
         if chain:
             try:
                 found = self._planned(loop, guard, body, copied, chain)
-                reason = self._why_not_compute(found)
-            except Unsuitable as obstacle:
+                reason = self.why_not_compute(found)
+            except Obstacle as obstacle:
                 reason = str(obstacle)
             if reason is None:
                 return found
         if not copied:
-            raise Unsuitable(reason or none)
+            raise Obstacle(reason or none)
         found = self._planned(loop, guard, body, copied)
-        if found.computed and (why := self._why_not_compute(found)) is not None:
-            raise Unsuitable(why)
+        if found.computed and (why := self.why_not_compute(found)) is not None:
+            raise Obstacle(why)
         return replace(found, not_computed=reason)
 
     def _copied(self, units: Sequence[PipelineStmt]) -> tuple[frozenset[int], str]:
         """What copies from global memory into shared tiles, with what it needs, or why nothing does."""
         try:
-            plan = Producers(units, self._tiles).plan(1)
+            return Producers(units, self.tiles).ahead(), ""
         except Obstacle as obstacle:
             return frozenset(), str(obstacle)
-        return frozenset(number for number, stage in enumerate(plan.stage) if stage == 0), ""
 
     def _planned(
         self,
@@ -257,12 +236,9 @@ class _ScheduleFinder:
     ) -> SplitLoop:
         """A loop of which a producer copies what some units do, and computes what others do."""
         producers = copied | chain
-        units, count, tiles = body.units, len(body.units), self._tiles
+        units, count, tiles = body.units, len(body.units), self.tiles
         plan = PipelinePlan.of_producers(producers, count, 1)
-        try:
-            buffer_copies_of(loop, body, plan, tiles)
-        except Obstacle as obstacle:
-            raise Unsuitable(str(obstacle)) from None
+        buffer_copies_of(loop, body, plan, tiles)
         stages = int(loop.annotations[STAGES_ANNOTATION])
         are_async, are_later = async_units(units, plan, tiles), later_units(units, plan, tiles)
         by_threads: set[int] = set()
@@ -273,26 +249,23 @@ class _ScheduleFinder:
             if number in chain or (are_later[number] and is_computed(unit)):
                 computed.add(number)
             elif not are_async[number]:
-                raise Unsuitable(f"{unit.describe()} is no copy that can go on by itself")
+                raise Obstacle(f"{unit.describe()} is no copy that can go on by itself")
             if number in computed or not operators:
                 by_threads.add(number)
                 if not tiles.threads.isdisjoint(unit.reads):
-                    raise Unsuitable(f"{unit.describe()} asks which thread does it")
+                    raise Obstacle(f"{unit.describe()} asks which thread does it")
                 continue
             for op in operators:
-                reason = self._why_not(_by_values(op, unit.stmt), stages)
+                reason = self.why_not(_by_values(op, unit.stmt), stages)
                 if reason is not None:
-                    raise Unsuitable(reason)
-        longer = with_work_in_flight(
-            PipelinePlan.of_producers(producers, count, 2), units, self._kind
-        )
+                    raise Obstacle(reason)
         found = SplitLoop(
             loop,
             IterationSpace(loop, None, stages),
             stages,
             tuple(sorted(producers)),
             units,
-            longer.in_flight,
+            units_in_flight(units, producers, self.kind),
             frozenset(by_threads),
             frozenset(computed),
             condition=guard,
@@ -311,10 +284,10 @@ def _uses(tile: ir.Var, schedule: SplitLoop) -> int:
 
 def _check_tile(tile: ir.Var, found: SplitLoop, body: Body, tiles: KernelInfo) -> None:
     if tile not in tiles.allocated or not is_shared(tile) or tiles.views_of(tile):
-        raise Unsuitable(f"{tile.name} has views")
+        raise Obstacle(f"{tile.name} has views")
     for number, unit in enumerate(body.units):
         if number not in found.producers and tile in unit.writes:
-            raise Unsuitable(f"{unit.describe()} writes {tile.name} too")
+            raise Obstacle(f"{unit.describe()} writes {tile.name} too")
 
 
 def _by_values(op: TileOp, stmt: tirx.Stmt) -> TileOp:
@@ -328,10 +301,6 @@ def _by_values(op: TileOp, stmt: tirx.Stmt) -> TileOp:
 
 
 # Overlap of the products of neighbouring iterations -----------------------------------------------
-
-
-class Unskewed(Exception):
-    """The products of a loop don't overlap with the next iteration; the message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -388,7 +357,7 @@ def skew_of(
 
     Raises
     ------
-    Unskewed
+    Obstacle
         If they don't.
     """
     own = [number for number in range(len(units)) if number not in producers]
@@ -397,24 +366,24 @@ def skew_of(
         return None
     first, second = products
     if second != own[-1]:
-        raise Unskewed("the second product is not the last statement of the loop")
+        raise Obstacle("the second product is not the last statement of the loop")
     for number in own:
         if units[number].binds or units[number].has_effects:
-            raise Unskewed(f"{units[number].describe()} keeps its place")
+            raise Obstacle(f"{units[number].describe()} keeps its place")
     leading = tuple(number for number in own if number <= first)
     others = [number for number in own if first < number < second]
     shared = [var for number in leading for var in units[number].conflicts(units[second])]
     if shared:
-        raise Unskewed(f"{shared[0].name} would be needed for two iterations at once")
+        raise Obstacle(f"{shared[0].name} would be needed for two iterations at once")
     late = _behind(second, others, units)
     early = tuple(number for number in others if number not in late)
     if not early:
-        raise Unskewed("all statements between the products wait for the second one")
+        raise Obstacle("all statements between the products wait for the second one")
     if threads > _MOST_THREADS:
-        raise Unskewed(f"{threads // WARPGROUP} warpgroups take turns with the matrix unit")
+        raise Obstacle(f"{threads // WARPGROUP} warpgroups take turns with the matrix unit")
     held = registers_held(units, own, threads)
     if held + _SPARE > registers:
-        raise Unskewed(
+        raise Obstacle(
             f"the fragments take {held} registers of a thread, of which it has {registers}; "
             f"{_SPARE} are for all else"
         )

@@ -10,7 +10,7 @@ from tvm.target import Target
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import buffer_of, mapped, nodes_in
-from tvmtile.analysis.kernel_info import KernelInfo, info_of
+from tvmtile.analysis.kernel_info import info_of
 from tvmtile.instructions.wgmma import LEAST_BESIDE_SUMS, LEAST_REGISTERS
 from tvmtile.ir.barriers import is_barrier_of_blocks
 from tvmtile.ir.kernels import (
@@ -23,6 +23,7 @@ from tvmtile.ir.options import options_of
 from tvmtile.ir.rewriting import contains, replace_loop, seq
 from tvmtile.ir.scopes import is_mbarrier
 from tvmtile.ir.threads import WARP_SIZE, WARPGROUP, Group, group_of_region, group_region, let_in
+from tvmtile.passes.tile.schedule.body import Obstacle
 from tvmtile.passes.tile.schedule.consumers import consumer_role, consumers_of
 from tvmtile.passes.tile.schedule.copies import BulkCopies, computes_as_it_loads
 from tvmtile.passes.tile.schedule.persistence import persistent
@@ -34,14 +35,13 @@ from tvmtile.passes.tile.schedule.resources import (
     registers_loaded,
 )
 from tvmtile.passes.tile.schedule.rings import StageAxis, with_stage_axes
-from tvmtile.passes.tile.schedule.roles import Preload, RolePlanner, Schedules, preloaded_in
+from tvmtile.passes.tile.schedule.roles import RolePlanner, SplitKernel, preloaded_in
 from tvmtile.passes.tile.schedule.schedule import Schedule, verify
 from tvmtile.passes.tile.schedule.split_loops import (
+    LoopSplitter,
     SplitLoop,
-    Unsuitable,
     pipelined_loops_in,
     registers_held,
-    schedules_in,
 )
 from tvmtile.target import GpuCapability
 from tvmtile.tileop.registry import LoweringContext, implementation_of
@@ -61,15 +61,15 @@ def with_two_roles(kernel: tirx.For, target: Target, capability: GpuCapability) 
 
     Raises
     ------
-    Unsuitable
+    Obstacle
         If it stays as it is.
     """
     wish = options_of(kernel).specialize_warps
     if wish is False:
-        raise Unsuitable("the kernel asks for one role")
+        raise Obstacle("the kernel asks for one role")
     _check_kernel(Launch(kernel), capability)
     if not BlockMemory(kernel, capability).has_room_for_all():
-        raise Unsuitable("a block has no room for all its tiles at once, which two roles may use")
+        raise Obstacle("a block has no room for all its tiles at once, which two roles may use")
 
     def split(whole: tirx.For) -> Specializer:
         return Specializer(whole, target, capability, is_wanted=wish is True)
@@ -77,7 +77,7 @@ def with_two_roles(kernel: tirx.For, target: Target, capability: GpuCapability) 
     try:
         specializer = _persisting(kernel, capability.multiprocessors, split)
         return TwoRoles(specializer.kernel(), specializer, None)
-    except Unsuitable as obstacle:
+    except Obstacle as obstacle:
         specializer = split(kernel)
         return TwoRoles(specializer.kernel(), specializer, str(obstacle))
 
@@ -98,20 +98,20 @@ def _persisting(
 
     Raises
     ------
-    Unsuitable
+    Obstacle
         If none are to persist.
     """
     wish = options_of(kernel).persistent
     if not (_PERSISTS if wish is None else wish):
-        raise Unsuitable("the kernel asks for a block each")
-    threads, registers = Launch(kernel).num_threads, RoleRegisters(kernel)
-    has_one, is_asked = registers.move_to(threads), registers.least_blocks is not None
-    if threads > WARPGROUP and not (has_one or is_asked or registers.are_fixed):
-        raise Unsuitable("several blocks may run at once on a multiprocessor")
+        raise Obstacle("the kernel asks for a block each")
+    registers = RoleRegisters(kernel)
+    has_one, is_asked = registers.go_to_one_block(), registers.least_blocks is not None
+    if registers.consumers > WARPGROUP and not (has_one or is_asked or registers.are_fixed):
+        raise Obstacle("several blocks may run at once on a multiprocessor")
     of_one = split(persistent(kernel, multiprocessors))
     count = 1 if has_one else of_one.blocks_at_once()
     if count > _MOST_AT_ONCE and wish is None:
-        raise Unsuitable(
+        raise Obstacle(
             f"{count} blocks may run at once on a multiprocessor; T.annotate_persistent() asks"
         )
     if not is_asked:
@@ -125,15 +125,15 @@ _MOST_AT_ONCE = 2
 
 def _check_kernel(launch: Launch, capability: GpuCapability) -> None:
     if len(launch.threads) > 1 or launch.num_threads % WARPGROUP:
-        raise Unsuitable(f"{launch.num_threads} threads are not whole warpgroups")
+        raise Obstacle(f"{launch.num_threads} threads are not whole warpgroups")
     if launch.num_threads + WARPGROUP > capability.max_threads:
-        raise Unsuitable(f"a block of {launch.num_threads} threads has no room for a producer")
+        raise Obstacle(f"a block of {launch.num_threads} threads has no room for a producer")
     if contains(launch.body, tirx.AttrStmt, lambda node: group_of_region(node) is not None):
-        raise Unsuitable("the kernel has groups of threads of its own")
+        raise Obstacle("the kernel has groups of threads of its own")
     if contains(launch.body, tirx.Evaluate, is_barrier_of_blocks):
-        raise Unsuitable("blocks wait for each other, with all of their threads")
+        raise Obstacle("blocks wait for each other, with all of their threads")
     if any(is_mbarrier(buffer_of(each)) for each in nodes_in(launch.body, tirx.AllocBuffer)):
-        raise Unsuitable("the kernel has mbarriers of its own")
+        raise Obstacle("the kernel has mbarriers of its own")
 
 
 # A kernel with two roles, put together ------------------------------------------------------------
@@ -144,7 +144,7 @@ class Specializer:
 
     Raises
     ------
-    Unsuitable
+    Obstacle
         If it stays as it is.
     """
 
@@ -158,20 +158,21 @@ class Specializer:
         self._context = LoweringContext(target, self._launch.analyzer(), launch=self._launch)
         self._tiles = info_of(kernel)
         if not is_wanted and not self._multiplies_asynchronously():
-            raise Unsuitable("no product is asynchronous work of warpgroups")
-        registers = self._registers.at_first(self._launch.num_threads)
+            raise Obstacle("no product is asynchronous work of warpgroups")
+        registers = self._registers.at_first
         if not is_wanted and registers < LEAST_REGISTERS:
-            raise Unsuitable(
+            raise Obstacle(
                 f"{self._registers.least_blocks} blocks with producers leave a thread {registers} "
                 f"registers, and a product takes {LEAST_REGISTERS}"
             )
         why_not = BulkCopies(kernel, self._context).why_not
         kind = self._context.kind
-        schedules = schedules_in(kernel, self._tiles, kind, why_not, self._why_not_compute)
+        splitter = LoopSplitter(self._tiles, kind, why_not, self._why_not_compute)
+        schedules = splitter.loops_in(kernel)
         self._preloaded = preloaded_in(self._launch.body, schedules, self._tiles, why_not)
         self._by_threads = any(each.by_threads for each in schedules)
         self._memory = BlockMemory(kernel, capability)
-        held = self._registers.of_consumer(self._launch.num_threads, schedules)
+        held = self._registers.of_consumer(schedules)
         self._planner = RolePlanner(self._launch, schedules, self._memory, held, kind)
         self.schedules = list(self._planner.schedules.values())
         """The loops that are split."""
@@ -188,7 +189,7 @@ class Specializer:
         """
         threads = self._launch.num_threads
         held = registers_held(schedule.units, schedule.order, threads)
-        most = self._registers.of_consumer(threads, [schedule])
+        most = self._registers.of_consumer([schedule])
         if held + LEAST_BESIDE_SUMS > most:
             return (
                 f"fragments take {held} registers of a thread that multiplies, of {most} that threads "
@@ -217,17 +218,18 @@ class Specializer:
 
     def kernel(self) -> tirx.For:
         """The kernel with a warpgroup more, of which one warp is the producer."""
-        schedules = self._planner.schedules
-        for loop in self.schedules:
-            verify(self._schedule_of(loop))
+        loops = self._planner.schedules
+        schedules = {variable: self._schedule_of(loop) for variable, loop in loops.items()}
+        for schedule in schedules.values():
+            verify(schedule)
         preloads = self._planner.preloads(self._preloaded)
         axes = {
             variable: {
                 tile: StageAxis(ring.slots, ring.position.slot)
-                for ring in schedule.rings
+                for ring in loop.rings
                 for tile in ring.tiles
             }
-            for variable, schedule in schedules.items()
+            for variable, loop in loops.items()
         }
         for each in preloads:
             if each.around is not None and each.ring.slots > 1:
@@ -243,14 +245,14 @@ class Specializer:
         launch = Launch(kernel)
         thread = launch.thread_index
         declarations, body = _without_declarations(launch.body)
-        copier = producer.index_of(thread)
-        ahead = producer_of(body, schedules, tiles, copier, producer.count, preloads)
-        using = self._consuming(body, schedules, tiles, consumers.index_of(thread), ahead, preloads)
+        split = SplitKernel(body, tiles, loops, schedules, preloads)
+        ahead = producer_of(split, producer.index_of(thread), producer.count)
+        using = _consuming(split, consumers.index_of(thread), ahead)
         own, copying = ahead.apart_from(using)
         rings = {ring.full: ring for each in self.schedules for ring in each.rings}
         rings |= {each.ring.full: each.ring for each in preloads}
         ready = [statement for ring in rings.values() for statement in ring.declared()]
-        few, many = self._registers.moved(consumers.count, self.schedules)
+        few, many = self._registers.moved(self.schedules)
         roles = tirx.IfThenElse(
             consumers.admits(thread, launch.num_threads),
             group_region(consumers, seq([*many, using])),
@@ -274,27 +276,19 @@ class Specializer:
 
     def why_registers_are_fixed(self) -> str | None:
         """What the kernel asks for that keeps registers from moving to the consumers."""
-        return self._registers.why_fixed(self._launch.num_threads, self.schedules)
+        return self._registers.why_fixed(self.schedules)
 
-    def _consuming(
-        self,
-        body: tirx.Stmt,
-        schedules: Schedules,
-        tiles: KernelInfo,
-        number: ir.Expr,
-        ahead: Producer,
-        preloads: list[Preload],
-    ) -> tirx.Stmt:
-        """What the consumers do; of what the producer does besides its copies, what they need too."""
-        without = ahead.replayed
-        while True:
-            kind = self._context.kind
-            using = consumers_of(body, schedules, tiles, number, kind, preloads, without)
-            needed = ahead.needed_by(using)
-            kept = [stmt for stmt in without if not any(map(stmt.same_as, needed))]
-            if len(kept) == len(without):
-                return using
-            without = kept
+
+def _consuming(kernel: SplitKernel, thread: ir.Expr, ahead: Producer) -> tirx.Stmt:
+    """What the consumers do; of what the producer does besides its copies, what they need too."""
+    without = ahead.replayed
+    while True:
+        using = consumers_of(kernel, thread, without)
+        needed = ahead.needed_by(using)
+        kept = [stmt for stmt in without if not any(map(stmt.same_as, needed))]
+        if len(kept) == len(without):
+            return using
+        without = kept
 
 
 def _by(producer: Group, more: Group, launch: Launch, copying: tirx.Stmt) -> tirx.Stmt:
