@@ -355,3 +355,20 @@ def rows_from_the_last_one_on(A: float32[m, 64], C: float32[m, 64]):
     with T.Kernel(m, threads=64) as bx:
         for i in T.Parallel(64):
             C[bx, i] = A[m - 1 - bx, i]
+
+
+@program(targets=["llvm", "metal", "sm_80", "gpu"], fast=["metal"])
+def indices_that_a_condition_keeps_inside(A: int32[6], B: int32[3, 6]):
+    """The second operand of `and` and `or` is evaluated where the first one does not decide."""
+    with T.Kernel(1, threads=32):
+        own = T.alloc_local((6,), "int32")
+        for k in T.serial(6):
+            own[k] = A[k]
+        for k in T.unroll(6):
+            B[0, k] = T.if_then_else(k < 5, own[k + 1], -1)
+            B[1, k] = 0
+            if k != 0 and own[k - 1] > 0:
+                B[1, k] = own[k]
+            B[2, k] = 0
+            if k == 5 or own[k + 1] > own[k]:
+                B[2, k] = 1

@@ -318,6 +318,7 @@ class _Visitor:
             (ir.TensorLoad, self._load),
             (ir.Call, self._call),
             (tirx.Select, self._select),
+            ((tirx.And, tirx.Or), self._short_circuit),
         )
         return tuple(self._found)
 
@@ -347,6 +348,16 @@ class _Visitor:
 
     def _select(self, node: tirx.Select, mutator: Mutator) -> ir.Expr:
         self._cases(mutator, node.condition, node.true_value, node.false_value)
+        return node
+
+    def _short_circuit(self, node: tirx.And | tirx.Or, mutator: Mutator) -> ir.Expr:
+        """The second operand is evaluated where the first one does not decide."""
+        mutator.mutate(node.a)
+        outer = self._conditions
+        holds = node.a if isinstance(node, tirx.And) else tirx.Not(node.a)
+        self._conditions = (*outer, holds)
+        mutator.mutate(node.b)
+        self._conditions = outer
         return node
 
     def _cases(
