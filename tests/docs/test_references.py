@@ -30,7 +30,7 @@ PATHS = {f"/{part}" for file in FILES for part in (file, *file.parents)}
 PAGES = [
     file
     for file in FILES
-    if file.name in ("README.md", "CONTRIBUTING.md")
+    if file.name in ("README.md", "CONTRIBUTING.md", "decisions.md")
     or (file.suffix == ".md" and file.parts[0] == "docs")
 ]
 SOURCES = [file for file in FILES if file.suffix == ".py"]
@@ -136,7 +136,7 @@ def test_names_that_are_said_to_be_in_a_file_are_there():
     said = [
         (name, path)
         for text in SAID.values()
-        for name, path in re.findall(r"`(\w+)`[^`\n]{0,12} in\s+`([\w/]+\.py)`", text)
+        for name, path in re.findall(r"`(\w+)`[^`\n]{0,12} (?:in|of)\s+`([\w/]+\.py)`", text)
     ]
     assert said
     for name, path in said:

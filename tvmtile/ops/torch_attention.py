@@ -132,8 +132,8 @@ def _result(q: Tensor, v: Tensor) -> Tensor:
 def _queries(extent: int, device: str) -> tuple[int, bool]:
     """Their size class, or their number and True if a kernel is made for it alone.
 
-    On an H200 a kernel for one number of queries is up to 13% quicker than one for all; numbers that
-    blocks divide are few and return. Batches and keys of any number cost nothing there.
+    A kernel for one number of queries is quicker than one for all (`benchmarks/h200/decisions.md`);
+    numbers that blocks divide are few and return. Batches and keys of any number cost nothing there.
     """
     is_own = device != "cpu" and extent % _ALIGNED == 0
     return (extent, True) if is_own else (size_class(extent), False)

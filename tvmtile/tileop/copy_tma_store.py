@@ -240,8 +240,7 @@ def copy_tma_store(op: Copy, context: LoweringContext) -> tirx.Stmt:
 def _stores_apart(op: Copy, context: LoweringContext) -> bool:
     """Tell whether warpgroups need not wait for each other, and have something to go on with.
 
-    Measured on an H200: GEMMs of blocks that persist gain up to 3 %, attention with head dim 64 loses
-    4 % where blocks end behind the copy.
+    Where blocks end behind the copy, it takes longer (`benchmarks/h200/decisions.md`).
     """
     found = uses_of(buffer_of(op.dst), context)
     is_repeated = any(

@@ -37,8 +37,8 @@ def LaunchBlocksOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     TVM's thread pool takes one parallel loop, not nested ones, so the axes of the grid are fused.
     A grid that is found to have one block when the kernel is called runs it without the pool, which
-    takes 10 us to wake. Threads have been dealt with by SerializeThreads. An index that is a division
-    by a dynamic extent is computed where it has its name. With `tvmtile.check_indices`, and where a
+    takes longer to wake than a small kernel runs. Threads have been dealt with by SerializeThreads. An
+    index that is a division by a dynamic extent is computed where it has its name. With `tvmtile.check_indices`, and where a
     kernel asserts something, the blocks run one after the other, so that an error comes as it is
     raised: not as text from a thread of the pool, and not lost, as it is by a pool of one thread.
 

@@ -29,7 +29,7 @@ def LowerParallelOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     LLVM would unroll the outer loops of a large nest, a copy of 16 x 64 elements to a megabyte of code,
     so it is not told their extents. The innermost loop is the one that becomes vectors. But a short one
     with branches is unrolled before LLVM looks for vectors, and it then makes them of the loop around,
-    whose elements are no neighbours: a nest of 64 x 32 bytes took 11 seconds to compile. So it is not
+    whose elements are no neighbours, and takes seconds to compile. So it is not
     told that extent either.
     """
     return with_unknown_zeros(func, lambda body, zeros: _LowerNests(zeros).rewrite(body))

@@ -88,8 +88,7 @@ def why_not_from_tiles(
     """Why threads that multiply compute operands of products that lie in shared memory, if they do.
 
     A producer would have to wait for its own copies, which a ring between the two would take, and whose
-    bytes a block would hold twice. Of int4 weights with 4096 rows on an H200 a producer decodes what it
-    loads in 852 us at best, and those who multiply decode tiles in 717, in registers.
+    bytes a block would hold twice: it is slower (`benchmarks/h200/decisions.md`).
     """
     chain = [units[n] for n in sorted(computed_ahead(units, tiles, ahead, from_tiles=True))]
     brought = {var for number in ahead for var in units[number].writes if is_shared(var)}

@@ -118,8 +118,8 @@ class CountingIterationSpace(IterationSpace):
     """All iterations of a loop, each of which counts itself.
 
     Where the copies are no power of two, the counter goes round twice their number: a division by that
-    would be a chain of multiplications between the products of two iterations. FP8 with scales of
-    blocks, 8192 cubed, takes 934 us with divisions and 907 without on an H200.
+    would be a chain of multiplications between the products of two iterations
+    (`benchmarks/h200/decisions.md`).
     """
 
     counter: ir.Var

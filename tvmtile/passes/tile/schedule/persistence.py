@@ -135,10 +135,7 @@ _FOREIGN = ("tirx.call_extern", "tirx.call_pure_extern")
 def _check_worth(kernel: tirx.For, multiprocessors: int) -> None:
     """Decline where the GPU, which gives the next block to who is ready, shares work out better.
 
-    On an H200, of float16 products whose rows the call decides, 1000 to 8192, those that persist take 4
-    to 11 % less time in tiles of 128 x 128 and K of 2048 and 4096, 3 to 6 % at 8192; in tiles of 128 x
-    256 2 to 4 % less at 2048, as long at 4096 and 1 % longer at 8192. Fewer tiles than multiprocessors
-    take up to 2 % longer.
+    The kinds of kernels that gain are those of `benchmarks/h200/decisions.md`.
     """
     launch = Launch(kernel)
     statements = list(flattened(launch.body))
@@ -156,11 +153,10 @@ def _check_worth(kernel: tirx.For, multiprocessors: int) -> None:
 
 
 def _is_attention(loop: tirx.For, launch: Launch) -> bool:
-    """Tell whether a loop has two products, of two warpgroups: what was measured to be faster.
+    """Tell whether a loop has two products, of two warpgroups, which gain by blocks that persist.
 
-    On an H200, of bfloat16 attention of 2048 tokens and head dim 128, 0.98 and with `causal` 1.06 of
-    cuDNN, where a block for each tile is 0.93 and 1.00. Three warpgroups keep a multiprocessor busy
-    while a block begins and ends.
+    Three warpgroups keep a multiprocessor busy while a block begins and ends
+    (`benchmarks/h200/decisions.md`).
     """
     products = [op for op in operators_in(loop) if op.role == "product"]
     return len(products) == _PRODUCTS and launch.num_threads == 2 * WARPGROUP
@@ -190,7 +186,7 @@ def _check_balance(loop: tirx.For, launch: Launch, multiprocessors: int) -> None
 
 
 _LONG = 64
-"""Iterations. With 128, attention takes 2 % longer where blocks persist."""
+"""Iterations, beside which the beginning and the end of a block are little."""
 _UNEQUAL = 1.15
 """Of the work of a block. The GPU, which gives the next block to who is ready, comes closer to 1."""
 

@@ -391,10 +391,8 @@ def skew_of(
 
 
 _MOST_THREADS = 2 * WARPGROUP
-"""With more of them, one or another has a product to do while the rest compute.
-
-Measured on an H200, bfloat16 attention of 4 x 16 x 4096, TFLOP/s without and with: head dim 128, two
-warpgroups 551 and 617, causal 508 and 570; head dim 64, three warpgroups 484 and 446.
+"""With more of them, one or another has a product to do while the rest compute
+(`benchmarks/h200/decisions.md`).
 """
 _SPARE = 24
 """Registers of a thread for addresses, counters and what is computed on the way."""

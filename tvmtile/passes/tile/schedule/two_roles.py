@@ -91,10 +91,7 @@ def _persisting(
 ) -> Specializer:
     """What splits a kernel whose blocks persist, as many of them as run at once.
 
-    On an H200, float16 products in tiles of 64 x 128 by 128 threads, of which two fit, take 210 us at
-    4096 cubed, 452 at 8192 x 8192 x 2048 and 140 at 8192 x 8192 x 512 (a block a tile: 260, 570, 153;
-    one or three a multiprocessor: 149 to 593); in tiles of 128 x 128, of which one fits, 250, 488 and
-    134 (258, 516, 161).
+    More or fewer take longer: `benchmarks/h200/decisions.md`.
 
     Raises
     ------
@@ -180,12 +177,9 @@ class Specializer:
     def _why_not_compute(self, schedule: SplitLoop) -> str | None:
         """Why threads of the producer should not compute tiles; the kernel may ask for it anyway.
 
-        Where a multiprocessor runs several blocks, one of them multiplies while another computes. Of
-        float32 that becomes float16 on the way to a product of 4096 cubed on an H200, blocks of 128 x
-        128 take 361 us with one role, two at once, and 542 with a producer; blocks of 128 x 256 take
-        411 and 317, and 246 in steps of 128. An iteration takes as long as the loads of a tile, so few
-        of them do not pay (829 in steps of 32), nor loads that wait for each other: `T.Parallel` over
-        bytes of a tensor, times scales, takes 423 with one role and 538 with a producer.
+        Where a multiprocessor runs several blocks, one of them multiplies while another computes. An
+        iteration takes as long as the loads of a tile, so short ones do not pay, nor loads that wait
+        for each other (`benchmarks/h200/decisions.md`).
         """
         threads = self._launch.num_threads
         held = registers_held(schedule.units, schedule.order, threads)
