@@ -38,9 +38,10 @@ def LaunchBlocksOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     TVM's thread pool takes one parallel loop, not nested ones, so the axes of the grid are fused.
     A grid that is found to have one block when the kernel is called runs it without the pool, which
     takes longer to wake than a small kernel runs. Threads have been dealt with by SerializeThreads. An
-    index that is a division by a dynamic extent is computed where it has its name. With `tvmtile.check_indices`, and where a
-    kernel asserts something, the blocks run one after the other, so that an error comes as it is
-    raised: not as text from a thread of the pool, and not lost, as it is by a pool of one thread.
+    index that is a division by a dynamic extent is computed where it has its name. With
+    `tvmtile.check_indices`, and where a kernel asserts something, the blocks run one after the other,
+    so that an error comes as it is raised: not as text from a thread of the pool, and not lost, as it
+    is by a pool of one thread.
 
     A kernel with `T.sync_grid` becomes several loops over the blocks, one for what is between two
     barriers; loops and branches around a barrier stay outside of them. A tile that lives across a
