@@ -7,8 +7,8 @@ from pathlib import Path
 import tvmtile
 
 SHARED = {
-    "Kernel",  # as it is traced, compiled, and emulated
-    "KernelSignature", "LaunchStatistics", "Parameter",  # of the emulator of each language
+    "Kernel",  # as it is traced, T.Kernel, and compiled, tvmtile.Kernel
+    "LaunchStatistics",  # of the emulator of each language
     "TensorMap",  # in the IR, and in the emulator
 }  # fmt: skip
 """Names that layers share which do not know each other."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tvmtile.emulator.cuda.signature import KernelSignature, Parameter
+from tvmtile.emulator.cuda.signature import CudaParameter, CudaSignature
 from tvmtile.emulator.cuda.tensor_map import TensorMap
 from tvmtile.emulator.machine.launching import Argument, HostMemory
 from tvmtile.errors import ArgumentError
@@ -46,7 +46,7 @@ _BYTES = {"nv_bfloat16": 2, "__nv_bfloat16": 2, "half2": 4, "__half2": 4}
 _ALIGNMENT = 64
 
 
-def bind(signature: KernelSignature, values: Sequence[Any]) -> list[Argument]:
+def bind(signature: CudaSignature, values: Sequence[Any]) -> list[Argument]:
     """Find the memory of each parameter of a kernel.
 
     The values are numpy arrays and torch tensors (contiguous, on the CPU) for pointers, numbers, and
@@ -76,16 +76,16 @@ def bind(signature: KernelSignature, values: Sequence[Any]) -> list[Argument]:
     ]
 
 
-def _writes(parameter: Parameter) -> bool:
+def _writes(parameter: CudaParameter) -> bool:
     return parameter.is_pointer and not parameter.is_const
 
 
-def _element_bytes(parameter: Parameter) -> int:
+def _element_bytes(parameter: CudaParameter) -> int:
     dtype = _SCALARS.get(parameter.type)
     return np.dtype(dtype).itemsize if dtype else _BYTES.get(parameter.type, 1)
 
 
-def _memory(signature: KernelSignature, parameter: Parameter, value: Any) -> HostMemory:
+def _memory(signature: CudaSignature, parameter: CudaParameter, value: Any) -> HostMemory:
     if parameter.is_pointer:
         return _array(signature, parameter, value)
     if isinstance(value, TensorMap):
@@ -103,7 +103,7 @@ def _memory(signature: KernelSignature, parameter: Parameter, value: Any) -> Hos
         raise _misfit(signature, parameter, f"expected a number of {dtype}", value) from error
 
 
-def _array(signature: KernelSignature, parameter: Parameter, value: Any) -> HostMemory:
+def _array(signature: CudaSignature, parameter: CudaParameter, value: Any) -> HostMemory:
     if isinstance(value, np.ndarray):
         contiguous, memory = value.flags.c_contiguous, (value.ctypes.data, value.nbytes)
     elif hasattr(value, "data_ptr") and value.device.type == "cpu":
@@ -124,7 +124,7 @@ def _by_value(data: bytes) -> HostMemory:
 
 
 def _misfit(
-    signature: KernelSignature, parameter: Parameter, expected: str, value: Any
+    signature: CudaSignature, parameter: CudaParameter, expected: str, value: Any
 ) -> ArgumentError:
     given = repr(value) if isinstance(value, int | float) else type(value).__name__
     return ArgumentError(

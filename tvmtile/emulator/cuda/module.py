@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from tvmtile.emulator.cuda.arguments import bind
-from tvmtile.emulator.cuda.signature import KernelSignature, find_kernels
+from tvmtile.emulator.cuda.signature import CudaSignature, find_kernels
 from tvmtile.emulator.cuda.translate import PRELUDE, SOURCE_NAME, translate
 from tvmtile.emulator.lexer import tokenize
 from tvmtile.emulator.machine import abi, toolchain
 from tvmtile.emulator.machine.compiler import compiler_identity
-from tvmtile.emulator.machine.kernels import Kernel, Module
+from tvmtile.emulator.machine.kernels import EmulatedKernel, Module
 from tvmtile.emulator.machine.launching import SECONDS, SharedArgument, extent
 from tvmtile.emulator.machine.report import Context, Vocabulary
 from tvmtile.errors import ArgumentError, CudaCompileError, CudaEmulationError, hide_internal_frames
@@ -145,7 +145,7 @@ class LaunchStatistics:
     shared_memory: int
 
 
-class CudaKernel(Kernel[KernelSignature]):
+class CudaKernel(EmulatedKernel[CudaSignature]):
     """A CUDA kernel that runs on the host."""
 
     @hide_internal_frames

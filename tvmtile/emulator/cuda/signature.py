@@ -11,7 +11,7 @@ _QUALIFIERS = frozenset(("const", "volatile", "__restrict__", "__grid_constant__
 
 
 @dataclass(frozen=True)
-class Parameter:
+class CudaParameter:
     """A parameter of a kernel."""
 
     name: str
@@ -25,21 +25,21 @@ class Parameter:
 
 
 @dataclass(frozen=True)
-class KernelSignature:
+class CudaSignature:
     """What is known of a kernel."""
 
     name: str
     """Its name."""
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[CudaParameter, ...]
     """Its parameters, in order."""
     least_blocks: int
     """How many of its blocks have registers at once, by `__launch_bounds__(threads, blocks)`; or 1."""
 
 
-def find_kernels(tokens: Sequence[Token]) -> list[KernelSignature]:
+def find_kernels(tokens: Sequence[Token]) -> list[CudaSignature]:
     """Find every `__global__` function of a source, each once."""
     code = [token for token in tokens if token.kind != "space"]
-    kernels: dict[str, KernelSignature] = {}
+    kernels: dict[str, CudaSignature] = {}
     for i, token in enumerate(code):
         if token.text != "__global__":
             continue
@@ -49,7 +49,7 @@ def find_kernels(tokens: Sequence[Token]) -> list[KernelSignature]:
     return list(kernels.values())
 
 
-def _declared(code: Sequence[Token], start: int) -> KernelSignature | None:
+def _declared(code: Sequence[Token], start: int) -> CudaSignature | None:
     """The function that is declared from `start` on; attributes in between may have parentheses."""
     i, least_blocks = start, 1
     while i + 1 < len(code) and code[i].text not in {";", "{"}:
@@ -58,7 +58,7 @@ def _declared(code: Sequence[Token], start: int) -> KernelSignature | None:
             parts = split_at_commas(code[i + 2 : end])
             if not code[i].text.startswith("__"):
                 parameters = tuple(_parameter(part) for part in parts if len(part) > 1)
-                return KernelSignature(code[i].text, parameters, least_blocks)
+                return CudaSignature(code[i].text, parameters, least_blocks)
             if code[i].text == "__launch_bounds__" and len(parts) > 1:
                 least_blocks = _number(parts[1])
             i = end
@@ -72,12 +72,12 @@ def _number(tokens: Sequence[Token]) -> int:
     return int(text) if text.isdigit() and int(text) else 1
 
 
-def _parameter(tokens: Sequence[Token]) -> Parameter:
+def _parameter(tokens: Sequence[Token]) -> CudaParameter:
     texts = [token.text for token in tokens]
     name = texts.pop()
     star = texts.index("*") if "*" in texts else len(texts)
     kept = [text for text in texts[:star] if text not in _QUALIFIERS]
-    return Parameter(name, _joined(kept), "*" in texts, "const" in texts[:star])
+    return CudaParameter(name, _joined(kept), "*" in texts, "const" in texts[:star])
 
 
 def _joined(texts: Sequence[str]) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tvmtile.emulator.cuda.assembly import parse, registers_read, translated
 from tvmtile.emulator.cuda.row import Instruction
-from tvmtile.emulator.cuda.signature import KernelSignature
+from tvmtile.emulator.cuda.signature import CudaSignature
 from tvmtile.emulator.lexer import Token, closing, split_at_commas, text_of
 from tvmtile.errors import CudaEmulationError
 
@@ -35,7 +35,7 @@ _DEFINITION = re.compile(r"^(?!inline|static|template)(\w[^{};]*?\)) \{", re.MUL
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([^>\n]*)>.*$", re.MULTILINE)
 
 
-def translate(tokens: Sequence[Token], kernels: Sequence[KernelSignature], arch: int) -> str:
+def translate(tokens: Sequence[Token], kernels: Sequence[CudaSignature], arch: int) -> str:
     """Make the C++ translation unit of a CUDA source: the source, and an entry for each kernel.
 
     It is compiled with the emulator's headers on the include path, for a compute capability: 90.
@@ -255,7 +255,7 @@ def _without_alignment(code: list[Token]) -> tuple[str | None, list[Token]]:
     return None, code
 
 
-def _entry(kernel: KernelSignature) -> str:
+def _entry(kernel: CudaSignature) -> str:
     arguments = ", ".join(
         f"({p.type}*)arguments[{i}]" if p.is_pointer else f"*({p.type}*)arguments[{i}]"
         for i, p in enumerate(kernel.parameters)

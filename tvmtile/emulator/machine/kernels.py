@@ -16,11 +16,11 @@ class _Signature(Protocol):
     def name(self) -> str: ...
 
 
-Made = TypeVar("Made", bound="Kernel[Any]")
+Made = TypeVar("Made", bound="EmulatedKernel[Any]")
 Signature = TypeVar("Signature", bound=_Signature)
 
 
-class Kernel(Generic[Signature]):
+class EmulatedKernel(Generic[Signature]):
     """A kernel that runs on the host."""
 
     def __init__(self, module: Module[Any], signature: Signature, image: Image) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tvmtile.emulator.machine.launching import HostMemory
-from tvmtile.emulator.metal.signature import KernelSignature, Parameter, StructField
+from tvmtile.emulator.metal.signature import MslParameter, MslSignature, StructField
 from tvmtile.errors import ArgumentError
 
 # Metal's scalar types as numpy has them; bfloat16 it has not.
@@ -45,7 +45,7 @@ _BITS_OF = {"float8": ("uint8", "int8"), "bfloat16": ("uint16", "int16")}
 _TVM_SLOT = 8
 
 
-def element_bytes_of(parameter: Parameter) -> int:
+def element_bytes_of(parameter: MslParameter) -> int:
     """The size of an element of what the parameter points to; 1 if its type is not known."""
     name = parameter.declared.removeprefix("packed_").removeprefix("metal::")
     lanes = 1
@@ -62,7 +62,7 @@ def _item_bytes(dtype: str) -> int:
     return _ITEM_BYTES.get(dtype) or np.dtype(dtype).itemsize
 
 
-def bind(signature: KernelSignature, values: Sequence[Any]) -> list[HostMemory]:
+def bind(signature: MslSignature, values: Sequence[Any]) -> list[HostMemory]:
     """Find the memory of each buffer of a kernel.
 
     The values come in the order of the buffers' indices: numpy arrays and torch tensors (contiguous, on
@@ -98,7 +98,7 @@ def _ends_with_bytes(values: Sequence[Any]) -> bool:
     return bool(values) and isinstance(values[-1], bytes | bytearray)
 
 
-def _bind_one(signature: KernelSignature, parameter: Parameter, value: Any) -> HostMemory:
+def _bind_one(signature: MslSignature, parameter: MslParameter, value: Any) -> HostMemory:
     if isinstance(value, bytes | bytearray):
         return _memory_of_bytes(bytes(value))
     if isinstance(value, bool | int | float | np.number | np.bool_):
@@ -116,7 +116,7 @@ def _bind_one(signature: KernelSignature, parameter: Parameter, value: Any) -> H
 
 
 def _tvm_struct(
-    signature: KernelSignature, fields: Sequence[StructField], values: Sequence[Any]
+    signature: MslSignature, fields: Sequence[StructField], values: Sequence[Any]
 ) -> bytes:
     packed = (
         _scalar(signature, field.name, field.type, value).ljust(_TVM_SLOT, b"\0")
@@ -125,7 +125,7 @@ def _tvm_struct(
     return b"".join(packed)
 
 
-def _scalar(signature: KernelSignature, name: str, declared: str, value: Any) -> bytes:
+def _scalar(signature: MslSignature, name: str, declared: str, value: Any) -> bytes:
     dtype = _SCALARS.get(declared)
     if dtype is None or dtype == "bfloat16":
         raise ArgumentError(
@@ -153,7 +153,7 @@ def _memory_of_bytes(data: bytes) -> HostMemory:
 
 
 def _numpy_memory(
-    signature: KernelSignature, parameter: Parameter, array: np.ndarray
+    signature: MslSignature, parameter: MslParameter, array: np.ndarray
 ) -> HostMemory:
     _check_dtype(signature, parameter, str(array.dtype))
     if not array.flags.c_contiguous:
@@ -165,7 +165,7 @@ def _numpy_memory(
     return HostMemory(array.ctypes.data, array.nbytes, array)
 
 
-def _torch_memory(signature: KernelSignature, parameter: Parameter, tensor: Any) -> HostMemory:
+def _torch_memory(signature: MslSignature, parameter: MslParameter, tensor: Any) -> HostMemory:
     _check_dtype(signature, parameter, str(tensor.dtype).removeprefix("torch."))
     if tensor.device.type != "cpu":
         raise ArgumentError(
@@ -177,14 +177,14 @@ def _torch_memory(signature: KernelSignature, parameter: Parameter, tensor: Any)
     return HostMemory(tensor.data_ptr(), tensor.numel() * tensor.element_size(), tensor)
 
 
-def _not_contiguous(signature: KernelSignature, parameter: Parameter) -> ArgumentError:
+def _not_contiguous(signature: MslSignature, parameter: MslParameter) -> ArgumentError:
     return ArgumentError(
         f"kernel {signature.name!r}, argument {parameter.name!r}: the array is not contiguous",
         help="a Metal buffer has no strides: pass a contiguous copy",
     )
 
 
-def _check_dtype(signature: KernelSignature, parameter: Parameter, dtype: str) -> None:
+def _check_dtype(signature: MslSignature, parameter: MslParameter, dtype: str) -> None:
     """Refuse numbers of another format; a vector or a struct may be laid over anything."""
     expected = _SCALARS.get(parameter.declared)
     if expected is None or expected == dtype:

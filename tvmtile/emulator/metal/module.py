@@ -12,13 +12,13 @@ from typing import Any
 from tvmtile.emulator.lexer import tokenize
 from tvmtile.emulator.machine import abi, toolchain
 from tvmtile.emulator.machine.compiler import is_clang
-from tvmtile.emulator.machine.kernels import Kernel, Module
+from tvmtile.emulator.machine.kernels import EmulatedKernel, Module
 from tvmtile.emulator.machine.launching import SECONDS, Argument, SharedArgument, extent
 from tvmtile.emulator.machine.report import Context, Vocabulary
 from tvmtile.emulator.metal.address_spaces import check_address_spaces
 from tvmtile.emulator.metal.arguments import bind, element_bytes_of
 from tvmtile.emulator.metal.restrictions import check_restrictions
-from tvmtile.emulator.metal.signature import KernelSignature, find_kernels
+from tvmtile.emulator.metal.signature import MslSignature, find_kernels
 from tvmtile.emulator.metal.translate import SOURCE_NAME, translate
 from tvmtile.errors import (
     ArgumentError,
@@ -114,7 +114,7 @@ class LaunchStatistics:
     threadgroup_memory: int
 
 
-class MetalKernel(Kernel[KernelSignature]):
+class MetalKernel(EmulatedKernel[MslSignature]):
     """A Metal kernel that runs on the host."""
 
     @hide_internal_frames

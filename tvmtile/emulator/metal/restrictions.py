@@ -13,8 +13,8 @@ from tvmtile.emulator.lexer import Token
 from tvmtile.emulator.metal.signature import (
     BUILTIN_ATTRIBUTES,
     TYPES,
-    KernelSignature,
-    Parameter,
+    MslParameter,
+    MslSignature,
 )
 from tvmtile.errors import MetalCompileError
 
@@ -50,7 +50,7 @@ _LONG_LONG = re.compile(r"(?:0[xX][0-9a-fA-F']+|[0-9']+)(?:[uU]?(?:ll|LL)|(?:ll|
 _DECLARED_BEFORE = frozenset(("=", ";", ",", ")", "["))
 
 
-def check_restrictions(tokens: Sequence[Token], kernels: Sequence[KernelSignature]) -> None:
+def check_restrictions(tokens: Sequence[Token], kernels: Sequence[MslSignature]) -> None:
     """Refuse what Apple's compiler refuses, and the host's would take.
 
     Raises
@@ -99,7 +99,7 @@ def _is_type(text: str) -> bool:
     return text in _TYPES
 
 
-def _check_index(kernel: KernelSignature, parameter: Parameter) -> None:
+def _check_index(kernel: MslSignature, parameter: MslParameter) -> None:
     if parameter.index is not None and parameter.index > LAST_BUFFER:
         kind = "threadgroup" if parameter.space == "threadgroup" else "buffer"
         raise MetalCompileError(
@@ -109,7 +109,7 @@ def _check_index(kernel: KernelSignature, parameter: Parameter) -> None:
         )
 
 
-def _shared_index(buffers: Sequence[Parameter]) -> str | None:
+def _shared_index(buffers: Sequence[MslParameter]) -> str | None:
     """What is wrong where two buffers, which are in the order of their indices, have one."""
     for first, second in itertools.pairwise(buffers):
         if first.index == second.index:
@@ -117,7 +117,7 @@ def _shared_index(buffers: Sequence[Parameter]) -> str | None:
     return None
 
 
-def _unknown_attribute(kernel: KernelSignature) -> str | None:
+def _unknown_attribute(kernel: MslSignature) -> str | None:
     for parameter in kernel.parameters:
         if parameter.space is None and parameter.attribute not in BUILTIN_ATTRIBUTES:
             asked = parameter.attribute and f"asks for {parameter.attribute!r}"
@@ -129,7 +129,7 @@ def _unknown_attribute(kernel: KernelSignature) -> str | None:
     return None
 
 
-def _mixed_positions(kernel: KernelSignature) -> str | None:
+def _mixed_positions(kernel: MslSignature) -> str | None:
     """What is wrong where positions and extents have not all as many components."""
     counts = {
         int(p.declared[-1]) if p.declared[-1] in "234" else 1: p.name

@@ -48,7 +48,7 @@ class StructField:
 
 
 @dataclass(frozen=True)
-class Parameter:
+class MslParameter:
     """A parameter of a kernel."""
 
     name: str
@@ -70,30 +70,30 @@ class Parameter:
 
 
 @dataclass(frozen=True)
-class KernelSignature:
+class MslSignature:
     """A kernel's name and parameters, and where it begins."""
 
     name: str
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[MslParameter, ...]
     line: int
     argument_struct: tuple[StructField, ...] | None = None
     most_threads: int | None = None
     """What [[max_total_threads_per_threadgroup]] says."""
 
     @property
-    def buffers(self) -> tuple[Parameter, ...]:
+    def buffers(self) -> tuple[MslParameter, ...]:
         """The parameters that buffers are bound to, by their index."""
         bound = [p for p in self.parameters if p.space in {"device", "constant"}]
         return tuple(sorted(bound, key=lambda p: p.index or 0))
 
     @property
-    def threadgroup_buffers(self) -> tuple[Parameter, ...]:
+    def threadgroup_buffers(self) -> tuple[MslParameter, ...]:
         """The parameters that the host gives threadgroup memory to, by their index."""
         bound = [p for p in self.parameters if p.space == "threadgroup"]
         return tuple(sorted(bound, key=lambda p: p.index or 0))
 
 
-def find_kernels(tokens: Sequence[Token]) -> list[KernelSignature]:
+def find_kernels(tokens: Sequence[Token]) -> list[MslSignature]:
     """Find every kernel function of a source, in its order."""
     code = [token for token in tokens if token.kind != "space"]
     structs = _find_structs(code)
@@ -116,7 +116,7 @@ def find_kernels(tokens: Sequence[Token]) -> list[KernelSignature]:
         # TVM puts a kernel's scalars into a struct that it names after the kernel.
         scalars = f"{code[name].text}_args_t"
         struct = structs.get(scalars) if scalars in {p.declared for p in parameters} else None
-        kernels.append(KernelSignature(code[name].text, parameters, token.line, struct, most))
+        kernels.append(MslSignature(code[name].text, parameters, token.line, struct, most))
     return kernels
 
 
@@ -156,7 +156,7 @@ def _plain_fields(body: Sequence[str]) -> tuple[StructField, ...]:
     return tuple(fields)
 
 
-def _parameter(tokens: Sequence[Token]) -> Parameter:
+def _parameter(tokens: Sequence[Token]) -> MslParameter:
     attribute, number = _attribute(tokens)
     plain = _without_attributes(tokens)
     texts = [token.text for token in plain]
@@ -164,7 +164,7 @@ def _parameter(tokens: Sequence[Token]) -> Parameter:
     pointee = texts[: next((i for i, text in enumerate(texts) if text in "*&"), len(texts))]
     space = next((text for text in texts if text in _ADDRESS_SPACES), None)
     declared = [t for t in texts if t not in (*_ADDRESS_SPACES, "const", "volatile", "*", "&")]
-    return Parameter(
+    return MslParameter(
         name,
         "".join(declared),
         " ".join(texts),
@@ -198,7 +198,7 @@ def _without_attributes(tokens: Sequence[Token]) -> list[Token]:
     return kept
 
 
-def _number(parameters: Sequence[Parameter]) -> tuple[Parameter, ...]:
+def _number(parameters: Sequence[MslParameter]) -> tuple[MslParameter, ...]:
     """Give the buffers without a number the lowest that is free, as Metal does."""
     taken = {(p.space == "threadgroup", p.index) for p in parameters if p.index is not None}
     numbered = []

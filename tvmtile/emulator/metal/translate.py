@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tvmtile.emulator.lexer import Token, closing, split_at_commas, text_of
-from tvmtile.emulator.metal.signature import BUILTIN_ATTRIBUTES, KernelSignature, Parameter
+from tvmtile.emulator.metal.signature import BUILTIN_ATTRIBUTES, MslParameter, MslSignature
 from tvmtile.errors import MetalCompileError
 
 # What begins a statement that declares nothing, or something that has a value or is no thread's own.
@@ -29,7 +29,7 @@ _NO_VARIABLES = frozenset(
 SOURCE_NAME = "kernel.metal"
 
 
-def translate(tokens: Sequence[Token], kernels: Sequence[KernelSignature]) -> str:
+def translate(tokens: Sequence[Token], kernels: Sequence[MslSignature]) -> str:
     """Make the C++ translation unit of a Metal source: the source, and an entry for each kernel.
 
     It is C++17, and compiled with the emulator's headers on the include path.
@@ -204,14 +204,14 @@ def _end_of_type(code: Sequence[Token]) -> int:
     return i
 
 
-def _entry(kernel: KernelSignature) -> str:
+def _entry(kernel: MslSignature) -> str:
     bound = (*kernel.buffers, *kernel.threadgroup_buffers)
     arguments = ",\n    ".join(_argument(p, bound) for p in kernel.parameters)
     call = f"{kernel.name}(\n    {arguments});"
     return f"EMULATOR_ENTRY({kernel.name}) {{\n  {call}\n}}"
 
 
-def _argument(parameter: Parameter, bound: Sequence[Parameter]) -> str:
+def _argument(parameter: MslParameter, bound: Sequence[MslParameter]) -> str:
     if parameter.space is not None:
         pointer = parameter.type.replace("constant", "const" if parameter.is_const else "")
         pointer = pointer.replace("const const", "const").replace("&", "*")
