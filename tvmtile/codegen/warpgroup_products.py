@@ -16,7 +16,7 @@ from tvm.sym import Analyzer
 from tvm.tirx.layout import ComposeLayout
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import buffer_of, indices_of
+from tvmtile._tvm import buffer_of, indices_of, mapped
 from tvmtile.errors import VerifyError
 from tvmtile.instructions.ptx import ptx
 from tvmtile.instructions.wgmma import FAMILIES, ROWS, WARPGROUP, Wgmma
@@ -135,8 +135,13 @@ class _Registers:
 
         Between the instructions that read them, as NVRTC has it at times, ptxas adds a fence (C7519).
         """
-        for word in self.loads(0, self._count) if self._per_word > 1 else ():
-            yield tirx.Evaluate(ptx("mov.b32")(word, word))
+        words = self.loads(0, self._count)
+        move = ptx("mov.b32")(words[0], words[0])  # TVM takes long to check each operand
+
+        def moved(word: ir.Expr) -> tirx.Stmt:
+            return tirx.Evaluate(mapped(move, (ir.TensorLoad, lambda _: word)))
+
+        yield from map(moved, words if self._per_word > 1 else ())
 
     def loads(self, start: int, count: int) -> list[ir.Expr]:
         """The registers that hold some elements."""

@@ -139,9 +139,13 @@ class BoxCopy:
         `names` has what the kernel binds names to.
         """
         item = bits_of(self.tensor) // 8
+
+        def is_multiple(column: Any) -> bool:
+            return analyzer.can_prove_equal(tirx.floormod(column * item, PIECE), 0)
+
         for box in self.boxes:
-            column = substitute(box.tensor[-1], names)
-            if not analyzer.can_prove_equal(tirx.floormod(column * item, PIECE), 0):
+            column = box.tensor[-1]  # mostly a multiple, whatever its names stand for
+            if not is_multiple(column) and not is_multiple(substitute(column, names)):
                 raise Decline(
                     f"rows of {describe(self.tensor)} may not begin at a multiple of {PIECE} bytes"
                 )
