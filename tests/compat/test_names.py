@@ -18,7 +18,8 @@ from tvm_ffi import structural_equal
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.compat import PATHS, absent
+from tvmtile import errors
+from tvmtile.compat import MOVED, PATHS, absent
 from tvmtile.env import env
 from tvmtile.errors import InvalidOperand, MissingDependency, TileWarning
 from tvmtile.jit import resources
@@ -147,6 +148,27 @@ def test_a_module_of_tilelang_is_found_by_each_way_to_import_it(path):
         AttributeError, match=f"^module 'tvmtile.{path}' has no attribute 'never_heard_of'$"
     ):
         _ = module.never_heard_of
+
+
+@pytest.mark.parametrize(("before", "now"), MOVED.items())
+def test_names_of_the_version_before_say_where_they_went(before, now, monkeypatch):
+    monkeypatch.setattr(errors, "_SHOWN_WARNINGS", {})
+    module, _, name = f"tvmtile.{before}".rpartition(".")
+    if before.islower():  # a module: any public name of it is asked for by the old path
+        module, name = f"tvmtile.{before}", public_name(importlib.import_module(f"tvmtile.{now}"))
+        now_is = getattr(importlib.import_module(f"tvmtile.{now}"), name)
+    else:
+        now_is = getattr(importlib.import_module(module), now.rpartition(".")[2])
+    found = {}
+    with pytest.warns(TileWarning, match=f"tvmtile.{before} is tvmtile.{now} now"):
+        exec(f"from {module} import {name}", found)
+    assert found[name] is now_is
+
+
+def public_name(module):
+    return next(
+        n for n, v in vars(module).items() if getattr(v, "__module__", "") == module.__name__
+    )
 
 
 def test_the_dialect_of_cuda_is_the_language():

@@ -122,10 +122,3 @@ def test_passes_leave_functions_without_a_kernel_alone():
 def test_every_check_is_run():
     checks = {x.info.name for name, x in vars(passes).items() if name.startswith("Check")}
     assert {check.info.name for check in CHECKS} == checks
-
-
-@pytest.mark.parametrize(("before", "after"), passes._MOVED.items())
-def test_passes_of_the_version_before_say_where_they_went(before, after, monkeypatch):
-    monkeypatch.setattr(errors, "_SHOWN_WARNINGS", {})
-    with pytest.warns(TileWarning, match=f"tvmtile.passes.{before} is tvmtile.passes.{after} now"):
-        assert getattr(passes, before) is getattr(passes, after)

@@ -1,7 +1,8 @@
 """TileLang's names that have no place of their own here: module paths, settings, options, helpers.
 
 `absent`, `ignored` and `transform` are tables that the compiler reads: names that are not here, options
-that change nothing, keys of `pass_configs`. All else stands on top of the compiler.
+that change nothing, keys of `pass_configs`. All else stands on top of the compiler. `MOVED` are our own
+names of the version before.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 import importlib
 import sys
 import types
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from typing import Any
 
 PATHS = {
     "carver.arch": "tvmtile.carver.devices",
@@ -41,16 +42,85 @@ PATHS = {
 }
 """Modules of TileLang, and the module whose names each has under `tvmtile`; None of a mere package."""
 
+MOVED = {
+    "carver.arch.device": "carver.devices",
+    "carver.arch.inference": "carver.devices",
+    "frontend.operands": "frontend.emit",
+    "jit.cuda.resources": "jit.resources",
+    "jit.profile": "profiler.kernel_profile",
+    "passes.AddAxes": "passes.NormalizeSignature",
+    "passes.ApproximateFunctionsOnCuda": "passes.LegalizeOperations",
+    "passes.BindExtents": "passes.NormalizeSignature",
+    "passes.CarryRemainders": "passes.SchedulePipelines",
+    "passes.CheckAccumulators": "passes.CheckTiles",
+    "passes.CheckAssertions": "passes.CheckLaunch",
+    "passes.CheckBounds": "passes.CheckTiles",
+    "passes.CheckFragments": "passes.CheckTiles",
+    "passes.CheckLocals": "passes.CheckTiles",
+    "passes.CheckLoopExits": "passes.CheckLoops",
+    "passes.CheckParallel": "passes.CheckLoops",
+    "passes.CheckReducers": "passes.CheckTiles",
+    "passes.ClearByProducts": "passes.FoldClearIntoFirstGemm",
+    "passes.DeclareViewsInKernel": "passes.NormalizeSignature",
+    "passes.DoScalarsOnce": "passes.RunScalarEffectsOnce",
+    "passes.DropIdleTokens": "passes.LowerAsyncWork",
+    "passes.EliminateEmptyAsyncGroups": "passes.LowerAsyncWork",
+    "passes.ExpandPrivateTiles": "passes.LowerThreadLocalTileOps",
+    "passes.ForgetSharing": "passes.LegalizeOperations",
+    "passes.GuardDivisionsOnCpu": "passes.LegalizeOperations",
+    "passes.GuardGlobalAccess": "passes.InsertBoundsGuards",
+    "passes.HideRemaindersOnCpu": "passes.LegalizeMemoryOnCpu",
+    "passes.HideTruncationsOnCpu": "passes.LegalizeMemoryOnCpu",
+    "passes.HoldIndices": "passes.HoistGatherIndices",
+    "passes.InjectPipeline": "passes.SchedulePipelines",
+    "passes.InlineSingleTripLoops": "passes.LegalizeOperations",
+    "passes.KeepComparisons": "passes.LegalizeExpressions",
+    "passes.KeepNames": "passes.PreventLetInlining",
+    "passes.KeepTensorMaps": "passes.CacheTensorMaps",
+    "passes.KeepTruncations": "passes.LegalizeExpressions",
+    "passes.LeaveUnrolling": "passes.DeferUnrolling",
+    "passes.Legalize": "passes.NormalizeOperands",
+    "passes.LimitNames": "passes.NormalizeBinds",
+    "passes.LoadFirst": "passes.BatchGlobalLoads",
+    "passes.LocateAssertionsOnCpu": "passes.LegalizeExpressions",
+    "passes.LowerAssertionsOnCuda": "passes.LegalizeOperations",
+    "passes.LowerExits": "passes.StructureExits",
+    "passes.LowerExtremaOnCpu": "passes.LegalizeExpressions",
+    "passes.LowerIntegerCastsOnCuda": "passes.LegalizeOperations",
+    "passes.LowerMathOnCpu": "passes.LegalizeOperations",
+    "passes.LowerWaitsOnCuda": "passes.LegalizeOperations",
+    "passes.NameDivisions": "passes.NormalizeBinds",
+    "passes.OwnFragments": "passes.PrivatizeFragments",
+    "passes.PadSharedRows": "passes.LayOutSharedTiles",
+    "passes.PlaceFragments": "passes.PlaceMemoryOnGpu",
+    "passes.PlanPipeline": "passes.SchedulePipelines",
+    "passes.PredicateArrivals": "passes.LegalizeOperations",
+    "passes.ShortCircuitOnCpu": "passes.LegalizeOperations",
+    "passes.StageOverlaps": "passes.StageOverlappingCopies",
+    "passes.StoreNames": "passes.SpillNestedLets",
+    "passes.StoreNamesOnCpu": "passes.SpillNestedLets",
+    "passes.StrengthReduceModulo": "passes.SchedulePipelines",
+    "passes.SwizzleShared": "passes.LayOutSharedTiles",
+    "passes.UnswitchConditions": "passes.VersionNests",
+    "passes.VersionParallelNests": "passes.VersionNests",
+    "passes.WarpSpecialize": "passes.SchedulePipelines",
+    "passes.WidenTruthValuesOnCpu": "passes.LegalizeOperations",
+    "passes.WrapUnsignedOnCpu": "passes.LegalizeOperations",
+}
+"""Modules and public names of the version before, and what they are now, both under `tvmtile`."""
+
 
 class _Module(types.ModuleType):
-    """A module of TileLang, which looks up its names where they are when it is asked for one."""
+    """A module that looks up its names in another one when it is asked for one."""
 
     def __getattr__(self, name: str) -> object:
         path = self.__name__.removeprefix("tvmtile.")
-        source = PATHS[path]
+        source = _source(path)
         if source is not None and (name == "__all__" or not name.startswith("__")):
             module = importlib.import_module(source)
             if hasattr(module, name):
+                if path in MOVED:
+                    _warn_moved(path)
                 return getattr(module, name)
         child = f"{path}.{name}"
         if child in PATHS:
@@ -59,35 +129,46 @@ class _Module(types.ModuleType):
 
         raise no_attribute(path if path == "env" else "tvmtile", self, name)
 
-    def __setattr__(self, name: str, value: object) -> None:
-        # Python says so of a submodule: `engine.lower` stays the function, though there is a module.
-        if not isinstance(value, _Module):
-            super().__setattr__(name, value)
-
     def __dir__(self) -> list[str]:
-        source = PATHS[self.__name__.removeprefix("tvmtile.")]
+        source = _source(self.__name__.removeprefix("tvmtile."))
         return [] if source is None else dir(importlib.import_module(source))
 
 
-class _Finder(MetaPathFinder, Loader):
-    """Makes these modules, which are packages: of another submodule Python says that there is none."""
+def _source(path: str) -> str | None:
+    return f"tvmtile.{MOVED[path]}" if path in MOVED else PATHS[path]
 
-    def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
-        is_ours = name.startswith("tvmtile.") and name.removeprefix("tvmtile.") in PATHS
-        return ModuleSpec(name, self, is_package=True) if is_ours else None
 
-    def create_module(self, spec: ModuleSpec) -> types.ModuleType:
-        source = PATHS[spec.name.removeprefix("tvmtile.")]
-        return _Module(spec.name, f"`{source or 'submodules'}`, under TileLang's name.")
+def moved_name(module: str, name: str) -> Any:
+    """The value of a name that a module of this package had in the version before, with a warning.
 
-    def exec_module(self, module: types.ModuleType) -> None:
-        pass
+    Raises
+    ------
+    AttributeError
+        If it had none.
+    """
+    path = f"{module}.{name}".removeprefix("tvmtile.")
+    if path not in MOVED:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    _warn_moved(path)
+    now, _, name = f"tvmtile.{MOVED[path]}".rpartition(".")
+    return getattr(importlib.import_module(now), name)
+
+
+def _warn_moved(path: str) -> None:
+    from tvmtile.errors import warn
+
+    warn(f"tvmtile.{path} is tvmtile.{MOVED[path]} now")
 
 
 def install() -> None:
-    """Let TileLang's module paths be imported.
+    """Let TileLang's module paths, and those of modules that moved, be imported.
 
-    In front of Python's own finders, to which a folder without a module, as an older version of this
-    package leaves behind where it is a checkout, is a package too.
+    Python looks here before it looks for a file: also where what was a module's parent is none now, or
+    an older version of this package has left a folder of that name behind.
     """
-    sys.meta_path.insert(0, _Finder())
+    for path in (*PATHS, *filter(str.islower, MOVED)):  # a class has capitals, a module none
+        name = f"tvmtile.{path}"
+        module = _Module(name, f"`{_source(path) or 'submodules'}`, under another name.")
+        module.__spec__ = ModuleSpec(name, None, is_package=True)
+        module.__path__ = []
+        sys.modules[name] = module

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvmtile.errors import warn
+from tvmtile.compat import moved_name
 from tvmtile.passes.checks.launch import CheckLaunch
 from tvmtile.passes.checks.loops import CheckLoops
 from tvmtile.passes.checks.tiles import CheckTiles
@@ -155,71 +155,6 @@ __all__ = [
     "VersionNests",
 ]
 
-_MOVED = {
-    "AddAxes": "NormalizeSignature",
-    "ApproximateFunctionsOnCuda": "LegalizeOperations",
-    "BindExtents": "NormalizeSignature",
-    "CarryRemainders": "SchedulePipelines",
-    "CheckAccumulators": "CheckTiles",
-    "CheckAssertions": "CheckLaunch",
-    "CheckBounds": "CheckTiles",
-    "CheckFragments": "CheckTiles",
-    "CheckLocals": "CheckTiles",
-    "CheckLoopExits": "CheckLoops",
-    "CheckParallel": "CheckLoops",
-    "CheckReducers": "CheckTiles",
-    "ClearByProducts": "FoldClearIntoFirstGemm",
-    "DeclareViewsInKernel": "NormalizeSignature",
-    "DoScalarsOnce": "RunScalarEffectsOnce",
-    "DropIdleTokens": "LowerAsyncWork",
-    "EliminateEmptyAsyncGroups": "LowerAsyncWork",
-    "ExpandPrivateTiles": "LowerThreadLocalTileOps",
-    "ForgetSharing": "LegalizeOperations",
-    "GuardDivisionsOnCpu": "LegalizeOperations",
-    "GuardGlobalAccess": "InsertBoundsGuards",
-    "HideRemaindersOnCpu": "LegalizeMemoryOnCpu",
-    "HideTruncationsOnCpu": "LegalizeMemoryOnCpu",
-    "HoldIndices": "HoistGatherIndices",
-    "InjectPipeline": "SchedulePipelines",
-    "InlineSingleTripLoops": "LegalizeOperations",
-    "KeepComparisons": "LegalizeExpressions",
-    "KeepNames": "PreventLetInlining",
-    "KeepTensorMaps": "CacheTensorMaps",
-    "KeepTruncations": "LegalizeExpressions",
-    "LeaveUnrolling": "DeferUnrolling",
-    "Legalize": "NormalizeOperands",
-    "LimitNames": "NormalizeBinds",
-    "LoadFirst": "BatchGlobalLoads",
-    "LocateAssertionsOnCpu": "LegalizeExpressions",
-    "LowerAssertionsOnCuda": "LegalizeOperations",
-    "LowerExits": "StructureExits",
-    "LowerExtremaOnCpu": "LegalizeExpressions",
-    "LowerIntegerCastsOnCuda": "LegalizeOperations",
-    "LowerMathOnCpu": "LegalizeOperations",
-    "LowerWaitsOnCuda": "LegalizeOperations",
-    "NameDivisions": "NormalizeBinds",
-    "OwnFragments": "PrivatizeFragments",
-    "PadSharedRows": "LayOutSharedTiles",
-    "PlaceFragments": "PlaceMemoryOnGpu",
-    "PlanPipeline": "SchedulePipelines",
-    "PredicateArrivals": "LegalizeOperations",
-    "ShortCircuitOnCpu": "LegalizeOperations",
-    "StageOverlaps": "StageOverlappingCopies",
-    "StoreNames": "SpillNestedLets",
-    "StoreNamesOnCpu": "SpillNestedLets",
-    "StrengthReduceModulo": "SchedulePipelines",
-    "SwizzleShared": "LayOutSharedTiles",
-    "UnswitchConditions": "VersionNests",
-    "VersionParallelNests": "VersionNests",
-    "WarpSpecialize": "SchedulePipelines",
-    "WidenTruthValuesOnCpu": "LegalizeOperations",
-    "WrapUnsignedOnCpu": "LegalizeOperations",
-}
-"""Where passes of the version before went."""
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _MOVED:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warn(f"tvmtile.passes.{name} is tvmtile.passes.{_MOVED[name]} now")
-    return globals()[_MOVED[name]]
+    return moved_name(__name__, name)
