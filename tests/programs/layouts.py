@@ -6,7 +6,7 @@ import tvmtile.language as T
 from tests.programs import program
 
 WAYS = [("Square", "FullRow"), ("Square", "FullCol"), ("FullCol", "FullRow")]
-STAGED = dict.fromkeys(["rows", "displaced axis", "view"], "g") | dict.fromkeys(
+STAGED = dict.fromkeys(["rows", "displaced axis", "bits"], "g") | dict.fromkeys(
     ["largest", "columns", "pairs", "own"], "f"
 )
 """Forms, and the fragment that is staged."""
@@ -51,11 +51,11 @@ def fragment_in_shared_memory(A: float32[64, 64], C: float32[64, 64]):
                     g[i, j + v * 5] = g[i, j + v * 5] + v
                     total = total + g[i, j + v * 5]
                 A[i, j] = total
-        elif form == "view":  # of a view
+        elif form == "bits":  # in a view of a view
             row = T.reshape(g, (4096,))
-            square = T.reshape(row, (128, 32))
+            bits = T.view(row, (128, 32), "int32")
             for i, j in T.Parallel(128, 32):
-                square[i, j] *= 2
+                bits[i, j] = bits[i, j] ^ T.int32(-(2**31))
         elif form == "own":
             own = T.reshape(f, (8, 8))
             for i in T.Parallel(64):
@@ -76,6 +76,47 @@ def fragment_in_shared_memory(A: float32[64, 64], C: float32[64, 64]):
         else:
             for i in T.Parallel(64):
                 C[0, i] = f[63 - i]
+
+
+RESHAPED = {
+    "all": ((4096,), 0, (1,)),
+    "groups": ((64, 4, 16), 2, (64, 4)),
+    "columns of groups": ((64, 4, 16), 1, (64, 16)),
+    "rows of rows": ((8, 8, 64), 1, (8, 64)),
+    "parts": ((256, 16), 1, (256,)),
+}
+"""Forms: another shape of 64 x 64 elements, the axis that is reduced, and what is left."""
+
+
+@program(
+    parameters={"form": [*RESHAPED], "is_sum": [False, True]},
+    examples=[{"form": "groups", "is_sum": True}, *({"form": form} for form in RESHAPED)],
+    fast=["metal"],
+)
+def fragment_under_another_shape(
+    A: float16[64, 32], B: float32[64, 64], S: float32[8192], C: float32[64, 64]
+):
+    """Another shape of a fragment, a product's too, has the same registers: reduced and changed."""
+    shape, axis, kept = RESHAPED[form]
+    flat = kept[0] if len(kept) == 1 else kept[0] * kept[1]
+    with T.Kernel(1, threads=64):
+        a = T.alloc_shared((64, 32), "float16")
+        x = T.alloc_fragment((64, 64), "float32")
+        totals = T.alloc_fragment(kept, "float32")
+        if is_sum:
+            T.copy(A, a)
+            T.gemm(a, a, x, transpose_B=True, clear_accum=True)
+        else:
+            T.copy(B, x)
+        other = T.reshape(x, shape)
+        T.reduce_sum(other, totals, dim=axis)
+        halves = T.reshape(x, (64, 2, 32))
+        for i, j, k in T.Parallel(64, 2, 32):
+            halves[i, j, k] = halves[i, j, k] * 2 + j
+        T.copy(T.reshape(totals, (flat,)), S[0:flat])
+        for i, j in T.Parallel(64, 32):  # inner loops count the places below
+            for v in T.vectorized(2):
+                C[i, j * 2 + v] = x[i, j * 2 + v] + 1
 
 
 MOVES = [

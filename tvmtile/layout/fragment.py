@@ -130,6 +130,29 @@ class FragmentLayout:
         kept = (digits for number, digits in enumerate(self.axes) if number not in reduced)
         return compact_registers(FragmentLayout(self.threads, tuple(kept)))
 
+    def reshaped(self, shape: Sequence[int]) -> FragmentLayout | None:
+        """The layout of the same elements, in row-major order, under another shape.
+
+        None where an axis of it would end within a digit.
+        """
+        rest = list(self.digits)
+        axes: list[tuple[Digit, ...]] = []
+        for extent in reversed(shape):
+            digits: list[Digit] = []
+            left = extent
+            while left > 1:
+                digit = rest.pop()
+                inner = math.gcd(digit.extent, left)
+                if inner < min(digit.extent, left):
+                    return None
+                if inner < digit.extent:
+                    outer, digit = digit.split(inner)
+                    rest.append(outer)
+                digits.append(digit)
+                left //= inner
+            axes.append(tuple(reversed(digits)))
+        return FragmentLayout(self.threads, tuple(reversed(axes)))
+
     def partial(self, *reduced: int) -> FragmentLayout:
         """The layout of partial results over axes: of their digits, those that threads keep."""
         axes = (

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 from tvm.sym import Analyzer, normalize_to_iter_sum
 
+from tvmtile._tvm import nodes_in
 from tvmtile.analysis.nests import Nest
 from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import mentions
@@ -65,7 +66,9 @@ class IndexMap:
         parts.sort(key=lambda part: -part.scale)
         base = constant(total.base)
         result = cls(tuple(parts), total.base if base is None else base)
-        return result if result._is(index, ranges) else None
+        if not result._is(index, ranges):
+            return None
+        return replace(result, base=0) if parts and _is_below(result, nest) else result
 
     def _is(self, index: ir.Expr, ranges: dict[ir.Var, ir.Range]) -> bool:
         value = self.base
@@ -126,6 +129,17 @@ class IndexMap:
         if below is None or any(d.is_thread for d in below):
             return None
         return taken
+
+
+def _is_below(index: IndexMap, nest: Nest) -> bool:
+    """Tell whether inner loops count the places below those of the loop variables: `i * 4 + v`."""
+    if constant(index.base) is not None:
+        return False
+    analyzer = Analyzer()
+    for loop in nodes_in(nest.body, tirx.For):
+        analyzer.bind(loop.loop_var, ir.Range(loop.min, loop.extent))
+    bound = analyzer.const_int_bound(index.base)
+    return 0 <= bound.min_value and bound.max_value < index.parts[-1].scale
 
 
 def cut(digits: Sequence[Digit], lower: int, extent: int, whole: bool) -> list[Digit] | None:

@@ -11,7 +11,7 @@ import tvmtile.language as T
 from tests.fuzz.run import loaded
 from tests.passes.tile.test_select_implementation import after
 from tests.programs import catalogue
-from tests.programs.layouts import STAGED
+from tests.programs.layouts import RESHAPED, STAGED
 from tests.programs.products import WAYS
 from tvmtile import errors
 from tvmtile.passes import InferLayout
@@ -47,12 +47,21 @@ def warned(tmp_path):
         ("axis_that_a_serial_loop_counts", {}, []),
         *(("fragment_in_shared_memory", {"form": form}, [f]) for form, f in STAGED.items()),
         ("fragment_in_shared_memory", {"form": "columns", "is_viewed": True}, ["f"]),
+        *(("fragment_under_another_shape", {"form": form}, []) for form in RESHAPED),
     ],
     ids=str,
 )
 def test_fragments_lie_in_shared_memory_where_no_layout_does(name, given, staged, target, warned):
     texts = warned(catalogue()[name].case(**given), target)
     assert [re.match(r"\w+", text)[0] for text in texts] == staged
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("form", RESHAPED)
+def test_sums_under_another_shape_stay_in_registers(form, target, warned):
+    case = catalogue()["fragment_under_another_shape"].case(form=form, is_sum=True)
+    in_matrices = target == "metal"  # of simdgroups
+    assert [text[0] for text in warned(case, target)] == ["x"] * in_matrices
 
 
 @pytest.mark.parametrize("is_viewed", [False, True])

@@ -5,8 +5,9 @@ the indices of elementwise nests, and through operators that carry a layout alon
 result lies where its rows lie). When nothing follows any more, the largest fragment without a layout,
 the first in the program among equals, is spread for coalesced access, and so on. There is no search.
 
-A fragment that can't lie where a nest needs it is staged: it moves to shared memory, where any
-thread reaches any element.
+A view of a fragment under another shape has the fragment's registers: the layout of one follows from
+that of the other. A fragment that can't lie where a nest needs it is staged: it moves to shared memory,
+where any thread reaches any element.
 """
 
 from __future__ import annotations
@@ -90,16 +91,21 @@ class _Step:
 
 
 class Inference:
-    """Finds the layouts of a kernel's fragments, which come in the order of their allocation."""
+    """Finds the layouts of a kernel's fragments, which come in the order of their allocation.
+
+    `views` has the fragment for each view of one.
+    """
 
     def __init__(
         self,
         body: tirx.Stmt,
         context: LoweringContext,
         fragments: list[ir.Var],
+        views: Mapping[ir.Var, ir.Var],
     ) -> None:
         self._context = context
-        self._fragments = fragments
+        self._fragments = [*fragments, *views]
+        self._views = views
         self.layouts: dict[ir.Var, FragmentLayout] = {}
         self._origins: dict[ir.Var, SourceLocation | None] = {}
         self._demanded: set[ir.Var] = set()
@@ -183,7 +189,8 @@ class Inference:
         self, fragment: ir.Var, group: Group | None, location: SourceLocation | None
     ) -> None:
         """Note who holds a fragment: the threads that use it, which are the same everywhere."""
-        holder, where = self._users.setdefault(fragment, (group, location))
+        whole = self._views.get(fragment, fragment)
+        holder, where = self._users.setdefault(whole, (group, location))
         if holder == group:
             return
         raise LayoutConflict(
@@ -227,7 +234,7 @@ class Inference:
 
     def _threads_of(self, fragment: ir.Var) -> int:
         """How many threads hold a fragment; one that nobody uses belongs to the block."""
-        holder, _ = self._users.get(fragment, (None, None))
+        holder, _ = self._users.get(self._views.get(fragment, fragment), (None, None))
         return self._context.of(holder).threads
 
     def _counted_axes(self, fragment: ir.Var) -> set[int]:
@@ -262,8 +269,24 @@ class Inference:
             self.layouts[buffer] = replicated(_shape(buffer), self._threads_of(buffer))
 
     def _carry(self) -> None:
-        while sum(self._carry_through(step) for step in self._steps):
+        while sum(map(self._carry_through, self._steps)) or self._carry_through_views():
             pass
+
+    def _carry_through_views(self) -> bool:
+        known = len(self.layouts)
+        for view, fragment in self._views.items():
+            for one, other in ((fragment, view), (view, fragment)):
+                layout = self._reshaped(one, other) if self._is_unknown(other) else None
+                if layout is not None:
+                    self.layouts[other] = layout
+                    self._origins[other] = self._origins.get(one)
+        return len(self.layouts) > known
+
+    def _reshaped(self, buffer: ir.Var, other: ir.Var) -> FragmentLayout | None:
+        """The layout of another name of a fragment, which has the elements of this one."""
+        layout = self.layouts.get(buffer)
+        is_whole = layout is not None and layout.shape == _shape(buffer)
+        return layout.reshaped(_shape(other)) if layout is not None and is_whole else None
 
     def _carry_through(self, step: _Step) -> bool:
         """Lay out the fragments of a step that follow from others; tells whether there were any."""
@@ -290,7 +313,11 @@ class Inference:
         return buffer in self._fragments and buffer not in self.layouts
 
     def _conflicts(self) -> list[Conflict]:
-        found = []
+        found = [
+            Conflict(fragment, self._origins.get(view))
+            for view, fragment in self._views.items()
+            if self._reshaped(fragment, view) != self.layouts[view]
+        ]
         for step in self._steps:
             found += self._misplaced(step)
             if step.operator is not None and self._may_stage(step.operator):
@@ -332,10 +359,11 @@ class Inference:
 
     def _cost_of_staging(self, buffer: ir.Var, written: set[ir.Var]) -> tuple[bool, bool, bool]:
         """An instruction reads operands from memory as well, but would load and store accumulators."""
-        return buffer in self._accumulators, buffer in self._demanded, buffer in written
+        is_sum = self._views.get(buffer, buffer) in self._accumulators
+        return is_sum, buffer in self._demanded, buffer in written
 
     def _reader(self, step: _Step, buffer: ir.Var, written: set[ir.Var]) -> tirx.Stmt | None:
-        is_read = buffer in self._accumulators and buffer not in written
+        is_read = self._views.get(buffer, buffer) in self._accumulators and buffer not in written
         return step.statement if is_read else None
 
     def _misplaced(self, step: _Step) -> list[Conflict]:

@@ -15,11 +15,11 @@ from tvmtile.analysis.effects import Effect
 from tvmtile.analysis.nests import Nest, elements_of, sample
 from tvmtile.errors import warn
 from tvmtile.ir.kernels import Launch, is_parallel, target_of, with_kernels, without
-from tvmtile.ir.operands import describe
+from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.operators import TileOp, fixed_layouts, operator_of, with_fields
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import for_loop, replace_loop, retyped, seq, substitute
-from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment
+from tvmtile.ir.scopes import FRAGMENT_SCOPE, SHARED_SCOPE, is_fragment
 from tvmtile.layout.drawing import drawn, first_difference
 from tvmtile.layout.fragment import FragmentLayout
 from tvmtile.passes.gpu.fragment_layouts import Conflict, Inference, Placed
@@ -65,11 +65,12 @@ def _with_layouts(loop: tirx.For, context: LoweringContext) -> tirx.For:
             for each in nodes_in(loop, tirx.AllocBuffer)
             if is_fragment(buffer_of(each))
         ]
-        inference = Inference(loop, context, fragments)
-        viewed = [Conflict(fragment, None) for fragment in _viewed(loop)]
+        views, others = _views(loop)
+        inference = Inference(loop, context, fragments, views)
+        viewed = [Conflict(fragment, None) for fragment in others]
         conflicts = viewed or inference.run()
         if not conflicts:
-            new = {f: _laid_out(f, inference.layouts[f]) for f in fragments}
+            new = {f: _laid_out(f, layout) for f, layout in inference.layouts.items()}
             return substitute(loop, new)
         first = next((c for c in conflicts if c.is_demanded), conflicts[0])
         products = [] if viewed else inference.products_around(first.fragment)
@@ -89,7 +90,8 @@ def _shared_alike(
     ways = (_shared_in(loop, products, way) for way in range(2))
     for changed, alike in sorted(ways, key=lambda way: way[0]):
         try:
-            if changed and len(Inference(alike, context, fragments).run()) < conflicts:
+            inference = Inference(alike, context, fragments, _views(alike)[0])
+            if changed and len(inference.run()) < conflicts:
                 return alike
         except Decline:
             continue
@@ -171,12 +173,15 @@ def _with_copy(loop: tirx.For, fragment: ir.Var, reader: tirx.Stmt) -> tirx.For:
 
 
 def _moved(loop: tirx.For, fragment: ir.Var) -> tirx.For:
-    """The kernel with a fragment, and the views of it, in shared memory; its layout is not fixed there.
+    """The kernel with a fragment, or one that it views, in shared memory, and all views of that.
 
+    Its layout is not fixed there.
     Iterations that add to one of its elements came one after the other in the thread that held it, and
     still do.
     """
-    moved = [fragment, *Aliases(loop).views_of(fragment)]
+    aliases = Aliases(loop)
+    fragment = aliases.root(fragment)
+    moved = [fragment, *aliases.views_of(fragment)]
     memory = {buffer: retyped(buffer, scope=SHARED_SCOPE) for buffer in moved}
 
     def fixes(node: tirx.Stmt) -> bool:
@@ -232,10 +237,28 @@ class _ChooseAgain(TileOperators):
         return tirx.Evaluate(fitting.to_call(node.value.span), node.span)
 
 
-def _viewed(loop: tirx.For) -> list[ir.Var]:
-    """The fragments that have views: their elements are those of an array in memory."""
+def _views(loop: tirx.For) -> tuple[dict[ir.Var, ir.Var], list[ir.Var]]:
+    """The fragment of each view that shows it under another shape, and the fragments with other views.
+
+    The elements of the latter are those of an array in memory.
+    """
     aliases = Aliases(loop)
-    return [root for root in map(aliases.root, aliases.views) if is_fragment(root)]
+    pairs = ((view, aliases.root(view)) for view in aliases.views)
+    views = {view: root for view, root in pairs if is_fragment(root)}
+    others = [root for view, root in views.items() if not _is_reshaped(view, root, aliases)]
+    return views, others
+
+
+def _is_reshaped(view: ir.Var, fragment: ir.Var, aliases: Aliases) -> bool:
+    """Tell whether a view shows all elements of a fragment as they are."""
+    shapes = [[constant(extent) for extent in each.ty.shape] for each in (view, fragment)]
+    return (
+        view.ty.storage_scope == fragment.ty.storage_scope == FRAGMENT_SCOPE
+        and str(view.ty.dtype) == str(fragment.ty.dtype)
+        and aliases.start(view) == (fragment, 0)
+        and None not in (*shapes[0], *shapes[1])
+        and math.prod(e or 0 for e in shapes[0]) == math.prod(e or 0 for e in shapes[1])
+    )
 
 
 def _laid_out(buffer: ir.Var, layout: FragmentLayout) -> ir.Var:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import buffer_of, indices_of, is_buffer_var, mapped, nodes_in
+from tvmtile._tvm import Replacement, buffer_of, indices_of, is_buffer_var, mapped, nodes_in
+from tvmtile.analysis.aliases import Aliases
 from tvmtile.codegen.metal import element_of, set_element
 from tvmtile.errors import OutOfSharedMemory, VerifyError, warn
 from tvmtile.ir.alignment import least_alignments
@@ -145,6 +146,11 @@ class _Placer(ScopedRewriter):
         self._layouts: dict[ir.Var, FragmentLayout] = {}
         for allocation in nodes_in(body, tirx.AllocBuffer):
             self._note(allocation)
+        aliases = Aliases(body)
+        for view in filter(is_fragment, aliases.views):
+            layout = layout_of(view)
+            if layout is not None:
+                self._layouts[view], self.arrays[view] = layout, self.arrays[aliases.root(view)]
 
     def _note(self, alloc: tirx.AllocBuffer) -> None:
         fragment = buffer_of(alloc)
@@ -174,6 +180,12 @@ class _Placer(ScopedRewriter):
         if is_kernel(loop):
             self._launch = Launch(loop)
         return super().visit_for(loop)
+
+    def others(self) -> list[Replacement]:
+        return [(tirx.DeclBuffer, self.visit_decl)]
+
+    def visit_decl(self, view: tirx.DeclBuffer) -> tirx.Stmt:
+        return seq([]) if buffer_of(view) in self._layouts else self.descend(view)
 
     def visit_store(self, node: tirx.BufferStore) -> tirx.Stmt:
         if buffer_of(node) not in self._layouts:

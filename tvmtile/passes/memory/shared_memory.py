@@ -22,6 +22,8 @@ from tvmtile.target import GpuCapability
 
 _DEFAULT_ALIGNMENT = 64
 """TVM's alignment of a buffer that asks for none."""
+_BYTES_OF_MBARRIER = 8
+"""Which lie side by side: kernels have dozens of them, each in a buffer of its own."""
 
 
 def shared_tiles_in(kernel: tirx.For) -> list[ir.Var]:
@@ -33,7 +35,8 @@ def shared_tiles_in(kernel: tirx.For) -> list[ir.Var]:
 
 def alignment_of(tile: ir.Var, capability: GpuCapability) -> int:
     """Bytes: a tile begins at a multiple of it, the target's or one that the tile asks for."""
-    own, least = int(tile.ty.data_alignment), capability.shared_alignment
+    own = int(tile.ty.data_alignment)
+    least = _BYTES_OF_MBARRIER if is_mbarrier(tile) else capability.shared_alignment
     return max(own, least) if own > _DEFAULT_ALIGNMENT else least
 
 
