@@ -67,6 +67,7 @@ __all__ = [
     "traced",
     "type_info_of_key",
     "walk",
+    "walk_statements",
 ]
 
 
@@ -111,7 +112,8 @@ def is_node(value: Any, kind: type[N]) -> TypeGuard[N]:
 
 def is_buffer_var(value: Any) -> bool:
     """Tell whether a value is a variable of `BufferType`, as TVM's function of that name does."""
-    return is_node(value, ir.Var) and type(value.ty) is BufferType
+    own = type(value)  # as `is_node` does, which is another call, and these are asked most
+    return (own is ir.Var or _VIEWED.get(own) is ir.Var) and type(value.ty) is BufferType
 
 
 _BUFFER = {
@@ -128,6 +130,9 @@ def buffer_of(node: Any) -> ir.Var:
 
     The fields that this and the two below read have other names in other releases of TVM.
     """
+    of_node = _BUFFER.get(type(node))
+    if of_node is not None:
+        return of_node(node)
     return node if is_buffer_var(node) else _BUFFER[class_of(node)](node)
 
 
@@ -176,6 +181,7 @@ _structural_walk = _structural_ffi.StructuralWalk
 _structural_map = _structural_ffi.StructuralMap
 _structural_mutate = _structural_ffi.StructuralMutate
 _ORDERS = {"pre": int(WalkOrder.PREORDER), "post": int(WalkOrder.POSTORDER)}
+_SKIP = tvm_ffi.WalkResult.SKIP
 _NO_HOOKS = tvm_ffi.convert([])
 
 
@@ -186,6 +192,23 @@ def _entries(callbacks: Callbacks) -> list[tuple[int, Callable[..., Any]]]:
 def walk(root: Any, *callbacks: tuple[Any, Callable[[Any], Any]], order: str = "post") -> Any:
     """Visit the nodes of some types, as `tvm_ffi.structural_walk` does."""
     return _structural_walk(root, _entries(callbacks), _NO_HOOKS, _ORDERS[order])
+
+
+_LEAVES = {tirx.BufferStore, tirx.Bind, tirx.Evaluate, tirx.AllocBuffer, tirx.DeclBuffer}
+"""The statements with no others inside: what follows in a walk is expressions, and types."""
+
+
+def walk_statements(root: Any, visit: Callable[[Any], Any]) -> Any:
+    """Visit the statements in another one, outer ones first, as `walk` does.
+
+    A walk looks for each type of nodes in turn, at all nodes, most of which are in expressions.
+    """
+
+    def each(stmt: Any) -> Any:
+        result = visit(stmt)
+        return _SKIP if result is None and type(stmt) in _LEAVES else result
+
+    return walk(root, (tirx.Stmt, each), order="pre")
 
 
 @overload

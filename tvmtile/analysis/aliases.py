@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_of, is_buffer_var, nodes_in, walk
+from tvmtile._tvm import buffer_of, is_buffer_var, nodes_in
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.operands import literal
+from tvmtile.ir.rewriting import statements_in
 
 MAY_SHARE = "tvmtile.may_share"
 """The operator of `may_share`."""
@@ -49,7 +50,8 @@ class Aliases:
         self._sources: dict[ir.Var, ir.Var] = {}
         self._roots: dict[int, ir.Var] = {}  # by address: variables are slow to compare
         if stmt is not None:
-            walk(stmt, (tirx.DeclBuffer, self.add))
+            for view in statements_in(stmt, tirx.DeclBuffer):
+                self.add(view)
 
     def add(self, view: tirx.DeclBuffer) -> None:
         """Take in the declaration of a view."""

@@ -9,13 +9,13 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_of, nodes_in
+from tvmtile._tvm import buffer_of
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.effects import Effect, effects_of
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.ir.kernels import Launch
 from tvmtile.ir.nodes import cached_per_node
-from tvmtile.ir.rewriting import contains, substitute, variables_of
+from tvmtile.ir.rewriting import contains, statements_in, substitute, variables_of
 
 
 class KernelInfo(Aliases):
@@ -40,7 +40,7 @@ class KernelInfo(Aliases):
     @cached_property
     def allocated(self) -> dict[ir.Var, tirx.AllocBuffer]:
         """The buffers that it allocates."""
-        nodes = nodes_in(self.launch.body, tirx.AllocBuffer)
+        nodes = statements_in(self.launch.body, tirx.AllocBuffer)
         return {buffer_of(node): node for node in nodes}
 
     @cached_property
@@ -91,7 +91,7 @@ def let_values(
     `known` are values of others, and `wanted` tells which values may stand for their names.
     """
     values = dict(known)
-    for bind in nodes_in(stmt, tirx.Bind, order="pre"):
+    for bind in statements_in(stmt, tirx.Bind):
         if wanted(bind.value):
             values[bind.var] = substitute(bind.value, values)
     return values

@@ -9,13 +9,13 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_of, indices_of, is_buffer_var, walk
+from tvmtile._tvm import buffer_of, indices_of, is_buffer_var
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.effects import Effect, Loop, MbarrierElement, effects_of
 from tvmtile.ir.annotations import ORDER_OF_STORES
 from tvmtile.ir.kernels import expressions_of, statements_of
 from tvmtile.ir.operands import literal
-from tvmtile.ir.rewriting import reads_no_memory, substitute
+from tvmtile.ir.rewriting import reads_no_memory, statements_in, substitute
 from tvmtile.ir.scopes import is_global, is_private, is_shared
 
 
@@ -52,7 +52,10 @@ class Effects:
         self._objects: dict[ir.Var, ir.Var] = {}
         self._bound: Counter[ir.Var] = Counter()
         self._values: dict[ir.Var, ir.Expr] = {}
-        walk(body, (tirx.Bind, self._note_value), (tirx.For, self._note_order), order="pre")
+        for bind in statements_in(body, tirx.Bind):
+            self._note_value(bind)
+        for loop in statements_in(body, tirx.For):
+            self._stored_in_order |= ordered_by(loop)
         self._resolutions: dict[int, tuple[Any, Any]] = {}
         self._ordered: dict[int, bool] = {}
         self._present: dict[int, tuple[tirx.Stmt, bool]] = {}
@@ -85,9 +88,6 @@ class Effects:
         elif ir.is_prim_expr(bind.value) and reads_no_memory(bind.value):
             self._values[bind.var] = substitute(bind.value, self._values)
         self._bound[bind.var] += 1
-
-    def _note_order(self, loop: tirx.For) -> None:
-        self._stored_in_order |= ordered_by(loop)
 
     def is_bound_once(self, name: ir.Var) -> bool:
         """Tell whether only one place gives a name its value."""

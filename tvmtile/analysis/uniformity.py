@@ -14,7 +14,7 @@ from tvmtile.errors import NestingError
 from tvmtile.ir.kernels import Launch, is_parallel, leaves_loop, statements_of
 from tvmtile.ir.nodes import cached_per_node
 from tvmtile.ir.operators import TileOp, operator_of
-from tvmtile.ir.rewriting import contains, has_effect, variables_of
+from tvmtile.ir.rewriting import has_effect, statements_in, variables_of
 from tvmtile.ir.scopes import is_private
 from tvmtile.ir.spans import first_location
 from tvmtile.ir.threads import Group, Regions, group_of_region
@@ -265,7 +265,7 @@ def _owners(
     body: tirx.Stmt, root: Callable[[ir.Var], ir.Var], is_followed: Callable[[ir.Var], bool]
 ) -> dict[int, Group]:
     """The arrays that one group alone uses, in its regions; all may store outside of any."""
-    if not contains(body, tirx.AttrStmt, lambda node: group_of_region(node) is not None):
+    if not any(map(group_of_region, statements_in(body, tirx.AttrStmt))):
         return {}
     regions = Regions()
     users: defaultdict[int, set[Group | None]] = defaultdict(set)

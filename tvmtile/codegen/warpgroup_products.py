@@ -9,6 +9,7 @@ side at the *leading* distance, and the atoms of a panel along K at the stride.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 from tvm import DataType, ir, tirx
@@ -179,11 +180,15 @@ class _Tile:
         What two of them differ by is added last, where it is a constant: all else is computed once.
         """
         words = tirx.BufferLoad(self._words, [0])
-        start, place = self._units_at(0, 0), self._units_at(outer, k)
+        start, place = self._start, self._units_at(outer, k)
         apart = constant(self._analyzer.simplify(place - start))
         if not apart or constant(start) is not None:
             return words + tirx.Cast("uint64", place)
         return words + tirx.Cast("uint64", start) + tirx.const(apart, "uint64")
+
+    @cached_property
+    def _start(self) -> ir.Expr:
+        return self._units_at(0, 0)
 
     def _units_at(self, outer: int, k: int) -> ir.Expr:
         """Where an element of the matrix is, in the unit of addresses."""

@@ -13,9 +13,9 @@ from collections.abc import Collection
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_of, is_buffer_var, mapped, nodes_in
+from tvmtile._tvm import buffer_of, is_buffer_var, mapped
 from tvmtile.ir.operands import bits_of
-from tvmtile.ir.rewriting import mentions, retyped
+from tvmtile.ir.rewriting import mentions, retyped, statements_in
 from tvmtile.ir.scopes import is_global
 
 WIDEST = 16
@@ -70,7 +70,7 @@ def least_alignments(func: tirx.PrimFunc, params: Collection[ir.Var]) -> dict[ir
     """The alignments that the dtypes of some parameters demand, and those of their views."""
     alignments = {param: itemsize(param) for param in params if is_buffer_var(param)}
     pointers = [param for param in params if not is_buffer_var(param)]
-    for view in nodes_in(func.body, tirx.DeclBuffer):
+    for view in statements_in(func.body, tirx.DeclBuffer):
         if not is_global(buffer_of(view)):
             continue
         viewed = [known for tensor, known in alignments.items() if mentions(view.data, tensor)]
@@ -83,7 +83,7 @@ def origins(func: tirx.PrimFunc) -> dict[ir.Var, tuple[ir.Var, int]]:
     """The parameter at whose address a tensor begins, and a number of which that is a multiple."""
     unknown = 2 * WIDEST
     found = {p: (p, int(p.ty.data_alignment) if is_buffer_var(p) else unknown) for p in func.params}
-    for view in nodes_in(func.body, tirx.DeclBuffer):
+    for view in statements_in(func.body, tirx.DeclBuffer):
         if not is_global(buffer_of(view)):
             continue
         known = next((found[var] for var in found if mentions(view.data, var)), None)

@@ -15,7 +15,7 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm.sym import Analyzer
 from tvm.target import Target
 
-from tvmtile._tvm import Mutator, mutated, nodes_in, walk
+from tvmtile._tvm import Mutator, mutated, walk_statements
 from tvmtile.errors import VerifyError
 from tvmtile.ir.annotations import KERNEL_ANNOTATION
 from tvmtile.ir.assumptions import assumption_of
@@ -29,6 +29,7 @@ from tvmtile.ir.rewriting import (
     reads_no_memory,
     replace_loop,
     seq,
+    statements_in,
     variables_of,
 )
 
@@ -42,7 +43,7 @@ def is_kernel(node: tirx.Stmt) -> TypeGuard[tirx.For]:
 
 def kernels_of(func: tirx.PrimFunc) -> Iterator[tirx.For]:
     """The outermost loop of every `T.Kernel` of a function."""
-    return filter(is_kernel, nodes_in(func.body, tirx.For))
+    return filter(is_kernel, statements_in(func.body, tirx.For))
 
 
 def bound_target(func: tirx.PrimFunc) -> Target | None:
@@ -153,13 +154,12 @@ class Launch:
 
     def analyzer(self) -> Analyzer:
         """One that knows the ranges and factors that the kernel assumes from its start on."""
-        inside = defined_in(self.body)
         lasting = [
             condition
             for condition in map(assumption_of, flattened(self.body))
             if condition is not None
             and reads_no_memory(condition)
-            and inside.isdisjoint(variables_of(condition))
+            and defined_in(self.body).isdisjoint(variables_of(condition))
         ]
         analyzer, known = Analyzer(), Analyzer()
         with ExitStack() as told:
@@ -223,7 +223,7 @@ def launched_with(kernel: tirx.PrimFunc, kind: str) -> int | None:
     """
     extents = {
         str(bound.node.thread_tag): constant(bound.value)
-        for bound in nodes_in(kernel.body, tirx.AttrStmt)
+        for bound in statements_in(kernel.body, tirx.AttrStmt)
         if bound.attr_key == "thread_extent" and str(bound.node.thread_tag).startswith(kind)
     }
     known = [extent for extent in extents.values() if extent is not None]
@@ -324,16 +324,13 @@ def with_statements(stmt: tirx.Stmt, statements: list[tirx.Stmt]) -> tirx.Stmt:
 @cached_per_node
 def leaves_loop(stmt: tirx.Stmt) -> bool:
     """Tell whether a statement may end an iteration of the loop around it."""
-    found = walk(
-        stmt,
-        ((tirx.For, tirx.While), lambda _: tvm_ffi.WalkResult.SKIP),
-        (
-            tirx.Evaluate,
-            lambda node: tvm_ffi.VisitInterrupt(True) if is_loop_exit(node) else None,
-        ),
-        order="pre",
-    )
-    return found is not None
+
+    def visit(node: tirx.Stmt) -> Any:
+        if type(node) is tirx.For or type(node) is tirx.While:
+            return tvm_ffi.WalkResult.SKIP
+        return tvm_ffi.VisitInterrupt(True) if is_loop_exit(node) else None
+
+    return walk_statements(stmt, visit) is not None
 
 
 def is_loop_exit(stmt: tirx.Stmt) -> TypeGuard[tirx.Evaluate]:

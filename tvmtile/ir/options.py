@@ -8,11 +8,10 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import nodes_in
 from tvmtile.errors import InvalidValue
 from tvmtile.ir.annotations import OPTIONS_ANNOTATION
 from tvmtile.ir.kernels import is_kernel
-from tvmtile.ir.rewriting import replace_loop
+from tvmtile.ir.rewriting import replace_loop, statements_in
 
 
 @dataclass(frozen=True)
@@ -91,5 +90,5 @@ def without_panels(kernel: tirx.For) -> tirx.For:
 
 def sources_in(func: tirx.PrimFunc) -> list[str]:
     """The texts that stand before the kernels of a function, each once."""
-    kernels = filter(is_kernel, nodes_in(func.body, tirx.For))
+    kernels = filter(is_kernel, statements_in(func.body, tirx.For))
     return list(dict.fromkeys(filter(None, (options_of(kernel).source for kernel in kernels))))

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, TypeVar, overload
 
 import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import OPAQUE, PURE, buffer_of, buffer_var, is_buffer_var, mapped, nodes_in, walk
+from tvmtile._tvm import (
+    OPAQUE,
+    PURE,
+    buffer_of,
+    buffer_var,
+    is_buffer_var,
+    mapped,
+    nodes_in,
+    walk,
+    walk_statements,
+)
 from tvmtile.ir.calls import effect_of
 from tvmtile.ir.nodes import cached_per_node
 
@@ -40,6 +51,18 @@ def contains(
     return found is not None
 
 
+@lru_cache(maxsize=32)
+def _statements(root: Any) -> list[Any]:
+    found: list[Any] = []
+    walk_statements(root, found.append)
+    return found
+
+
+def statements_in(root: Any, *kinds: type[N]) -> list[N]:
+    """The statements of some kinds in another one, outer ones first."""
+    return [each for each in _statements(root) if type(each) in kinds]
+
+
 def mentions(node: Any, variable: ir.Var) -> bool:
     """Tell whether a variable, or a buffer, is in a statement or an expression."""
     return contains(node, ir.Var, variable.same_as)
@@ -65,17 +88,14 @@ def ranges_in(stmt: tirx.Stmt) -> Analyzer:
 @cached_per_node
 def defined_in(node: ir.Node) -> frozenset[ir.Var]:
     """The variables that a statement or an expression defines: loops', names, and buffers."""
-    found: set[ir.Var] = set()
-    walk(
-        node,
-        (tirx.For, lambda loop: found.add(loop.loop_var)),
-        ((tirx.Bind, tirx.Let), lambda bind: found.add(bind.var)),
-        (
-            (tirx.AllocBuffer, tirx.DeclBuffer),
-            lambda declaration: found.add(buffer_of(declaration)),
-        ),
+    return frozenset(
+        [
+            *(loop.loop_var for loop in statements_in(node, tirx.For)),
+            *(bind.var for bind in statements_in(node, tirx.Bind)),
+            *(let.var for let in nodes_in(node, tirx.Let)),
+            *map(buffer_of, statements_in(node, tirx.AllocBuffer, tirx.DeclBuffer)),
+        ]
     )
-    return frozenset(found)
 
 
 @overload

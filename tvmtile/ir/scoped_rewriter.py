@@ -16,7 +16,7 @@ from tvmtile.ir.conditions import known_by, whole_tile
 from tvmtile.ir.divisions import is_division
 from tvmtile.ir.name_costs import NameCosts
 from tvmtile.ir.operands import may_wrap
-from tvmtile.ir.rewriting import contains, reads_no_memory, seq
+from tvmtile.ir.rewriting import contains, reads_no_memory, seq, statements_in
 from tvmtile.ir.types import is_integer
 
 N = TypeVar("N")
@@ -53,7 +53,7 @@ class ScopedRewriter:
         """Rewrite a statement or an expression."""
         visits = [(types, visit) for types, visit in self._visits() if _does_more(visit)]
         visits += self.others()
-        if contains(node, tirx.Evaluate, is_assumption):
+        if any(map(is_assumption, statements_in(node, tirx.Evaluate))):
             visits.append((tirx.SeqStmt, self._visit_sequence))  # the first that visits a type does
         return mutated(node, *((types, self._entry(visit)) for types, visit in visits))
 

@@ -10,10 +10,10 @@ from tvm import ir, relax, tirx
 from tvm.ir.transform import PassContext
 from tvm.target import Target
 
-from tvmtile._tvm import nodes_in
 from tvmtile.errors import OutOfSharedMemory, warnings_on_success
 from tvmtile.ir.annotations import MOST_STAGES, STAGES_ANNOTATION
 from tvmtile.ir.kernels import bound_target, in_root_block, is_tile_program, without_root_block
+from tvmtile.ir.rewriting import statements_in
 from tvmtile.target import TargetLike, resolve
 
 
@@ -83,7 +83,7 @@ def _lowered(mod: ir.IRModule, steps: Sequence[Any]) -> ir.IRModule:
 
 
 def _most_stages(func: tirx.PrimFunc) -> int:
-    loops = nodes_in(func.body, tirx.For)
+    loops = statements_in(func.body, tirx.For)
     return max([1, *(int(loop.annotations.get(STAGES_ANNOTATION, 1)) for loop in loops)])
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from tvm import ir, tirx
 
 from tvmtile.codegen.cuda import ASSERT_FAIL, function_call
-from tvmtile.ir.rewriting import contains
+from tvmtile.ir.rewriting import statements_in
 from tvmtile.ir.spans import location_of
 from tvmtile.passes.legalize.rules import Rule, Scope
 
@@ -42,7 +42,7 @@ def _escaped(text: str) -> str:
 
 
 def _asserts(func: tirx.PrimFunc) -> bool:
-    return contains(func.body, tirx.AssertStmt)
+    return bool(statements_in(func.body, tirx.AssertStmt))
 
 
 LOCATED = Rule(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import Replacement, buffer_of, indices_of, is_buffer_var, mapped, nodes_in
+from tvmtile._tvm import Replacement, buffer_of, indices_of, is_buffer_var, mapped
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.codegen.metal import element_of, set_element
 from tvmtile.errors import OutOfSharedMemory, VerifyError, warn
@@ -29,7 +29,7 @@ from tvmtile.ir.kernels import (
 from tvmtile.ir.operands import bits_of, describe
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import contains, mentions, retyped, seq, substitute
+from tvmtile.ir.rewriting import contains, mentions, retyped, seq, statements_in, substitute
 from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.scopes import (
     SIMDGROUP_SCOPE,
@@ -144,7 +144,7 @@ class _Placer(ScopedRewriter):
         self._launch: Launch | None = None
         self.arrays: dict[ir.Var, ir.Var] = {}
         self._layouts: dict[ir.Var, FragmentLayout] = {}
-        for allocation in nodes_in(body, tirx.AllocBuffer):
+        for allocation in statements_in(body, tirx.AllocBuffer):
             self._note(allocation)
         aliases = Aliases(body)
         for view in filter(is_fragment, aliases.views):

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, buffer_of, mutated, nodes_in
+from tvmtile._tvm import Mutator, buffer_of, mutated
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.kernel_info import info_of
 from tvmtile.ir.operators import operator_of
+from tvmtile.ir.rewriting import statements_in
 from tvmtile.ir.scopes import is_mbarrier, is_shared
 from tvmtile.ir.threads import Regions
 from tvmtile.layout.shared import bytes_of
@@ -29,7 +30,7 @@ _BYTES_OF_MBARRIER = 8
 def shared_tiles_in(kernel: tirx.For) -> list[ir.Var]:
     """The shared tiles that a kernel allocates, in program order."""
     return [
-        buffer_of(each) for each in nodes_in(kernel, tirx.AllocBuffer) if is_shared(buffer_of(each))
+        tile for tile in map(buffer_of, statements_in(kernel, tirx.AllocBuffer)) if is_shared(tile)
     ]
 
 

@@ -9,14 +9,14 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_of, indices_of, is_buffer_var, nodes_in
+from tvmtile._tvm import buffer_of, indices_of, is_buffer_var
 from tvmtile.ir.calls import takes_address
 from tvmtile.ir.extents import assume_extents_nonnegative
 from tvmtile.ir.kernels import bound_target, is_kernel, is_parallel, with_body
 from tvmtile.ir.operands import ends_of, origin_of
 from tvmtile.ir.operators import TileOp, operator_of, operators_in, values_outside
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import contains, has_effect, seq, with_fresh_variables
+from tvmtile.ir.rewriting import contains, has_effect, seq, statements_in, with_fresh_variables
 from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.scopes import is_global
 from tvmtile.passes.nests.ranges import Index, NestBounds, within_axis
@@ -54,7 +54,7 @@ def _safe_values_of(func: tirx.PrimFunc) -> dict[ir.Var, ir.Expr]:
 
 def _tensors_of(func: tirx.PrimFunc) -> set[ir.Var]:
     """The tensors in global memory: parameters, their views, and targets of pointers."""
-    declared = map(buffer_of, nodes_in(func.body, (tirx.DeclBuffer, tirx.AllocBuffer)))
+    declared = map(buffer_of, statements_in(func.body, tirx.DeclBuffer, tirx.AllocBuffer))
     return {*filter(is_buffer_var, func.params), *filter(is_global, declared)}
 
 

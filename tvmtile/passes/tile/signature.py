@@ -25,7 +25,7 @@ from tvmtile.ir.extents import linear_in
 from tvmtile.ir.kernels import Launch, with_kernels, with_launch_body
 from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.passes import prim_func_pass
-from tvmtile.ir.rewriting import retyped, seq, substitute, variables_of
+from tvmtile.ir.rewriting import retyped, seq, statements_in, substitute, variables_of
 
 
 @prim_func_pass("NormalizeSignature")
@@ -309,6 +309,10 @@ def _with_declarations(kernel: tirx.For) -> tirx.For:
 def _accessed_in_two_ways(body: tirx.Stmt) -> list[ir.Var]:
     """The tensors from outside that a body accesses both directly and through views."""
     aliases = Aliases(body)
-    declared = {*aliases.views, *(buffer_of(each) for each in nodes_in(body, tirx.AllocBuffer))}
-    accessed = dict.fromkeys(map(buffer_of, nodes_in(body, (tirx.BufferStore, ir.TensorLoad))))
-    return [buffer for buffer in accessed if buffer in aliases.aliased and buffer not in declared]
+    declared = {
+        *aliases.views,
+        *(buffer_of(each) for each in statements_in(body, tirx.AllocBuffer)),
+    }
+    outside = aliases.aliased - declared
+    accesses = nodes_in(body, (tirx.BufferStore, ir.TensorLoad)) if outside else []
+    return [buffer for buffer in dict.fromkeys(map(buffer_of, accesses)) if buffer in outside]

@@ -5,20 +5,20 @@ from __future__ import annotations
 from tvm import tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import Mutator, mutated, nodes_in
+from tvmtile._tvm import Mutator, mutated
 from tvmtile.errors import NestingError, SourceLocation
 from tvmtile.ir.annotations import APART, ARRIVE_COUNT, ARRIVES_ONLY, BARRIER_ID
 from tvmtile.ir.barriers import UNNAMED_BARRIER, arrivals, attributes_of, is_barrier, scope_of, sync
 from tvmtile.ir.kernels import Launch, statements_of
 from tvmtile.ir.operands import constant
-from tvmtile.ir.rewriting import seq
+from tvmtile.ir.rewriting import seq, statements_in
 from tvmtile.ir.spans import first_location
 from tvmtile.ir.threads import WARP_SIZE, WARPGROUP, Group, Regions, group_of_region
 
 
 def groups_in(body: tirx.Stmt) -> list[Group]:
     """The groups that regions belong to, the largest first."""
-    found = map(group_of_region, nodes_in(body, tirx.AttrStmt))
+    found = map(group_of_region, statements_in(body, tirx.AttrStmt))
     groups = dict.fromkeys(group for group in found if group is not None)
     return sorted(groups, key=lambda group: (-group.count, group.first))
 
@@ -196,7 +196,7 @@ def _taken(body: tirx.Stmt, count: int) -> set[int]:
     """The barriers that the user may name: of `1 + k % 2` the first and the second."""
     taken: set[int] = set()
     analyzer = Analyzer()
-    for node in filter(is_barrier, nodes_in(body, tirx.Evaluate)):
+    for node in filter(is_barrier, statements_in(body, tirx.Evaluate)):
         attrs = attributes_of(node)
         if BARRIER_ID in attrs:
             number = attrs[BARRIER_ID]

@@ -28,7 +28,7 @@ from tvmtile.ir.conditions import conjuncts
 from tvmtile.ir.extents import is_power_of_two
 from tvmtile.ir.kernels import Launch
 from tvmtile.ir.operands import constant, literal
-from tvmtile.ir.rewriting import mentions, variables_of
+from tvmtile.ir.rewriting import mentions, statements_in, variables_of
 from tvmtile.ir.scopes import is_global, is_private
 from tvmtile.ir.threads import Group
 from tvmtile.passes.gpu.barriers.items import (
@@ -219,7 +219,7 @@ class Reader:
             for name in (variables_of(call) if takes_address(call) else call.args)
             if is_buffer_var(name)
         }
-        for view in nodes_in(launch.body, tirx.DeclBuffer):
+        for view in statements_in(launch.body, tirx.DeclBuffer):
             self._shared_scalars.update(variables_of(view.data))
         self._scalars: dict[ir.Var, ir.Expr] = {}
         self._names: dict[ir.Var, ir.Expr] = {}

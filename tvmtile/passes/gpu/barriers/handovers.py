@@ -37,7 +37,7 @@ from tvmtile.ir.barriers import is_barrier, scope_of
 from tvmtile.ir.kernels import Launch
 from tvmtile.ir.operands import constant, literal
 from tvmtile.ir.operators import operator_of
-from tvmtile.ir.rewriting import mentions, substitute, variables_of
+from tvmtile.ir.rewriting import mentions, statements_in, substitute, variables_of
 from tvmtile.ir.threads import Group
 from tvmtile.ir.types import Binary
 from tvmtile.passes.gpu.barriers.handover_runs import Event, Execution
@@ -272,7 +272,7 @@ def _counts(launch: Launch) -> dict[ir.Var | None, tuple[int, ...]]:
             if counted[0] in found:
                 raise UnknownHandover
             found[counted[0]] = counted[1]
-    for loop in nodes_in(launch.body, (tirx.For, tirx.While)):
+    for loop in statements_in(launch.body, tirx.For, tirx.While):
         ops = map(operator_of, nodes_in(loop, ir.Call))
         if any(op is not None and op.effects().counts is not None for op in ops):
             raise UnknownHandover
