@@ -108,16 +108,30 @@ def language_reference() -> str:
 
 
 def passes_reference() -> str:
-    """Each pass, with its example, and what instruments there are."""
-    passes = importlib.import_module("tvmtile.passes")
-    homes = {name: path for path in _pass_files() for name in pass_docstrings(path)}
-    lines = []
-    for name in passes.__all__:
-        home = homes.get(name)
-        value = getattr(passes, name)
-        parts = [] if home is None else home.with_suffix("").parts
-        module = ".".join(p for p in parts if p != "__init__") or value.__module__
-        lines += _directive(f"{module}.{name}", name) + _example(name)
+    """Every pass with its example: by phases, then those in TVM's part, then what is all of them."""
+    passes, pipeline = map(importlib.import_module, ("tvmtile.passes", "tvmtile.pipeline"))
+    modules = {
+        name: ".".join(part for part in file.with_suffix("").parts if part != "__init__")
+        for file in _pass_files()
+        for name in pass_docstrings(file)
+    }
+    modules |= {
+        name: getattr(passes, name).__module__ for name in passes.__all__ if name not in modules
+    }
+    wholes = ["LowerTilePrograms", "Verify", "Verifier"]
+    phases = {f"{phase.name}: {phase.form}": phase.names for phase in pipeline.PHASES}
+    in_phases = [name for names in phases.values() for name in names]
+    rest = [name for name in modules if name not in (*in_phases, *wholes)]
+    chapters = {**phases, "In TVM's part of the pipeline": rest, "All of them, and checks": wholes}
+    lines, shown = [], set()
+    for chapter, names in chapters.items():
+        lines += [f"## {chapter[0].upper()}{chapter[1:]}", ""]
+        for name in names:
+            if name in shown:
+                lines += [f"Once more {name}, which is above.", ""]
+            else:
+                lines += _directive(f"{modules[name]}.{name}", name) + _example(name)
+            shown.add(name)
     return "\n".join(lines)
 
 

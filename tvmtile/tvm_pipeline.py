@@ -14,13 +14,17 @@ from tvmtile.codegen.device import marked
 from tvmtile.codegen.intrinsics import LowerIntrinsics
 from tvmtile.codegen.metal import complete_what_tvm_builds
 from tvmtile.codegen.names import in_c, without_keywords
+from tvmtile.codegen.opaque import AllowLetInlining
 from tvmtile.ir.kernels import is_tile_program
 from tvmtile.passes.checks.calls import CheckAlignment, CheckBuffers, CheckExtents
 from tvmtile.passes.cpu.outline_blocks import OutlineBlocks
 from tvmtile.passes.gpu.launches import GuardLaunches, SetKernelAttributes, WidenScalars
+from tvmtile.passes.legalize import LegalizeSource
+from tvmtile.passes.legalize.declare_as_accessed import DeclareAsAccessed
+from tvmtile.passes.legalize.narrow_sums import NarrowSums
+from tvmtile.passes.legalize.prevent_vector_arrays import PreventVectorArrays
 from tvmtile.passes.lower_tile_programs import LowerTilePrograms
 from tvmtile.passes.memory.flatten_buffers import FlattenBuffers
-from tvmtile.pipeline import SOURCE
 from tvmtile.target import gpu
 
 __all__ = ["tvm_pipeline"]
@@ -128,7 +132,12 @@ def tvm_pipeline(others: Callable[[], tuple[Any, Any, Any]] = default_s_tir_pipe
                 LowerIntrinsics,
                 tirx.transform.LowerIntrin(),
                 tirx.transform.FP8StorageLegalize(),
-                *SOURCE,
+                # Nothing simplifies any more: the source of a kernel is printed next.
+                AllowLetInlining,  # names have the values that LowerIntrin was not to look into
+                NarrowSums,  # 64-bit indices are summed in 32 bits where they fit
+                LegalizeSource,  # constants, comparisons and narrow dtypes are printed right
+                DeclareAsAccessed,  # memory that moves as words is declared in words
+                PreventVectorArrays,  # arrays that are read by elements are declared as such
             ]
         )
 

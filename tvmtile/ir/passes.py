@@ -50,6 +50,36 @@ class Contract:
     establishes: tuple[Property, ...] = ()
 
 
+class Phase:
+    """A part of the lowering: a name, the form that comes out, and its passes in their order."""
+
+    def __init__(self, name: str, form: str, *steps: Any) -> None:
+        self.name, self.form, self.steps = name, form, steps
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.form}"
+
+    @property
+    def names(self) -> list[str]:
+        """The passes for any target."""
+        return [step.info.name.removeprefix("tvmtile.") for step, _ in map(_of_kinds, self.steps)]
+
+    def passes(self, kind: str) -> list[Any]:
+        """The passes for a kind of target."""
+        return [
+            step for step, kinds in map(_of_kinds, self.steps) if kinds is None or kind in kinds
+        ]
+
+
+def only(*kinds: str) -> Callable[[Any], tuple[Any, tuple[str, ...]]]:
+    """Make a step of a phase from a pass that these kinds of target have."""
+    return lambda step: (step, kinds)
+
+
+def _of_kinds(step: Any) -> tuple[Any, tuple[str, ...] | None]:
+    return step if isinstance(step, tuple) else (step, None)
+
+
 _CONTRACTS: dict[str, Contract] = {}
 _NOTHING = Contract()
 _Rewriting: TypeAlias = Callable[[tirx.PrimFunc], tirx.PrimFunc]

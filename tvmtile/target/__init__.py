@@ -48,6 +48,7 @@ __all__ = [
     "resolve",
     "runs_here",
     "target_kinds",
+    "with_host",
 ]
 
 TargetLike: TypeAlias = str | Mapping[str, Any] | Target
@@ -129,6 +130,13 @@ def resolve(target: TargetLike | None) -> Target:
         return resolved.with_host(host_target())
     require_lowering(resolved)
     return _optimised(resolved)
+
+
+def with_host(target: Target) -> Target:
+    """A target with a host: that of this machine where it names none."""
+    if target.kind.name == "llvm":
+        return target.with_host(target)
+    return target if target.host is not None else target.with_host(host_target())
 
 
 def require_lowering(target: Target) -> None:
