@@ -89,17 +89,22 @@ def lane_of(load: ir.TensorLoad, lane: int) -> ir.TensorLoad:
     return tirx.BufferLoad(buffer_of(load), [*outer, last.base + lane * last.stride])
 
 
+def vector_dtype(dtype: str, lanes: int) -> str:
+    """The dtype of so many elements."""
+    return dtype if lanes == 1 else f"{dtype}x{lanes}"
+
+
 def splat(value: ir.Expr, lanes: int) -> ir.Expr:
     """`value` in every lane."""
     return tirx.Broadcast(value, lanes) if lanes > 1 else value
 
 
-def repeat(count: Index, body: Callable[[Any], tirx.Stmt], name: str = "s") -> tirx.Stmt:
-    """A serial loop; none for a single iteration."""
-    if constant(count) == 1:
+def loop(name: str, extent: Index, body: Callable[[Any], tirx.Stmt]) -> tirx.Stmt:
+    """A serial loop; one of a single iteration is its body."""
+    if constant(extent) == 1:
         return body(0)
     var = tirx.Var(name, "int32")
-    return for_loop(var, count, body(var))
+    return for_loop(var, extent, body(var))
 
 
 class Total:

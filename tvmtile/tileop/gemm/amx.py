@@ -19,8 +19,9 @@ from tvmtile.tileop.gemm import Gemm
 from tvmtile.tileop.gemm.cpu import check_blocks, check_vectors, tile_of
 from tvmtile.tileop.gemm.dots import DotInstruction, DotProducts
 from tvmtile.tileop.gemm.microkernel import GemmTile
-from tvmtile.tileop.gemm.packing import Matrix, loop
+from tvmtile.tileop.gemm.packing import Matrix
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
+from tvmtile.tileop.vectors import loop
 
 
 def _instruction(tile: GemmTile, context: LoweringContext) -> str:

@@ -16,6 +16,7 @@ from tvmtile.tileop.gemm.microkernel import GemmTile, emit_gemm
 from tvmtile.tileop.gemm.packing import Matrix
 from tvmtile.tileop.gemm.partition import constant_extents
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
+from tvmtile.tileop.vectors import lies_inside
 
 _VECTOR_DTYPES = (
     *("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32"),
@@ -30,7 +31,7 @@ def check_vectors(op: Gemm, context: LoweringContext) -> None:
     for operand in (op.A, op.B, op.C):
         if dtype_of(operand) not in _VECTOR_DTYPES:
             raise Decline(f"has no vectors of {dtype_of(operand)}")
-        if not _inside(operand, context):
+        if not lies_inside(operand, context.analyzer):
             raise Decline(f"{describe(operand)} may reach outside its tensor")
 
 
@@ -78,14 +79,6 @@ def tile_of(op: Gemm) -> GemmTile:
         for operand in (op.A, op.B, op.C)
     )
     return GemmTile(a, b, c, m, n, k, op.transpose_A, op.transpose_B, op.clear_accum)
-
-
-def _inside(operand: ir.TensorRegion, context: LoweringContext) -> bool:
-    """Tell whether a region certainly lies inside its buffer: vectors can't be guarded one by one."""
-    return all(
-        context.analyzer.can_prove(tirx.all(r.min >= 0, r.min + r.extent <= size))
-        for r, size in zip(ranges_of(operand), buffer_of(operand).ty.shape, strict=True)
-    )
 
 
 @lowering(Gemm, target="llvm", variant="loops", priority=0)

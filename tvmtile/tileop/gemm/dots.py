@@ -23,16 +23,8 @@ from tvmtile.codegen.llvm_dots import DOT_PRODUCTS, DotProduct, dot_function, wr
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.types import Index
 from tvmtile.tileop.gemm.microkernel import GemmTile, Products, column_panels
-from tvmtile.tileop.gemm.packing import (
-    ElementSource,
-    Matrix,
-    array,
-    broadcast,
-    cast_copy,
-    loop,
-    transposing_copy,
-    vector_dtype,
-)
+from tvmtile.tileop.gemm.packing import ElementSource, Matrix, array, cast_copy, transposing_copy
+from tvmtile.tileop.vectors import loop, splat, vector_dtype
 
 _HELD_BY_BFLOAT16 = (
     "bfloat16",
@@ -96,9 +88,7 @@ class Words:
         if self.count == self.depth:
             elements = self.source.load(row, first, lanes * self.depth, self.element)
             words = tirx.reinterpret(vector_dtype("uint32", lanes), elements)
-            return (
-                words ^ broadcast(tirx.const(_TOP_BITS, "uint32"), lanes) if self.flips else words
-            )
+            return words ^ splat(tirx.const(_TOP_BITS, "uint32"), lanes) if self.flips else words
         single = [self.source.load(row, first + d, 1, self.element) for d in range(self.count)]
         return _put_together(single, self.element, 1, self.flips)
 
@@ -125,7 +115,7 @@ def _put_together(parts: list[ir.Expr], element: str, lanes: int, flips: bool) -
     """Words whose bytes are those of the parts, vectors of elements; the first ones are lowest."""
     bits = DataType(element).bits
     stored = [tirx.reinterpret(vector_dtype(f"uint{bits}", lanes), part) for part in parts]
-    words = broadcast(tirx.const(_TOP_BITS if flips else 0, "uint32"), lanes)
+    words = splat(tirx.const(_TOP_BITS if flips else 0, "uint32"), lanes)
     if len(parts) * bits == 32 and lanes > 1:
         # LLVM makes one permutation of it, where conversions and shifts of each part stay apart.
         places = [p * lanes + lane for lane in range(lanes) for p in range(len(parts))]
@@ -133,7 +123,7 @@ def _put_together(parts: list[ir.Expr], element: str, lanes: int, flips: bool) -
         together = tirx.reinterpret(vector_dtype("uint32", lanes), tirx.Shuffle(stored, order))
         return words ^ together if flips else together
     for place, part in enumerate(stored):
-        shift = broadcast(tirx.const(place * bits, "uint32"), lanes)
+        shift = splat(tirx.const(place * bits, "uint32"), lanes)
         words = words ^ (tirx.Cast(vector_dtype("uint32", lanes), part) << shift)
     return words
 
@@ -254,7 +244,7 @@ class DotProducts(Products):
         total = parts.load(0, 0)
         for lane in range(1, lanes):
             total = total + parts.load(0, lane)
-        zero = broadcast(tirx.const(0, "int32"), lanes)
+        zero = splat(tirx.const(0, "int32"), lanes)
         return seq(
             [
                 tirx.AllocBuffer(parts.buffer),
@@ -270,7 +260,7 @@ class DotProducts(Products):
             return begin
         name, text = wrapping_add(lanes)
         self.imports.append(text)
-        correction = broadcast(self._sums_of_a.load(0, row), lanes)
+        correction = splat(self._sums_of_a.load(0, row), lanes)
         return tirx.call_pure_extern(vector_dtype("int32", lanes), name, begin, correction)
 
     def add(self, sums: Any, a: Any, b: Any, lanes: int) -> ir.Expr:
@@ -282,6 +272,6 @@ class DotProducts(Products):
         name, texts = dot_function(self.choice.dot.name, lanes)
         self.imports.extend(texts)
         wide = vector_dtype("uint32", lanes)
-        words = [w if str(w.ty.dtype) == wide else broadcast(w, lanes) for w in (first, second)]
+        words = [w if str(w.ty.dtype) == wide else splat(w, lanes) for w in (first, second)]
         dtype = vector_dtype(self.choice.dot.sums, lanes)
         return tirx.call_pure_extern(dtype, name, sums, *words)

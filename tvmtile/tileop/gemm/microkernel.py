@@ -11,7 +11,7 @@ for panel in serial(N / (vectors * lanes)):
         acc[r][v] = C[...]                          # rows * vectors registers
         for k in serial(K):
             b[v] = B[k, ...]                        # `vectors` vector loads
-            acc[r][v] += broadcast(A[r, k]) * b[v]  # LLVM contracts this to a fused multiply-add
+            acc[r][v] += splat(A[r, k]) * b[v]  # LLVM contracts this to a fused multiply-add
         C[...] = acc[r][v]
 ```
 
@@ -42,16 +42,8 @@ from tvm import DataType, ir, tirx
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.types import Index
 from tvmtile.target import CpuCapability
-from tvmtile.tileop.gemm.packing import (
-    ElementSource,
-    Matrix,
-    array,
-    broadcast,
-    cast_copy,
-    loop,
-    transposing_copy,
-    vector_dtype,
-)
+from tvmtile.tileop.gemm.packing import ElementSource, Matrix, array, cast_copy, transposing_copy
+from tvmtile.tileop.vectors import loop, splat, vector_dtype
 
 
 # A broadcast serves as many fused multiply-adds as a block has vectors. Where 32 registers hold four
@@ -173,12 +165,12 @@ class Products:
     def start(self, row: Index, column: Index, lanes: int) -> ir.Expr:
         """What the sums of `lanes` elements of C begin with."""
         if self.tile.clear:
-            return broadcast(tirx.const(0, self.tile.compute_dtype), lanes)
+            return splat(tirx.const(0, self.tile.compute_dtype), lanes)
         return self.tile.c.load(row, column, lanes, self.tile.compute_dtype)
 
     def add(self, sums: ir.Expr, a: ir.Expr, b: ir.Expr, lanes: int) -> ir.Expr:
         """The sums and the products of an element of A and `lanes` elements of B."""
-        return sums + broadcast(a, lanes) * b
+        return sums + splat(a, lanes) * b
 
 
 def emit_gemm(tile: GemmTile, cpu: CpuCapability, products: Products | None = None) -> tirx.Stmt:

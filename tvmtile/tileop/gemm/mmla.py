@@ -22,8 +22,9 @@ from tvmtile.tileop.gemm import Gemm
 from tvmtile.tileop.gemm.cpu import check_blocks, check_vectors, reads_in_place, tile_of
 from tvmtile.tileop.gemm.dots import Columns, Words, held_dtypes
 from tvmtile.tileop.gemm.microkernel import GemmTile, Products, emit_gemm
-from tvmtile.tileop.gemm.packing import ElementSource, Matrix, array, loop
+from tvmtile.tileop.gemm.packing import ElementSource, Matrix, array
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
+from tvmtile.tileop.vectors import loop
 
 
 def _instruction(tile: GemmTile, context: LoweringContext) -> DotProduct:

@@ -8,9 +8,10 @@ from typing import Any, Protocol
 
 from tvm import ir, tirx
 
-from tvmtile.ir.rewriting import for_loop, seq
+from tvmtile.ir.rewriting import seq
 from tvmtile.ir.types import Index
-from tvmtile.tileop.vectors import ramp
+from tvmtile.tileop.elementwise import converted
+from tvmtile.tileop.vectors import loop, ramp, vector_dtype
 
 
 class ElementSource(Protocol):
@@ -42,12 +43,12 @@ class Matrix:
     def load(self, row: Index, column: Index, lanes: int = 1, dtype: str | None = None) -> ir.Expr:
         """`lanes` neighbours in a row, converted to `dtype`."""
         value = tirx.BufferLoad(self.buffer, self._at(row, column, lanes))
-        return _cast(value, dtype or self.dtype, lanes)
+        return converted(value, dtype or self.dtype)
 
     def store(self, row: Index, column: Index, value: ir.Expr, lanes: int = 1) -> tirx.Stmt:
         """Store `lanes` neighbours in a row, converted to the matrix's dtype."""
         indices = self._at(row, column, lanes)
-        return tirx.BufferStore(self.buffer, _cast(value, self.dtype, lanes), indices)
+        return tirx.BufferStore(self.buffer, converted(value, self.dtype), indices)
 
     def _at(self, row: Index, column: Index, lanes: int) -> list[Index]:
         *outer, first_row, first_column = self.origin
@@ -145,26 +146,3 @@ def _exchange(size: int, distance: int) -> tuple[list[Any], list[Any]]:
 def array(shape: tuple[int, int], dtype: str, name: str) -> Matrix:
     """A new array of the host; its allocation is a statement of the caller's."""
     return Matrix(tirx.decl_buffer(shape, dtype, name=name, scope="local"), (0, 0))
-
-
-def vector_dtype(dtype: str, lanes: int) -> str:
-    """The dtype of so many elements."""
-    return dtype if lanes == 1 else f"{dtype}x{lanes}"
-
-
-def broadcast(value: ir.Expr, lanes: int) -> ir.Expr:
-    """A vector of one value."""
-    return value if lanes == 1 else tirx.Broadcast(value, lanes)
-
-
-def _cast(value: ir.Expr, dtype: str, lanes: int) -> ir.Expr:
-    wanted = vector_dtype(dtype, lanes)
-    return value if str(value.ty.dtype) == wanted else tirx.Cast(wanted, value)
-
-
-def loop(name: str, extent: int, body: Callable[[Any], tirx.Stmt]) -> tirx.Stmt:
-    """A serial loop; one of a single iteration is its body."""
-    if extent == 1:
-        return body(0)
-    var = tirx.Var(name, "int32")
-    return for_loop(var, extent, body(var))

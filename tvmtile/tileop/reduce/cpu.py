@@ -26,8 +26,8 @@ from tvmtile.tileop.vectors import (
     Total,
     is_vectorizable,
     lies_inside,
+    loop,
     ramp,
-    repeat,
     strips,
     widest,
 )
@@ -102,7 +102,7 @@ def reduce_rows(op: Reduce, context: LoweringContext) -> tirx.Stmt:
         def combine(s: ir.Expr) -> tirx.Stmt:
             return reduction.step(total, reduction.elements(offsets, op.axis, s * lanes, lanes))
 
-        statements = [total.starting_from(reduction.identity), repeat(count, combine)]
+        statements = [total.starting_from(reduction.identity), loop("s", count, combine)]
         while total.lanes > 1:
             half = Total(reduction.dtype, total.lanes // 2)
             folded = reduction.combiner.combine(total.half(upper=True), total.half(upper=False))
@@ -142,13 +142,13 @@ def reduce_columns(op: Reduce, context: LoweringContext) -> tirx.Stmt:
 
         start = total.starting_from(reduction.identity)
         at = [*offsets[:axis], first, *offsets[axis + 1 :]]
-        return seq([start, repeat(reduction.extent, combine, "d"), reduction.store(at, total)])
+        return seq([start, loop("d", reduction.extent, combine), reduction.store(at, total)])
 
     groups = strips(extent, widest(cpu(context.target), reduction.dtype))
 
     def body(offsets: list[Index]) -> tirx.Stmt:
         def group(start: int, count: int, lanes: int) -> tirx.Stmt:
-            return repeat(count, lambda s: columns(offsets, start + s * lanes, lanes))
+            return loop("s", count, lambda s: columns(offsets, start + s * lanes, lanes))
 
         return seq([group(*strip) for strip in groups])
 
@@ -171,6 +171,6 @@ def reduce_elements(op: Reduce, _: LoweringContext) -> tirx.Stmt:
             return reduction.step(total, reduction.elements(offsets, op.axis, d, 1))
 
         start = total.starting_from(reduction.identity)
-        return seq([start, repeat(reduction.extent, combine, "d"), reduction.store(offsets, total)])
+        return seq([start, loop("d", reduction.extent, combine), reduction.store(offsets, total)])
 
     return reduction.outer(body)

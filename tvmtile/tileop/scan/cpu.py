@@ -26,8 +26,8 @@ from tvmtile.tileop.vectors import (
     Total,
     is_vectorizable,
     lies_inside,
+    loop,
     ramp,
-    repeat,
     strips,
     widest,
 )
@@ -62,7 +62,7 @@ class _Scanning:
             )
 
         start = total.starting_from(self.combiner.identity(self.dtype))
-        return seq([start, repeat(extent, step, "d")])
+        return seq([start, loop("d", extent, step)])
 
     def outer(self, body: Callable[[list[Index]], tirx.Stmt], *more: int) -> tirx.Stmt:
         """Loops over all axes but the scanned one and some more."""
@@ -95,7 +95,7 @@ def scan_columns(op: Scan, context: LoweringContext) -> tirx.Stmt:
                 first = start + s * lanes
                 return scanning.run([*offsets[:axis], first, *offsets[axis + 1 :]], lanes)
 
-            return repeat(count, columns)
+            return loop("s", count, columns)
 
         return seq([group(*strip) for strip in groups])
 
