@@ -1,11 +1,14 @@
 """Each row of the table of instructions means what its lane map and a reference in numpy say."""
 
+import re
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from tvmtile.emulator import cuda
 from tvmtile.emulator.cuda import compile_cuda
 from tvmtile.emulator.cuda.instructions import ROWS
 from tvmtile.instructions.matrices import ALONG_COLUMNS, ALONG_ROWS
@@ -29,6 +32,20 @@ TORCH = {
 # Constraint and type of a register that holds elements of a type.
 REGISTERS = {"f64": ("d", "double"), "float64": ("d", "double"), "float32": ("f", "float")}
 LANES = 32
+
+
+def test_an_instruction_is_a_row_and_one_function():
+    """What rows call stands in one place of the runtime, and nothing declares it for kernels."""
+    files = [
+        file for file in Path(cuda.__file__).parent.glob("*/**/*.*") if file.suffix in (".cc", ".h")
+    ]
+    sources = "".join(file.read_text() for file in files)
+    for name in {name for row in ROWS for name in re.findall(r"ptx::(\w+)\(", row.call)}:
+        heads = re.findall(
+            rf"^(?:inline )?[a-z][\w:&*<> ]* {name}\([^;{{}}]*\)( \{{|;)", sources, re.M
+        )
+        assert " {" in heads, name
+        assert ";" not in heads or name == "mapa", name  # which another source calls
 
 
 def words(axes, dtype):

@@ -1,9 +1,13 @@
-"""The structures of `include/machine/launch.h`, as ctypes."""
+"""The structures of `include/machine/launch.h`, as ctypes: their fields are read there."""
 
 from __future__ import annotations
 
 import ctypes
 import enum
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 OPERATIONS = 16
 """What threads may meet at: a block's barrier, a warp's, and what a front end numbers after them."""
@@ -47,101 +51,62 @@ class MemoryAccess(enum.IntEnum):
     ATOMIC_WRITE = 3
 
 
+_HEADER = Path(__file__).parent / "include" / "machine" / "launch.h"
+_TYPES: dict[str, Any] = {
+    **{
+        f"std::{name}_t": getattr(ctypes, f"c_{name}")
+        for name in ("int32", "uint32", "int64", "uint64")
+    },
+    **dict.fromkeys(("Failure", "Access"), ctypes.c_int32),
+    **dict.fromkeys(("void*", "Entry"), ctypes.c_void_p),
+    "double": ctypes.c_double,
+    "char": ctypes.c_char,
+    "const char*": ctypes.c_char_p,
+}
+
+
+def _fields_of(structure: str) -> Iterator[tuple[str, Any]]:
+    """Names and types of the fields."""
+    pattern = rf"^struct {structure} \{{\n(.*?)^\}};"
+    (body,) = re.findall(pattern, _HEADER.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    for kind, name, count in re.findall(r"^  (\S.*?) (\w+)(?:\[(\w+)\])?;", body, re.MULTILINE):
+        extent = int(count.replace("kOperations", str(OPERATIONS))) if count else 0
+        yield name, _TYPES[kind] * extent if extent else _TYPES[kind]
+
+
 class BufferArgument(ctypes.Structure):
     """A buffer of the host that the kernel gets a copy of."""
 
-    _fields_ = (
-        ("host", ctypes.c_void_p),
-        ("bytes", ctypes.c_uint64),
-        ("element_bytes", ctypes.c_uint64),
-        ("name", ctypes.c_char_p),
-        ("writable", ctypes.c_int32),
-        ("tracked", ctypes.c_int32),
-    )
+    _fields_ = tuple(_fields_of("BufferArgument"))
 
 
 class Binding(ctypes.Structure):
     """What a parameter of the kernel points to."""
 
-    _fields_ = (
-        ("buffer", ctypes.c_int32),
-        ("offset", ctypes.c_uint64),
-        ("bytes", ctypes.c_uint64),
-        ("element_bytes", ctypes.c_uint64),
-        ("name", ctypes.c_char_p),
-    )
+    _fields_ = tuple(_fields_of("Binding"))
+
+
+_TYPES |= {f"const {each.__name__}*": ctypes.POINTER(each) for each in (BufferArgument, Binding)}
 
 
 class LaunchRecord(ctypes.Structure):
     """A launch: the kernel, its arguments and the grid."""
 
-    _fields_ = (
-        ("entry", ctypes.c_void_p),
-        ("buffers", ctypes.POINTER(BufferArgument)),
-        ("bindings", ctypes.POINTER(Binding)),
-        ("buffer_count", ctypes.c_uint32),
-        ("binding_count", ctypes.c_uint32),
-        ("grid", ctypes.c_uint32 * 3),
-        ("threads", ctypes.c_uint32 * 3),
-        ("cluster", ctypes.c_uint32 * 3),
-        ("shared_memory_limit", ctypes.c_uint32),
-        ("agents", ctypes.c_uint32),
-        ("returned_threads_pass", ctypes.c_int32),
-        ("seed", ctypes.c_uint64),
-        ("seconds", ctypes.c_double),
-        ("counts_conflicts", ctypes.c_int32),
-        ("short_sums", ctypes.c_int32),
-        ("waits_for_all", ctypes.c_int32),
-        ("least_blocks", ctypes.c_uint32),
-    )
+    _fields_ = tuple(_fields_of("Launch"))
 
 
 class RunReport(ctypes.Structure):
     """What was found wrong, where and by which threads."""
 
-    _fields_ = (
-        ("failure", ctypes.c_int32),
-        ("access", ctypes.c_int32),
-        ("other_access", ctypes.c_int32),
-        ("space", ctypes.c_int32),
-        ("thread", ctypes.c_int32),
-        ("agent", ctypes.c_int32),
-        ("other_thread", ctypes.c_int32),
-        ("other_agent", ctypes.c_int32),
-        ("block", ctypes.c_uint32 * 3),
-        ("other_block", ctypes.c_uint32 * 3),
-        ("line", ctypes.c_int32),
-        ("other_line", ctypes.c_int32),
-        ("instruction", ctypes.c_uint64),
-        ("offset", ctypes.c_int64),
-        ("size", ctypes.c_uint64),
-        ("buffer_bytes", ctypes.c_uint64),
-        ("element_bytes", ctypes.c_uint64),
-        ("buffer", ctypes.c_char * 64),
-        ("operation", ctypes.c_char * 128),
-        ("other_operation", ctypes.c_char * 128),
-    )
+    _fields_ = tuple(_fields_of("Report"))
 
 
 class Statistics(ctypes.Structure):
     """What a launch did."""
 
-    _fields_ = (
-        ("operations", ctypes.c_uint64 * OPERATIONS),
-        ("global_bytes_read", ctypes.c_uint64),
-        ("global_bytes_written", ctypes.c_uint64),
-        ("shared_bytes_read", ctypes.c_uint64),
-        ("shared_bytes_written", ctypes.c_uint64),
-        ("global_reads", ctypes.c_uint64),
-        ("global_writes", ctypes.c_uint64),
-        ("shared_reads", ctypes.c_uint64),
-        ("shared_writes", ctypes.c_uint64),
-        ("bank_moves", ctypes.c_uint64),
-        ("bank_conflicts", ctypes.c_uint64),
-        ("shared_memory", ctypes.c_uint64),
-    )
+    _fields_ = tuple(_fields_of("Statistics"))
 
     @property
     def traffic(self) -> tuple[int, ...]:
         """The numbers behind those of operations, in their order."""
-        return tuple(getattr(self, name) for name, _ in self._fields_[1:])
+        return tuple(getattr(self, name) for name, *_ in self._fields_[1:])

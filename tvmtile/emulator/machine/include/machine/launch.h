@@ -1,4 +1,4 @@
-// What Python and the runtime exchange at a launch. Structures of plain C: `abi.py` mirrors them.
+// What Python and the runtime exchange at a launch. Structures of plain C, a field a line: `abi.py` reads them.
 #pragma once
 
 #include <cstdint>
