@@ -313,7 +313,7 @@ def test_there_are_blocks_for_every_extent(device):
             (1, 16, 100), (1, 8, 40), (8, 40, 96, 192, 256)
         ):
             sizes = target, queries, keys, dim, dtype
-            assert configurations.attention_configuration(*sizes, causal=False, heads=4)
-            assert configurations.attention_configuration(*sizes, causal=True, heads=4)
+            assert configurations.attention_configuration(*sizes, causal=False, heads=4, batch=1)
+            assert configurations.attention_configuration(*sizes, causal=True, heads=4, batch=1)
         for extents in itertools.product((1, 5, 1000), (1, 3, 40, 5000, 40000)):
             assert configurations.rows_configuration(target, *extents, dtype)

@@ -231,10 +231,20 @@ at once.
 """
 
 
-def _attention(block_M: int, block_N: int, stages: int = 1, threads: int = 128) -> dict[str, int]:
-    return {"block_M": block_M, "block_N": block_N, "stages": stages, "threads": threads}
+def _attention(
+    block_M: int,
+    block_N: int,
+    stages: int = 1,
+    threads: int = 128,
+    persistent: int = 0,
+) -> dict[str, int]:
+    return {
+        "block_M": block_M, "block_N": block_N, "stages": stages, "threads": threads,
+        "persistent": persistent,
+    }  # fmt: skip
 
 
+_H200_ATTENTION = "H200, 2026-11-28, bfloat16, 16384 tokens, heads x d 2048, TFLOP/s"
 ATTENTION = (
     Row("llvm", _attention(1, 256), _CPU_ATTENTION, at_most={"queries": 2}),
     Row("llvm", _attention(4, 256), _CPU_ATTENTION, at_most={"queries": 15}),
@@ -243,18 +253,53 @@ ATTENTION = (
     Row("llvm", _attention(128, 128), _CPU_ATTENTION),
     Row(
         "sm_90",
+        _attention(128, 128, 2, 256, persistent=1),
+        f"{_H200_ATTENTION}: causal, d 128, length 1024: 476, a block each 388; d 64: 318, 268",
+        bits=(16,),
+        at_least={"queries": 128, "heads": 128, "causal": 1},
+        at_most={"queries": 2047, "dim": 128},
+    ),
+    Row(
+        "sm_90",
+        _attention(128, 128, 2, 256, persistent=1),
+        f"{_H200_ATTENTION}: causal, d 128, length 2048 and 4096: 565 and 628, a block each 504 and "
+        "595; d 64: 388 and 431, 347 and 406; fewer heads are shared out unequally",
+        bits=(16,),
+        at_least={"queries": 2048, "heads": 64, "causal": 1},
+        at_most={"queries": 8191, "dim": 128},
+    ),
+    Row(
+        "sm_90",
         _attention(128, 128, 2, 256),
-        f"{_H200}: causal, length 4096, d 128: 538 TFLOP/s, SDPA 534; d 64: 386, SDPA 412",
+        f"{_H200_ATTENTION}: causal, length 16384, d 128: 643, persistent 411; d 64: 452, 451",
         bits=(16,),
         at_least={"queries": 128, "causal": 1},
         at_most={"dim": 128},
     ),
     Row(
         "sm_90",
-        _attention(192, 128, 2, 384),
-        f"{_H200}: full, length 4096, d 128: 648 TFLOP/s, SDPA 638; d 64: 489, SDPA 478",
+        _attention(192, 128, 4, 384),
+        f"{_H200_ATTENTION}: full, d 64, length 16384: 492, of 2 stages 478, persistent 429",
+        bits=(16,),
+        at_least={"queries": 8192},
+        at_most={"dim": 64},
+    ),
+    Row(
+        "sm_90",
+        _attention(192, 128, 2, 384, persistent=1),
+        f"{_H200_ATTENTION}: full, d 64, length 1024, 2048, 4096: 425, 484, 496, a block each 357, "
+        "428, 454",
         bits=(16,),
         at_least={"queries": 192},
+        at_most={"dim": 64},
+    ),
+    Row(
+        "sm_90",
+        _attention(128, 128, 2, 256, persistent=1),
+        f"{_H200_ATTENTION}: full, d 128, length 1024, 2048, 4096, 16384: 624, 661, 680, 640; of 192 "
+        "x 128, a block each, 523, 625, 671, 632",
+        bits=(16,),
+        at_least={"queries": 128},
         at_most={"dim": 128},
     ),
     Row(
@@ -268,7 +313,7 @@ ATTENTION = (
     Row("metal", _attention(32, 16), _METAL, at_most={"dim": 64}),
     Row("metal", _attention(16, 16, 1, 64), _METAL, at_most={"dim": 256}),
 )
-"""Of `attention`. The extents are queries, dim, and causal, which is 0 or 1."""
+"""Of `attention`. The extents are queries, dim, heads (all of the batch), and causal, 0 or 1."""
 
 
 ATTENTION_BACKWARD = (
@@ -352,11 +397,21 @@ def matmul_configuration(
 
 
 def attention_configuration(
-    target: TargetLike, queries: Any, keys: Any, dim: int, dtype: str, causal: bool, heads: Any
+    target: TargetLike,
+    queries: Any,
+    keys: Any,
+    dim: int,
+    dtype: str,
+    causal: bool,
+    heads: Any,
+    batch: Any,
 ) -> dict[str, int]:
     """How attention is cut; an extent that is no number is taken for a large one."""
     dim = -(-dim // 16) * 16  # of a block's tiles
-    extents = {"queries": _size(queries), "dim": dim, "causal": int(causal)}
+    extents = {
+        "queries": _size(queries), "dim": dim, "causal": int(causal),
+        "heads": _size(heads) * _size(batch),
+    }  # fmt: skip
     row = _first(ATTENTION, target, dtype, extents)
     if row is not None:
         return dict(row.values)

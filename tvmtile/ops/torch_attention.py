@@ -108,8 +108,10 @@ def _attention(
     if not out.numel() or not keys:
         return out.zero_()
     swapped = not q.is_contiguous() and q.transpose(1, 2).is_contiguous()
+    of_queries = _class_of(queries, q.device.type)
+    of_keys = of_queries if keys == queries else (size_class(keys), False)
     kernel = _kernel(
-        heads, _queries(queries, q.device.type), dim, q.dtype, size_class(keys), kv_heads, value_dim,
+        size_class(batch), heads, of_queries, dim, q.dtype, of_keys, kv_heads, value_dim,
         causal, scale, "blhd" if swapped else "bhld", lse is not None, float32_precision(q.dtype),
         q.device.type,
     )  # fmt: skip
@@ -129,7 +131,7 @@ def _result(q: Tensor, v: Tensor) -> Tensor:
     return q.new_empty(batch, heads, queries, v.shape[3])
 
 
-def _queries(extent: int, device: str) -> tuple[int, bool]:
+def _class_of(extent: int, device: str) -> tuple[int, bool]:
     """Their size class, or their number and True if a kernel is made for it alone.
 
     A kernel for one number of queries is quicker than one for all (`benchmarks/h200/decisions.md`);
@@ -141,11 +143,12 @@ def _queries(extent: int, device: str) -> tuple[int, bool]:
 
 @lru_cache(maxsize=4096)
 def _kernel(
+    batch: int,
     heads: int,
     queries: tuple[int, bool],
     dim: int,
     dtype: torch.dtype,
-    keys: int,
+    keys: tuple[int, bool],
     kv_heads: int,
     value_dim: int,
     causal: bool,
@@ -157,22 +160,23 @@ def _kernel(
 ) -> Kernel:
     target, name = target_for(device), str(dtype).removeprefix("torch.")
     configuration = attention_configuration(
-        target, queries[0], keys, max(dim, value_dim), name, causal, heads
+        target, queries[0], keys[0], max(dim, value_dim), name, causal, heads, batch
     )
     options: dict[str, Any] = {
         "kv_heads": kv_heads, "value_dim": value_dim, "causal": causal, "scale": scale,
         "layout": layout, "lse": lse, "precision": precision,
     }  # fmt: skip
-    rows, is_own = queries
+    # Where blocks do not persist, those that know the number of keys are no quicker, or slower.
+    keys = keys if configuration["persistent"] else (keys[0], False)
+    own = [extent if is_own else None for extent, is_own in (queries, keys)]
 
     def program() -> Any:
         return programs.attention(
-            T.dynamic("batch"), heads, rows if is_own else T.dynamic("queries"), dim, name,
-            target=target, keys=T.dynamic("keys"), configuration=configuration, **options,
+            T.dynamic("batch"), heads, own[0] or T.dynamic("queries"), dim, name, target=target,
+            keys=own[1] or T.dynamic("keys"), configuration=configuration, **options,
         )  # fmt: skip
 
-    own = rows if is_own else None
-    key = ("attention", heads, own, dim, name, *options.values(), *configuration.values())
+    key = ("attention", heads, *own, dim, name, *options.values(), *configuration.values())
     return compiled(key, program, target)
 
 
@@ -245,7 +249,7 @@ def _backward_operator(
     shared = {"dtype": lse.dtype} if heads > kv_heads else {}
     of_k, of_v = (x.new_empty((batch, heads, *x.shape[2:]), **shared) for x in (k, v))
     kernel = _backward_kernel(
-        heads, _queries(queries, q.device.type), dim, q.dtype, _queries(keys, q.device.type),
+        heads, _class_of(queries, q.device.type), dim, q.dtype, _class_of(keys, q.device.type),
         kv_heads, v.shape[3], causal, scale, float32_precision(q.dtype), q.device.type,
     )  # fmt: skip
     read = (x.contiguous() for x in (q, k, v, out, gradient, lse))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention as sdpa
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
@@ -14,6 +16,7 @@ from tests.fuzz.run import compiled, run
 from tests.programs import catalogue
 from tvmtile._tvm import nodes_in
 from tvmtile.ir.rewriting import substitute
+from tvmtile.ops.programs import attention
 from tvmtile.passes.tile.schedule.body import Obstacle
 from tvmtile.passes.tile.schedule.persistence import _place_and_turns, persistent
 from tvmtile.pipeline import lowering_passes
@@ -43,19 +46,46 @@ def test_blocks_that_take_turns_compute_the_same(name, tier, tmp_path):
         assert outcome.kind == "passed", f"{case.name}: {outcome.detail}\n\n{case.source}"
 
 
-@pytest.mark.parametrize("total", [8, 9, 11, 12, 13, 40, 41, 47, 48])
+@pytest.mark.parametrize("total", [2, 8, 9, 11, 12, 13, 40, 41, 47, 48])
 @pytest.mark.parametrize("multiprocessors", [3, 4, 7])
 @pytest.mark.parametrize("is_uneven", [False, True])
-def test_each_tile_has_one_turn_of_one_block(total, multiprocessors, is_uneven):
+@pytest.mark.parametrize("is_known", [False, True])
+def test_each_tile_has_one_turn_of_one_block(total, multiprocessors, is_uneven, is_known):
+    block, turn, count = (ir.Var(name, "int32") for name in ("block", "turn", "count"))
+    grid = tirx.const(total, "int32") if is_known else count
+    place, turns = _place_and_turns(block, turn, grid, multiprocessors, is_uneven)
     done = []
-    for block in range(multiprocessors):
-        at = tirx.const(block, "int32")
-        turn = ir.Var("turn", "int32")
-        place, turns = _place_and_turns(at, turn, total, multiprocessors, is_uneven=is_uneven)
-        for number in range(int(Analyzer().simplify(turns))):
-            now = substitute(place, {turn: tirx.const(number, "int32")})
-            done.append(int(Analyzer().simplify(now + 0)) + number * multiprocessors)
+    for at in range(min(multiprocessors, total)):
+        values = {block: tirx.const(at, "int32"), count: tirx.const(total, "int32")}
+        for number in range(_value(turns, values)):
+            now = _value(place, {**values, turn: tirx.const(number, "int32")})
+            done.append(now + number * multiprocessors)
     assert sorted(done) == list(range(total))
+
+
+def _value(expression, values):
+    return int(Analyzer().simplify(substitute(expression, values)))
+
+
+@pytest.mark.full(but=1)
+@pytest.mark.usefixtures("few_multiprocessors")
+@pytest.mark.parametrize("causal", [True, False])
+def test_blocks_take_turns_in_batches_of_any_number(causal):
+    cut = {"block_M": 64, "block_N": 64, "stages": 2, "threads": 128, "persistent": 1}
+    program = attention(
+        T.dynamic("batch"), 3, 256, 64, "float16", target=HOPPER, causal=causal, keys=256,
+        configuration=cut,
+    )  # fmt: skip
+    kernel = tvmtile.compile(program, target=HOPPER, execution_backend="emulator")
+    source = kernel.get_kernel_source()
+    assert re.search(r"for \(int turn = ", source)
+    assert ("turn & 1" in source or "turn % 2" in source) == causal
+    for batch in (1, 2):
+        q, k, v = (torch.randn(batch, 3, 256, 64, dtype=torch.float16) for _ in range(3))
+        result = torch.empty_like(q)
+        kernel(q, k, v, result)
+        expected = sdpa(q.double(), k.double(), v.double(), is_causal=causal)
+        torch.testing.assert_close(result.double(), expected, rtol=0, atol=2e-3)
 
 
 # When blocks stay ------------------------------------------------------------------------------

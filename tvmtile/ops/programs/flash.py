@@ -76,7 +76,8 @@ def attention(
     precision : "tf32" or "ieee"
         Of products of float32, as `T.gemm` takes it.
     configuration : mapping, optional
-        Values for `block_M`, `block_N`, `stages` and `threads`, in place of the table's.
+        Values for `block_M`, `block_N`, `stages`, `threads`, and `persistent`, 1 where blocks are asked
+        to persist, in place of the table's.
 
     Raises
     ------
@@ -91,7 +92,7 @@ def attention(
     width, value_width = (_width(extent, dtype, target) for extent in (dim, value_dim))
     c = {
         **attention_configuration(
-            target, queries, keys, max(dim, value_dim), str(dtype), causal, heads
+            target, queries, keys, max(dim, value_dim), str(dtype), causal, heads, batch
         ),
         **(configuration or {}),
     }
@@ -108,6 +109,8 @@ def attention(
     def compute(Q, K, V, Output, sums):
         blocks = T.ceildiv(queries, block_M)
         with T.Kernel(blocks, heads, batch, threads=c["threads"]) as (started, by, bz):
+            if c["persistent"]:
+                T.annotate_persistent()
             # Those that visit most keys begin first, so that no block is left over at the end.
             bx = blocks - 1 - started if causal else started
             Q_shared = T.alloc_shared((block_M, width), dtype)

@@ -39,9 +39,9 @@ def persistent(kernel: tirx.For, multiprocessors: int) -> tirx.For:
     """A kernel with a block for each multiprocessor, which loops over the blocks that there were.
 
     They are visited in the order that the kernel asks for; every other turn backwards where they differ
-    in their work, so that a block which was given much of it is given little next (not of a grid whose
-    extents are not constant). An index keeps its known range: it is a remainder by the extent of the
-    grid, or none beyond its end, which changes no value.
+    in their work, so that a block which was given much of it is given little next. An index keeps its
+    known range: it is a remainder by the extent of the grid, or none beyond its end, which changes no
+    value.
 
     Where several blocks run on a multiprocessor at once, `multiprocessors` is as many times as large.
 
@@ -59,8 +59,7 @@ def persistent(kernel: tirx.For, multiprocessors: int) -> tirx.For:
     if count is not None and count <= multiprocessors:
         raise Obstacle(f"{count} blocks run at once")
     block, turn, tile = (ir.Var(name, total.ty) for name in ("block", "turn", "tile"))
-    backwards = count is not None and _is_uneven(kernel)
-    place, turns = _place_and_turns(block, turn, total, multiprocessors, backwards)
+    place, turns = _place_and_turns(block, turn, total, multiprocessors, _is_uneven(kernel))
     number = place + turn * multiprocessors
     named = tirx.Bind(tile, number if count is None else tirx.floormod(number, total))
     blocks = [loop.loop_var for loop in loops]
@@ -92,17 +91,16 @@ def _assumed_of_sizes(kernel: tirx.For) -> list[tirx.Stmt]:
 
 
 def _place_and_turns(
-    block: ir.Expr, turn: ir.Expr, total: Any, multiprocessors: int, is_uneven: bool
+    block: ir.Var, turn: ir.Var, total: Any, multiprocessors: int, is_uneven: bool
 ) -> tuple[ir.Expr, ir.Expr]:
     """Which of the blocks of a turn a block does, and how many turns it has."""
     if not is_uneven:
         return block, tirx.floordiv(total - 1 - block, multiprocessors) + 1
-    full, rest = divmod(int(total), multiprocessors)
-    dtype = str(block.ty.dtype)
-    is_backwards = tirx.EQ(tirx.floormod(turn, 2), tirx.const(1, dtype))
+    is_backwards = tirx.EQ(tirx.floormod(turn, 2), tirx.const(1, str(turn.ty.dtype)))
     place = tirx.Select(is_backwards, multiprocessors - 1 - block, block)
-    has_more = block >= multiprocessors - rest if full % 2 else block < rest
-    return place, full + tirx.Cast(dtype, has_more)
+    full, rest = tirx.floordiv(total, multiprocessors), tirx.floormod(total, multiprocessors)
+    has_more = Analyzer().simplify(substitute(place, {turn: full})) < rest
+    return place, full + tirx.Cast(str(block.ty.dtype), has_more)
 
 
 def _is_uneven(kernel: tirx.For) -> bool:
