@@ -20,9 +20,8 @@ from tvmtile.passes.checks.calls import CheckAlignment, CheckBuffers, CheckExten
 from tvmtile.passes.cpu.outline_blocks import OutlineBlocks
 from tvmtile.passes.gpu.launches import GuardLaunches, SetKernelAttributes, WidenScalars
 from tvmtile.passes.legalize import LegalizeSource
-from tvmtile.passes.legalize.declare_as_accessed import DeclareAsAccessed
+from tvmtile.passes.legalize.declared_dtypes import DeclareAsAccessed, PreventVectorArrays
 from tvmtile.passes.legalize.narrow_sums import NarrowSums
-from tvmtile.passes.legalize.prevent_vector_arrays import PreventVectorArrays
 from tvmtile.passes.lower_tile_programs import LowerTilePrograms
 from tvmtile.passes.memory.flatten_buffers import FlattenBuffers
 from tvmtile.target import gpu

@@ -31,6 +31,7 @@ PATHS = {
     "engine.param": "tvmtile.compat.engine",
     "env": "tvmtile.compat.env",
     "language.dtypes": "tvmtile.language",
+    "layout.swizzle": "tvmtile.layout",
     "tileop.base": "tvmtile.tileop.gemm",
     "tools": "tvmtile.compat.tools",
     "tools.analyzer": "tvmtile.compat.tools",

@@ -18,9 +18,8 @@ from tvm.target import Target
 from tvmtile._tvm import Mutator, mutated, walk_statements
 from tvmtile.errors import VerifyError
 from tvmtile.ir.annotations import KERNEL_ANNOTATION
-from tvmtile.ir.assumptions import assumption_of
 from tvmtile.ir.calls import op_name
-from tvmtile.ir.conditions import known_by
+from tvmtile.ir.conditions import assumption_of, known_by
 from tvmtile.ir.nodes import cached_per_node
 from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import (

@@ -11,8 +11,7 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer, ConstIntBound
 
 from tvmtile._tvm import Mutator, Replacement, mutated
-from tvmtile.ir.assumptions import assumption_of, is_assumption
-from tvmtile.ir.conditions import known_by, whole_tile
+from tvmtile.ir.conditions import assumption_of, is_assumption, known_by, whole_tile
 from tvmtile.ir.divisions import is_division
 from tvmtile.ir.name_costs import NameCosts
 from tvmtile.ir.operands import may_wrap

@@ -12,9 +12,8 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var, nodes_in
 from tvmtile.errors import ArgumentError, InvalidValue, SourceLocation
-from tvmtile.ir.assumptions import failure_of, is_assumption
 from tvmtile.ir.barriers import is_grid_barrier
-from tvmtile.ir.conditions import conjuncts
+from tvmtile.ir.conditions import conjuncts, failure_of, is_assumption
 from tvmtile.ir.extents import extent_range
 from tvmtile.ir.kernels import MORE_BLOCKS_IN_X, TOO_MANY_BLOCKS, kernels_of
 from tvmtile.ir.operands import constant, integer_range

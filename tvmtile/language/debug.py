@@ -13,7 +13,7 @@ from tvmtile.frontend.kernel import current_kernel, kernel_of
 from tvmtile.frontend.tracer import write_assertion
 from tvmtile.frontend.values import as_condition
 from tvmtile.ir.annotations import ARRIVE_COUNT, ARRIVES_ONLY, BARRIER_ID, CLUSTER_STEP
-from tvmtile.ir.assumptions import assume as assumption
+from tvmtile.ir.conditions import assume as assumption
 from tvmtile.ir.spans import current_span
 from tvmtile.ir.types import Index, Value
 

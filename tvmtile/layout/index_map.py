@@ -139,7 +139,7 @@ def _is_below(index: IndexMap, nest: Nest) -> bool:
     for loop in nodes_in(nest.body, tirx.For):
         analyzer.bind(loop.loop_var, ir.Range(loop.min, loop.extent))
     bound = analyzer.const_int_bound(index.base)
-    return 0 <= bound.min_value and bound.max_value < index.parts[-1].scale
+    return bound.min_value >= 0 and bound.max_value < index.parts[-1].scale
 
 
 def cut(digits: Sequence[Digit], lower: int, extent: int, whole: bool) -> list[Digit] | None:

@@ -51,8 +51,7 @@ from tvmtile.passes.memory.shared_layouts import FlattenShared, LayOutSharedTile
 from tvmtile.passes.memory.sink_shared_allocations import SinkSharedAllocations
 from tvmtile.passes.nests.insert_bounds_guards import InsertBoundsGuards
 from tvmtile.passes.nests.version_nests import VersionNests
-from tvmtile.passes.target.call_imported_functions import CallImportedFunctions
-from tvmtile.passes.target.lower_cuda_functions import LowerCudaFunctions
+from tvmtile.passes.target.lower_cuda_functions import CallImportedFunctions, LowerCudaFunctions
 from tvmtile.passes.target.lower_element_op import LowerElementOp
 from tvmtile.passes.target.lower_narrow_floats import (
     LowerNarrowFloatsOnCpu,

@@ -24,7 +24,7 @@ from tvmtile._tvm import (
 )
 from tvmtile.ir.annotations import UNROLL_BY_TVM, UNROLL_FACTOR
 from tvmtile.ir.calls import effect_of, is_if_then_else
-from tvmtile.ir.index_width import count_of
+from tvmtile.ir.extents import count_of
 from tvmtile.ir.kernels import Launch, leaves_loop, statements_of, with_body, with_kernels
 from tvmtile.ir.operands import constant
 from tvmtile.ir.operators import operator_of

@@ -9,7 +9,7 @@ from tvm import tirx
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.ir.index_width import count_of, is_large, widened
+from tvmtile.ir.extents import count_of, is_large, widened
 
 M, N = T.dynamic("M, N")
 CUDA = {"kind": "cuda", "arch": "sm_90a"}

@@ -17,8 +17,7 @@ from tvmtile.codegen.names import in_c
 from tvmtile.errors import InvalidOperand, NoLowering
 from tvmtile.ir.alignment import WIDEST, failure_of, itemsize, origins, unaligned
 from tvmtile.ir.calls import op_name, takes_address
-from tvmtile.ir.extents import extent_range
-from tvmtile.ir.index_width import widened
+from tvmtile.ir.extents import extent_range, widened
 from tvmtile.ir.kernels import bound_target, importing_llvm, with_body
 from tvmtile.ir.operands import constant, integer_range
 from tvmtile.ir.passes import prim_func_pass

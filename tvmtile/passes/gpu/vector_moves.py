@@ -11,8 +11,7 @@ from tvm.sym import Analyzer
 
 from tvmtile._tvm import Mutator, buffer_of, indices_of, mutated
 from tvmtile.ir.calls import takes_address
-from tvmtile.ir.extents import is_power_of_two
-from tvmtile.ir.index_width import count_of, is_large, widened
+from tvmtile.ir.extents import count_of, is_large, is_power_of_two, widened
 from tvmtile.ir.operands import constant, offset_in_memory
 from tvmtile.ir.operators import Vectorizable, operator_of
 from tvmtile.ir.rewriting import mentions, seq, substitute

@@ -9,7 +9,7 @@ from operator import mul
 from tvm import ir, tirx
 
 from tvmtile._tvm import Replacement, buffer_of, indices_of, is_buffer_var, nodes_in
-from tvmtile.ir.index_width import count_of, is_large, widened
+from tvmtile.ir.extents import count_of, is_large, widened
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import retyped, seq

@@ -1,22 +1,54 @@
-"""LowerCudaFunctions: CUDA's own functions, called by name, work on other targets."""
+"""LowerCudaFunctions and CallImportedFunctions: functions of CUDA, called by name.
+
+CUDA's own become the same arithmetic on other targets; those of `T.import_source` bring their source.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import Mutator, mutated
 from tvmtile.errors import NoLowering, SourceLocation
 from tvmtile.ir.calls import is_extern_call
 from tvmtile.ir.kernels import kernels_of, target_of, with_body
 from tvmtile.ir.operators import operator_for
-from tvmtile.ir.options import options_of
+from tvmtile.ir.options import options_of, sources_in
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.spans import location_of
 from tvmtile.target import runs_here
+
+
+@prim_func_pass("CallImportedFunctions")
+def CallImportedFunctions(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Make calls of functions from `T.import_source` put its text into the CUDA source.
+
+    The first call brings all texts, in their order, because one may call functions that another
+    defines; the others bring an empty one.
+    """
+    sources = sources_in(func)
+    if not sources:
+        return func
+    # One function brings all of it, at each of its calls: TVM keeps one text a name.
+    texts: dict[str, str] = {}
+
+    def call(node: ir.Call, mutator: Mutator) -> ir.Expr:
+        result = mutator.default_mutate(node)
+        if not is_extern_call(result):
+            return result
+        name, *args = result.args
+        if not any(re.search(rf"\b{re.escape(name.value)}\b", source) for source in sources):
+            return result
+        dtype = str(result.ty.dtype) if hasattr(result.ty, "dtype") else "void"
+        text = texts.setdefault(name.value, "" if texts else "\n".join(sources))
+        return T.cuda.func_call(name.value, *args, source_code=text, return_type=dtype)
+
+    return with_body(func, mutated(func.body, (ir.Call, call)))
 
 
 @prim_func_pass("LowerCudaFunctions")

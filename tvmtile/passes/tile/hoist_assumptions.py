@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, mutated
-from tvmtile.ir.assumptions import assume, assumption_of, failure_of
-from tvmtile.ir.conditions import conjuncts, whole_tile
+from tvmtile.ir.conditions import assume, assumption_of, conjuncts, failure_of, whole_tile
 from tvmtile.ir.kernels import Launch, is_kernel, leaves_loop, with_body, with_launch_body
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import prim_func_pass

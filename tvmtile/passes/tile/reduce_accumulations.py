@@ -9,7 +9,7 @@ from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import Mutator, buffer_of, indices_of, mutated, nodes_in
 from tvmtile.analysis.aliases import Aliases
-from tvmtile.analysis.contributions import contribution
+from tvmtile.analysis.linearity import contribution
 from tvmtile.analysis.nests import Nest
 from tvmtile.ir.combiners import COMBINERS, Combiner
 from tvmtile.ir.kernels import Launch, is_parallel, with_kernels, with_launch_body

@@ -11,7 +11,7 @@ from tvm.target import Target
 
 from tvmtile._tvm import Mutator, buffer_of, indices_of, mutated, nodes_in
 from tvmtile.analysis.aliases import Aliases
-from tvmtile.analysis.contributions import contribution
+from tvmtile.analysis.linearity import contribution
 from tvmtile.analysis.nests import nests_in
 from tvmtile.errors import InvalidOperand
 from tvmtile.ir.combiners import COMBINERS

@@ -10,10 +10,10 @@ from tvm.sym import Analyzer
 
 from tvmtile.analysis.kernel_info import let_values
 from tvmtile.ir.annotations import BLOCKS_ANNOTATION, CLUSTER_ANNOTATION, NO_UNROLLING
-from tvmtile.ir.assumptions import is_assumption
 from tvmtile.ir.barriers import is_grid_barrier
 from tvmtile.ir.block_order import block_order
 from tvmtile.ir.calls import op_name
+from tvmtile.ir.conditions import is_assumption
 from tvmtile.ir.divisions import named_divisions
 from tvmtile.ir.kernels import Launch, flattened, is_thread_return
 from tvmtile.ir.operands import constant

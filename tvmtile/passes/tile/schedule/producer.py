@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from tvm import ir, tirx
 
 from tvmtile.analysis.effects import effects_of
-from tvmtile.ir.assumptions import is_assumption
 from tvmtile.ir.asynchronous import CP_ASYNC, asynchronously
+from tvmtile.ir.conditions import is_assumption
 from tvmtile.ir.kernels import flattened, is_loop_exit, leaves_loop
 from tvmtile.ir.rewriting import (
     contains,
