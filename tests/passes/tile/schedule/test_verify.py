@@ -184,7 +184,7 @@ def test_roles_do_not_wait_for_each_other_for_ever():
 
 def test_a_ring_may_have_readers_in_several_roles(schedules):
     """Each of them gives a slot back: two groups of threads that multiply, a third one beside them."""
-    (schedule,) = schedules("roles_products_of_the_same_registers")
+    schedule, _ = schedules("roles_products_of_the_same_registers")
     first = schedule.rings[0]
     watching = RoleSchedule((Step(Action.WAIT, 0), Step(Action.RELEASE, 0)), arrivals=2)
     arrivals = first.empty.arrivals + watching.arrivals

@@ -163,7 +163,7 @@ def body_of(loop: tirx.For, tiles: KernelInfo, *, split: bool = False) -> Body:
             body.bindings[stmt.var] = stmt
         else:
             parts = _split(stmt, is_replayable) if split else [stmt]
-            body.units.extend(_unit(part, tiles, is_replayable) for part in parts)
+            body.units.extend(unit_of(part, tiles, is_replayable) for part in parts)
             if isinstance(stmt, tirx.Bind):
                 scheduled.add(stmt.var)
     return body
@@ -215,7 +215,10 @@ def _is_guard(stmt: tirx.Stmt, is_replayable: Any) -> TypeGuard[tirx.IfThenElse]
     )
 
 
-def _unit(stmt: tirx.Stmt, tiles: KernelInfo, is_replayable: Any) -> PipelineStmt:
+def unit_of(
+    stmt: tirx.Stmt, tiles: KernelInfo, is_replayable: Any = lambda _: False
+) -> PipelineStmt:
+    """A statement and what it touches, with the conditions around it that can be computed again."""
     accesses = effects_of(stmt)
     names = [var for var in variables_of(stmt) if not is_buffer_var(var)]
     reads = dict.fromkeys([*(tiles.root(a.buffer) for a in accesses if a.reads), *names])

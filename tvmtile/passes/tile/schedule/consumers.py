@@ -48,7 +48,7 @@ def _consumed(loop: tirx.For, kernel: SplitKernel, thread: ir.Expr) -> list[tirx
     """What consumers do in place of a loop."""
     schedule, body = kernel.loops[loop.loop_var], kernel.parts_of(loop)
     _, role = kernel.schedules[loop.loop_var].roles
-    preloads = [each for each in kernel.preloads if each.variable.same_as(loop.loop_var)]
+    preloads = kernel.preloads_of(loop)
     space = schedule.space.of(loop)
 
     def write(step: Step, exists: ir.Expr | None) -> list[Conditional]:
@@ -64,9 +64,16 @@ def _consumed(loop: tirx.For, kernel: SplitKernel, thread: ir.Expr) -> list[tirx
 
     written = Emitter(role, body, [space], write).emit(peels=schedule.skew is not None)
     ready = [each.ring.wait_until_full() for each in preloads]
+    _, using = kernel.around[loop.loop_var].roles
+    last = max(place for place, step in enumerate(using.steps) if step.action is Action.RUN)
     early, late = (
-        [s for each in preloads if each.is_free_early == at for s in each.ring.release(thread)]
-        for at in (True, False)
+        [
+            stmt
+            for step in steps
+            if step.action is Action.RELEASE
+            for stmt in preloads[step.subject].ring.release(thread)
+        ]
+        for steps in (using.steps[:last], using.steps[last:])
     )
     counted = [stmt for each in preloads for stmt in each.counted()]
     if schedule.skew is not None:
@@ -76,7 +83,7 @@ def _consumed(loop: tirx.For, kernel: SplitKernel, thread: ir.Expr) -> list[tirx
         whole = [*written.before, space.each(written.each), *written.behind]
         # If sums in flight met those of a loop without iterations in front of the wait for them,
         # ptxas would have each product wait for the one before (C7515).
-        whole = space.begun(space.if_any(whole) if schedule.in_flight else whole) + early
+        whole = space.begun(space.if_any(whole) if schedule.in_flight else whole)
     return [*body.declarations, *ready, *whole, *late, *space.counted(), *counted]
 
 

@@ -15,11 +15,18 @@ from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.rewriting import contains, defined_in, variables_of
 from tvmtile.ir.scopes import is_shared
 from tvmtile.ir.threads import WARP_SIZE, WARPGROUP
-from tvmtile.passes.tile.schedule.body import Body, Obstacle, body_of, without_guard
+from tvmtile.passes.tile.schedule.body import (
+    Body,
+    Obstacle,
+    PipelineStmt,
+    body_of,
+    unit_of,
+    without_guard,
+)
 from tvmtile.passes.tile.schedule.iteration_space import counter_begun, iteration_space
 from tvmtile.passes.tile.schedule.resources import BlockMemory
 from tvmtile.passes.tile.schedule.rings import Mbarriers, Position, Ring
-from tvmtile.passes.tile.schedule.schedule import Schedule
+from tvmtile.passes.tile.schedule.schedule import Action, RoleSchedule, Schedule, Step
 from tvmtile.passes.tile.schedule.split_loops import (
     CrossIterationOverlap,
     SplitLoop,
@@ -32,6 +39,8 @@ class Preload:
     """A copy before a split loop, of a tile that only the consumers of the loop read."""
 
     tile: ir.Var
+    unit: PipelineStmt
+    """The copy."""
     variable: ir.Var
     """Of the loop."""
     ring: Ring
@@ -40,8 +49,6 @@ class Preload:
     """Of the innermost serial loop around it."""
     counter: ir.Var | None
     """Counts the executions before, where there may be some."""
-    is_free_early: bool
-    """The second of a loop's products, which goes on behind the loop, does not use it."""
 
     def fills(self, stmt: tirx.Stmt) -> bool:
         """Tell whether a statement is the copy."""
@@ -55,8 +62,32 @@ class Preload:
         return [tirx.BufferStore(self.counter, tirx.BufferLoad(self.counter, [0]) + 1, [0])]
 
 
-Preloaded: TypeAlias = list[tuple[ir.Var, SplitLoop, "tirx.For | None"]]
-"""Tiles, the loops before which they are copied, and the innermost serial loops around these."""
+def schedule_around(loop: SplitLoop, preloads: Sequence[Preload], warps: int) -> Schedule:
+    """The executions of a loop as iterations of what is around it, each with the copies before it.
+
+    So many warps use the tiles. A second product, which goes on behind the loop, is done behind the
+    release of those that it does not use.
+    """
+    units = [*(each.unit for each in preloads), *(loop.units[n] for n in loop.order)]
+    copies = range(len(preloads))
+    runs = [Step(Action.RUN, number) for number in range(len(preloads), len(units))]
+    behind = [] if loop.skew is None else [runs.pop()]
+    early = [n for n in copies if behind and preloads[n].tile not in units[-1].touches]
+    produced = [
+        Step(action, n) for n in copies for action in (Action.ACQUIRE, Action.RUN, Action.FILLED)
+    ]
+    consumed = [
+        *(Step(Action.WAIT, n) for n in copies),
+        *(*runs, *(Step(Action.RELEASE, n) for n in early), *behind),
+        *(Step(Action.RELEASE, n) for n in copies if n not in early),
+    ]
+    roles = RoleSchedule(tuple(produced)), RoleSchedule(tuple(consumed), arrivals=warps)
+    rings = [replace(each.ring, units=(n,)) for n, each in enumerate(preloads)]
+    return Schedule(units, roles, rings, {each.tile: each.ring.slots for each in preloads})
+
+
+Preloaded: TypeAlias = list[tuple[PipelineStmt, SplitLoop, "tirx.For | None"]]
+"""Copies, the loops before which they are done, and the innermost serial loops around these."""
 
 
 def preloaded_in(
@@ -65,9 +96,7 @@ def preloaded_in(
     tiles: KernelInfo,
     why_not: Callable[[TileOp, int], str | None],
 ) -> Preloaded:
-    """The tiles that are copied before a loop and then only read by its consumers.
-
-    With each are the loop, and the innermost serial loop around the copy, if there is one.
+    """The copies before a loop of tiles that its consumers then only read.
 
     `schedules` are the loops that are split, `why_not` is as of `LoopSplitter`.
     """
@@ -81,19 +110,19 @@ def preloaded_in(
         return loop
 
     def sequence(node: tirx.SeqStmt, mutator: Mutator) -> tirx.Stmt:
-        before: list[TileOp] = []
+        before: list[tuple[tirx.Stmt, TileOp]] = []
         for child in flattened(node):
             op = _copy_of(child)
             if op is not None:
-                before.append(op)
+                before.append((child, op))
             elif leaves_loop(child):  # consumers that leave do not come to wait for the copies
                 before.clear()
             for schedule in schedules:
                 if child.same_as(schedule.loop):
                     outer = around[-1] if around else None
                     found.extend(
-                        (_written(op), schedule, outer)
-                        for op in before
+                        (unit_of(stmt, tiles), schedule, outer)
+                        for stmt, op in before
                         if _belongs_to(_written(op), schedule, tiles) and why_not(op, 1) is None
                     )
             mutator.mutate(child)
@@ -141,7 +170,13 @@ class SplitKernel:
     loops: Mapping[ir.Var, SplitLoop]
     schedules: Mapping[ir.Var, Schedule]
     """By the variables of the loops; of the roles the producer is the first."""
+    around: Mapping[ir.Var, Schedule]
+    """Of the executions of a loop, with its preloads as rings."""
     preloads: Sequence[Preload]
+
+    def preloads_of(self, loop: tirx.For) -> list[Preload]:
+        """Those of a loop."""
+        return [each for each in self.preloads if each.variable.same_as(loop.loop_var)]
 
     def counters(self) -> list[tirx.Stmt]:
         """Those of a role, which begin."""
@@ -196,8 +231,8 @@ class RolePlanner:
     def preloads(self, preloaded: Preloaded) -> list[Preload]:
         """The copies before the loops, with their rings."""
         return [
-            self._preload(tile, self.schedules[schedule.loop.loop_var], around)
-            for tile, schedule, around in preloaded
+            self._preload(unit, self.schedules[schedule.loop.loop_var], around)
+            for unit, schedule, around in preloaded
         ]
 
     def _planned(self, schedule: SplitLoop, before: list[SplitLoop]) -> SplitLoop:
@@ -222,12 +257,13 @@ class RolePlanner:
         schedule = replace(schedule, rings=rings, space=space)
         return schedule if former is None else _going_on(schedule, former)
 
-    def _preload(self, tile: ir.Var, schedule: SplitLoop, around: tirx.For | None) -> Preload:
+    def _preload(self, unit: PipelineStmt, schedule: SplitLoop, around: tirx.For | None) -> Preload:
         """A copy before a loop, with its mbarriers.
 
         If it is done several times, the next one goes on while the tile of this one is used, where
         there is room for that, and for a result of as many bytes.
         """
+        (tile,) = unit.writes
         is_once = any(map(schedule.loop.same_as, self._outermost))
         count = None if is_once else tirx.decl_buffer((1,), "int32", name="times", scope="local")
         number = tirx.const(0, "int32") if count is None else tirx.BufferLoad(count, [0])
@@ -240,10 +276,8 @@ class RolePlanner:
             full=Mbarriers.named("full", copies, 1),
             empty=Mbarriers.named("empty", copies, self._launch.num_threads // WARP_SIZE),
         )
-        skew = schedule.skew
-        is_early = skew is None or tile not in schedule.units[skew.second].touches
         variable = None if around is None else around.loop_var
-        return Preload(tile, schedule.loop.loop_var, ring, variable, count, is_early)
+        return Preload(tile, unit, schedule.loop.loop_var, ring, variable, count)
 
     def _skewed(self, schedule: SplitLoop) -> SplitLoop:
         """A loop, with the order of its statements if the products of two iterations overlap."""

@@ -8,6 +8,7 @@ goes on under the next iteration, what a producer does for consumers. `emit` wri
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -139,6 +140,9 @@ class _Verifier:
             for role, each in enumerate(schedule.roles)
             for place, step in enumerate(each.steps)
         ]
+        self._found: defaultdict[tuple[Action, int], list[_At]] = defaultdict(list)
+        for at in self._all:
+            self._found[at.step.action, at.step.subject].append(at)
 
     def verify(self) -> None:
         for number in range(len(self._units)):
@@ -154,11 +158,7 @@ class _Verifier:
     # Steps -------------------------------------------------------------------------------------
 
     def _steps(self, action: Action, subject: int, role: int | None = None) -> list[_At]:
-        return [
-            at
-            for at in self._all
-            if (at.step.action, at.step.subject) == (action, subject) and role in (None, at.role)
-        ]
+        return [at for at in self._found[action, subject] if role in (None, at.role)]
 
     def _the(self, action: Action, subject: int, role: int | None = None) -> _At:
         found = self._steps(action, subject, role)
@@ -211,23 +211,20 @@ class _Verifier:
     def _is_over(self, one: int, other: int, distance: int, number: int | None) -> bool:
         """Tell whether a unit is done before another one begins, so many iterations later."""
         begin = self._the(Action.RUN, other)
-        ring = None if number is None else self._rings[number]
-        if number is not None and ring is not None and one in ring.units:
+        if number is None:
+            return self._end(one).precedes(begin, distance)
+        ring = self._rings[number]
+        if one in ring.units:
             filled = self._the(Action.FILLED, number)
             waits = self._steps(Action.WAIT, number, begin.role)
             is_filled = self._the(Action.RUN, one).precedes(filled)
             return is_filled and any(wait.precedes(begin, distance) for wait in waits)
-        if (
-            number is not None
-            and ring is not None
-            and ring.empty is not None
-            and other in ring.units
-        ):
-            end = self._end(one)
+        end = self._end(one)
+        if ring.empty is not None and other in ring.units:
             frees = self._steps(Action.RELEASE, number, end.role)
             is_free = any(end.precedes(free) for free in frees)
             return is_free and self._the(Action.ACQUIRE, number).precedes(begin)
-        return self._end(one).precedes(begin, distance)
+        return end.precedes(begin, distance)
 
     # Mbarriers -----------------------------------------------------------------------------------
 

@@ -35,7 +35,12 @@ from tvmtile.passes.tile.schedule.resources import (
     registers_loaded,
 )
 from tvmtile.passes.tile.schedule.rings import StageAxis, with_stage_axes
-from tvmtile.passes.tile.schedule.roles import RolePlanner, SplitKernel, preloaded_in
+from tvmtile.passes.tile.schedule.roles import (
+    RolePlanner,
+    SplitKernel,
+    preloaded_in,
+    schedule_around,
+)
 from tvmtile.passes.tile.schedule.schedule import Schedule, verify
 from tvmtile.passes.tile.schedule.split_loops import (
     LoopSplitter,
@@ -151,6 +156,7 @@ class Specializer:
         self._kernel = kernel
         self._is_wanted = is_wanted
         self._launch = Launch(kernel)
+        self._warps = self._launch.num_threads // WARP_SIZE
         self._registers = RoleRegisters(kernel)
         self._context = LoweringContext(target, self._launch.analyzer(), launch=self._launch)
         self._tiles = info_of(kernel)
@@ -214,9 +220,16 @@ class Specializer:
         """The kernel with a warpgroup more, of which one warp is the producer."""
         loops = self._planner.schedules
         schedules = {variable: self._schedule_of(loop) for variable, loop in loops.items()}
-        for schedule in schedules.values():
-            verify(schedule)
         preloads = self._planner.preloads(self._preloaded)
+        around = {
+            variable: schedule_around(
+                loop, [each for each in preloads if each.variable.same_as(variable)], self._warps
+            )
+            for variable, loop in loops.items()
+        }
+        for schedule in (*schedules.values(), *around.values()):
+            if schedule.rings:
+                verify(schedule)
         axes = {
             variable: {
                 tile: StageAxis(ring.slots, ring.position.slot)
@@ -239,7 +252,7 @@ class Specializer:
         launch = Launch(kernel)
         thread = launch.thread_index
         declarations, body = _without_declarations(launch.body)
-        split = SplitKernel(body, tiles, loops, schedules, preloads)
+        split = SplitKernel(body, tiles, loops, schedules, around, preloads)
         ahead = producer_of(split, producer.index_of(thread), producer.count)
         using = _consuming(split, consumers.index_of(thread), ahead)
         own, copying = ahead.apart_from(using)
@@ -256,8 +269,7 @@ class Specializer:
         return with_launch_body(kernel, seq([*declarations, *own, *ready, begun, roles]))
 
     def _schedule_of(self, loop: SplitLoop) -> Schedule:
-        warps = self._launch.num_threads // WARP_SIZE
-        roles = producer_role(loop), consumer_role(loop, self._context.kind, warps)
+        roles = producer_role(loop), consumer_role(loop, self._context.kind, self._warps)
         copies = {tile: ring.slots for ring in loop.rings for tile in ring.tiles}
         return Schedule(loop.units, roles, loop.rings, copies)
 
