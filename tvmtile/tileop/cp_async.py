@@ -10,12 +10,12 @@ from tvm import DataType, ir, tirx
 from tvm.target import Target
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import buffer_of, indices_of, is_buffer_var, ranges_of
+from tvmtile._tvm import buffer_of, indices_of, is_buffer_var, nodes_in, ranges_of
 from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.values import as_expr
 from tvmtile.ir.asynchronous import CP_ASYNC, issue, signal, wait
-from tvmtile.ir.calls import takes_address
+from tvmtile.ir.calls import op_name, takes_address
 from tvmtile.ir.operands import bits_of, constant, describe
 from tvmtile.ir.operators import VARARGS, ValueOp, tile_operator
 from tvmtile.ir.rewriting import for_loop, seq
@@ -88,7 +88,8 @@ def ptx_cp_async(
     Parameters
     ----------
     dst_access_ptr, src_access_ptr : Expr
-        What `T.access_ptr` gives, of a shared tile and of a tensor of the same dtype.
+        What `T.access_ptr` gives, or TVM's `T.tvm_access_ptr`, of a shared tile and of a tensor of
+        the same dtype.
     num_elems : int
         How many elements: 4, 8 or 16 bytes.
     predicate : Expr, optional
@@ -126,10 +127,27 @@ def ptx_cp_async(
 def _element(name: str, pointer: Any) -> ir.TensorLoad:
     if takes_address(pointer) and isinstance(pointer.args[0], ir.TensorLoad):
         return pointer.args[0]
+    if isinstance(pointer, ir.Call) and op_name(pointer) == "tirx.tvm_access_ptr":
+        found = _at_offset(pointer)
+        if found is not None:
+            return found
     raise InvalidOperand(
         f"T.ptx_cp_async: {name} is {pointer!r}",
         help="give what T.access_ptr(tile[i, j], ...) returns",
     )
+
+
+def _at_offset(pointer: ir.Call) -> ir.TensorLoad | None:
+    """The element that TVM's own pointer is at; None of another dtype's, or of rows with gaps."""
+    kind, data, offset, *_ = pointer.args
+    buffer = next(filter(is_buffer_var, nodes_in(data, ir.Var)), None)
+    if buffer is None or buffer.ty.strides or str(kind.ty.dtype) != str(buffer.ty.dtype):
+        return None
+    indices: list[ir.Expr] = []
+    for extent in reversed(buffer.ty.shape[1:]):
+        indices.append(tirx.floormod(offset, extent))
+        offset = tirx.floordiv(offset, extent)
+    return tirx.BufferLoad(buffer, [offset, *reversed(indices)])
 
 
 def ptx_commit_group() -> None:
