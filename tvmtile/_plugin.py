@@ -1,4 +1,4 @@
-"""What TVM calls when it is imported (entry point group `tvm.backends`).
+"""The entry point of TVM's group `tvm.backends`, which TVM calls when it is imported.
 
 It must be cheap and must not import the compiler: it names the operators, so that printed programs
 can be read back, and the pipeline, which imports the rest when it is used.

@@ -1,4 +1,4 @@
-"""What compiled kernels call, also where TVM's compiler is not loaded: nothing of it is imported.
+"""Functions that compiled kernels call, also without TVM's compiler, of which they import nothing.
 
 `tvmtile._plugin` registers these with TVM.
 """

@@ -1,4 +1,4 @@
-"""What `python -m tvmtile` does with the kernels of a file, and what it says of the installation."""
+"""Commands of `python -m tvmtile`: on the kernels of a file, and about the installation."""
 
 from __future__ import annotations
 

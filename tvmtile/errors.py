@@ -1,4 +1,4 @@
-"""What tvmtile raises, and how a mistake is shown.
+"""Errors, warnings, and how a mistake is shown.
 
 Every exception derives from `TileError`. A message says what was expected and what came, names
 the operands with their shapes and dtypes, points at the line of the user's kernel and ends with a

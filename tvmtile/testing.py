@@ -221,7 +221,7 @@ _TRIES = 5
 
 @dataclass(frozen=True)
 class PerfResult:
-    """What a function measured."""
+    """A measurement of a function."""
 
     name: str
     """The function's."""

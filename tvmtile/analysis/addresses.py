@@ -16,7 +16,7 @@ _ROW = 16  # bytes
 
 @dataclass(frozen=True)
 class Role:
-    """What a function does with an address."""
+    """The use that a function makes of an address."""
 
     reads: bool = False
     writes: bool = False

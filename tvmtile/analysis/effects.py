@@ -252,7 +252,7 @@ def written_parameters(func: tirx.PrimFunc) -> tuple[int, ...]:
 
 
 class _Place(NamedTuple):
-    """What a statement stands in."""
+    """The surroundings of a statement."""
 
     aliases: Aliases
     around: tuple[tirx.For, ...]

@@ -19,7 +19,7 @@ from tvmtile.ir.rewriting import contains, statements_in, substitute, variables_
 
 
 class KernelInfo(Aliases):
-    """What is known of a kernel, or of what a block of it does.
+    """The facts about a kernel, or about the body of its block.
 
     Attributes
     ----------

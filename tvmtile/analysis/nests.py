@@ -125,7 +125,7 @@ def _ends(extent: int, most: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class AccessedElements:
-    """What iterations access."""
+    """The elements that iterations access."""
 
     access: Effect
     """Where."""

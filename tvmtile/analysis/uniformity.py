@@ -196,7 +196,7 @@ class ThreadVariance:
 
 
 class VarianceOfGroups:
-    """What diverges between the threads of each group of a block.
+    """Values that diverge between the threads of each group of a block.
 
     Threads of other groups may have other values of what both use, such as of the number of a stage.
     """
@@ -246,7 +246,7 @@ def _variables_of(node: ir.Node) -> tuple[ir.Var, ...]:
 
 
 class _Around(NamedTuple):
-    """What a statement stands under.
+    """The conditions and loops around a statement.
 
     Attributes
     ----------

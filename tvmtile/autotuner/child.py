@@ -36,7 +36,7 @@ IDLE_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a task."""
+    """The result of a task."""
 
     status: str
     """"ok", "failed" where it raised, "timed out" or "died"."""

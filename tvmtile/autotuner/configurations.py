@@ -1,4 +1,4 @@
-"""What a user may write for the configurations of a kernel, as a list."""
+"""Configurations of a kernel, in the forms that a user may write, as a list."""
 
 from __future__ import annotations
 

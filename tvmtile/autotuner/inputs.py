@@ -1,4 +1,4 @@
-"""What a kernel is measured with, and what it must return for it."""
+"""Inputs that a kernel is measured with, and the results that it must return."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What came of a kernel."""
+    """The measurement of a kernel, or its failure."""
 
     latency: float
     """Milliseconds a call."""

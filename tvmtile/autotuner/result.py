@@ -1,4 +1,4 @@
-"""What tuning has found: each configuration with its time or with what went wrong."""
+"""The result of tuning: each configuration with its time or with what went wrong."""
 
 from __future__ import annotations
 

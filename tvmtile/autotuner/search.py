@@ -34,7 +34,7 @@ logger = logging.getLogger("tvmtile.autotuner")
 
 @dataclass(frozen=True)
 class Limits:
-    """What a configuration may take."""
+    """Limits for one configuration."""
 
     timeout: float
     """Seconds to compile it, and as many to measure it."""

@@ -23,7 +23,7 @@ class CompileArgs:
 
 @dataclass(frozen=True)
 class ProfileArgs:
-    """What configurations are measured with, and how their results are checked."""
+    """Inputs and checks of configurations that are measured."""
 
     supply_type: TensorSupplyType = TensorSupplyType.Auto
     """What the inputs hold where they are made here."""

@@ -44,7 +44,7 @@ _BEING_REMOVED = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """What was found under a key."""
+    """An entry that was found under a key."""
 
     facts: Mapping[str, Any]
     """What was said of it, as JSON holds it."""

@@ -1,4 +1,4 @@
-"""What a program does in all: operations of its products, bytes that it moves from and to tensors."""
+"""The work of a program: operations of its products, bytes that it moves from and to tensors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tvmtile.ir.scopes import is_global
 
 @dataclass(frozen=True)
 class Counts:
-    """What a program does."""
+    """The work of a program."""
 
     products: Mapping[str, int]
     """Multiplications and additions of its products of matrices, by the dtype of their operands."""

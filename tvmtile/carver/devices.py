@@ -42,7 +42,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class TileDevice:
-    """What a device has.
+    """The resources of a device.
 
     Attributes
     ----------

@@ -29,7 +29,7 @@ _LAUNCH = 2e-6
 
 @dataclass(frozen=True)
 class Work:
-    """What a block does."""
+    """The work of a block."""
 
     blocks: int
     threads: int

@@ -1,1 +1,1 @@
-"""What TVM's code generators need from us; registered or inserted through TVM's own hooks."""
+"""Additions to TVM's code generators, registered or inserted through TVM's own hooks."""

@@ -1,4 +1,4 @@
-"""What tvmtile does to the code of its own kernels after TVM has split it from the host's.
+"""Passes over the kernels' code after TVM has split it from the host's.
 
 TVM's last passes and its generators see all functions of a module. Ours are marked, so that what we
 rewrite for the generators' sake is rewritten in them only.

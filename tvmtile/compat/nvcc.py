@@ -1,4 +1,4 @@
-"""What kernels ask TileLang's `contrib.nvcc`: which instructions an NVIDIA GPU has."""
+"""TileLang's `contrib.nvcc`, which kernels ask for the instructions of an NVIDIA GPU."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ __all__ = ["AnalysisResult", "Analyzer", "plot_layout"]
 
 @dataclass(frozen=True)
 class AnalysisResult:
-    """What a program does."""
+    """The work of a program."""
 
     total_flops: int
     total_global_bytes: int

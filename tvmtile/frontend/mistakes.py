@@ -1,4 +1,4 @@
-"""What is no kernel: names that nothing has, and statements in Python code that is not traced.
+"""Mistakes in kernels: names that nothing has, and statements in Python code that is not traced.
 
 `translate` asks these rules about what Python raises there: for a name or an attribute that a kernel
 uses, in a plain function, a lambda or a comprehension.

@@ -1,4 +1,4 @@
-"""What expressions, and stores of elements, mean in a kernel, wherever they stand in it."""
+"""The meaning of expressions, and of stores of elements, wherever they stand in a kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a name of a kernel may hold in place of a value: an error, a reference, several indices."""
+"""Objects that a name of a kernel holds in place of a value: an error, a reference, several indices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kernel's statements mean while it is being traced.
+"""The meaning of a kernel's statements while it is traced.
 
 The rewritten kernel (see `rewrite`) calls one `Tracer`, which emits statements through TVM's
 IRBuilder. Values known while tracing (Python numbers, lists, buffers) stay Python values; values of

@@ -1,4 +1,4 @@
-"""What Python and TVM raise in the middle of a kernel, as a `TileError` that says what to write.
+"""Errors of Python and TVM in the middle of a kernel, as a `TileError` that says what to write.
 
 Python's own messages name types that a user never wrote ("unsupported operand type(s) for +: 'Var' and
 'int'"), and TVM's name its sources. The rules here look at the line that failed and at the values of

@@ -1,4 +1,4 @@
-"""What a Python value, or one of the running kernel, is where a statement takes it."""
+"""Values of Python, or of the running kernel, as a statement takes them."""
 
 from __future__ import annotations
 

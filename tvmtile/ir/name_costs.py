@@ -1,4 +1,4 @@
-"""What it costs to put the values of names in the places of the names, as TVM's analyzer does."""
+"""The cost of names: TVM's analyzer puts their values in their places."""
 
 from __future__ import annotations
 

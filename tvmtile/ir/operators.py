@@ -30,7 +30,7 @@ VARARGS = {"varargs": True}
 
 
 class OperatorEffects(NamedTuple):
-    """What an operator does to memory and to mbarriers; of these it names elements."""
+    """The effects of an operator on memory and on mbarriers; of these it names elements."""
 
     reads: Sequence[Any] = ()
     """The operands that it reads; where it adds to a tile, that one too."""

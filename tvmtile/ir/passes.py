@@ -14,7 +14,7 @@ from tvmtile.ir.kernels import is_tile_program
 
 
 class Property(Enum):
-    """What a pass establishes, and what holds from then on to the end of the lowering."""
+    """A property that a pass establishes, and that holds from then on to the end of the lowering."""
 
     REGIONS = "every operand of a tile operator is a region"
     IMPLEMENTATIONS = "tile operators name what implements them, unless layouts are waited for"
@@ -44,7 +44,7 @@ class Property(Enum):
 
 @dataclass(frozen=True)
 class Contract:
-    """What a pass needs to hold before it, and what holds after it."""
+    """The properties that a pass requires before it, and those that it establishes."""
 
     requires: tuple[Property, ...] = ()
     establishes: tuple[Property, ...] = ()

@@ -1,4 +1,4 @@
-"""What a program was compiled to, without the kernel that calls it, and where it comes from.
+"""A compiled program, without the kernel that calls it, and its way from the cache or the compiler.
 
 This process has it, the cache has it, or it is compiled.
 """

@@ -1,4 +1,4 @@
-"""What decides the code of a kernel, as a key of the cache.
+"""Keys of the cache: all that decides the code of a kernel.
 
 Two compilations with the same key make the same code: the key holds the program, the target, the
 options and the environment variables that passes or compilers read, and the compilers themselves. A

@@ -192,7 +192,7 @@ class MapOf:
 
 @dataclass(frozen=True)
 class KernelInterface:
-    """What a kernel is launched with."""
+    """The parameters of a kernel's launch."""
 
     dtypes: tuple[str, ...]
     """Of its parameters in order, "handle" for buffers, which come first."""
@@ -234,7 +234,7 @@ class KernelLaunch:
 
 @dataclass(frozen=True)
 class LaunchRecording:
-    """What a call of a host function asks for."""
+    """The launches that a call of a host function asks for."""
 
     launches: list[KernelLaunch]
     """In order, without those whose grid is empty."""

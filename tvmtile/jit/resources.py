@@ -1,4 +1,4 @@
-"""What a CUDA kernel takes of a multiprocessor, and its machine code as text."""
+"""The resources that a CUDA kernel takes of a multiprocessor, and its machine code as text."""
 
 from __future__ import annotations
 

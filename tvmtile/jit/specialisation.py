@@ -1,4 +1,4 @@
-"""What tells specialisations of a kernel apart: its style, and the arguments of a call."""
+"""Specialisations of a kernel, told apart by its style and the arguments of a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What torch expects of whoever reads and writes its tensors, beside TVM's calling convention.
+"""Torch's demands on code that reads and writes its tensors, beside TVM's calling convention.
 
 TVM hands a tensor's memory to compiled code. Torch knows more of a tensor than its memory, and a call
 of a kernel respects that as torch's own operators do:

@@ -1,4 +1,4 @@
-"""What a type checker knows of kernels: how they are made, and what a call of one returns.
+"""Types of kernels: how they are made, and what a call of one returns.
 
 A kernel returns tensors of the kind that it is given. Of `Kernel[One]`, which `out_idx=-1` makes, it is
 one tensor. A function under `@tvmtile.jit` has the type of what it is decorated on: one that returns a

@@ -1,4 +1,4 @@
-"""What a kernel asks of the compiler (`tvmtile.ir.options`), and hints that change no result.
+"""Options of a kernel (`tvmtile.ir.options`), and hints that change no result.
 
 Of what is said more than once, the last holds; all sources are imported.
 """

@@ -1,4 +1,4 @@
-"""What the threads of a warp, or of a block, decide together; bits of a mask: CUDA's functions."""
+"""Votes of the threads of a warp, or of a block, and bits of a mask: CUDA's functions."""
 
 from __future__ import annotations
 

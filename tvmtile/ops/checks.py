@@ -1,4 +1,4 @@
-"""What is wrong with the arguments of an operator, before anything is made for them."""
+"""Checks of the arguments of an operator, before anything is made for them."""
 
 from __future__ import annotations
 

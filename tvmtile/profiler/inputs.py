@@ -1,4 +1,4 @@
-"""What kernels are run on where nobody gives them inputs."""
+"""Inputs for kernels that are given none."""
 
 from __future__ import annotations
 

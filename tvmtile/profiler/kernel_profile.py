@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class KernelProfile:
-    """What a call of a kernel costs; printed, a table.
+    """The cost of a call of a kernel; printed, a table.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a tile kernel takes the place of."""
+"""Calls of a Relax function that a tile kernel takes the place of."""
 
 from __future__ import annotations
 

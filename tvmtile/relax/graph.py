@@ -15,7 +15,7 @@ _ANALYZER = Analyzer()
 
 
 class Graph:
-    """What a function binds, in order.
+    """The bindings of a function, in order.
 
     The function is in A-normal form: the arguments of calls are names and constants.
     """

@@ -39,7 +39,7 @@ _NAMED = (
 
 @dataclass(frozen=True)
 class Choice:
-    """What became of an operator."""
+    """The choice for an operator: a kernel, or the reason for none."""
 
     function: str
     """Where it stands."""

@@ -1,4 +1,4 @@
-"""What a target can do: the one place that asks for an architecture's number."""
+"""Capabilities of targets: the one place that asks for an architecture's number."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _names(instructions: Mapping[str, tuple[str, ...]], target: Target) -> tuple
 
 @dataclass(frozen=True)
 class GpuCapability:
-    """What a block of a GPU may ask for."""
+    """The limits of a block of a GPU, and the instructions that it has."""
 
     name: str
     """The target, as messages show it."""

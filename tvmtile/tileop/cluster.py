@@ -1,4 +1,4 @@
-"""What a block does with the others of its cluster: `T.block_rank_in_cluster`, and their memory.
+"""Work of a block with the others of its cluster: `T.block_rank_in_cluster`, and their memory.
 
 The memory of another block is there from when that block runs until it ends. So a kernel that reaches
 it has barriers of the cluster where it begins and where it ends (`join_blocks`). An address there is

@@ -272,7 +272,7 @@ class InitMbarriers(ValueOp):
 
 @tile_operator
 class Mbarrier(ValueOp):
-    """What a thread does at an mbarrier.
+    """An action of a thread at an mbarrier.
 
     `arrive`; `expect_tx` and `arrive_expect_tx`, where `value` is a number of bytes; `wait`, where it
     is a parity; `arrive_when_copied`, by `cp.async`. Who waits `of_cluster` sees what other blocks did.

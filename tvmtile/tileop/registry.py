@@ -39,7 +39,7 @@ class Lacking(Decline):
 
 @dataclass
 class LoweringContext:
-    """What a lowering may ask.
+    """The questions that a lowering may ask.
 
     Attributes
     ----------
@@ -158,7 +158,7 @@ class SharedTile:
 
 @dataclass(frozen=True)
 class FragmentDemand:
-    """What an implementation demands of fragments."""
+    """The demands of an implementation on fragments."""
 
     layouts: Callable[[Any, LoweringContext], dict[ir.Var, FragmentLayout]]
     """`(op, context) -> {fragment: FragmentLayout}`, the layouts that the instructions demand."""
@@ -170,7 +170,7 @@ class FragmentDemand:
 
 @dataclass(frozen=True)
 class SharedDemand:
-    """What an implementation wants of shared tiles."""
+    """The wishes of an implementation for shared tiles."""
 
     tiles: Callable[[Any, LoweringContext], dict[ir.Var, SharedTile]]
     """`(op, context) -> {tile: SharedTile}`, how its own should lie."""

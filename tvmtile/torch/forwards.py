@@ -1,4 +1,4 @@
-"""What stands in place of a module's forward, and which modules it can stand in.
+"""Forwards that stand in place of a module's own, and the modules that they fit.
 
 A forward is a function of the module and its arguments, set on the instance: parameters, hooks and
 `state_dict` stay what they are, and deleting the attribute brings the module's own forward back.

@@ -1,4 +1,4 @@
-"""What a model's modules, and the functions that these call, are given for a sample of inputs."""
+"""Arguments of a model's modules, and of functions that they call, recorded for sample inputs."""
 
 from __future__ import annotations
 

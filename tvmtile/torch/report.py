@@ -1,4 +1,4 @@
-"""What `replace` did."""
+"""The report of `replace`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Entry:
 
 @dataclass
 class Report:
-    """What `replace` did to a model; printed, a table.
+    """The modules that `replace` replaced, and those that it left; printed, a table.
 
     Attributes
     ----------

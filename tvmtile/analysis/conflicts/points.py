@@ -36,7 +36,7 @@ class Free:
 
 @dataclass
 class Points:
-    """What is enumerated of an access."""
+    """An access at all of its threads, iterations, lanes and places."""
 
     values: dict[ir.Var, np.ndarray]
     """Of threads' indices and loops' variables, at each point."""

@@ -1,4 +1,4 @@
-"""What a launch binds to a kernel's parameters: arrays, and numbers and structures by value."""
+"""Arguments of a launch, bound to parameters: arrays, and numbers and structures by value."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def _front_end() -> toolchain.FrontEnd:
 
 @dataclass(frozen=True)
 class LaunchStatistics:
-    """What a launch did, summed over its blocks.
+    """The work of a launch, summed over its blocks.
 
     Operations count once for all the threads that do them together: a barrier once a block, a product
     of matrices once a warp.

@@ -1,4 +1,4 @@
-"""What the kernels of a CUDA source take."""
+"""The parameters of the kernels of a CUDA source."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CudaParameter:
 
 @dataclass(frozen=True)
 class CudaSignature:
-    """What is known of a kernel."""
+    """A kernel's name, parameters and launch bounds."""
 
     name: str
     """Its name."""

@@ -25,7 +25,7 @@ _TYPES |= {"float16": 6, "float32": 7, "float64": 9, "bfloat16": 10}
 
 @dataclass(frozen=True)
 class TensorMap:
-    """What a parameter of type CUtensorMap is given: a map, and the array that it is of."""
+    """A tensor map, the argument of type CUtensorMap, and the array that it is of."""
 
     encoded: bytes
     array: Any

@@ -43,7 +43,7 @@ class Failure(enum.IntEnum):
 
 
 class MemoryAccess(enum.IntEnum):
-    """What was done to memory."""
+    """An access to memory."""
 
     READ = 0
     WRITE = 1
@@ -96,13 +96,13 @@ class LaunchRecord(ctypes.Structure):
 
 
 class RunReport(ctypes.Structure):
-    """What was found wrong, where and by which threads."""
+    """A mistake, with its place and threads."""
 
     _fields_ = tuple(_fields_of("Report"))
 
 
 class Statistics(ctypes.Structure):
-    """What a launch did."""
+    """The work of a launch."""
 
     _fields_ = tuple(_fields_of("Statistics"))
 

@@ -1,4 +1,4 @@
-"""What the runtime reports, in words."""
+"""Reports of the runtime, in words."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Position = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What a language calls the parts of the machine."""
+    """The words of a language for the parts of the machine."""
 
     error: type[EmulationError]
     """Of its reports."""

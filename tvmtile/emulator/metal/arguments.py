@@ -1,4 +1,4 @@
-"""What a launch binds to a kernel's parameters: arrays, scalars, and TVM's structs of scalars."""
+"""Arguments of a launch, bound to parameters: arrays, scalars, and TVM's structs of scalars."""
 
 from __future__ import annotations
 

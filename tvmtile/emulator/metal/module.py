@@ -64,7 +64,7 @@ _WORDS = Vocabulary(
 
 @dataclass(frozen=True)
 class LaunchStatistics:
-    """What a launch did, summed over its threadgroups.
+    """The work of a launch, summed over its threadgroups.
 
     Operations count once for all the threads that meet at them: a barrier once a threadgroup, a
     matrix multiplication once a simdgroup.

@@ -1,4 +1,4 @@
-"""What the Metal specification forbids and C++ allows, as far as tokens tell.
+"""Constructs that the Metal specification forbids and C++ allows, as far as tokens tell.
 
 The rest of Metal's rules the host's compiler checks, by the emulator's headers.
 """

@@ -1,4 +1,4 @@
-"""What the kernels of a Metal source take: their parameters, and how a launch fills them."""
+"""The parameters of the kernels of a Metal source, and how a launch fills them."""
 
 from __future__ import annotations
 

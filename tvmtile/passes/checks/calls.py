@@ -1,4 +1,4 @@
-"""What a call may give a kernel: the host checks it, where TVM's functions of the host are made.
+"""Checks of a call's arguments by the host, added where TVM makes the host's functions.
 
 CheckAlignment looks at where tensors begin, CheckExtents at numbers and extents; CheckBuffers, when the
 kernels are split from the host, at how many tensors there are.

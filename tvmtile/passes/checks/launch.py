@@ -88,7 +88,7 @@ def CheckLaunch(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 @dataclass(frozen=True)
 class _Construct:
-    """What some targets do not have."""
+    """A construct that some targets do not have."""
 
     node: type
     named: Callable[[Any], str | None]

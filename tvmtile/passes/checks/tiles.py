@@ -202,7 +202,7 @@ def _narrows(cast: tirx.Cast) -> bool:
 
 @dataclass
 class _Total:
-    """What is known of a reducer so far."""
+    """The state of a reducer so far."""
 
     is_open: bool = False
     """It is begun and not ended."""

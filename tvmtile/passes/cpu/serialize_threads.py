@@ -133,7 +133,7 @@ def _with_barriers(kernel: tirx.For) -> tirx.For:
 
 
 class _Statements:
-    """What the statements of a kernel are to the threads: work of each or of all, or places to wait.
+    """The statements of a kernel, as the threads see them: work of each or of all, or places to wait.
 
     Attributes
     ----------

@@ -171,7 +171,7 @@ def with_implementation(op: TileOp, context: LoweringContext) -> TileOp:
 
 @dataclass(frozen=True)
 class ImplementationChoice:
-    """What implements an operator of a kernel."""
+    """The implementation of an operator of a kernel."""
 
     location: SourceLocation | None
     """The user's line."""

@@ -96,7 +96,7 @@ _ELEMENTWISE = (
 
 
 class _Iterations:
-    """What the iterations of a loop access."""
+    """The accesses of a loop's iterations."""
 
     def __init__(self, loop: tirx.For, aliased: set[ir.Var]) -> None:
         self._loop = loop

@@ -75,7 +75,7 @@ def _is_same(a: ir.TensorRegion, b: ir.TensorRegion) -> bool:
 
 
 class _Scan:
-    """What both ways have in common."""
+    """The common parts of both ways."""
 
     def __init__(self, op: Scan, dtype: str, context: LoweringContext) -> None:
         self._op = op

@@ -1,4 +1,4 @@
-"""What lowerings by tensor maps are made of: one thread begins copies, fences order them."""
+"""Parts of lowerings by tensor maps: one thread begins copies, fences order them."""
 
 from __future__ import annotations
 

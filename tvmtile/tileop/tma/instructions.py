@@ -1,4 +1,4 @@
-"""What one thread does for copies of boxes: loads, stores, and the groups of stores."""
+"""Instructions of one thread for copies of boxes: loads, stores, and the groups of stores."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class Done(NamedTuple):
 
 
 class Arrivals(NamedTuple):
-    """What the threads of each block do at mbarriers of the cluster."""
+    """The arrivals of each block's threads at mbarriers of the cluster."""
 
     threads: tuple[int, ...]
     """Those that certainly come, by block, a bit each."""

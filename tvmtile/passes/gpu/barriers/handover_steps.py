@@ -1,4 +1,4 @@
-"""What groups of threads do at mbarriers: the items of a kernel as steps with known numbers."""
+"""Steps of groups of threads at mbarriers: the items of a kernel, with known numbers."""
 
 from __future__ import annotations
 

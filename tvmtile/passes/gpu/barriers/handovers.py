@@ -1,4 +1,4 @@
-"""What mbarriers order between groups of threads that each go through loops of their own.
+"""The order that mbarriers ensure between groups of threads, each of which has loops of its own.
 
 The statements at mbarriers are run, group by group, for every number of iterations that matters, with
 vector clocks: which statements of which threads certainly come before. One schedule tells for all.

@@ -25,7 +25,7 @@ class BarrierPoint:
 
 @dataclass(frozen=True)
 class Barrier:
-    """What a barrier does."""
+    """The scope of a barrier, and the memory that it orders."""
 
     scope: ConflictScope = ConflictScope.BLOCK
     """The threads that it separates: those of a block, a warpgroup or a warp."""
@@ -53,7 +53,7 @@ class UserBarrier:
 
 @dataclass(eq=False)
 class MbarrierStep:
-    """What threads do at an mbarrier: they arrive, or wait for those that do."""
+    """A step of threads at an mbarrier: they arrive, or wait for those that do."""
 
     statement: tirx.Evaluate
     accesses: tuple[Effect, ...]

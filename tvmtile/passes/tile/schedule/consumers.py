@@ -1,4 +1,4 @@
-"""What the consumers of a specialised kernel do: all but the producer's copies."""
+"""The consumers of a specialised kernel, which do all but the producer's copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a producer can do: copies that arrive on an mbarrier, and tiles that its threads compute.
+"""The work of producers: copies that arrive on an mbarrier, and tiles that its threads compute.
 
 A warpgroup of the producer's computes them ahead, in registers, and stores them where a product reads
 them. What it has in fragments on the way is its own: no consumer touches these.

@@ -50,7 +50,7 @@ PIPELINE_ANNOTATIONS = (STAGES_ANNOTATION, ORDER_ANNOTATION, STAGE_ANNOTATION, P
 
 @dataclass(frozen=True)
 class PipelinePlan:
-    """What a pipelined loop does when."""
+    """The stage and the order of each unit of a pipelined loop, and the copies of its buffers."""
 
     stage: tuple[int, ...]
     order: tuple[int, ...]

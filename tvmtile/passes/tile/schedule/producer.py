@@ -1,4 +1,4 @@
-"""What the producer of a specialised kernel does: copies, and what they need."""
+"""The producer of a specialised kernel: its copies, and what they need."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tvmtile.passes.tile.schedule.split_loops import SplitLoop
 
 @dataclass(frozen=True)
 class Producer:
-    """What the producer does."""
+    """The statements of a producer."""
 
     body: tirx.Stmt
     """The copies, in the loops and under the conditions around them, and what they need."""

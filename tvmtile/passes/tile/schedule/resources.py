@@ -1,4 +1,4 @@
-"""What a multiprocessor has for a schedule: shared memory for buffer copies, registers for roles."""
+"""Resources for a schedule: shared memory for buffer copies, registers for roles."""
 
 from __future__ import annotations
 

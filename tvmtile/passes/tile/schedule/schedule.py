@@ -90,7 +90,7 @@ class RoleSchedule:
 
 @dataclass(frozen=True)
 class Schedule:
-    """What roles do in a loop."""
+    """The steps of each role in a loop."""
 
     units: Sequence[PipelineStmt]
     roles: Sequence[RoleSchedule]
