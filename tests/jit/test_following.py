@@ -138,6 +138,22 @@ def test_calls_on_a_gpu_enter_what_was_generated(monkeypatch):
     assert built == ["llvm"]
 
 
+def test_a_call_enters_the_executable_of_its_tensors_device_at_once(monkeypatch):
+    monkeypatch.setattr("tvmtile.jit.kernel.target_on", str)
+    monkeypatch.setattr("tvmtile.jit.kernel.target_of", lambda args: str(args[0].device))
+    kernel = Kernel(double, (), compile_for=lambda _: compiled().executable)
+    for _ in range(3):
+        for tensor in (a, a, CUDA):
+            kernel(tensor, c := torch.ones(8))
+            assert c.equal(a * 2)
+            assert kernel.executable is kernel._executables[str(tensor.device)]
+    assert type(kernel) is kernel.executable.caller
+
+
+def compiled():
+    return tvmtile.compile(double, target="llvm")
+
+
 def test_what_can_be_known_is_said_when_it_is_compiled(apple_gpu):
     with pytest.raises(InvalidOperand, match="out_idx=2 is outside the 2 parameters"):
         tvmtile.compile(double, out_idx=2)

@@ -59,7 +59,14 @@ class Executable:
         What runs it.
     method : callable or None
         `Kernel.__call__` of a kernel without results, once there is torch: a call enters one function.
+    caller : type or None
+        The class of kernels whose next call enters it.
+    follows : bool
+        Whether its kernel has others for tensors that are elsewhere.
     """
+
+    caller: type | None = None
+    follows: bool = False
 
     def __init__(self, request: Request, artifact: Artifact) -> None:
         self.request = request

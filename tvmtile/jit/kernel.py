@@ -109,31 +109,37 @@ class Kernel(Inspection, Generic[Results]):
             If an argument does not fit: the message names the parameter, what it needs and what it
             got.
         """
-        executable = self._fixed
-        if executable is None and args and not named:
-            executable = self._on_devices.get(getattr(args[0], "device", None))
-            if executable is not None and executable.method is not None:
-                self._last = executable
-                return executable.method(self, *args)  # it asks itself whether it is traced
         if is_traced():
             return untraced(self, args, named)
+        problem, results = self._outcome(args, named)
+        if problem is not None:
+            raise problem  # here, so that no frames of ours follow
+        return results
+
+    def _outcome(
+        self, args: tuple[Any, ...], named: Mapping[str, object]
+    ) -> tuple[Exception | None, Any]:
+        """What a call raises, or what it returns; the next one may enter its executable at once."""
+        executable = self._fixed
         if executable is None:
             if named:
                 placed = self.signature.bind(args, named)
                 if isinstance(placed, ArgumentError):
-                    raise placed  # here, so that no frames of ours follow
+                    return placed, None
                 args, named = placed, {}
-            executable = self._on_device_of(args)
+            executable = self._on_device(args) or self._on_device_of(args)
         self._last = executable
-        problem, results = executable.run(args, named)
-        if executable.method is not None and executable is self._fixed:
-            own = type(self)  # Python looks for `__call__` in a class alone
-            method = update_wrapper(executable.method, own.__call__)
-            names = {"__call__": method, "__module__": own.__module__}
-            self.__class__ = type(own.__name__, (own,), names)
-        if problem is not None:
-            raise problem
-        return results
+        outcome = executable.run(args, named)
+        if executable.method is not None and (executable is self._fixed or self._on_device(args)):
+            if executable.caller is None:  # Python looks for `__call__` in a class alone
+                method = update_wrapper(executable.method, Kernel.__call__)
+                names = {"__call__": method, "__module__": Kernel.__module__}
+                executable.caller = type(Kernel.__name__, (Kernel,), names)
+            self.__class__ = executable.caller
+        return outcome
+
+    def _on_device(self, args: tuple[Any, ...]) -> Executable | None:
+        return self._on_devices.get(getattr(args[0], "device", None)) if args else None
 
     def _on_device_of(self, args: tuple[Any, ...]) -> Executable:
         executable = self._for(target_of(args) or best_target())
@@ -147,6 +153,7 @@ class Kernel(Inspection, Generic[Results]):
         assert self._compile_for is not None, "a kernel with a target has its executable"
         if target not in self._executables:
             self._executables[target] = self._compile_for(target)
+            self._executables[target].follows = True
         return self._executables[target]
 
     @property

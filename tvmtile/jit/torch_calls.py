@@ -67,8 +67,8 @@ def call({args}):
 def __call__(self, /, {optional}*more, **named):
     if {is_traced}:
         return untraced(self, ({args}*more,), named)
-    if {is_partial}:
-        problem, results = run(given(({args}*more,)), named)
+    if {is_other}:
+        problem, results = self._outcome(given(({args}*more,)), named)
     else:
         try:
 {called}
@@ -122,6 +122,8 @@ class TorchCalls:
         if signed and _GUARD is not None:
             is_plain = f"is_like_before({given}) and (in_any_mode or not is_grad_enabled())"
             special = f"not ({is_plain}) and ({special} or not remember({given}))"
+        first = f"getattr({args[0]}, 'device', None)" if args and executable.follows else ""
+        moved = [f"self._on_devices.get({first}) is not executable"] if first else []
         call = _CALL.format(
             args=_listed(args),
             special=f"{special} or modes() or forward_ad._current_level >= 0 or threads.ending",
@@ -131,7 +133,9 @@ class TorchCalls:
             args=_listed(args),
             is_traced=_IS_TRACED,
             optional=_listed(f"{arg}=absent" for arg in args),
-            is_partial=" or ".join(["more", "named", *(f"{arg} is absent" for arg in args[-1:])]),
+            is_other=" or ".join(
+                ["more", "named", *(f"{arg} is absent" for arg in args[-1:]), *moved]
+            ),
             call=indent(call, " " * 4),
             called=indent(call, " " * 12),
         )
@@ -149,6 +153,7 @@ class TorchCalls:
             "absent": _ABSENT,
             "call_with_care": call_with_care,
             "forward_ad": forward_ad,
+            "executable": executable,
             "frame_callback": frame_callback(torch),
             "given": _given,
             "increment_version": torch._C._increment_version,
@@ -162,7 +167,6 @@ class TorchCalls:
             "program_failures": PROGRAM_FAILURES,
             "threads": threads,
             "as_shown": as_shown,
-            "run": executable.run,
             "run_converted": executable.run_converted,
             "untraced": untraced,
         }
