@@ -41,7 +41,7 @@ class Role:
 
     @property
     def is_asynchronous(self) -> bool:
-        """It goes on until a wait."""
+        """Tell whether the function goes on until a wait."""
         return self.copied or self.tile is not None
 
     def block(self, buffer: ir.Var, arguments: Sequence[Any]) -> tuple[tuple[int, Any], ...]:

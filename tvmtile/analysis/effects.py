@@ -181,7 +181,7 @@ class Effect:
 
     @property
     def reads(self) -> bool:
-        """It is no write."""
+        """Tell whether it is no write."""
         return not self.writes
 
     @property

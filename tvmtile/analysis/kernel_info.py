@@ -60,7 +60,7 @@ class KernelInfo(Aliases):
 
     @cached_property
     def names_threads(self) -> bool:
-        """It uses the index of a thread: it says what each thread does, not what a block does."""
+        """Tell whether the kernel uses the index of a thread, and so says what each thread does."""
         return contains(self.launch.body, ir.Var, self.threads.__contains__)
 
     def effects_on(self, buffer: ir.Var) -> list[Effect]:

@@ -241,7 +241,7 @@ def check_alone(op: TileOp, stmt: tirx.Stmt) -> None:
 
 @cached_per_node
 def _variables_of(node: ir.Node) -> tuple[ir.Var, ...]:
-    """Those in a part of a kernel, of which several passes ask, each for several groups."""
+    """The variables in a part of a kernel, of which several passes ask, each for several groups."""
     return tuple(variables_of(node))
 
 

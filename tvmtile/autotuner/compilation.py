@@ -34,7 +34,7 @@ class PassOptions:
 
     @classmethod
     def current(cls) -> PassOptions:
-        """Those of this process."""
+        """The settings of this process."""
         context = tvm.transform.PassContext.current()
         return cls(
             int(context.opt_level),

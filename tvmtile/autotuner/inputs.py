@@ -77,7 +77,7 @@ class InputsOf:
 
     @property
     def given(self) -> list[Any] | None:
-        """Those that the caller gave for all programs."""
+        """The inputs that the caller gave for all programs."""
         return None if self._given is None else self._given.values
 
     def __call__(self, request: Request) -> Inputs:

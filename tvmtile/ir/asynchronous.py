@@ -227,7 +227,7 @@ class Issue:
 
     @property
     def fills(self) -> bool:
-        """It is told how many bytes to read."""
+        """Tell whether the copy is told how many bytes to read."""
         return len(self.operands) > 3
 
 

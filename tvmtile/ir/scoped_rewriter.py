@@ -42,7 +42,7 @@ class ScopedRewriter:
 
     @property
     def analyzer(self) -> Analyzer:
-        """It is told what is around a node when it is asked there, which most nodes don't need."""
+        """The analyzer, told what is around a node when it is asked there; most nodes don't ask."""
         for tell in self._untold:
             tell()
         self._untold.clear()

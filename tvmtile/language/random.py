@@ -84,7 +84,6 @@ def _array(dtype: str, size: int) -> ir.Var:
 
 
 def _at(array: ir.Var, place: Index) -> ir.Expr:
-    """An element of an array."""
     return tirx.BufferLoad(array, [place])
 
 

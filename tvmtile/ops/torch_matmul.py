@@ -397,7 +397,7 @@ def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
 
 
 def _gradient_of_b(a: Tensor, b: Tensor, gradient: Tensor) -> Tensor:
-    """It lies as `b` does, so that torch has not to copy it into the gradient of a parameter."""
+    """The gradient of `b`, which lies as `b` does: torch copies it into no parameter's gradient."""
     if b.dim() == 2:
         a, gradient = (x.flatten(0, -2) if x.dim() > 1 else x[None] for x in (a, gradient))
     if b.is_contiguous():

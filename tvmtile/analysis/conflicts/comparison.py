@@ -77,7 +77,7 @@ class Comparison:
     def _owners(
         self, cases: Mapping[Loop, Case], *, by_thread: bool = False
     ) -> tuple[tuple[Owners, Owners] | None, bool]:
-        """Who touches the elements of both sides; None where these certainly differ.
+        """The threads that touch the elements of both sides; None where these certainly differ.
 
         By thread, what different threads touch is different elements.
         """

@@ -188,8 +188,6 @@ def _check_shift(node: ir.Expr, count: Value) -> None:
 
 @dataclass(frozen=True)
 class _Integer:
-    """A dtype of integers."""
-
     bits: int
     is_signed: bool
 

@@ -142,7 +142,7 @@ class _Division:
     location: SourceLocation | None
 
     def mistakes(self) -> list[ir.Expr]:
-        """It has no value."""
+        """The case in which the division has no value."""
         return [tirx.EQ(self.divisor, tirx.const(0, str(self.divisor.ty.dtype)))]
 
     def report(self) -> tuple[Any, ...]:

@@ -201,7 +201,7 @@ class SharedTiles:
 
     @classmethod
     def of(cls, kernel: tirx.For, target: Target) -> SharedTiles:
-        """Those of a kernel, which is a tile program, for a target."""
+        """The shared tiles of a kernel, which is a tile program, for a target."""
         launch = Launch(kernel)
         context = LoweringContext(target, launch.analyzer(), launch=launch)
         tiles = cls(context, shared_tiles_in(kernel), viewed=set(Aliases(kernel).aliased))
@@ -246,7 +246,7 @@ class SharedTiles:
 
     @property
     def with_rows(self) -> list[ir.Var]:
-        """Those of at least two axes and constant extents that may lie in any way."""
+        """The tiles of at least two axes and constant extents that may lie in any way."""
         taken = self.viewed | self.user_layouts.keys()
         return [tile for tile in self.all if tile not in taken and _has_whole_rows(tile)]
 

@@ -102,7 +102,7 @@ class _Reducer(ScopedRewriter):
 
 
 def accumulations_in(nest: Nest, threads: int, aliases: Aliases) -> list[_Accumulation]:
-    """Those of a nest's stores that are worth a reduction."""
+    """The stores of a nest that are worth a reduction."""
     if None in nest.extents:
         return []
     found = []

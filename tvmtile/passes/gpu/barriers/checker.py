@@ -142,7 +142,7 @@ class Checker:
         return self._counted[loop]
 
     def distances_of(self, access: Effect, loops: tuple[Loop, ...]) -> Distances:
-        """Those of an access that is done now."""
+        """The distances of an access that is done now."""
         return frozenset(
             (loop, Distance.SAME)
             for loop in loops

@@ -112,7 +112,7 @@ class Cluster:
         return threads << block * self._num_threads
 
     def in_block(self, block: int, threads: int) -> int:
-        """Those of a block among threads of the cluster."""
+        """The threads of a block among those of the cluster."""
         return threads >> block * self._num_threads & self._footprints.all_threads
 
     def by_blocks(self, access: Effect) -> tuple[Done, ...]:
@@ -142,7 +142,7 @@ class Cluster:
         ranks: Sequence[ir.Expr] | None,
         loops: Sequence[Loop],
     ) -> Arrivals:
-        """Who comes to a statement at an mbarrier, and whose mbarrier that is.
+        """The blocks that come to a statement at an mbarrier, and those whose mbarrier it is.
 
         Threads come where `conditions` hold, of which `diverging` differ between threads. `ranks` are
         those of the blocks whose mbarrier it is; None for that of their own.

@@ -56,7 +56,7 @@ class Event:
 
     @property
     def is_copied(self) -> bool:
-        """It completes on an mbarrier."""
+        """Tell whether it completes on an mbarrier."""
         return self.opened is not None and self.opened.signals is None
 
 
@@ -95,8 +95,6 @@ class _Events:
 
 @dataclass(eq=False)
 class _MbarrierState:
-    """An mbarrier."""
-
     key: Component
     count: int
     pending: int = 0

@@ -140,7 +140,7 @@ class Case:
 
     @property
     def is_plain(self) -> bool:
-        """It holds accesses only: nothing waits, nor is waited for."""
+        """Tell whether it holds accesses only: nothing waits, nor is waited for."""
         return all(
             isinstance(step, Do) or (isinstance(step, Case) and step.is_plain)
             for step in (*self.then, *self.other)

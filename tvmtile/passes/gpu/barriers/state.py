@@ -54,12 +54,12 @@ class PendingAccess(NamedTuple):
 
     @property
     def is_on_its_way(self) -> bool:
-        """Nobody has waited for the mbarrier that it completes on: no barrier orders it yet."""
+        """Tell whether no thread has waited for its mbarrier: no barrier orders it yet."""
         return self.access.mbarrier is not None and not self.known
 
     @property
     def is_cp_async(self) -> bool:
-        """It is a copy of the kind cp.async."""
+        """Tell whether it is a copy of the kind cp.async."""
         token = self.access.token
         return token is not None and kind_of(token) is CP_ASYNC
 

@@ -33,7 +33,7 @@ class IterationSpace:
     """Buffer copies of its tiles."""
 
     def of(self, loop: tirx.For) -> IterationSpace:
-        """Those of the same loop in a kernel that is written anew."""
+        """The iterations of the same loop in a kernel that is written anew."""
         return replace(self, loop=loop)
 
     @property
