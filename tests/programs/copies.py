@@ -47,6 +47,31 @@ def copy_ragged(A: dtype[50, 70], C: dtype[50, 70], D: dtype[112, 128]):
 
 @program(
     parameters={
+        "rows": [100, 128, 60],
+        "stages": [0, 2],
+        "dtype": ["float16", "float32"],
+    },
+    examples=[{}, {"rows": 60, "stages": 2}],
+    drawn=2,
+    fast=["llvm", "metal", "sm_90a"],
+)
+def copies_of_regions_longer_than_their_tensor(
+    A: dtype[rows, 64], B: dtype[2, 48, 64], C: float32[rows, 48]
+):
+    """They begin inside of it, and reach over its edge: a kernel's tiles, a small tensor."""
+    with T.Kernel(1, threads=128):
+        a, b = T.alloc_shared((128, 32), dtype), T.alloc_shared((64, 32), dtype)
+        c = T.alloc_fragment((128, 64), "float32")
+        T.clear(c)
+        for k in T.Pipelined(2, num_stages=stages):
+            T.copy(A[0:128, k * 32 : k * 32 + 32], a)
+            T.copy(B[1:2, 0:64, k * 32 : k * 32 + 32], b)
+            T.gemm(a, b, c, transpose_B=True)
+        T.copy(c, C[0:128, 0:64])
+
+
+@program(
+    parameters={
         "places": st.lists(
             st.tuples(st.integers(1, 12), st.integers(1, 12), st.integers(1, 9))
             .flatmap(lambda n: st.tuples(st.just(n), st.integers(-6, 14), st.integers(-6, 14)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -11,7 +11,7 @@ from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 
 from tvmtile._tvm import buffer_of, indices_of, is_buffer_var, is_node, ranges_of
-from tvmtile.errors import InvalidOperand, OutOfBounds, ShapeMismatch
+from tvmtile.errors import InvalidOperand, OutOfBounds, ShapeMismatch, warn
 from tvmtile.ir.scopes import is_global
 from tvmtile.ir.types import Index, TileOperand
 
@@ -194,7 +194,12 @@ SAME_EXTENTS = "give both sides the same extents (axes of extent 1 don't count)"
 
 
 def matched_regions(
-    operator: str, src: ir.Expr, dst: ir.Expr, help: str = SAME_EXTENTS
+    operator: str,
+    src: ir.Expr,
+    dst: ir.Expr,
+    help: str = SAME_EXTENTS,
+    *,
+    may_reach_over: bool = False,
 ) -> tuple[ir.TensorRegion, ir.TensorRegion]:
     """Both sides of a copy; one that is named by its first element has the extents of the other.
 
@@ -203,7 +208,7 @@ def matched_regions(
     ShapeMismatch
         If the tiles differ in their shapes; `help` says what to do then.
     OutOfBounds
-        If a side certainly reaches outside its buffer.
+        If a side certainly reaches outside its buffer, as `check_bounds` says.
     """
     matched = match_extents(src, dst)
     if matched is None:
@@ -212,16 +217,59 @@ def matched_regions(
             help=help,
         )
     for operand in (src, dst):
-        check_bounds(operator, operand, may_be_guarded=True)
+        check_bounds(operator, operand, may_be_guarded=True, may_reach_over=may_reach_over)
     return as_region(src, matched[0]), as_region(dst, matched[1])
 
 
-def check_bounds(operator: str, operand: ir.Expr, *, may_be_guarded: bool = False) -> None:
+def check_bounds(
+    operator: str,
+    operand: ir.Expr,
+    *,
+    may_be_guarded: bool = False,
+    may_reach_over: bool = False,
+) -> None:
     """Refuse a constant region that certainly reaches outside its buffer.
 
     Regions whose position is known only at run time are guarded instead: elements outside the
-    tensor read as zero and are not written. With `may_be_guarded` the message says how to ask for that.
+    tensor read as zero and are not written. With `may_be_guarded` the message says how to ask for that;
+    with `may_reach_over` so are those of a region that begins inside of its tensor.
     """
+    for axis, is_guarded in _outside(operand):
+        if is_guarded and may_reach_over:
+            continue
+        buffer, origin = buffer_of(operand), origin_of(operand)
+        first, count = (constant(each[axis]) or 0 for each in (origin, extents_of(operand) or ()))
+        help = (
+            f"the axis has {buffer.ty.shape[axis]} elements, the region is {first}:{first + count}"
+        )
+        if is_guarded and may_be_guarded:
+            help += (
+                f"; named by its first element, `{_first_element(operand)}`, with the extents of the "
+                "other side, it reads zero and writes nothing there"
+            )
+        raise OutOfBounds(
+            f"{operator}: {describe(operand)} reaches outside {describe(buffer)} along axis {axis}",
+            help=help,
+        )
+
+
+def warn_of_edges(operator: str, operand: ir.Expr) -> None:
+    """Warn of a constant region that reaches over the edge of its tensor."""
+    for axis, is_guarded in _outside(operand):
+        if is_guarded:
+            warn(
+                f"{operator}: {describe(operand)} reaches outside {describe(buffer_of(operand))} along "
+                f"axis {axis}, where it reads zero and writes nothing; `{_first_element(operand)}`, "
+                "which takes the extents of the other side, says so without this warning"
+            )
+
+
+def _first_element(operand: ir.Expr) -> str:
+    return f"{buffer_of(operand).name}[{', '.join(map(str, origin_of(operand)))}]"
+
+
+def _outside(operand: ir.Expr) -> Iterator[tuple[int, bool]]:
+    """Axes along which a constant region reaches outside, and whether it begins inside of a tensor."""
     extents = extents_of(operand)
     if extents is None or is_buffer_var(operand):
         return
@@ -233,17 +281,7 @@ def check_bounds(operator: str, operand: ir.Expr, *, may_be_guarded: bool = Fals
         if first is None or count is None:
             continue
         if first < 0 or (limit is not None and first + count > limit):
-            help = f"the axis has {size} elements, the region is {first}:{first + count}"
-            if may_be_guarded and first >= 0 and is_global(buffer):
-                origin = ", ".join(map(str, origin_of(operand)))
-                help += (
-                    f"; named by its first element, `{buffer.name}[{origin}]`, with the extents of the "
-                    "other side, it reads zero and writes nothing there"
-                )
-            raise OutOfBounds(
-                f"{operator}: {describe(operand)} reaches outside {describe(buffer)} along axis {axis}",
-                help=help,
-            )
+            yield axis, is_global(buffer) and 0 <= first < (limit or 0)
 
 
 def checked_axis(operator: str, name: str, operand: TileOperand, dim: Index) -> int:

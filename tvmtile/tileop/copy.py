@@ -22,6 +22,7 @@ from tvmtile.ir.operands import (
     origin_of,
     region,
     same_extents,
+    warn_of_edges,
 )
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import seq
@@ -76,7 +77,8 @@ def copy(
     ShapeMismatch
         If the two tiles differ in their extents.
     OutOfBounds
-        If a region certainly reaches outside its buffer.
+        If a region certainly reaches outside its buffer; one that begins inside of its tensor, and
+        reaches over the edge, is a warning.
 
     Notes
     -----
@@ -98,6 +100,8 @@ def copy(
     src, dst = check_operand("copy", "src", src), check_operand("copy", "dst", dst)
     if _store_element(src, dst):
         return
+    for side in (src, dst):
+        warn_of_edges("copy", side)
     src, dst, limits = _with_the_tiles_extents(src, dst)
     op = Copy(src, dst, **given, eviction=eviction, impl=impl)
     if any(limits):
@@ -220,7 +224,7 @@ class Copy(TileOp):
     def normalized(self) -> Copy:
         by_origin = "or name one by its first element, `A[i, j]`, to take the extents of the other"
         help = f"{SAME_EXTENTS}, {by_origin}"
-        src, dst = matched_regions(self.name, self.src, self.dst, help)
+        src, dst = matched_regions(self.name, self.src, self.dst, help, may_reach_over=True)
         return replace(self, src=src, dst=dst)
 
     def as_loops(self) -> tirx.Stmt:
