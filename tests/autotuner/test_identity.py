@@ -14,7 +14,7 @@ import torch
 from tvm import tirx
 
 import tvmtile.language as T
-from tvmtile.autotuner.kept import Unidentified, identity
+from tvmtile.autotuner.saved import Unidentified, identity
 
 
 class Policy(Enum):

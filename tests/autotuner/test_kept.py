@@ -7,9 +7,9 @@ import itertools
 import torch
 
 from tests.kernels import scaling
-from tvmtile.autotuner.kept import keep, kept, key_of_tuning
+from tvmtile.autotuner.configurations import ProfileArgs
 from tvmtile.autotuner.result import Trial
-from tvmtile.autotuner.settings import ProfileArgs
+from tvmtile.autotuner.saved import keep, kept, key_of_tuning
 from tvmtile.jit.compiler import Request
 from tvmtile.profiler import TensorSupplyType
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tvmtile.autotuner.capture import get_autotune_inputs, set_autotune_inputs
     from tvmtile.autotuner.decorator import TunedFunction, autotune
+    from tvmtile.autotuner.measuring import get_autotune_inputs, set_autotune_inputs
     from tvmtile.autotuner.result import AutotuneResult, Trial
     from tvmtile.autotuner.tuner import AutoTuner
 
@@ -29,8 +29,8 @@ _LAZY = {
     "Trial": "result",
     "TunedFunction": "decorator",
     "autotune": "decorator",
-    "get_autotune_inputs": "capture",
-    "set_autotune_inputs": "capture",
+    "get_autotune_inputs": "measuring",
+    "set_autotune_inputs": "measuring",
 }
 
 

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias, TypedDict, overload
 from typing_extensions import Unpack
 
 from tvmtile.autotuner.configurations import AUTO, PASS_CONFIGS, expanded
-from tvmtile.autotuner.kept import identity
 from tvmtile.autotuner.result import AutotuneResult
+from tvmtile.autotuner.saved import identity
 from tvmtile.autotuner.tuner import AutoTuner
 from tvmtile.errors import InvalidOperand, hide_internal_frames
 from tvmtile.jit.decorator import JitFunction

@@ -19,8 +19,7 @@ from tvmtile.autotuner.compilation import (
     refuse_foreign,
 )
 from tvmtile.autotuner.configurations import Configuration
-from tvmtile.autotuner.inputs import InputsOf
-from tvmtile.autotuner.measuring import Measurement, Measurer, Plan
+from tvmtile.autotuner.measuring import InputsOf, Measurement, Measurer, Plan
 from tvmtile.autotuner.result import Trial
 from tvmtile.errors import reason_of
 from tvmtile.jit.compiler import Request

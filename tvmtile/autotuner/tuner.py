@@ -16,12 +16,18 @@ from typing import Any
 from tvm import tirx
 
 from tvmtile.autotuner.compilation import adopt_compiled
-from tvmtile.autotuner.configurations import AUTO, PASS_CONFIGS, Configuration, expanded
-from tvmtile.autotuner.inputs import InputsOf
-from tvmtile.autotuner.kept import keep, kept, key_of_tuning
+from tvmtile.autotuner.configurations import (
+    AUTO,
+    PASS_CONFIGS,
+    CompileArgs,
+    Configuration,
+    ProfileArgs,
+    expanded,
+)
+from tvmtile.autotuner.measuring import InputsOf
 from tvmtile.autotuner.result import AutotuneResult, Trial
+from tvmtile.autotuner.saved import keep, kept, key_of_tuning
 from tvmtile.autotuner.search import Limits, Search
-from tvmtile.autotuner.settings import CompileArgs, ProfileArgs
 from tvmtile.compat.ignored import warn_ignored
 from tvmtile.compat.transform import warn_without_effect
 from tvmtile.errors import (

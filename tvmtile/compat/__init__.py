@@ -44,6 +44,7 @@ PATHS = {
 """Modules of TileLang, and the module whose names each has under `tvmtile`; None of a mere package."""
 
 MOVED = {
+    "autotuner.capture": "autotuner.measuring",
     "carver.arch.device": "carver.devices",
     "carver.arch.inference": "carver.devices",
     "frontend.operands": "frontend.emit",
