@@ -244,7 +244,7 @@ def _attention(
     }  # fmt: skip
 
 
-_H200_ATTENTION = "H200, 2026-11-28, bfloat16, 16384 tokens, heads x d 2048, TFLOP/s"
+_H200_ATTENTION = "benchmarks/h200/decisions.md, TFLOP/s"
 ATTENTION = (
     Row("llvm", _attention(1, 256), _CPU_ATTENTION, at_most={"queries": 2}),
     Row("llvm", _attention(4, 256), _CPU_ATTENTION, at_most={"queries": 15}),
