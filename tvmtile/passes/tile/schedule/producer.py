@@ -170,14 +170,14 @@ class _Slicer:
             if has_effect(value):
                 raise Obstacle(f"{value} has an effect, which the copies would repeat")
 
-    def _producing(self, loop: tirx.For, schedule: SplitLoop) -> list[tirx.Stmt]:
-        body, space = self._kernel.parts_of(loop), schedule.space.of(loop)
-        for number in schedule.producers:
+    def _producing(self, loop: tirx.For, split: SplitLoop) -> list[tirx.Stmt]:
+        body, space = self._kernel.parts_of(loop), split.space.of(loop)
+        for number in split.producers:
             self._filled.update(body.units[number].writes)
         role, _ = self._kernel.schedules[loop.loop_var].roles
-        ring_of = {n: ring for ring in schedule.rings for n in ring.units}
-        copies = schedule.by_threads - schedule.computed
-        fillings = {ring: self._filling(ring, schedule) for ring in schedule.rings}
+        ring_of = {n: ring for ring in split.rings for n in ring.units}
+        copies = split.by_threads - split.computed
+        fillings = {ring: self._filling(ring, split) for ring in split.rings}
 
         def write(step: Step, _: ir.Expr | None) -> list[Conditional]:
             if step.action is Action.RUN:
@@ -188,10 +188,10 @@ class _Slicer:
                     ring = ring_of[number]
                     if number == [n for n in ring.units if n in copies][-1]:
                         found.append(fillings[ring].copied())
-                elif number not in schedule.by_threads:
+                elif number not in split.by_threads:
                     found = [ring_of[number].arriving(stmt)]
             else:
-                filling = fillings[schedule.rings[step.subject]]
+                filling = fillings[split.rings[step.subject]]
                 is_first = step.action is Action.ACQUIRE
                 found = [filling.acquired()] if is_first else filling.filled()
             return [((), stmt) for stmt in found]
@@ -199,24 +199,24 @@ class _Slicer:
         written = Emitter(role, body, [space], write).emit()
         return [*space.begun([space.each(written.each)]), *space.counted()]
 
-    def _filling(self, ring: Ring, schedule: SplitLoop) -> Filling:
-        copies = any(n in schedule.by_threads - schedule.computed for n in ring.units)
-        computes = any(n in schedule.computed for n in ring.units)
+    def _filling(self, ring: Ring, split: SplitLoop) -> Filling:
+        copies = any(n in split.by_threads - split.computed for n in ring.units)
+        computes = any(n in split.computed for n in ring.units)
         return Filling(ring, self._thread, self._threads, copies, computes)
 
 
-def producer_role(schedule: SplitLoop) -> RoleSchedule:
+def producer_role(split: SplitLoop) -> RoleSchedule:
     """The steps of a producer: ring by ring, loads of operands begin before the tiles are free.
 
     The order in which threads fill a tile: what they copy themselves, the copies of tensor maps, what
     they compute.
     """
     steps: list[Step] = []
-    for number, ring in enumerate(schedule.rings):
-        own = sorted({*schedule.needed_by(ring.units), *schedule.computed.intersection(ring.units)})
+    for number, ring in enumerate(split.rings):
+        own = sorted({*split.needed_by(ring.units), *split.computed.intersection(ring.units)})
         first = next((place for place, n in enumerate(own) if n in ring.units), 0)
-        loops = [n for n in ring.units if n in schedule.by_threads - schedule.computed]
-        copies = [n for n in ring.units if n not in schedule.by_threads]
+        loops = [n for n in ring.units if n in split.by_threads - split.computed]
+        copies = [n for n in ring.units if n not in split.by_threads]
         steps += [Step(Action.RUN, n) for n in own[:first]]
         steps.append(Step(Action.ACQUIRE, number))
         steps += [Step(Action.RUN, n) for n in (*loops, *copies, *own[first:])]

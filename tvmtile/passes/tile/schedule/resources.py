@@ -105,9 +105,9 @@ class RoleRegisters:
         """Tell whether one block takes all of them."""
         return self.least_blocks is None and not self.are_fixed and self._may_move
 
-    def why_fixed(self, schedules: Sequence[SplitLoop]) -> str | None:
+    def why_fixed(self, loops: Sequence[SplitLoop]) -> str | None:
         """What the kernel asks for that keeps a block of this size from moving registers."""
-        if not self._may_move or self._shares(schedules) is not None:
+        if not self._may_move or self._shares(loops) is not None:
             return None
         if self.are_fixed:
             return "the kernel asks that none move"
@@ -118,14 +118,14 @@ class RoleRegisters:
         """Registers that each thread begins with, beside a producer's warpgroup."""
         return registers_of_each((self.least_blocks or 1) * (self.consumers + WARPGROUP))
 
-    def of_consumer(self, schedules: Sequence[SplitLoop]) -> int:
+    def of_consumer(self, loops: Sequence[SplitLoop]) -> int:
         """Registers of a thread that multiplies, at most."""
-        shares = self._shares(schedules)
+        shares = self._shares(loops)
         return self.at_first if shares is None else shares[1]
 
-    def moved(self, schedules: Sequence[SplitLoop]) -> tuple[list[tirx.Stmt], list[tirx.Stmt]]:
+    def moved(self, loops: Sequence[SplitLoop]) -> tuple[list[tirx.Stmt], list[tirx.Stmt]]:
         """What moves registers from the producer's warpgroup to those of the consumers."""
-        shares = self._shares(schedules)
+        shares = self._shares(loops)
         if shares is None:
             return [], []
         move = operator_for("registers")
@@ -142,30 +142,30 @@ class RoleRegisters:
     def _may_move(self) -> bool:
         return (self.consumers, False) in _FEWEST
 
-    def _shares(self, schedules: Sequence[SplitLoop]) -> tuple[int, int] | None:
+    def _shares(self, loops: Sequence[SplitLoop]) -> tuple[int, int] | None:
         """Registers of a thread that copies, and of one that multiplies; None if none move.
 
         Threads that compute a tile load all of their elements before they need the first, so they get
         registers for these, of what the sums of those that multiply leave.
         """
         consumers, at_first = self.consumers, self.at_first
-        fewest = _FEWEST.get((consumers, any(each.by_threads for each in schedules)))
+        fewest = _FEWEST.get((consumers, any(each.by_threads for each in loops)))
         if fewest is None or fewest >= at_first or self.are_fixed:
             return None
         # What a block has: an increase waits for no others.
         pool = at_first * (consumers + WARPGROUP)
         few = fewest
-        wanted = max((registers_loaded(each) for each in schedules), default=0)
+        wanted = max((registers_loaded(each) for each in loops), default=0)
         if wanted:
-            sums = max(registers_held(each.units, each.order, consumers) for each in schedules)
+            sums = max(registers_held(each.units, each.order, consumers) for each in loops)
             left = (pool - consumers * (sums + _BESIDE_SUMS)) // WARPGROUP
             few = min(max(fewest, whole_registers(min(wanted + _BESIDE_OPERANDS, left))), at_first)
         return few, min(whole_registers((pool - WARPGROUP * few) // consumers), _MOST_REGISTERS)
 
 
-def registers_loaded(schedule: SplitLoop) -> int:
+def registers_loaded(split: SplitLoop) -> int:
     """What a thread that computes the tiles of a loop loads for one of them, in registers."""
-    computed = (schedule.units[number] for number in schedule.computed)
+    computed = (split.units[number] for number in split.computed)
     return max(map(_loaded, computed), default=0)
 
 

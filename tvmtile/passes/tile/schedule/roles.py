@@ -92,13 +92,13 @@ Preloaded: TypeAlias = list[tuple[PipelineStmt, SplitLoop, "tirx.For | None"]]
 
 def preloaded_in(
     body: tirx.Stmt,
-    schedules: Sequence[SplitLoop],
+    loops: Sequence[SplitLoop],
     tiles: KernelInfo,
     why_not: Callable[[TileOp, int], str | None],
 ) -> Preloaded:
     """The copies before a loop of tiles that its consumers then only read.
 
-    `schedules` are the loops that are split, `why_not` is as of `LoopSplitter`.
+    `loops` are those that are split, `why_not` is as of `LoopSplitter`.
     """
     found: Preloaded = []
     around: list[tirx.For] = []
@@ -117,13 +117,13 @@ def preloaded_in(
                 before.append((child, op))
             elif leaves_loop(child):  # consumers that leave do not come to wait for the copies
                 before.clear()
-            for schedule in schedules:
-                if child.same_as(schedule.loop):
+            for split in loops:
+                if child.same_as(split.loop):
                     outer = around[-1] if around else None
                     found.extend(
-                        (unit_of(stmt, tiles), schedule, outer)
+                        (unit_of(stmt, tiles), split, outer)
                         for stmt, op in before
-                        if _belongs_to(_written(op), schedule, tiles) and why_not(op, 1) is None
+                        if _belongs_to(_written(op), split, tiles) and why_not(op, 1) is None
                     )
             mutator.mutate(child)
         return node
@@ -145,7 +145,7 @@ def _written(op: TileOp) -> ir.Var:
     return buffer_of(operand)
 
 
-def _belongs_to(tile: ir.Var, schedule: SplitLoop, tiles: KernelInfo) -> bool:
+def _belongs_to(tile: ir.Var, split: SplitLoop, tiles: KernelInfo) -> bool:
     if tile not in tiles.allocated or not is_shared(tile) or tiles.views_of(tile):
         return False
     writes, *reads = tiles.effects_on(tile)
@@ -153,9 +153,7 @@ def _belongs_to(tile: ir.Var, schedule: SplitLoop, tiles: KernelInfo) -> bool:
         return False
     sources = [tiles.root(buffer_of(at)) for at in writes.operator.reads()]
     is_constant = tiles.written.isdisjoint(sources)
-    inside = [
-        access for number in schedule.order for access in schedule.units[number].effects_on(tile)
-    ]
+    inside = [access for number in split.order for access in split.units[number].effects_on(tile)]
     is_only_read = writes.writes and not any(access.writes for access in (*reads, *inside))
     return is_constant and is_only_read and len(inside) == len(reads)
 
@@ -211,60 +209,60 @@ class RolePlanner:
     def __init__(
         self,
         launch: Launch,
-        schedules: Sequence[SplitLoop],
+        loops: Sequence[SplitLoop],
         memory: BlockMemory,
         registers: int,
         kind: str,
     ) -> None:
         self._launch = launch
-        self._schedules = schedules
+        self._loops = loops
         self._memory = memory
         self._registers = registers
         self._kind = kind
         self._outermost = outermost_loops_in(launch.body)
-        self.schedules: dict[ir.Var, SplitLoop] = {}
+        self.loops: dict[ir.Var, SplitLoop] = {}
         """The loops with their rings, by their variables."""
-        for schedule in schedules:
-            planned = self._planned(schedule, list(self.schedules.values()))
-            self.schedules[schedule.loop.loop_var] = planned
+        for split in loops:
+            planned = self._planned(split, list(self.loops.values()))
+            self.loops[split.loop.loop_var] = planned
 
     def preloads(self, preloaded: Preloaded) -> list[Preload]:
         """The copies before the loops, with their rings."""
         return [
-            self._preload(unit, self.schedules[schedule.loop.loop_var], around)
-            for unit, schedule, around in preloaded
+            self._preload(unit, self.loops[split.loop.loop_var], around)
+            for unit, split, around in preloaded
         ]
 
-    def _planned(self, schedule: SplitLoop, before: list[SplitLoop]) -> SplitLoop:
+    def _planned(self, split: SplitLoop, before: list[SplitLoop]) -> SplitLoop:
         """A loop with its rings; those of a loop before that has the same tiles go on."""
-        schedule = self._skewed(schedule.with_stages(self._stages_of(schedule)))
-        loop = schedule.loop
-        former = next((s for s in before if schedule.shares_tiles_with(s)), None)
-        counter = self._counter_of(schedule) if former is None else former.space.counter
-        space = iteration_space(loop, schedule.stages, counter, schedule.condition)
+        split = self._skewed(split.with_stages(self._stages_of(split)))
+        loop = split.loop
+        former = next((s for s in before if split.shares_tiles_with(s)), None)
+        counter = self._counter_of(split) if former is None else former.space.counter
+        space = iteration_space(loop, split.stages, counter, split.condition)
         warps = self._launch.num_threads // WARP_SIZE
         rings = tuple(
             Ring(
-                schedule.tiles_of(units),
+                split.tiles_of(units),
                 tuple(units),
                 space.position,
-                full=Mbarriers.named("full", schedule.stages, _arrivals(schedule, units)),
-                empty=Mbarriers.named("empty", schedule.stages, warps),
+                full=Mbarriers.named("full", split.stages, _arrivals(split, units)),
+                empty=Mbarriers.named("empty", split.stages, warps),
             )
-            for units in schedule.filled_together()
+            for units in split.filled_together()
         )
-        _check_own(schedule, rings)
-        schedule = replace(schedule, rings=rings, space=space)
-        return schedule if former is None else _going_on(schedule, former)
+        _check_own(split, rings)
+        split = replace(split, rings=rings, space=space)
+        return split if former is None else _going_on(split, former)
 
-    def _preload(self, unit: PipelineStmt, schedule: SplitLoop, around: tirx.For | None) -> Preload:
+    def _preload(self, unit: PipelineStmt, split: SplitLoop, around: tirx.For | None) -> Preload:
         """A copy before a loop, with its mbarriers.
 
         If it is done several times, the next one goes on while the tile of this one is used, where
         there is room for that, and for a result of as many bytes.
         """
         (tile,) = unit.writes
-        is_once = any(map(schedule.loop.same_as, self._outermost))
+        is_once = any(map(split.loop.same_as, self._outermost))
         count = None if is_once else tirx.decl_buffer((1,), "int32", name="times", scope="local")
         number = tirx.const(0, "int32") if count is None else tirx.BufferLoad(count, [0])
         copies = 1 if is_once or not self._memory.has_room_for({tile: 3}) else 2
@@ -277,29 +275,29 @@ class RolePlanner:
             empty=Mbarriers.named("empty", copies, self._launch.num_threads // WARP_SIZE),
         )
         variable = None if around is None else around.loop_var
-        return Preload(tile, unit, schedule.loop.loop_var, ring, variable, count)
+        return Preload(tile, unit, split.loop.loop_var, ring, variable, count)
 
-    def _skewed(self, schedule: SplitLoop) -> SplitLoop:
+    def _skewed(self, split: SplitLoop) -> SplitLoop:
         """A loop, with the order of its statements if the products of two iterations overlap."""
         try:
-            skew = self._skew_of(schedule)
+            skew = self._skew_of(split)
         except Obstacle as obstacle:
-            return replace(schedule, not_skewed=str(obstacle))
-        return schedule if skew is None else replace(schedule, skew=skew, in_flight=frozenset())
+            return replace(split, not_skewed=str(obstacle))
+        return split if skew is None else replace(split, skew=skew, in_flight=frozenset())
 
-    def _skew_of(self, schedule: SplitLoop) -> CrossIterationOverlap | None:
+    def _skew_of(self, split: SplitLoop) -> CrossIterationOverlap | None:
         threads = self._launch.num_threads
-        skew = skew_of(schedule.units, schedule.producers, self._kind, threads, self._registers)
-        if skew is not None and schedule.stages == 1:
+        skew = skew_of(split.units, split.producers, self._kind, threads, self._registers)
+        if skew is not None and split.stages == 1:
             raise Obstacle("its tiles have one buffer copy")
-        if skew is not None and schedule.condition is not None:
-            _check_names(schedule, skew.second)
+        if skew is not None and split.condition is not None:
+            _check_names(split, skew.second)
         return skew
 
-    def _counter_of(self, schedule: SplitLoop) -> ir.Var | None:
+    def _counter_of(self, split: SplitLoop) -> ir.Var | None:
         """What counts iterations, if others than those of one execution of the loop are counted."""
-        loop = schedule.loop
-        sharing = [each for each in self._schedules if each.shares_tiles_with(schedule)]
+        loop = split.loop
+        sharing = [each for each in self._loops if each.shares_tiles_with(split)]
         are_all_done = all(each.condition is None for each in sharing)
         if are_all_done and len(sharing) == 1 and any(map(loop.same_as, self._outermost)):
             return None
@@ -310,54 +308,54 @@ class RolePlanner:
             (1,), dtypes.pop(), name=f"{loop.loop_var.name}_done", scope="local"
         )
 
-    def _stages_of(self, schedule: SplitLoop) -> int:
+    def _stages_of(self, split: SplitLoop) -> int:
         """Buffer copies of its tiles, and of those of loops with the same tiles."""
-        sharing = [each for each in self._schedules if each.shares_tiles_with(schedule)]
+        sharing = [each for each in self._loops if each.shares_tiles_with(split)]
         for stages in range(min(each.stages for each in sharing), 0, -1):
-            copies = dict.fromkeys(schedule.tiles, stages)
+            copies = dict.fromkeys(split.tiles, stages)
             if self._memory.has_room_for(copies):
                 break
         self._memory.take(copies)
         return stages
 
 
-def _check_names(schedule: SplitLoop, second: int) -> None:
+def _check_names(split: SplitLoop, second: int) -> None:
     """Decline where a product needs names of an iteration of which only the number is known later."""
-    own = {schedule.loop.loop_var, *defined_in(schedule.loop.body)}
-    used = (var for var in variables_of(schedule.units[second].stmt) if var in own)
+    own = {split.loop.loop_var, *defined_in(split.loop.body)}
+    used = (var for var in variables_of(split.units[second].stmt) if var in own)
     for var in used:
         raise Obstacle(
             f"the second product would need {var.name} of the last iteration that was done"
         )
 
 
-def _check_own(schedule: SplitLoop, rings: Sequence[Ring]) -> None:
+def _check_own(split: SplitLoop, rings: Sequence[Ring]) -> None:
     """Make sure that fragments on the way to tiles are those of one ring, which is filled in order."""
-    needed = [number for ring in rings for number in schedule.needed_by(ring.units)]
+    needed = [number for ring in rings for number in split.needed_by(ring.units)]
     if len(set(needed)) < len(needed):
         raise Obstacle("tiles are computed from the same fragments, and used at different places")
 
 
-def _going_on(schedule: SplitLoop, former: SplitLoop) -> SplitLoop:
+def _going_on(split: SplitLoop, former: SplitLoop) -> SplitLoop:
     """A loop whose rings are those of one before it."""
     known = {frozenset(ring.tiles): ring for ring in former.rings}
     rings = []
-    for ring in schedule.rings:
+    for ring in split.rings:
         other = known.pop(frozenset(ring.tiles), None)
-        if other is not None and _arrivals(former, other.units) != _arrivals(schedule, ring.units):
+        if other is not None and _arrivals(former, other.units) != _arrivals(split, ring.units):
             raise Obstacle(f"loops fill {ring.tiles[0].name} by different threads")
         if other is None:
             raise Obstacle(f"loops use {ring.tiles[0].name} together with different tiles")
         rings.append(replace(ring, full=other.full, empty=other.empty))
     if known:
         raise Obstacle(f"a loop does not use {next(iter(known.values())).tiles[0].name}")
-    return replace(schedule, rings=tuple(rings))
+    return replace(split, rings=tuple(rings))
 
 
-def _arrivals(schedule: SplitLoop, units: Sequence[int]) -> int:
+def _arrivals(split: SplitLoop, units: Sequence[int]) -> int:
     """How often a phase of a ring is arrived at by who fills it (see `Ring.fill`)."""
-    by_threads = schedule.by_threads.intersection(units)
+    by_threads = split.by_threads.intersection(units)
     if not by_threads:
         return 1
-    copying = 0 if by_threads <= schedule.computed else WARPGROUP
+    copying = 0 if by_threads <= split.computed else WARPGROUP
     return copying + WARPGROUP // WARP_SIZE

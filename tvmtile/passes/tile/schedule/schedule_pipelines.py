@@ -166,8 +166,7 @@ def roles_of(func: tirx.PrimFunc) -> list[ImplementationChoice]:
             roles = with_two_roles(kernel, target, capability)
             fixed = roles.specializer.why_registers_are_fixed()
             outcomes = [
-                _outcome(schedule, fixed, roles.one_block_each)
-                for schedule in roles.specializer.schedules
+                _outcome(split, fixed, roles.one_block_each) for split in roles.specializer.loops
             ]
         except Obstacle as why:
             outcomes = [("one role", (("two roles", str(why)),))] * len(loops)
@@ -181,20 +180,20 @@ def roles_of(func: tirx.PrimFunc) -> list[ImplementationChoice]:
 
 
 def _outcome(
-    schedule: SplitLoop, fixed_registers: str | None, one_block_each: str | None
+    split: SplitLoop, fixed_registers: str | None, one_block_each: str | None
 ) -> tuple[str, tuple[tuple[str, str], ...]]:
     """What became of a loop, and why it is nothing better."""
     chosen, declined = ["two roles"], list[tuple[str, str]]()
-    if schedule.condition is not None:
+    if split.condition is not None:
         chosen.append("skipped iterations")
-    if schedule.not_computed is not None:
-        declined.append(("computing producer", schedule.not_computed))
-    elif schedule.computed:
+    if split.not_computed is not None:
+        declined.append(("computing producer", split.not_computed))
+    elif split.computed:
         chosen.append("computing producer")
-    if schedule.skew is not None:
+    if split.skew is not None:
         chosen.append("skewed")
-    elif schedule.not_skewed is not None:
-        declined.append(("skewed", schedule.not_skewed))
+    elif split.not_skewed is not None:
+        declined.append(("skewed", split.not_skewed))
     if fixed_registers is not None:
         declined.append(("registers for consumers", fixed_registers))
     if one_block_each is None:

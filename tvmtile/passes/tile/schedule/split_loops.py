@@ -275,11 +275,11 @@ class LoopSplitter:
         return found.with_stages(stages)
 
 
-def _uses(tile: ir.Var, schedule: SplitLoop) -> int:
+def _uses(tile: ir.Var, split: SplitLoop) -> int:
     """How many accesses of a tile are in a loop that fills it."""
-    if tile not in schedule.tiles:
+    if tile not in split.tiles:
         return 0
-    return sum(len(unit.effects_on(tile)) for unit in schedule.units)
+    return sum(len(unit.effects_on(tile)) for unit in split.units)
 
 
 def _check_tile(tile: ir.Var, found: SplitLoop, body: Body, tiles: KernelInfo) -> None:

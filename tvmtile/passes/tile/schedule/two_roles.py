@@ -171,16 +171,16 @@ class Specializer:
         why_not = BulkCopies(kernel, self._context).why_not
         kind = self._context.kind
         splitter = LoopSplitter(self._tiles, kind, why_not, self._why_not_compute)
-        schedules = splitter.loops_in(kernel)
-        self._preloaded = preloaded_in(self._launch.body, schedules, self._tiles, why_not)
-        self._by_threads = any(each.by_threads for each in schedules)
+        loops = splitter.loops_in(kernel)
+        self._preloaded = preloaded_in(self._launch.body, loops, self._tiles, why_not)
+        self._by_threads = any(each.by_threads for each in loops)
         self._memory = BlockMemory(kernel, capability)
-        held = self._registers.of_consumer(schedules)
-        self._planner = RolePlanner(self._launch, schedules, self._memory, held, kind)
-        self.schedules = list(self._planner.schedules.values())
+        held = self._registers.of_consumer(loops)
+        self._planner = RolePlanner(self._launch, loops, self._memory, held, kind)
+        self.loops = list(self._planner.loops.values())
         """The loops that are split."""
 
-    def _why_not_compute(self, schedule: SplitLoop) -> str | None:
+    def _why_not_compute(self, split: SplitLoop) -> str | None:
         """Why threads of the producer should not compute tiles; the kernel may ask for it anyway.
 
         Where a multiprocessor runs several blocks, one of them multiplies while another computes. An
@@ -188,8 +188,8 @@ class Specializer:
         for each other (`benchmarks/h200/decisions.md`).
         """
         threads = self._launch.num_threads
-        held = registers_held(schedule.units, schedule.order, threads)
-        most = self._registers.of_consumer([schedule])
+        held = registers_held(split.units, split.order, threads)
+        most = self._registers.of_consumer([split])
         if held + LEAST_BESIDE_SUMS > most:
             return (
                 f"fragments take {held} registers of a thread that multiplies, of {most} that threads "
@@ -203,9 +203,9 @@ class Specializer:
             return (
                 f"{blocks} blocks fit on a multiprocessor, each under the others' products; {asks}"
             )
-        if any(computes_as_it_loads(schedule.units[number]) for number in schedule.computed):
+        if any(computes_as_it_loads(split.units[number]) for number in split.computed):
             return f"a loop that loads and computes would wait for each load; {asks}"
-        loaded = registers_loaded(schedule)
+        loaded = registers_loaded(split)
         if loaded < LEAST_LOADED:
             return f"a thread would load {loaded} registers in an iteration; {asks}"
         return None
@@ -218,7 +218,7 @@ class Specializer:
 
     def kernel(self) -> tirx.For:
         """The kernel with a warpgroup more, of which one warp is the producer."""
-        loops = self._planner.schedules
+        loops = self._planner.loops
         schedules = {variable: self._schedule_of(loop) for variable, loop in loops.items()}
         preloads = self._planner.preloads(self._preloaded)
         around = {
@@ -256,10 +256,10 @@ class Specializer:
         ahead = producer_of(split, producer.index_of(thread), producer.count)
         using = _consuming(split, consumers.index_of(thread), ahead)
         own, copying = ahead.apart_from(using)
-        rings = {ring.full: ring for each in self.schedules for ring in each.rings}
+        rings = {ring.full: ring for each in self.loops for ring in each.rings}
         rings |= {each.ring.full: each.ring for each in preloads}
         ready = [statement for ring in rings.values() for statement in ring.declared()]
-        few, many = self._registers.moved(self.schedules)
+        few, many = self._registers.moved(self.loops)
         roles = tirx.IfThenElse(
             consumers.admits(thread, launch.num_threads),
             group_region(consumers, seq([*many, using])),
@@ -276,13 +276,13 @@ class Specializer:
     def blocks_at_once(self) -> int:
         """How many blocks a multiprocessor runs, as far as registers and shared memory are known."""
         threads = self._launch.num_threads
-        held = max(registers_held(each.units, each.order, threads) for each in self.schedules)
+        held = max(registers_held(each.units, each.order, threads) for each in self.loops)
         by_registers = self._registers.blocks_at_once(threads + WARPGROUP, held)
         return min(by_registers, self._memory.blocks_at_once())
 
     def why_registers_are_fixed(self) -> str | None:
         """What the kernel asks for that keeps registers from moving to the consumers."""
-        return self._registers.why_fixed(self.schedules)
+        return self._registers.why_fixed(self.loops)
 
 
 def _consuming(kernel: SplitKernel, thread: ir.Expr, ahead: Producer) -> tirx.Stmt:
