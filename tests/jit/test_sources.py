@@ -16,7 +16,8 @@ from tests.fuzz import run
 from tests.fuzz.generate import generate, generate_pipelined
 from tests.fuzz.run import compiled
 from tvmtile.errors import OutOfSharedMemory
-from tvmtile.jit import artifact, sources
+from tvmtile.jit import artifact
+from tvmtile.jit import key as sources
 
 KINDS = ("llvm", "metal", "cuda")
 

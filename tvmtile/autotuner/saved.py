@@ -39,7 +39,7 @@ from tvmtile.ir.options import sources_in
 from tvmtile.jit.backends import EMULATOR
 from tvmtile.jit.compiler import Request
 from tvmtile.jit.ir_data import to_data
-from tvmtile.jit.sources import all_sources
+from tvmtile.jit.key import all_sources
 
 _KIND = "tuned"
 

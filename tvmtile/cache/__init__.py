@@ -6,7 +6,7 @@ It holds compiled kernels, machine code of GPUs, what the emulators compiled and
 while is in its scratch directory. No other module names a file that the user did not.
 """
 
-from tvmtile.cache.scratch import scratch_directory, scratch_file
+from tvmtile.cache.directory import scratch_directory, scratch_file
 from tvmtile.cache.settings import (
     cache_directory,
     clear_cache,

@@ -1,15 +1,19 @@
-"""Directories that nobody else can change, and what lies in them.
+"""Directories that nobody else can change, and the files in them.
 
-What is kept on disk is run later: whoever can write there runs code as this user. So a directory is
+Cached files are run later: whoever can write there runs code as this user. So a directory is
 used if this user owns it and no other may write to it, which is asked of the open directory, and all
 that lies in it is reached through that descriptor: its path may mean another directory a moment later.
+A process has one of its own for what it needs while it runs.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import os
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -136,3 +140,30 @@ def _plain(name: str) -> str:
     if name in ("", ".", "..") or "/" in name or "\0" in name:
         raise ValueError(f"{name!r} is not the name of a file")
     return name
+
+
+_of_processes: dict[int, Path] = {}
+
+
+def scratch_directory() -> Path:
+    """A directory of this process's own, until it ends; a forked one has another."""
+    process = os.getpid()
+    directory = _of_processes.get(process)
+    if directory is None or not directory.exists():  # some systems remove what is old
+        directory = _of_processes[process] = Path(tempfile.mkdtemp(prefix="tvmtile-"))
+        atexit.register(_remove, process, directory)
+    return directory
+
+
+@contextlib.contextmanager
+def scratch_file(data: bytes, name: str) -> Iterator[Path]:
+    """A file with these contents, for those who read nothing but files."""
+    with tempfile.TemporaryDirectory(dir=scratch_directory()) as directory:
+        path = Path(directory) / name
+        path.write_bytes(data)
+        yield path
+
+
+def _remove(process: int, directory: Path) -> None:
+    if os.getpid() == process:
+        shutil.rmtree(directory, ignore_errors=True)

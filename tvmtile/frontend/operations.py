@@ -10,8 +10,15 @@ from tvm import ir, tirx
 from tvmtile._tvm import buffer_of, is_buffer_var, traced
 from tvmtile.errors import InvalidOperand, SyntaxNotSupported, warn
 from tvmtile.frontend.mistakes import refuse_lost_assignment
-from tvmtile.frontend.proxy import Reference, Unusable, is_scalar_variable, raise_unusable
-from tvmtile.frontend.values import as_condition, binary, described, is_number, store_element
+from tvmtile.frontend.proxy import Elements, Reference, Unusable, is_scalar_variable, raise_unusable
+from tvmtile.frontend.values import (
+    as_condition,
+    binary,
+    described,
+    if_then_else,
+    is_number,
+    store_element,
+)
 from tvmtile.ir.operands import describe
 
 
@@ -57,8 +64,6 @@ class Expressions:
 
     def elements(self, target: Any) -> Any:
         """What stands before the brackets of `target[index]` where it is read."""
-        from tvmtile.frontend.elements import Elements
-
         if is_scalar_variable(target):
             target = buffer_of(target)
         return Elements(target) if is_buffer_var(target) else target
@@ -173,6 +178,4 @@ class Expressions:
         test = as_condition(condition)
         if not isinstance(test, ir.Expr):
             return then() if test else otherwise()
-        from tvmtile.frontend.values import if_then_else
-
         return traced(if_then_else(test, then(), otherwise()))

@@ -19,7 +19,7 @@ from tvmtile.frontend.dtypes import (
     conversion,
     with_kept_bits,
 )
-from tvmtile.frontend.proxy import Reference, Unusable, raise_unusable
+from tvmtile.frontend.proxy import Reference, Unusable, raise_unusable, store_indices, vector_of
 from tvmtile.ir.operands import describe
 from tvmtile.ir.rewriting import contains
 from tvmtile.ir.spans import current_span
@@ -193,8 +193,6 @@ def as_condition(value: Any, keep: bool = False) -> Any:
 
 def store_element(buffer: ir.Var, index: Any, value: Any) -> None:
     """Emit `buffer[index] = value`, converting the value to the buffer's dtype."""
-    from tvmtile.frontend.elements import store_indices
-
     stored = converted(value, str(buffer.ty.dtype))
     indices = store_indices(buffer, index, stored)
     T.add_to_parent(tirx.BufferStore(buffer, stored, indices, span=current_span()))
@@ -202,8 +200,6 @@ def store_element(buffer: ir.Var, index: Any, value: Any) -> None:
 
 def converted(value: Any, dtype: DTypeLike) -> Any:
     """`value` as an expression of `dtype`; a vector keeps its lanes."""
-    from tvmtile.frontend.elements import vector_of
-
     if isinstance(value, Unusable):
         raise_unusable(value)
     if isinstance(value, Reference):
@@ -302,8 +298,6 @@ def as_expr(value: Any, like: Any = None) -> ir.Expr:
             return tirx.const(value, str(like.ty.dtype))
         return tirx.const(value, "float32" if isinstance(value, float) else "int32")
     if not ir.is_prim_expr(value):
-        from tvmtile.ir.operands import describe
-
         raise InvalidOperand(
             f"a function of elements got {describe(value)}",
             help="index a tile, `tile[i, j]`, in a loop over T.Parallel",

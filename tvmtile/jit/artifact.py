@@ -21,9 +21,8 @@ from tvmtile._tvm import load_device_module, load_host_module, packed_imports
 from tvmtile.cache import Store, current_store, scratch_file
 from tvmtile.compat.transform import with_effect
 from tvmtile.errors import Caught, SourceLocation, warn, warnings_on_success
-from tvmtile.jit.key import Key, key_of
+from tvmtile.jit.key import Key, is_unchanged, key_of
 from tvmtile.jit.launches import KernelInterface
-from tvmtile.jit.sources import is_unchanged
 from tvmtile.locks import Lock
 from tvmtile.target import runs_here
 

@@ -261,7 +261,7 @@ def extract_lane(vector: Any, lane: Index) -> ir.Expr:
     OutOfBounds
         If the vector has no such element.
     """
-    from tvmtile.frontend.elements import vector_of
+    from tvmtile.frontend.proxy import vector_of
 
     expression: Any = vector_of(vector) if isinstance(vector, ir.TensorRegion) else vector
     if hasattr(expression, "load"):

@@ -14,8 +14,8 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import buffer_of
 from tvmtile.errors import InvalidOperand, InvalidValue, ShapeMismatch
-from tvmtile.frontend.elements import vector_of
 from tvmtile.frontend.emit import check_operand
+from tvmtile.frontend.proxy import vector_of
 from tvmtile.frontend.values import as_expr
 from tvmtile.ir.operands import constant, describe, dtype_of, extents_of, origin_of
 from tvmtile.ir.spans import current_span

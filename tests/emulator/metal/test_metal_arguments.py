@@ -11,7 +11,7 @@ import torch
 import tvm
 from tvm.script import tirx as T
 
-from tvmtile.cache import scratch
+from tvmtile.cache import directory
 from tvmtile.emulator.machine import compiler, toolchain
 from tvmtile.emulator.metal import compile_msl
 from tvmtile.emulator.metal import module as msl_module
@@ -159,9 +159,9 @@ def test_who_begins_at_the_same_time_waits_for_what_is_being_compiled(monkeypatc
 
 
 def test_the_runtime_is_compiled_once_for_all_processes(monkeypatch):
-    scratch._of_processes.clear()  # as in a process that begins
+    directory._of_processes.clear()  # as in a process that begins
     used = toolchain._runtime(msl_module._FRONT_END)
-    scratch._of_processes.clear()
+    directory._of_processes.clear()
     monkeypatch.setattr(toolchain, "run", lambda *_, **__: pytest.fail("compiled again"))
     fresh = toolchain._runtime(msl_module._FRONT_END)
     assert fresh != used
