@@ -126,14 +126,14 @@ def test_what_is_slow_is_a_warning_for_every_dtype(dtype, accum, target, reason)
 
 
 def test_an_operator_whose_fragment_is_staged_gets_another_implementation():
-    """A view of a fragment sees its elements in memory."""
+    """A view of a fragment as another dtype sees its elements in memory."""
 
     @T.prim_func
     def main(A: T.Tensor((16, 64), "float32"), C: T.Tensor((16,), "float32")):
         with T.Kernel(1, threads=128):
             x = T.alloc_fragment((16, 64), "float32")
             total = T.alloc_fragment((16,), "float32")
-            row = T.reshape(x, (1024,))
+            row = T.view(x, (1024,), "int32")
             T.copy(A, x)
             for i in T.Parallel(1024):
                 row[i] *= 2
