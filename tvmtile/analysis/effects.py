@@ -5,7 +5,7 @@ One visitor finds them, for all passes; each node is looked at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -235,11 +235,13 @@ _FIELDS = tuple(each.name for each in fields(Effect))
 @cached_per_node  # of most statements several passes ask, and few are new in each
 def effects_of(node: ir.Expr | tirx.Stmt) -> tuple[Effect, ...]:
     """The effects of a statement or an expression, in program order."""
-    if isinstance(node, tirx.AllocBuffer | tirx.DeclBuffer):
+    if type(node) is tirx.AllocBuffer or type(node) is tirx.DeclBuffer:
         return ()
-    if isinstance(node, tirx.Stmt) and statements_of(node):
-        return tuple(_effects_in(node, _Place(Aliases(), (), (), is_certain=True)))
-    return _Visitor().of(node)
+    if not isinstance(node, tirx.Stmt) or not statements_of(node):
+        return _Visitor().of(node)
+    found: list[Effect] = []
+    _collect(node, _Place(Aliases(), (), (), is_certain=True), found)
+    return tuple(found)
 
 
 def written_parameters(func: tirx.PrimFunc) -> tuple[int, ...]:
@@ -272,26 +274,26 @@ class _Place(NamedTuple):
         )
 
 
-def _effects_in(stmt: tirx.Stmt, place: _Place) -> Iterator[Effect]:
+def _collect(stmt: tirx.Stmt, place: _Place, found: list[Effect]) -> None:
     children = statements_of(stmt)
     for expression in expressions_of(stmt):
-        yield from map(place.holds, effects_of(expression))
+        found += map(place.holds, effects_of(expression))
     if type(stmt) is tirx.DeclBuffer:
         place.aliases.add(stmt)
     elif not children:
-        yield from map(place.holds, effects_of(stmt))
-    elif isinstance(stmt, tirx.For):
+        found += map(place.holds, effects_of(stmt))
+    elif type(stmt) is tirx.For:
         is_certain = place.is_certain and not leaves_loop(stmt.body)
         inside = place._replace(around=(*place.around, stmt), is_certain=is_certain)
-        yield from _effects_in(stmt.body, inside)
-    elif isinstance(stmt, tirx.While):
-        yield from _effects_in(stmt.body, place._replace(is_certain=False))
-    elif isinstance(stmt, tirx.IfThenElse):
+        _collect(stmt.body, inside, found)
+    elif type(stmt) is tirx.While:
+        _collect(stmt.body, place._replace(is_certain=False), found)
+    elif type(stmt) is tirx.IfThenElse:
         for case, holds in zip(children, (stmt.condition, tirx.Not(stmt.condition)), strict=False):
-            yield from _effects_in(case, place._replace(conditions=(*place.conditions, holds)))
+            _collect(case, place._replace(conditions=(*place.conditions, holds)), found)
     else:
         for child in children:
-            yield from _effects_in(child, place)
+            _collect(child, place, found)
 
 
 # Expressions and single statements ---------------------------------------------------------------

@@ -15,7 +15,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import buffer_of, is_buffer_var, mapped
 from tvmtile.ir.operands import bits_of
-from tvmtile.ir.rewriting import mentions, retyped, statements_in
+from tvmtile.ir.rewriting import retyped, statements_in, variables_of
 from tvmtile.ir.scopes import is_global
 
 WIDEST = 16
@@ -73,8 +73,9 @@ def least_alignments(func: tirx.PrimFunc, params: Collection[ir.Var]) -> dict[ir
     for view in statements_in(func.body, tirx.DeclBuffer):
         if not is_global(buffer_of(view)):
             continue
-        viewed = [known for tensor, known in alignments.items() if mentions(view.data, tensor)]
-        if viewed or any(mentions(view.data, pointer) for pointer in pointers):
+        used = set(variables_of(view.data))
+        viewed = [known for tensor, known in alignments.items() if tensor in used]
+        if viewed or not used.isdisjoint(pointers):
             alignments[buffer_of(view)] = min([itemsize(buffer_of(view)), *viewed])
     return alignments
 
@@ -86,7 +87,8 @@ def origins(func: tirx.PrimFunc) -> dict[ir.Var, tuple[ir.Var, int]]:
     for view in statements_in(func.body, tirx.DeclBuffer):
         if not is_global(buffer_of(view)):
             continue
-        known = next((found[var] for var in found if mentions(view.data, var)), None)
+        used = set(variables_of(view.data))
+        known = next((found[var] for var in found if var in used), None)
         if known is not None:
             root, assumed = known
             found[buffer_of(view)] = root, min(assumed, int(buffer_of(view).ty.data_alignment))

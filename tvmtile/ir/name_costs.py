@@ -31,8 +31,8 @@ class NameCosts:
     ) -> None:
         self._most_copies, self._most_deep = most_copies, most_deep
         self._counts_choices = choices
-        self._copies: dict[ir.Var, int] = {}
-        self._depths: dict[ir.Var, int] = {}
+        # By address, with the name: variables are slow to compare.
+        self._known: dict[int, tuple[ir.Var, int, int]] = {}
 
     def note(self, var: ir.Var, value: ir.Expr) -> bool:
         """Note the value of a name; tell whether it had better stay where it is.
@@ -40,17 +40,19 @@ class NameCosts:
         The name then counts as one of which nothing is known.
         """
         names, choices = _names_and_choices(value)
-        copies = max(1, sum(self._copies.get(name, 0) for name in names))
+        known = [self._known[hash(name)] for name in names if hash(name) in self._known]
+        copies = max(1, sum(copies for _, copies, _ in known))
         if self._counts_choices:
             copies <<= choices
-        depth = max((self._depths.get(name, 0) for name in names), default=0) + max(1, len(names))
+        depth = max((depth for _, _, depth in known), default=0) + max(1, len(names))
         is_kept = copies > self._most_copies or depth > self._most_deep
-        self._copies[var], self._depths[var] = (1, 0) if is_kept else (copies, depth)
+        self._known[hash(var)] = (var, 1, 0) if is_kept else (var, copies, depth)
         return is_kept
 
     def copies_in(self, node: ir.Node) -> int:
         """How many copies a node comes to."""
-        return sum(self._copies.get(name, 0) for name in nodes_in(node, ir.Var))
+        names = map(hash, nodes_in(node, ir.Var))
+        return sum(self._known[name][1] for name in names if name in self._known)
 
 
 @cached_per_node

@@ -95,12 +95,14 @@ def _is_aligned(root: ir.Var, alignment: int, address: str) -> tirx.Stmt:
 def _accesses(body: tirx.Stmt) -> Iterator[tuple[ir.Var, int, Any]]:
     """Tensors, the bytes that are moved at once of each, and where."""
     for node in nodes_in(body, (ir.TensorLoad, tirx.BufferStore, ir.Call)):
-        if isinstance(node, ir.Call):
+        if type(node) is ir.Call:
             yield from _of_call(node)
             continue
         buffer = buffer_of(node)
-        last = indices_of(node)[-1] if len(indices_of(node)) else None
-        if isinstance(last, tirx.Ramp) and is_global(buffer):
+        if not is_global(buffer) or not indices_of(node):
+            continue
+        last = indices_of(node)[-1]
+        if type(last) is tirx.Ramp:
             size = itemsize(buffer) * int(last.lanes)
             yield buffer, min(size & -size, WIDEST), node
 
@@ -109,7 +111,7 @@ def _of_call(call: ir.Call) -> Iterator[tuple[ir.Var, int, Any]]:
     if is_encoder(call):
         yield from ((v, WIDEST, call) for v in variables_of(call.args[4]) if is_buffer_var(v))
         return
-    for arg in filter(takes_address, call.args):
+    for arg in (arg for arg in call.args[:] if type(arg) is ir.Call and takes_address(arg)):
         place = arg.args[0]
         if isinstance(place, ir.TensorLoad) and is_global(buffer_of(place)):
             yield buffer_of(place), _bytes_at_once(call, buffer_of(place)), call

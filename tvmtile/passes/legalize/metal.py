@@ -12,7 +12,7 @@ from tvm_ffi import structural_equal
 from tvmtile._tvm import Mutator, mutated
 from tvmtile.codegen.metal import UNROLL_NEXT
 from tvmtile.ir.operands import constant
-from tvmtile.ir.rewriting import seq
+from tvmtile.ir.rewriting import contains, seq
 from tvmtile.ir.types import Binary, is_signed_integer
 from tvmtile.passes.legalize.narrow_integers import narrow_integers
 from tvmtile.passes.legalize.rules import Rule, Scope
@@ -41,8 +41,12 @@ def _bits(value: float) -> int:
     return int.from_bytes(struct.pack("<f", value), "little")
 
 
+def _is_lowest(number: tirx.IntImm) -> bool:
+    return int(number.value) == _LOWEST_INT and str(number.ty.dtype) == "int32"
+
+
 def _integer(number: tirx.IntImm, _: Scope) -> ir.Expr:
-    if str(number.ty.dtype) == "int32" and int(number.value) == _LOWEST_INT:
+    if _is_lowest(number):
         return tirx.reinterpret("int32", tirx.const(2**31, "uint32"))
     return number
 
@@ -110,6 +114,7 @@ SOURCE = (
         _integer,
         "TVM's generator for Metal",
         "it prints -2147483648, the negative of a number that is no int",
+        lambda func: contains(func.body, tirx.IntImm, _is_lowest),
     ),
     Rule(
         "maxima and minima of bfloat16",

@@ -32,8 +32,8 @@ def SpillNestedLets(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     on_cpu = func.attrs["target"].kind.name == "llvm"
     scope = "global" if on_cpu else "local"
-    uses = Counter(nodes_in(func.body, ir.Var))
     has_lets = contains(func.body, tirx.Let)
+    uses = Counter(nodes_in(func.body, ir.Var)) if has_lets else Counter()
     costs = NameCosts(_MOST_COPIES, choices=on_cpu)
     vectorized: list[tuple[tirx.For, list[tirx.Stmt]]] = []  # the loop around, and its allocations
 

@@ -8,7 +8,7 @@ from operator import mul
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Replacement, buffer_of, indices_of, is_buffer_var, nodes_in
+from tvmtile._tvm import Replacement, buffer_of, indices_of, is_buffer_var
 from tvmtile.ir.extents import count_of, is_large, widened
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.passes import prim_func_pass
@@ -27,11 +27,10 @@ def FlattenBuffers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     rewriter = _BufferFlattener(func)
     body = rewriter.rewrite(func.body)
-    accessed = {buffer_of(n) for n in nodes_in(func.body, (ir.TensorLoad, tirx.BufferStore))}
     views = [
         tirx.DeclBuffer(rewriter.array_of(param), data=param.data)
         for param in func.params
-        if param in accessed
+        if rewriter.has_flattened(param)
     ]
     return with_body(func, seq([*views, body]))
 
@@ -69,8 +68,9 @@ class _BufferFlattener(Flattener):
     def __init__(self, func: tirx.PrimFunc) -> None:
         super().__init__()
         self._params = set(func.params)
-        self._flat: dict[ir.Var, ir.Var] = {}
-        self._strides: dict[ir.Var, list[ir.Expr]] = {}
+        # By address: variables are slow to compare.
+        self._flat: dict[int, tuple[ir.Var, ir.Var]] = {}
+        self._strides: dict[int, list[ir.Expr]] = {}
 
     def others(self) -> list[Replacement]:
         return [(ir.Var, self._named)]
@@ -80,12 +80,16 @@ class _BufferFlattener(Flattener):
         return var if var in self._params or not is_buffer_var(var) else self.array_of(var)
 
     def array_of(self, buffer: ir.Var) -> ir.Var:
-        if buffer not in self._flat:
+        if hash(buffer) not in self._flat:
             shape, strides = buffer.ty.shape, buffer.ty.strides
             extents = [shape[0], strides[0]] if strides else shape or [_ONE]
             size = self.analyzer.simplify(count_of(extents))
-            self._flat[buffer] = retyped(buffer, shape=(size,), layout=None)
-        return self._flat[buffer]
+            self._flat[hash(buffer)] = buffer, retyped(buffer, shape=(size,), layout=None)
+        return self._flat[hash(buffer)][1]
+
+    def has_flattened(self, param: ir.Var) -> bool:
+        """Tell whether a parameter has been accessed."""
+        return hash(param) in self._flat
 
     def place_of(self, buffer: ir.Var, indices: Sequence[ir.Expr]) -> ir.Expr:
         """The number of an element, or of each one of a vector."""
@@ -106,13 +110,13 @@ class _BufferFlattener(Flattener):
         return tirx.Ramp(first, step, vector.lanes)
 
     def _strides_of(self, buffer: ir.Var) -> list[ir.Expr]:
-        if buffer not in self._strides:
+        if hash(buffer) not in self._strides:
             extents, strides = list(buffer.ty.shape[1:]), list(buffer.ty.strides)
             if is_large(buffer):
                 extents, strides = [*map(widened, extents)], [*map(widened, strides)]
             inner = accumulate(reversed(extents), mul, initial=_ONE)
-            self._strides[buffer] = strides or [*inner][::-1]
-        return self._strides[buffer]
+            self._strides[hash(buffer)] = strides or [*inner][::-1]
+        return self._strides[hash(buffer)]
 
 
 _ZERO, _ONE = tirx.const(0, "int32"), tirx.const(1, "int32")
