@@ -36,17 +36,14 @@ if TYPE_CHECKING:
 _LANGUAGE = "tvmtile.language"
 
 
-def undefined(failure: RaisedError) -> TileError | None:
+def undefined(failure: RaisedError, _: re.Match[str]) -> TileError | None:
     """A name that nothing binds."""
     error = failure.error
-    if not isinstance(error, NameError):
-        return None
+    assert isinstance(error, NameError)
     quoted = re.search(r"'(\w+)'", str(error))
     name = error.name or (quoted[1] if quoted else str(error))
     names = {**vars(builtins), **failure.frame.f_globals, **failure.frame.f_locals}
-    return UndefinedName(
-        f"{name!r} is not defined", help=_near(name, names), location=failure.location
-    )
+    return UndefinedName(f"{name!r} is not defined", help=_near(name, names))
 
 
 def _near(name: str, names: Mapping[str, object]) -> str:
@@ -61,10 +58,11 @@ def _near(name: str, names: Mapping[str, object]) -> str:
     return "check the spelling; a kernel sees its own names and those around its definition"
 
 
-def not_in_language(failure: RaisedError) -> TileError | None:
+def not_in_language(failure: RaisedError, _: re.Match[str]) -> TileError | None:
     """`T.copi`: an attribute that the language, or another module of ours, does not have."""
     error = failure.error
-    if not isinstance(error, AttributeError) or not isinstance(error.obj, types.ModuleType):
+    assert isinstance(error, AttributeError)
+    if not isinstance(error.obj, types.ModuleType):
         return None
     module, name = error.obj.__name__, str(error.name)
     if module.partition(".")[0] != "tvmtile":
@@ -74,14 +72,14 @@ def not_in_language(failure: RaisedError) -> TileError | None:
         f"{name!r} is not a name of {module}",
         help=instead_of("T", name)
         or (f"did you mean {near[0]!r}?" if near else "see dir(T) for the names of the language"),
-        location=failure.location,
     )
 
 
-def unknown_attribute(failure: RaisedError) -> TileError | None:
+def unknown_attribute(failure: RaisedError, _: re.Match[str]) -> TileError | None:
     """`A.size(0)`, `A[i].to("float16")`: an attribute of torch's tensors, or of none."""
     error = failure.error
-    if not isinstance(error, AttributeError) or not isinstance(error.obj, ir.Expr):
+    assert isinstance(error, AttributeError)
+    if not isinstance(error.obj, ir.Expr):
         return None
     value, name = error.obj, str(error.name)
     if is_buffer_var(value):
@@ -93,7 +91,7 @@ def unknown_attribute(failure: RaisedError) -> TileError | None:
             first_match(_OF_VALUES, name)
             or "T has the functions of values: T.exp(x), T.cast(x, dtype)"
         )
-    return InvalidOperand(f"{what} has no attribute {name!r}", help=help, location=failure.location)
+    return InvalidOperand(f"{what} has no attribute {name!r}", help=help)
 
 
 _CAST = "T.cast(x, dtype) converts a value"
@@ -122,17 +120,14 @@ _OF_VALUES = {
 }
 
 
-def length_of_tensor(failure: RaisedError) -> TileError | None:
+def length_of_tensor(failure: RaisedError, _: re.Match[str]) -> TileError | None:
     """`len(A)`."""
-    if not isinstance(failure.error, TypeError) or "has no len()" not in str(failure.error):
-        return None
     tensors = [tile for node in failure.nodes() if (tile := failure.tile(node)) is not None]
     if not tensors:
         return None
     return InvalidOperand(
         f"len() of {tensors[0]}",
         help="its extents are A.shape[0], A.shape[1], ...",
-        location=failure.location,
     )
 
 
@@ -142,7 +137,7 @@ def _function_of(failure: RaisedError) -> str | None:
     return None if TRACER_NAME in code.co_freevars else code.co_name
 
 
-def _refused(what: str, function: str, failure: RaisedError) -> TileError:
+def _refused(what: str, function: str) -> TileError:
     if function == "<lambda>":
         where, remedy = "a lambda", "write it as a function under @T.macro"
     else:
@@ -150,39 +145,29 @@ def _refused(what: str, function: str, failure: RaisedError) -> TileError:
     return SyntaxNotSupported(
         f"{what} stands in {where}, whose statements are not traced",
         help=f"{remedy}: its statements are then those of the kernel that calls it",
-        location=failure.location,
     )
 
 
-def loop_in_python(failure: RaisedError) -> TileError | None:
+def loop_in_python(failure: RaisedError, _: re.Match[str]) -> TileError | None:
     """`for i in T.Parallel(n)` in a plain function, or any loop of the kernel in a comprehension."""
-    loops_over_frame = re.match(
-        r"'\w+(Frame|Nest|Loop)' object is not iterable", str(failure.error)
-    )
-    loops_over_value = "object cannot be interpreted as an integer" in str(failure.error)
-    if not isinstance(failure.error, TypeError) or not (loops_over_frame or loops_over_value):
-        return None
     function = _function_of(failure)
     for node in failure.nodes():
         if isinstance(node, ast.For) and function is not None:
-            return _refused(f"the loop over {ast.unparse(node.iter)}", function, failure)
+            return _refused(f"the loop over {ast.unparse(node.iter)}", function)
         if isinstance(node, ast.comprehension):
             return SyntaxNotSupported(
                 f"a comprehension runs while the kernel is traced, and {ast.unparse(node.iter)} is a "
                 "loop of the running kernel",
                 help="write a `for` statement in the kernel, or loop over a number that is known: "
                 "`range(4)`",
-                location=failure.location,
             )
     return None
 
 
-def store_in_function(failure: RaisedError) -> TileError | None:
+def store_in_function(failure: RaisedError, _: re.Match[str]) -> TileError | None:
     """`tile[i] = x` in a plain function."""
     function = _function_of(failure)
-    if not isinstance(failure.error, TypeError) or function is None:
-        return None
-    if "does not support item assignment" not in str(failure.error):
+    if function is None:
         return None
     for node in failure.nodes():
         if not isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
@@ -190,7 +175,7 @@ def store_in_function(failure: RaisedError) -> TileError | None:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         for target in targets:
             if isinstance(target, ast.Subscript) and is_buffer_var(failure.value(target.value)):
-                return _refused(f"the assignment to {ast.unparse(target)}", function, failure)
+                return _refused(f"the assignment to {ast.unparse(target)}", function)
     return None
 
 
@@ -205,11 +190,11 @@ def condition_in_function(failure: RaisedError) -> TileError | None:
     for node in failure.nodes():
         if isinstance(node, ast.If | ast.While | ast.Assert | ast.IfExp):
             word = _WORDS[type(node).__name__]
-            return _refused(f"`{word} {ast.unparse(node.test)}`", function, failure)
+            return _refused(f"`{word} {ast.unparse(node.test)}`", function)
         if isinstance(node, ast.BoolOp) or (isinstance(node, ast.Compare) and len(node.ops) > 1):
-            return _refused(f"`{ast.unparse(node)}`", function, failure)
+            return _refused(f"`{ast.unparse(node)}`", function)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            return _refused(f"`{ast.unparse(node)}`", function, failure)
+            return _refused(f"`{ast.unparse(node)}`", function)
     return None
 
 

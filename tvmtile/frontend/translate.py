@@ -63,15 +63,17 @@ class translate_errors:  # noqa: N801 - used as a function: `with translate_erro
     def __enter__(self) -> None:
         return None
 
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+    def __exit__(self, _: Any, error: BaseException | None, traceback: Any) -> None:
         if not isinstance(error, Exception) or isinstance(error, TileError):
             return
         failure = _failure(error, traceback)
         if failure is None:
             return
-        for rule in _BY_TVM if failure.by_tvm else _BY_PYTHON:
-            translated = rule(failure)
+        for kind, pattern, rule in _BY_TVM if failure.by_tvm else _BY_PYTHON:
+            text = re.search(pattern, str(error)) if isinstance(error, kind) else None
+            translated = None if text is None else rule(failure, text)
             if translated is not None:
+                translated.location = failure.location
                 raise translated from error
 
 
@@ -150,29 +152,25 @@ def _failure(error: Exception, traceback: Any) -> RaisedError | None:
     return found if is_theirs or is_for_user else None
 
 
-_Rule = Callable[[RaisedError], TileError | None]
+_Rule = Callable[[RaisedError, re.Match[str]], TileError | None]
+_Row = tuple[type[Exception], str, _Rule]
 
 
 _ALTERNATIVES = {"float": "T.cast(x, 'float32')", "int": "T.cast(x, 'int32')", "round": "T.round"}
 
 
-def _endless_recursion(failure: RaisedError) -> TileError | None:
+def _endless_recursion(failure: RaisedError, _: re.Match[str]) -> TileError | None:
     """`return n * fact(n - 1)`, which a condition of the running kernel should end."""
-    if not isinstance(failure.error, RecursionError):
-        return None
     name = failure.frame.f_code.co_name
     return SyntaxNotSupported(
         f"{name} calls itself without end: functions run while the kernel is traced, both branches of "
         "a condition that only the running kernel knows, too",
         help="write a loop; a recursion ends at a condition on Python values",
-        location=failure.location,
     )
 
 
-def _python_function(failure: RaisedError) -> TileError | None:
+def _python_function(failure: RaisedError, _: re.Match[str]) -> TileError | None:
     """`math.sqrt(A[i])`, `float(A[i])`: a function of Python's numbers on a value of the kernel."""
-    if not isinstance(failure.error, TypeError):
-        return None
     for node in failure.nodes():
         if not isinstance(node, ast.Call):
             continue
@@ -189,15 +187,12 @@ def _python_function(failure: RaisedError) -> TileError | None:
         return SyntaxNotSupported(
             f"{ast.unparse(function)} is called on a value that only the running kernel has",
             help=f"use the language's function: {remedy}",
-            location=failure.location,
         )
     return None
 
 
-def _operator_on_tile(failure: RaisedError) -> TileError | None:
+def _operator_on_tile(failure: RaisedError, _: re.Match[str]) -> TileError | None:
     """`C_local + 1`: arithmetic and comparisons are of elements."""
-    if not isinstance(failure.error, TypeError):
-        return None
     for node in failure.nodes():
         if isinstance(node, ast.BinOp | ast.AugAssign):
             target = node.target if isinstance(node, ast.AugAssign) else node.left
@@ -212,19 +207,12 @@ def _operator_on_tile(failure: RaisedError) -> TileError | None:
             continue
         tiles = [tile for operand in operands if (tile := failure.tile(operand)) is not None]
         if tiles:
-            return _elements_wanted(f"`{symbol}`", tiles, failure)
+            return _elements_wanted(f"`{symbol}`", tiles)
     return None
 
 
-def _wrong_arguments(failure: RaisedError) -> TileError | None:
+def _wrong_arguments(failure: RaisedError, text: re.Match[str]) -> TileError | None:
     """`T.Kernel(1, thread=64)`: arguments that a function of the language does not take."""
-    text = re.match(
-        r"(?:\w+\.)*\w+\(\) (got an unexpected keyword argument '(\w+)'|"
-        r"got multiple values .*|missing .*|takes .*)",
-        str(failure.error),
-    )
-    if not isinstance(failure.error, TypeError) or text is None:
-        return None
     for node in failure.nodes():
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
@@ -241,98 +229,66 @@ def _wrong_arguments(failure: RaisedError) -> TileError | None:
         return InvalidOperand(
             f"{ast.unparse(node.func)} {text[1].partition('. Did you mean')[0]}",
             help=f"did you mean {near[0]!r}?" if near else f"its parameters are {parameters}",
-            location=failure.location,
         )
     return None
 
 
-def _unlike_operands(failure: RaisedError) -> TileError | None:
+def _unlike_operands(_: RaisedError, text: re.Match[str]) -> TileError | None:
     """`A[i] + "1"`: arithmetic between a value of the kernel and something that is none."""
-    text = re.match(
-        r"unsupported operand type\(s\) for (\S+): '(\w+)' and '(\w+)'", str(failure.error)
-    )
-    if not isinstance(failure.error, TypeError) or text is None:
-        return None
     foreign = [name for name in text.groups()[1:] if not _is_value_type(name)]
     if len(foreign) != 1:
         return None
     return InvalidOperand(
         f"`{text[1]}` between a value of the kernel and a {foreign[0]}",
         help="a value of the kernel goes with numbers and with other values of the kernel",
-        location=failure.location,
     )
 
 
 _LACKING = {"** or pow()": ("**", "T.pow(x, y), or a product"), "@": ("@", "T.gemm, of tiles")}
 
 
-def _lacking_operator(failure: RaisedError) -> TileError | None:
+def _lacking_operator(_: RaisedError, text: re.Match[str]) -> TileError | None:
     """`A[i] ** 2`: an operator that values of the kernel don't have."""
-    text = re.match(
-        r"unsupported operand type\(s\) for (.+?)=?: '(\w+)' and '(\w+)'", str(failure.error)
-    )
-    if not isinstance(failure.error, TypeError) or text is None or text[1] not in _LACKING:
-        return None
-    if not any(map(_is_value_type, text.groups()[1:])):
+    if text[1] not in _LACKING or not any(map(_is_value_type, text.groups()[1:])):
         return None
     symbol, remedy = _LACKING[text[1]]
-    return SyntaxNotSupported(
-        f"values of the kernel have no `{symbol}`", help=f"use {remedy}", location=failure.location
-    )
+    return SyntaxNotSupported(f"values of the kernel have no `{symbol}`", help=f"use {remedy}")
 
 
 def _is_value_type(name: str) -> bool:
     return hasattr(tirx, name) or hasattr(ir, name)
 
 
-def _python_container(failure: RaisedError) -> TileError | None:
+def _python_container(_: RaisedError, text: re.Match[str]) -> TileError | None:
     """`table[i]`: a Python list has no element that only the running kernel can tell."""
-    text = re.match(r"(\w+) indices must be integers or slices, not (\w+)", str(failure.error))
-    if not isinstance(failure.error, TypeError) or text is None or not _is_value_type(text[2]):
+    if not _is_value_type(text[2]):
         return None
     return SyntaxNotSupported(
         f"a Python {text[1]} is indexed with a value that only the running kernel has",
         help="loop over the Python list itself, `for x in table:`, or pass the table as a tensor",
-        location=failure.location,
     )
 
 
-def _function_of_tile(failure: RaisedError) -> TileError | None:
+def _function_of_tile(failure: RaisedError, _: re.Match[str]) -> TileError | None:
     """`T.exp(C_local)`: TVM's functions are of elements."""
-    if "Mismatched type on argument" not in str(failure.error):
-        return None
     for node in failure.nodes():
         if not isinstance(node, ast.Call):
             continue
         tiles = [tile for operand in node.args if (tile := failure.tile(operand)) is not None]
         if tiles:
-            return _elements_wanted(ast.unparse(node.func), tiles, failure)
+            return _elements_wanted(ast.unparse(node.func), tiles)
     return None
 
 
-def _elements_wanted(what: str, tiles: list[str], failure: RaisedError) -> TileError:
+def _elements_wanted(what: str, tiles: list[str]) -> TileError:
     return InvalidOperand(
         f"{what} works on elements, not on whole tiles: {', '.join(tiles)}",
         help="index the tile, `tile[i, j]`, in a loop over T.Parallel",
-        location=failure.location,
     )
 
 
-def _integer_division(failure: RaisedError) -> TileError | None:
-    """`/` between integers, which TVM leaves undefined."""
-    if "multiple types of integer division" not in str(failure.error):
-        return None
-    return InvalidOperand(
-        "`/` has no meaning between integers of the kernel",
-        help="use `//` to round down, T.ceildiv(a, b) to round up, or T.cast(a, 'float32') / b",
-        location=failure.location,
-    )
-
-
-def _truth_value(failure: RaisedError) -> TileError | None:
+def _truth_value(failure: RaisedError, _: re.Match[str]) -> TileError | None:
     """`max(x, 0)`, `sorted(...)`: Python asks for a truth value that only the running kernel has."""
-    if "Cannot use and / or / not operator to Expr" not in str(failure.error):
-        return None
     in_function = condition_in_function(failure)
     if in_function is not None:
         return in_function
@@ -345,7 +301,6 @@ def _truth_value(failure: RaisedError) -> TileError | None:
     return SyntaxNotSupported(
         f"Python code{called} needs to know now a condition that only the running kernel knows",
         help="use T.max, T.min or T.if_then_else, or an `if` statement in the kernel itself",
-        location=failure.location,
     )
 
 
@@ -353,6 +308,12 @@ _INTEGERS_ONLY = (
     "convert it first, T.cast(x, 'int32'); T.reinterpret(x, 'uint32') has the bits of a float"
 )
 _REASONS: tuple[tuple[str, type[TileError], str, str], ...] = (
+    (
+        "multiple types of integer division",  # TVM leaves it undefined
+        InvalidOperand,
+        "`/` has no meaning between integers of the kernel",
+        "use `//` to round down, T.ceildiv(a, b) to round up, or T.cast(a, 'float32') / b",
+    ),
     (
         r"Literal value (-?\d+) exceeds \w+ of (\w+)",
         InvalidValue,
@@ -388,46 +349,47 @@ _REASONS: tuple[tuple[str, type[TileError], str, str], ...] = (
 """What TVM says, and what that means in a kernel, with a remedy."""
 
 
-def _known_reason(failure: RaisedError) -> TileError | None:
+def _known_reason(kind: type[TileError], message: str, help: str) -> _Rule:
     """A check of TVM's that has a remedy in the language."""
-    for pattern, kind, message, help in _REASONS:
-        found = re.search(pattern, str(failure.error))
-        if found is not None:
-            return kind(found.expand(message), help=help, location=failure.location)
-    return None
+    return lambda _, text: kind(text.expand(message), help=help)
 
 
-def _refused_by_tvm(failure: RaisedError) -> TileError:
+def _refused_by_tvm(failure: RaisedError, _: re.Match[str]) -> TileError:
     kind = InvalidValue if isinstance(failure.error, ValueError) else InvalidOperand
     return kind(
         f"TVM does not take this: {reason_of(failure.error)}",
         help="set TVM_BACKTRACE=1 to see where in TVM",
-        location=failure.location,
     )
 
 
-_BY_PYTHON: tuple[_Rule, ...] = (
-    _endless_recursion,
-    undefined,
-    not_in_language,
-    unknown_attribute,
-    length_of_tensor,
-    _wrong_arguments,
-    _operator_on_tile,
-    _lacking_operator,
-    _unlike_operands,
-    _python_container,
-    _python_function,
-    loop_in_python,
-    store_in_function,
+_OPERATOR = r"^unsupported operand type\(s\) for (.+?)=?: '(\w+)' and '(\w+)'"
+_ARGUMENTS = (
+    r"^(?:\w+\.)*\w+\(\) (got an unexpected keyword argument '(\w+)'|"
+    r"got multiple values .*|missing .*|takes .*)"
 )
-_BY_TVM: tuple[_Rule, ...] = (
-    _endless_recursion,
-    _integer_division,
-    _truth_value,
-    _operator_on_tile,
-    _function_of_tile,
-    _python_function,
-    _known_reason,
-    _refused_by_tvm,
+_LOOP = r"^'\w+(Frame|Nest|Loop)' object is not iterable|object cannot be interpreted as an integer"
+_BY_PYTHON: tuple[_Row, ...] = (
+    (RecursionError, "", _endless_recursion),
+    (NameError, "", undefined),
+    (AttributeError, "", not_in_language),
+    (AttributeError, "", unknown_attribute),
+    (TypeError, r"has no len\(\)", length_of_tensor),
+    (TypeError, _ARGUMENTS, _wrong_arguments),
+    (TypeError, "", _operator_on_tile),
+    (TypeError, _OPERATOR, _lacking_operator),
+    (TypeError, _OPERATOR.replace(".+?)=?", r"\S+)"), _unlike_operands),
+    (TypeError, r"^(\w+) indices must be integers or slices, not (\w+)", _python_container),
+    (TypeError, "", _python_function),
+    (TypeError, _LOOP, loop_in_python),
+    (TypeError, "does not support item assignment", store_in_function),
 )
+_BY_TVM: tuple[_Row, ...] = (
+    (RecursionError, "", _endless_recursion),
+    (Exception, "Cannot use and / or / not operator to Expr", _truth_value),
+    (TypeError, "", _operator_on_tile),
+    (Exception, "Mismatched type on argument", _function_of_tile),
+    (TypeError, "", _python_function),
+    *((Exception, text, _known_reason(kind, said, help)) for text, kind, said, help in _REASONS),
+    (Exception, "", _refused_by_tvm),
+)
+"""Kinds of errors, what is found in their texts, and what says it in our words, or None."""
