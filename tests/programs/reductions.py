@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 from hypothesis import strategies as st
 
 import tvmtile.language as T
@@ -66,6 +67,29 @@ def _fits_dtype(p):
         return p.dtypes[0] == "bool" and p.kind == "bitor"
     is_word = p.dtypes[0] == "int32"
     return p.kind == "sum" or is_word or (p.kind not in BITS and p.dtypes[0] != "bool")
+
+
+@program(
+    inputs={
+        "A": lambda rng, shape: -np.arange(math.prod(shape)).reshape(shape),
+        "B": lambda rng, shape: np.arange(math.prod(shape)),
+    },
+    targets=["llvm", "metal", "sm_80"],
+)
+def few_extrema(A: bfloat16[8, 7], B: T.Tensor((13,), "float8_e4m3fn"), O: float32[2]):
+    """The last ones of fewer than 16, which LLVM does with a mask."""
+    with T.Kernel(1, threads=32):
+        a = T.alloc_fragment((8, 7), "int32")
+        least = T.alloc_fragment((1,), "float32")
+        T.copy(A, a)
+        T.clear(least)
+        for i, j in T.Parallel(8, 7):
+            least[0] = T.min(least[0], T.cast(T.cast(a[i, j], "bfloat16"), "float32"))
+        O[0] = least[0]
+        largest = T.alloc_var("float32", init=0)
+        for j in T.serial(13):
+            largest = T.max(largest, T.cast(B[j], "float32") * 2)
+        O[1] = largest
 
 
 @program(

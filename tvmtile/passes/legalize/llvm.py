@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tvm import DataType, ir, tirx
+from tvm.target.codegen import llvm_get_intrinsic_name
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import buffer_of, indices_of, mapped, nodes_in
@@ -17,8 +18,8 @@ from tvmtile.ir.calls import op_name
 from tvmtile.ir.divisions import DIVISIONS, divides_integers
 from tvmtile.ir.extents import is_power_of_two
 from tvmtile.ir.kernels import bound_target
-from tvmtile.ir.operands import constant, integer_range, is_scalar
-from tvmtile.ir.rewriting import contains, mentions, variables_of
+from tvmtile.ir.operands import constant, integer_range, is_scalar, literal
+from tvmtile.ir.rewriting import contains, mentions, replace_loop, variables_of
 from tvmtile.ir.types import COMPARISONS, Binary, is_integer
 from tvmtile.passes.legalize.rules import Rule, Scope
 from tvmtile.target import cpu
@@ -141,6 +142,8 @@ _BITWISE = (tirx.BitwiseAnd, tirx.BitwiseOr, tirx.BitwiseXor)
 _REORDERED = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Max, tirx.Min, *_BITWISE)
 _MOST_REORDERED = 50
 """With more of these operators a name is one that Python's large expressions are cut into."""
+_FEW = 16
+"""Iterations, of which a loop has to have as many for LLVM to vectorise it without masks."""
 
 
 def _opaque_part(bind: tirx.Bind, scope: Scope) -> tirx.Bind:
@@ -149,6 +152,28 @@ def _opaque_part(bind: tirx.Bind, scope: Scope) -> tirx.Bind:
         return bind
     zero = scope.zeros.of(str(bind.value.ty.dtype))
     return tirx.Bind(bind.var, bind.value ^ zero, bind.span)
+
+
+def _opaque_extent(loop: tirx.For, scope: Scope) -> tirx.For:
+    """A loop of few iterations, or maybe few, whose number is combined with an unknown zero."""
+    if scope.launch is None or not _takes_few_extrema(loop):
+        return loop
+    zero = scope.zeros.of(str(loop.extent.ty.dtype))
+    return replace_loop(loop, extent=loop.extent ^ zero)
+
+
+def _takes_few_extrema(loop: tirx.For) -> bool:
+    extent = literal(loop.extent)
+    return (
+        loop.kind == tirx.ForKind.SERIAL
+        and (extent is None or (1 < extent < _FEW and not is_power_of_two(extent)))
+        and contains(loop.body, ir.Call, _is_extremum)
+    )
+
+
+def _is_extremum(call: ir.Call) -> bool:
+    is_intrinsic = op_name(call) == "tirx.call_llvm_pure_intrin"
+    return is_intrinsic and llvm_get_intrinsic_name(int(call.args[0])) in _EXTREMA.values()
 
 
 def _is_large(bind: tirx.Bind) -> bool:
@@ -282,6 +307,16 @@ OPERATIONS = (
 )
 
 MEMORY = (
+    Rule(
+        "few extrema of floats",
+        (tirx.For,),
+        _opaque_extent,
+        "LLVM 22, its vectoriser",
+        "where the last iterations of a vector are masked, as in loops of fewer than 16, it leaves the "
+        "loop behind the first vector",
+        lambda func: contains(func.body, tirx.For, _takes_few_extrema),
+        asks=True,
+    ),
     Rule(
         "names of large expressions of integers",
         (tirx.Bind,),
