@@ -176,6 +176,17 @@ class ExportedKernel:
         return f"<ExportedKernel {self.name}({', '.join(self.params)}) for {self.device}>"
 
 
+def strides_of(arg: Any) -> list[int]:
+    """Strides in elements; nothing where the tensor has none to tell."""
+    stride = getattr(arg, "stride", None)
+    if callable(stride):
+        return list(stride())
+    strides = list(getattr(arg, "strides", None) or ())
+    if type(arg).__module__ == "numpy":
+        return [step // arg.itemsize for step in strides]
+    return strides
+
+
 def allocator(args: Sequence[Any], device: str) -> _Allocate:
     """How to make a result of a shape, a dtype and strides, None where they are not known yet.
 

@@ -37,6 +37,7 @@ from tvmtile.frontend.parameters import Parameters, TensorSpec, as_parameter, is
 from tvmtile.frontend.program import completed
 from tvmtile.frontend.tracer import Tracer
 from tvmtile.ir.packed import FLOAT4
+from tvmtile.library import strides_of
 
 _STATE = threading.local()
 
@@ -254,16 +255,9 @@ class Description:
                     f"{tensor!r} has {len(argument.shape)} "
                     f"dimension{'s' * (len(argument.shape) != 1)}; axis {axis} gives {constant!r}"
                 )
-            sizes = argument.shape if kind == "shape" else _strides(argument)
+            sizes = argument.shape if kind == "shape" else strides_of(argument)
             result[constant] = int(sizes[axis]) * self._elements_counted(tensor, kind, axis)
         return result
-
-
-def _strides(tensor: Any) -> Any:
-    strides = tensor.stride() if callable(getattr(tensor, "stride", None)) else tensor.strides
-    if type(tensor).__module__ == "numpy":
-        return [s // tensor.itemsize for s in strides]
-    return strides
 
 
 _PLAIN = (bool, int, float, str, type(None))

@@ -21,6 +21,7 @@ from tvmtile.ir.packed import has_float4
 from tvmtile.ir.rewriting import substitute, variables_of
 from tvmtile.ir.spans import location_of
 from tvmtile.jit.signature import KernelSignature, as_bytes, is_pointer, row_major
+from tvmtile.library import strides_of
 
 
 def ready(args: Sequence[object], params: Sequence[ir.Var]) -> tuple[Any, ...] | None:
@@ -320,17 +321,6 @@ def _wrong_device(arg: object, actual: str, needed: str) -> _Problem:
         f"must be a torch tensor on {needed}; it is on {actual}",
         f'pass `{tensor}.to("{needed}")`',
     )
-
-
-def strides_of(arg: Any) -> list[int]:
-    """Strides in elements; nothing where the tensor has none to tell."""
-    stride = getattr(arg, "stride", None)
-    if callable(stride):
-        return list(stride())
-    strides = list(getattr(arg, "strides", None) or ())
-    if type(arg).__module__ == "numpy":
-        return [step // arg.itemsize for step in strides]
-    return strides
 
 
 def _conversion(arg: object, dtype: str) -> str:

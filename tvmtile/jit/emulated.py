@@ -19,7 +19,7 @@ from tvm import ir
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import ArgumentError, import_optional
 from tvmtile.ir.alignment import WIDEST
-from tvmtile.jit.arguments import converting, strides_of
+from tvmtile.jit.arguments import converting
 from tvmtile.jit.artifact import Artifact
 from tvmtile.jit.backends import Adapter
 from tvmtile.jit.launches import (
@@ -31,6 +31,7 @@ from tvmtile.jit.launches import (
     record,
 )
 from tvmtile.jit.signature import is_pointer
+from tvmtile.library import strides_of
 
 
 class RecordedAdapter(Adapter):
