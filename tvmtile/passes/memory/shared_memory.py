@@ -23,8 +23,6 @@ from tvmtile.target import GpuCapability
 
 _DEFAULT_ALIGNMENT = 64
 """TVM's alignment of a buffer that asks for none."""
-_BYTES_OF_MBARRIER = 8
-"""Which lie side by side: kernels have dozens of them, each in a buffer of its own."""
 
 
 def shared_tiles_in(kernel: tirx.For) -> list[ir.Var]:
@@ -36,8 +34,7 @@ def shared_tiles_in(kernel: tirx.For) -> list[ir.Var]:
 
 def alignment_of(tile: ir.Var, capability: GpuCapability) -> int:
     """Bytes: a tile begins at a multiple of it, the target's or one that the tile asks for."""
-    own = int(tile.ty.data_alignment)
-    least = _BYTES_OF_MBARRIER if is_mbarrier(tile) else capability.shared_alignment
+    own, least = int(tile.ty.data_alignment), capability.shared_alignment
     return max(own, least) if own > _DEFAULT_ALIGNMENT else least
 
 
