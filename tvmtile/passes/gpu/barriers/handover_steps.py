@@ -91,15 +91,17 @@ class Do:
     @cached_property
     def ends(self) -> list[dict[ir.Var, int]]:
         """Of each access, the iterations of loops from which on it is no longer done."""
-        return [
-            {
-                each.a: end
-                for each in access.conditions
-                if isinstance(each, tirx.LT) and isinstance(each.a, ir.Var)
-                if (end := literal(each.b)) is not None
-            }
-            for access, _ in self.accesses
-        ]
+        return [ends_of(access) for access, _ in self.accesses]
+
+
+def ends_of(access: Effect) -> dict[ir.Var, int]:
+    """Of an access that is of the first iterations of loops only, how many these are."""
+    return {
+        each.a: end
+        for each in access.conditions
+        if isinstance(each, tirx.LT) and isinstance(each.a, ir.Var)
+        if (end := literal(each.b)) is not None
+    }
 
 
 @dataclass(eq=False)

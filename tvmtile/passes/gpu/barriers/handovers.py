@@ -47,6 +47,7 @@ from tvmtile.passes.gpu.barriers.handover_steps import (
     UnknownHandover,
     Values,
     accesses_in,
+    ends_of,
     steps_of_group,
 )
 from tvmtile.passes.gpu.barriers.items import (
@@ -149,10 +150,12 @@ class Handovers:
         key = id(access), event.values
         if key not in self._placed:
             recurring, conditions = self._recurring(access)
+            # The first iterations are the same ones, however many there are.
+            exact = ends_of(access)
             values = {
                 var: tirx.const(number, str(var.ty.dtype))
                 for var, number in event.values
-                if recurring or self._family is None or not self._family.is_open(var)
+                if recurring or self._family is None or not self._family.is_open(var) or var in exact
             }
             indices = access.indices
             placed = access.changed(
