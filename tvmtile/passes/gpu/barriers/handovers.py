@@ -150,12 +150,11 @@ class Handovers:
         key = id(access), event.values
         if key not in self._placed:
             recurring, conditions = self._recurring(access)
-            # The first iterations are the same ones, however many there are.
-            exact = ends_of(access)
+            first = ends_of(access)  # iterations, which are the same ones however many there are
             values = {
                 var: tirx.const(number, str(var.ty.dtype))
                 for var, number in event.values
-                if recurring or self._family is None or not self._family.is_open(var) or var in exact
+                if recurring or var in first or not self._is_open(var)
             }
             indices = access.indices
             placed = access.changed(
@@ -166,6 +165,9 @@ class Handovers:
             )
             self._placed[key] = self._footprints.first_like(placed)
         return self._placed[key]
+
+    def _is_open(self, var: ir.Var) -> bool:
+        return self._family is not None and self._family.is_open(var)
 
     def _recurring(self, access: Effect) -> tuple[bool, list[ir.Expr]]:
         """Tell whether each period touches the same elements; the conditions that recur."""
