@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import sys
 import types
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from typing import Any
 
@@ -131,6 +132,11 @@ class _Module(types.ModuleType):
 
         raise no_attribute(path if path == "env" else "tvmtile", self, name)
 
+    def __setattr__(self, name: str, value: object) -> None:
+        # Python says so of a submodule: `engine.lower` stays the function, though there is a module.
+        if not isinstance(value, _Module):
+            super().__setattr__(name, value)
+
     def __dir__(self) -> list[str]:
         source = _source(self.__name__.removeprefix("tvmtile."))
         return [] if source is None else dir(importlib.import_module(source))
@@ -162,15 +168,26 @@ def _warn_moved(path: str) -> None:
     warn(f"tvmtile.{path} is tvmtile.{MOVED[path]} now")
 
 
+class _Finder(MetaPathFinder, Loader):
+    """Makes these modules, which are packages: of another submodule Python says that there is none."""
+
+    def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
+        path = name.removeprefix("tvmtile.")
+        is_ours = path != name and (path in PATHS or (path in MOVED and path.islower()))
+        return ModuleSpec(name, self, is_package=True) if is_ours else None
+
+    def create_module(self, spec: ModuleSpec) -> types.ModuleType:
+        source = _source(spec.name.removeprefix("tvmtile."))
+        return _Module(spec.name, f"`{source or 'submodules'}`, under another name.")
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        pass
+
+
 def install() -> None:
     """Let TileLang's module paths, and those of modules that moved, be imported.
 
-    Python looks here before it looks for a file: also where what was a module's parent is none now, or
-    an older version of this package has left a folder of that name behind.
+    In front of Python's own finders, to which a folder without a module, as an older version of this
+    package leaves behind where it is a checkout, is a package too.
     """
-    for path in (*PATHS, *filter(str.islower, MOVED)):  # a class has capitals, a module none
-        name = f"tvmtile.{path}"
-        module = _Module(name, f"`{_source(path) or 'submodules'}`, under another name.")
-        module.__spec__ = ModuleSpec(name, None, is_package=True)
-        module.__path__ = []
-        sys.modules[name] = module
+    sys.meta_path.insert(0, _Finder())

@@ -26,6 +26,9 @@ from tvmtile.errors import CudaCompileError, import_optional, packages_of
 from tvmtile.jit.key import contents_of
 from tvmtile.locks import Lock
 
+__path__: list[str] = []
+"""So that Python asks `tvmtile.compat` for `tvmtile.jit.cuda.resources`, which moved."""
+
 PREAMBLE = """\
 #ifndef INFINITY
 #define INFINITY __int_as_float(0x7f800000)
