@@ -73,7 +73,7 @@ def test_a_product_lies_in_shared_memory_where_the_next_one_needs_other_threads(
 ):
     program = catalogue()["product_of_a_masked_product"]
     case = program.case(policy=policy, dtypes=dtypes, threads=threads, is_viewed=is_viewed)
-    is_staged = is_viewed or dtypes[0] == "int8" or threads == 256
+    is_staged = dtypes[0] == "int8" or threads == 256  # a view of it stays in registers, too
     assert [text[0] for text in warned(case, "sm_90a")] == ["p"] * is_staged
 
 
