@@ -234,14 +234,11 @@ def check_bounds(
     tensor read as zero and are not written. With `may_be_guarded` the message says how to ask for that;
     with `may_reach_over` so are those of a region that begins inside of its tensor.
     """
-    for axis, is_guarded in _outside(operand):
+    for axis, first, end, is_guarded in _outside(operand):
         if is_guarded and may_reach_over:
             continue
-        buffer, origin = buffer_of(operand), origin_of(operand)
-        first, count = (constant(each[axis]) or 0 for each in (origin, extents_of(operand) or ()))
-        help = (
-            f"the axis has {buffer.ty.shape[axis]} elements, the region is {first}:{first + count}"
-        )
+        buffer = buffer_of(operand)
+        help = f"the axis has {buffer.ty.shape[axis]} elements, the region is {first}:{end}"
         if is_guarded and may_be_guarded:
             help += (
                 f"; named by its first element, `{_first_element(operand)}`, with the extents of the "
@@ -255,7 +252,7 @@ def check_bounds(
 
 def warn_of_edges(operator: str, operand: ir.Expr) -> None:
     """Warn of a constant region that reaches over the edge of its tensor."""
-    for axis, is_guarded in _outside(operand):
+    for axis, *_, is_guarded in _outside(operand):
         if is_guarded:
             warn(
                 f"{operator}: {describe(operand)} reaches outside {describe(buffer_of(operand))} along "
@@ -268,8 +265,11 @@ def _first_element(operand: ir.Expr) -> str:
     return f"{buffer_of(operand).name}[{', '.join(map(str, origin_of(operand)))}]"
 
 
-def _outside(operand: ir.Expr) -> Iterator[tuple[int, bool]]:
-    """Axes along which a constant region reaches outside, and whether it begins inside of a tensor."""
+def _outside(operand: ir.Expr) -> Iterator[tuple[int, int, int, bool]]:
+    """Axes along which a constant region reaches outside: each with where the region begins and ends.
+
+    And whether it begins inside of a tensor, whose accesses are guarded.
+    """
     extents = extents_of(operand)
     if extents is None or is_buffer_var(operand):
         return
@@ -281,7 +281,7 @@ def _outside(operand: ir.Expr) -> Iterator[tuple[int, bool]]:
         if first is None or count is None:
             continue
         if first < 0 or (limit is not None and first + count > limit):
-            yield axis, is_global(buffer) and 0 <= first < (limit or 0)
+            yield axis, first, first + count, is_global(buffer) and 0 <= first < (limit or 0)
 
 
 def checked_axis(operator: str, name: str, operand: TileOperand, dim: Index) -> int:

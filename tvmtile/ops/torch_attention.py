@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -141,6 +141,17 @@ def _class_of(extent: int, device: str) -> tuple[int, bool]:
     return (extent, True) if is_own else (size_class(extent), False)
 
 
+def _own(*classes: tuple[int, bool]) -> list[int | None]:
+    """The numbers that a kernel is made for alone; None of the others."""
+    return [extent if is_own else None for extent, is_own in classes]
+
+
+def _lengths(extents: Sequence[int | None]) -> Iterator[T.dtypes.Extent]:
+    """Queries and keys of a program, those that the call decides as variables."""
+    for name, extent in zip(("queries", "keys"), extents, strict=True):
+        yield T.dynamic(name) if extent is None else extent
+
+
 @lru_cache(maxsize=4096)
 def _kernel(
     batch: int,
@@ -168,15 +179,16 @@ def _kernel(
     }  # fmt: skip
     # Where blocks do not persist, those that know the number of keys are no quicker, or slower.
     keys = keys if configuration["persistent"] else (keys[0], False)
-    own = [extent if is_own else None for extent, is_own in (queries, keys)]
+    extents = _own(queries, keys)
 
     def program() -> Any:
+        rows, columns = _lengths(extents)
         return programs.attention(
-            T.dynamic("batch"), heads, own[0] or T.dynamic("queries"), dim, name, target=target,
-            keys=own[1] or T.dynamic("keys"), configuration=configuration, **options,
+            T.dynamic("batch"), heads, rows, dim, name, target=target, keys=columns,
+            configuration=configuration, **options,
         )  # fmt: skip
 
-    key = ("attention", heads, *own, dim, name, *options.values(), *configuration.values())
+    key = ("attention", heads, *extents, dim, name, *options.values(), *configuration.values())
     return compiled(key, program, target)
 
 
@@ -317,13 +329,10 @@ def _backward_kernel(
         "kv_heads": kv_heads, "value_dim": value_dim, "causal": causal, "scale": scale,
         "precision": precision,
     }  # fmt: skip
-    extents = [extent if is_own else None for extent, is_own in (queries, keys)]
+    extents = _own(queries, keys)
 
     def program() -> Any:
-        rows, columns = (
-            T.dynamic(name) if extent is None else extent
-            for name, extent in zip(("queries", "keys"), extents, strict=True)
-        )
+        rows, columns = _lengths(extents)
         return programs.attention_backward(
             T.dynamic("batch"), heads, rows, dim, name, target=target, keys=columns,
             configuration=configuration, **options,
