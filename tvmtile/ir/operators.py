@@ -261,9 +261,16 @@ def tile_operator(cls: Op) -> Op:
     Raises
     ------
     InvalidValue
-        If it is an operator of a user's, and tvmtile has one of this name.
+        If it is an operator of a user's, and tvmtile has one of this name; or one of tvmtile's own that
+        the table of their names lacks.
     """
-    if cls.name in OPERATORS and not cls.__module__.startswith("tvmtile."):
+    is_own = cls.__module__.startswith("tvmtile.")
+    if is_own and cls.name not in OPERATORS:
+        raise InvalidValue(
+            f"the name {cls.name!r} is missing from OPERATORS in tvmtile/ir/registration.py",
+            help="add it there: TVM has to know it before this module is imported",
+        )
+    if not is_own and cls.name in OPERATORS:
         raise InvalidValue(
             f"the name {cls.name!r} is that of an operator of tvmtile",
             help="give the operator another name",

@@ -6,28 +6,61 @@ imported itself, perhaps by `tvmtile.errors`.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NoReturn
 
-_DECLARED = re.compile(
-    r'^@elementwise\(.*\)\ndef (\w+)|^@tile_operator\nclass [^"]*"""(?:.|\n)*?^    name = "(\w+)"',
-    re.MULTILINE,
+OPERATORS = (
+    "annotate_layout",
+    "annotate_safe_value",
+    "atomic",
+    "atomic_load",
+    "atomic_tile",
+    "await_phase",
+    "block_rank_in_cluster",
+    "bulk_group",
+    "bulk_load",
+    "bulk_store",
+    "commit_wgmma",
+    "copy",
+    "copy_to_block",
+    "cp_async",
+    "cp_async_group",
+    "dependent_launch",
+    "dp4a",
+    "end_phase",
+    "fence_proxy",
+    "fill",
+    "finalize_reducer",
+    "fp8_scaled_matmul",
+    "gemm",
+    "gemm_sp",
+    "im2col",
+    "init_mbarriers",
+    "join_cluster",
+    "mbarrier",
+    "move_rows",
+    "multicast",
+    "partial_reduce",
+    "print",
+    "print_tile",
+    "quantifier",
+    "reduce",
+    "reducer_init",
+    "reducer_update",
+    "remote_arrival",
+    "remote_copy",
+    "remote_store",
+    "roll",
+    "rounded",
+    "rounded_cast",
+    "scan",
+    "set_max_registers",
+    "tma_copy",
+    "tma_load",
+    "transpose",
+    "wait_wgmma",
 )
-
-
-def _declared() -> Iterator[str]:
-    """The operators that the modules of `tvmtile.tileop` declare, by reading them.
-
-    To import them would be to import the compiler, whenever TVM is.
-    """
-    for module in sorted(Path(__file__).parents[1].glob("tileop/**/*.py")):
-        yield from map("".join, _DECLARED.findall(module.read_text(encoding="utf-8")))
-
-
-OPERATORS = tuple(_declared())
-"""Names of the tile operators; printed programs are parsed before these are imported."""
+"""Names of the tile operators: TVM parses and loads programs before the modules that declare them are
+imported, and to import these would be to import the compiler, whenever TVM is."""
 
 _ASYNCHRONOUS = ("async_issue", "async_multiply", "async_signal", "async_wait")
 """Statements of a thread about asynchronous work (`tvmtile.ir.asynchronous`)."""
