@@ -85,15 +85,9 @@ def alloc_cluster_barrier(arrive_count: int | Sequence[int]) -> ir.Var:
 
 
 def _allocated(operator: str, arrive_count: Any, scope: str) -> ir.Var:
-    counts: list[Index] = [arrive_count]
-    if isinstance(arrive_count, list | tuple):
-        counts = list(arrive_count)
+    counts = list(arrive_count) if isinstance(arrive_count, list | tuple) else [arrive_count]
     for count in counts:
-        if (
-            isinstance(count, bool)
-            or not isinstance(count, int)
-            or not 1 <= count <= _MOST_ARRIVALS
-        ):
+        if type(count) is not int or not 1 <= count <= _MOST_ARRIVALS:
             raise InvalidOperand(
                 f"{operator}: {count!r} is no number of threads that arrive",
                 help=f"give a constant from 1 to {_MOST_ARRIVALS}, or a list with one for each barrier",
@@ -288,17 +282,15 @@ class Mbarrier(ValueOp):
     of_cluster: bool = False
 
     def effects(self) -> OperatorEffects:
-        return (
-            super()
-            .effects()
-            ._replace(
-                is_atomic=True,
-                completes_on=self.barrier if self.action.endswith("expect_tx") else None,
-                arrives_at=self.barrier if self.action.startswith("arrive") else None,
-                with_copies=self.action == "arrive_when_copied",
-                waits_at=self.barrier if self.action == "wait" else None,
-                parity=self.value if self.action == "wait" else None,
-            )
+        element, action = self.barrier, self.action
+        return OperatorEffects(
+            writes=[element],
+            is_atomic=True,
+            completes_on=element if action.endswith("expect_tx") else None,
+            arrives_at=element if action.startswith("arrive") else None,
+            with_copies=action == "arrive_when_copied",
+            waits_at=element if action == "wait" else None,
+            parity=self.value if action == "wait" else None,
         )
 
 
