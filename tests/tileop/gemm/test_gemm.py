@@ -32,8 +32,9 @@ def test_operands_of_different_dtypes_warn_alike_on_every_target(dtypes):
         LowerTilePrograms(target)(ir.IRModule({"main": mixed}))
 
 
+@pytest.mark.parametrize("impl", [None, "loops"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_narrow_accumulator_is_rounded_once_a_call(dtype):
+def test_narrow_accumulator_is_rounded_once_a_call(dtype, impl):
     """The sum of 4096 ones is 4096; taken in float16 it would stop at 2048, in bfloat16 at 256."""
 
     @T.prim_func
@@ -43,7 +44,7 @@ def test_narrow_accumulator_is_rounded_once_a_call(dtype):
         C: T.Tensor((1, 16), dtype),
     ):
         with T.Kernel(1):
-            T.gemm(A, B, C)
+            T.gemm(A, B, C, impl=impl)
 
     kind = getattr(torch, dtype)
     a, b, c = (

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from tvm import ir, tirx
+from tvm import tirx
 
 from tvmtile._tvm import buffer_of, ranges_of
-from tvmtile.frontend.dtypes import DType, cast
 from tvmtile.ir.operands import constant, describe, dtype_of
-from tvmtile.ir.rewriting import for_loop, seq
 from tvmtile.target import cpu
-from tvmtile.tileop.elementwise import element
 from tvmtile.tileop.gemm import Gemm
 from tvmtile.tileop.gemm.dots import DotProducts, choose
 from tvmtile.tileop.gemm.microkernel import GemmTile, emit_gemm
 from tvmtile.tileop.gemm.packing import Matrix
 from tvmtile.tileop.gemm.partition import constant_extents
-from tvmtile.tileop.registry import Decline, LoweringContext, lowering
+from tvmtile.tileop.registry import Decline, LoweringContext, as_loops, lowering
 from tvmtile.tileop.vectors import lies_inside
 
 _VECTOR_DTYPES = (
@@ -81,24 +78,5 @@ def tile_of(op: Gemm) -> GemmTile:
     return GemmTile(a, b, c, m, n, k, op.transpose_A, op.transpose_B, op.clear_accum)
 
 
-@lowering(Gemm, target="llvm", variant="loops", priority=0)
-def gemm_loops(op: Gemm, _: LoweringContext) -> tirx.Stmt:
-    """Three loops around one multiplication: any dtype and any extents, also run-time ones.
-
-    A 16-bit float accumulator is rounded after every product here, not once a tile.
-    """
-    dtype = DType(dtype_of(op.C))
-    i, j, k = (tirx.Var(name, "int32") for name in "ijk")
-
-    def at(operand: ir.TensorRegion, row: ir.Expr, column: ir.Expr) -> list[ir.Expr]:
-        return element(operand, [0] * (len(ranges_of(operand)) - 2) + [row, column])
-
-    a = tirx.BufferLoad(buffer_of(op.A), at(op.A, *((k, i) if op.transpose_A else (i, k))))
-    b = tirx.BufferLoad(buffer_of(op.B), at(op.B, *((j, k) if op.transpose_B else (k, j))))
-    c = at(op.C, i, j)
-    product = cast(a, dtype) * cast(b, dtype)
-    update = tirx.BufferStore(buffer_of(op.C), tirx.BufferLoad(buffer_of(op.C), c) + product, c)
-    inner: list[tirx.Stmt] = [for_loop(k, op.k, update)]
-    if op.clear_accum:
-        inner.insert(0, tirx.BufferStore(buffer_of(op.C), tirx.const(0, str(dtype)), c))
-    return for_loop(i, op.m, for_loop(j, op.n, seq(inner)))
+# Three loops around one multiplication: any dtype and any extents, also run-time ones.
+lowering(Gemm, target="llvm", variant="loops")(as_loops)
