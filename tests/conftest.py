@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator
 from itertools import islice
@@ -94,6 +95,14 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
         gc.set_threshold(10_000)
         gc.enable()
+
+
+@pytest.fixture
+def sources_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sources count as those that this process runs: a checkout may change while tests run."""
+    from tvmtile import _loading
+
+    monkeypatch.setattr(_loading, "STARTED", time.time())
 
 
 @pytest.fixture(autouse=True)

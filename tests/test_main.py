@@ -17,7 +17,7 @@ from tvmtile.jit.key import toolchain
 
 
 @pytest.fixture
-def cache(tmp_path, monkeypatch):
+def cache(tmp_path, monkeypatch, sources_of_now):
     toolchain("llvm")  # what the compilers are is kept elsewhere
     monkeypatch.setenv("TVMTILE_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr("tvmtile.jit.artifact.current_store", current_store)

@@ -6,6 +6,7 @@ import pytest
 from tvm import tirx
 
 import tvmtile.language as T
+from tvmtile._tvm import nodes_in
 from tvmtile.errors import InvalidValue, NestingError
 
 TENSOR = tirx.decl_buffer((4, 8), "float16")
@@ -34,3 +35,21 @@ def test_what_is_part_of_a_kernel(name, arguments):
     with pytest.raises(NestingError, match=rf"^T\.{name} stands outside T\.Kernel") as caught:
         getattr(T, name)(*arguments)
     assert "move it into the body of `with T.Kernel" in caught.value.help
+
+
+class Sums:
+    def __init__(self):
+        self.total, self._new = (T.alloc_fragment((4,), "float32") for _ in range(2))
+
+
+def test_buffers_are_named_by_what_holds_them():
+    @T.prim_func
+    def kernel(A: T.Tensor((4,), "float32")):
+        with T.Kernel(1, threads=32):
+            sums, tiles = Sums(), [T.alloc_shared((4,), "float32") for _ in range(2)]
+            again = sums  # has them already
+            T.copy(A, tiles[1])
+            T.copy(tiles[1], again.total)
+
+    names = [node.buffer.name for node in nodes_in(kernel.body, tirx.AllocBuffer)]
+    assert names == ["sums_total", "sums_new", "tiles_0", "tiles_1"]

@@ -36,7 +36,7 @@ SM_80 = {"target": {"kind": "cuda", "arch": "sm_80"}}
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
+def own_cache(tmp_path, monkeypatch, sources_of_now):
     """A cache of the test's own, and a process that has compiled nothing."""
     monkeypatch.setattr(artifacts, "current_store", current_store)
     monkeypatch.setenv("TVMTILE_CACHE_DIR", str(tmp_path / "cache"))

@@ -30,7 +30,7 @@ def codes():
 
 
 @pytest.fixture
-def package(tmp_path, monkeypatch):
+def package(tmp_path, monkeypatch, sources_of_now):
     """A copy of tvmtile to edit."""
     copy = tmp_path / "tvmtile"
     shutil.copytree(

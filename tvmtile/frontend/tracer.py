@@ -353,6 +353,7 @@ class Tracer(Expressions):
                 IRBuilder.name(name, value)
             return traced(value)
         if not ir.is_prim_expr(value):
+            _name_buffers(name, value)
             return value
         if isinstance(value, tirx.Ramp):
             return traced(value)  # what it is made of must be seen where it is an index
@@ -483,6 +484,15 @@ class Tracer(Expressions):
 
 
 _SYMBOLS = {name: f"{symbol}=" for name, symbol in OPERATORS.values()}
+
+
+def _name_buffers(name: str, holder: Any) -> None:
+    """Name the buffers of a sequence or an object by it: `tiles_0`, `softmax_largest`."""
+    is_sequence = isinstance(holder, list | tuple)
+    parts = enumerate(holder) if is_sequence else getattr(holder, "__dict__", {}).items()
+    for part, value in parts:
+        if is_buffer_var(value) and not value.name:
+            IRBuilder.name(f"{name}_{str(part).lstrip('_')}", value)
 
 
 def write_assertion(test: ir.Expr, text: object) -> None:
