@@ -211,5 +211,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """What completion offers: the public names, loaded or not."""
+    """The names that completion offers: the public ones, loaded or not."""
     return sorted({*__all__, *_SUBMODULES})

@@ -1,4 +1,4 @@
-"""How `tvm_ffi` is loaded where tvmtile is imported first: without a question to CUDA's driver.
+"""Load `tvm_ffi`, where tvmtile is imported first, without a question to CUDA's driver.
 
 It asks torch whether there is a GPU. Torch asks the driver, after which no process that this one forks
 can use CUDA; where a variable says so, it asks NVML instead, which leaves no trace.

@@ -223,7 +223,7 @@ def nodes_in(root: Any, types: Any, order: str = "post") -> list[Any]:
 
 
 class Mutator(Protocol):
-    """What rewrites below a node that is visited: `tvm_ffi`'s `StructuralMutator`."""
+    """The rewriter of what lies below a visited node: `tvm_ffi`'s `StructuralMutator`."""
 
     @overload
     def mutate(self, value: ir.Var) -> Any: ...
@@ -273,7 +273,7 @@ def load_host_module(path: str) -> Any:
 
 
 def load_device_module(kind: str) -> Callable[[bytes], Any] | None:
-    """What makes a GPU's module from its bytes; None where its runtime is not here."""
+    """The loader of a GPU's module from its bytes; None where its runtime is not here."""
     return get_global_func(f"ffi.Module.load_from_bytes.{kind}", allow_missing=True)
 
 

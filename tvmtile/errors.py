@@ -213,7 +213,7 @@ register_error("KeyboardInterrupt", KeyboardInterrupt)
 
 
 class _Exit(SystemExit):
-    """What was given to `sys.exit`, of which a text has come through TVM."""
+    """The argument of `sys.exit`, of which a text has come through TVM."""
 
     def __init__(self, text: str) -> None:
         number = int(text) if text.removeprefix("-").isdecimal() else text
@@ -265,7 +265,7 @@ class SyntaxNotSupported(TileError, SyntaxError):
 
     @property
     def msg(self) -> str:  # type: ignore[override]
-        """What tracebacks show of a syntax error, in place of its text."""
+        """The text that tracebacks show of a syntax error."""
         return str(self)
 
 
@@ -451,7 +451,7 @@ def import_optional(module: str, extra: str, purpose: str) -> Any:
 
 
 def packages_of(extra: str) -> str:
-    """What an extra of tvmtile stands for, as pip takes it: tvmtile itself may be on no index."""
+    """The packages of an extra, as pip takes them: tvmtile itself may be on no index."""
     requirements = importlib.metadata.requires("tvmtile") or []
     marker = re.compile(rf"extra == ['\"]{extra}['\"]")
     return " ".join(

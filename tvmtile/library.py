@@ -188,9 +188,9 @@ def strides_of(arg: Any) -> list[int]:
 
 
 def allocator(args: Sequence[Any], device: str) -> _Allocate:
-    """How to make a result of a shape, a dtype and strides, None where they are not known yet.
+    """A maker of results, of a shape, a dtype and strides, None where these are not known yet.
 
-    It is like the first tensor among the arguments, or on a device.
+    A result is like the first tensor among the arguments, or on a device.
     """
     for first in args:
         if hasattr(first, "shape"):

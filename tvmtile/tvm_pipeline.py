@@ -59,10 +59,10 @@ _GPU_REST = ir.transform.Sequential(
 
 
 def _cpu_rest(config: Mapping[str, object]) -> Any:
-    """What TVM does with scheduled functions on a CPU, without what only schedules and GPUs need.
+    """TVM's passes for scheduled functions on a CPU, without those that schedules and GPUs need.
 
-    It is without StorageRewrite, which merges a micro-kernel's accumulators with arrays that are
-    indexed by variables, so that LLVM can't keep them in registers, and without CommonSubexprElim,
+    StorageRewrite is left out, which merges a micro-kernel's accumulators with arrays that are
+    indexed by variables, so that LLVM can't keep them in registers, and so is CommonSubexprElim,
     which makes the value of a Let a variable: TVM's simplifier binds such a Let a second time and
     fails. LLVM finds common subexpressions itself.
     """

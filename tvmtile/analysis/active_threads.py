@@ -1,4 +1,4 @@
-"""Which threads of a block come to a statement, where that depends on their index alone."""
+"""The threads of a block that come to a statement, where that depends on their index alone."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class ActiveThreads:
         return self.restricted_to(self.case(condition, holds=holds))
 
     def case(self, condition: Condition, *, holds: bool) -> Threads | None:
-        """Of those that come to a branch, the threads that take a case of it."""
+        """The threads that take a case of a branch, among those that come to it."""
         if self.mask is None or not condition.is_uniform_else:
             return None
         if holds:

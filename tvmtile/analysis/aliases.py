@@ -1,4 +1,4 @@
-"""Which buffers of a program are names of one memory."""
+"""Aliases: the buffers of a program that are names of one memory."""
 
 from __future__ import annotations
 

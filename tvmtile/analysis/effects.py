@@ -59,7 +59,7 @@ class Loop:
 
     @property
     def trip_count(self) -> int | None:
-        """How often its body is run, where that is known."""
+        """The number of times that its body is run, where that is known."""
         return None if self.extent is None else literal(self.extent)
 
     @property
@@ -204,7 +204,7 @@ class Effect:
 
     @property
     def bits_before(self) -> int:
-        """How far from the buffer of `start` on the element with index 0 is."""
+        """The distance from the buffer of `start` to the element with index 0."""
         return 0 if self.start is None else 8 * self.start.offset
 
     @cached_property

@@ -30,7 +30,7 @@ class Forward(ABC, Generic[State]):
 
     @abstractmethod
     def joined(self, states: list[State]) -> State:
-        """What holds where paths meet."""
+        """The state where paths meet: what holds on all of them."""
 
     def follow(self, stmt: tirx.Stmt, state: State) -> State:
         """The state behind a statement."""

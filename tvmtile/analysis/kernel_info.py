@@ -45,12 +45,12 @@ class KernelInfo(Aliases):
 
     @cached_property
     def values(self) -> dict[ir.Var, ir.Expr]:
-        """What the names that it binds stand for."""
+        """The values of the names that it binds."""
         return let_values(self.launch.body)
 
     @cached_property
     def variance(self) -> ThreadVariance:
-        """Which values differ between its threads."""
+        """The analysis of the values that differ between its threads."""
         return ThreadVariance(self.launch.body, self.threads)
 
     @cached_property
@@ -64,7 +64,7 @@ class KernelInfo(Aliases):
         return contains(self.launch.body, ir.Var, self.threads.__contains__)
 
     def effects_on(self, buffer: ir.Var) -> list[Effect]:
-        """What it does to a buffer that is no view, by whichever of its names."""
+        """Its effects on a buffer that is no view, by whichever name."""
         return [effect for effect in self.effects if effect.root.same_as(buffer)]
 
     def escapes(self, buffer: ir.Var) -> bool:
@@ -72,7 +72,7 @@ class KernelInfo(Aliases):
         return any(effect.is_whole for effect in self.effects_on(buffer))
 
     def behind(self, expressions: Iterable[ir.Expr] | None) -> set[ir.Var]:
-        """What expressions depend on, through names too: variables, and buffers that are read."""
+        """The variables and the read buffers that expressions depend on, through names too."""
         used = {var for each in expressions or () for var in variables_of(each)}
         names = used & self.values.keys()
         return (used - names).union(*(variables_of(self.values[name]) for name in names))
@@ -86,7 +86,7 @@ def let_values(
     known: Mapping[ir.Var, Any] = MappingProxyType({}),
     wanted: Callable[[ir.Expr], bool] = lambda _: True,
 ) -> dict[ir.Var, Any]:
-    """What names stand for that `T.let` and assignments in a statement bind, without such names.
+    """The values of the names that `T.let` and assignments in a statement bind, without such names.
 
     `known` are values of others, and `wanted` tells which values may stand for their names.
     """

@@ -14,7 +14,7 @@ from tvmtile.ir.rewriting import contains, mentions
 
 
 def contribution(store: tirx.BufferStore, combiner: Combiner) -> ir.TensorLoad | None:
-    """What a store combines with the element that it stores to; None where it does something else."""
+    """The value that a store combines with its element; None where it does something else."""
     element = tirx.BufferLoad(buffer_of(store), list(indices_of(store)))
     value = store.value
     operands = value.args if isinstance(value, ir.Call) else [getattr(value, k, None) for k in "ab"]

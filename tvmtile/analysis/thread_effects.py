@@ -197,7 +197,7 @@ class Effects:
         )
 
     def mbarrier(self, element: ir.TensorLoad) -> MbarrierElement:
-        """Which mbarrier an element is."""
+        """The mbarrier that an element is."""
         return MbarrierElement(
             self.root(buffer_of(element)), literal(self.resolved(indices_of(element)[0]))
         )

@@ -170,7 +170,7 @@ class ThreadVariance:
         return [self._conditions]
 
     def _guards_of(self, buffer: ir.Var, around: _Around) -> list[int]:
-        """What decides which threads store to an array, of those that use it."""
+        """The guards that decide which threads store to an array, of those that use it."""
         owner = self._owners.get(hash(self.root(buffer))) if self._owners else None
         is_own = owner is not None and owner == around.group
         return around.own if is_own else around.guards
@@ -208,7 +208,7 @@ class VarianceOfGroups:
         self._added: list[ir.Var] = []
 
     def between(self, group: Group) -> ThreadVariance:
-        """What diverges between the threads of a group, in its regions and outside of any."""
+        """The variance between the threads of a group, in its regions and outside of any."""
         if group not in self._found:
             self._found[group] = ThreadVariance(self._body, self._threads, group=group)
             self._found[group].add(*self._added)

@@ -154,7 +154,7 @@ def serve() -> None:
 
 
 def _done(task: bytes) -> bytes:
-    """What comes of a task; what can't be pickled is a failure too."""
+    """The pickled outcome of a task; where it can't be pickled, a failure."""
     try:
         function, args = pickle.loads(task)
         outcome = Outcome("ok", function(*args))
@@ -173,7 +173,7 @@ def _write(stream: Any, data: bytes) -> None:
 
 
 def _read(stream: object) -> bytes:
-    """What was written at once; EOFError where the writer has ended before, or meanwhile."""
+    """The bytes of one write; EOFError where the writer has ended before, or meanwhile."""
     (length,) = _LENGTH.unpack(_exactly(stream, _LENGTH.size))
     return _exactly(stream, length)
 

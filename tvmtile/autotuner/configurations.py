@@ -16,7 +16,7 @@ from tvmtile.target import TargetLike
 
 @dataclass(frozen=True)
 class CompileArgs:
-    """How configurations are compiled."""
+    """The options of `tvmtile.compile` for configurations."""
 
     out_idx: int | Sequence[int] | None = None
     target: TargetLike | None = None

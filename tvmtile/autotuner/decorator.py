@@ -155,7 +155,7 @@ def autotune(
 
 @dataclass
 class _Tuned:
-    """What was found for a call, and the kernels for it by all of its values."""
+    """The result of tuning for a call, and the kernels for it by all of its values."""
 
     result: AutotuneResult
     kernels: dict[Any, Kernel]
@@ -204,7 +204,7 @@ class TunedFunction(CalledWhenCompiled[Parameters, Makes, Results]):
 
     @hide_internal_frames
     def result(self, *args: Any, **kwargs: Any) -> AutotuneResult:
-        """What tuning for these arguments has found; it is done where it was not."""
+        """The result of tuning for these arguments; it is done where it was not."""
         return self._found(args, kwargs).result
 
     def _found(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Tuned:

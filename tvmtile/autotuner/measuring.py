@@ -66,7 +66,7 @@ class Inputs:
 
     @property
     def is_checked(self) -> bool:
-        """Whether there is something that results are compared with."""
+        """Tell whether there is something that results are compared with."""
         return self._profile.ref_prog is not None and not self._profile.skip_check
 
     @cached_property
@@ -160,7 +160,7 @@ def _portable(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Plan:
-    """How long to measure."""
+    """The length of a measurement."""
 
     n_warmup: int
     n_repeat: int

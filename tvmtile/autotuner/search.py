@@ -162,7 +162,7 @@ class Search:
 
 @contextmanager
 def _executor(given: Executor | None, workers: int, tasks: int) -> Iterator[Executor]:
-    """What the caller gave, which stays open, or threads, each of which has a child to do its work."""
+    """The caller's executor, which stays open, or threads, each with a child to do its work."""
     if given is not None:
         yield given
         return
@@ -174,7 +174,7 @@ def _executor(given: Executor | None, workers: int, tasks: int) -> Iterator[Exec
 
 
 def _outcome_of(task: Future[Outcome]) -> Outcome:
-    """What a task answered; a cluster may have lost it."""
+    """The outcome of a task; a cluster may have lost it."""
     error = task.exception()
     if error is not None:
         return Outcome("died", reason=f"{type(error).__name__}: {error}")

@@ -215,7 +215,7 @@ class AutoTuner:
         return Request.of(program, args.out_idx, target, args.execution_backend, options)
 
     def _target(self, inputs: Sequence[object]) -> Any:
-        """What was asked for, or the device of the inputs, or the best one of this machine."""
+        """The target asked for, or the device of the inputs, or the best one of this machine."""
         if self.compile_args.target not in (None, "auto"):
             return self.compile_args.target
         return chosen_target() or target_of(inputs) or best_target()

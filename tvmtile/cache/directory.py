@@ -35,11 +35,11 @@ class Directory:
             yield found
 
     def names(self) -> list[str]:
-        """What lies in it."""
+        """The names of its entries."""
         return os.listdir(self._descriptor)  # noqa: PTH208 - no path
 
     def status(self, name: str) -> os.stat_result:
-        """What the system says of a file in it."""
+        """The system's status of a file in it."""
         return os.stat(_plain(name), dir_fd=self._descriptor, follow_symlinks=False)
 
     def read(self, name: str) -> bytes:

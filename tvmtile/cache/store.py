@@ -80,7 +80,7 @@ class Store:
         self._warned = False
 
     def load(self, kind: str, key: str, use: Callable[[CacheEntry], Used]) -> Used | None:
-        """What `use` makes of the entry under a key; None where there is none of which it makes it.
+        """The result of `use` for the entry under a key; None where no entry gives one.
 
         An entry of which it raises is removed: the next process would fare no better.
         """
@@ -192,7 +192,7 @@ class Store:
                         yield self.directory / kind / name, size, used
 
     def facts(self, directory: Path) -> Mapping[str, Any]:
-        """What was said of an entry; nothing where it is not sound."""
+        """The facts of an entry; none where it is not sound."""
         try:
             with self._kind(directory.parent.name) as entries:
                 with entries.directory(directory.name) as files:

@@ -74,11 +74,11 @@ class _Count:
         )
 
     def _times(self, access: Effect) -> int:
-        """How often all blocks do it; tile operators and loops of `T.Parallel` are a block's."""
+        """The number of times all blocks do it; tile operators and `T.Parallel` are a block's."""
         return self._iterations([loop for loop in access.around if not _is_thread(loop)], {})
 
     def _iterations(self, loops: Sequence[tirx.For], at: Mapping[ir.Var, Any]) -> int:
-        """How often the innermost one's body runs; an extent may depend on the loops around it."""
+        """The runs of the innermost loop's body; an extent may depend on the loops around it."""
         if not loops:
             return 1
         loop, *inner = loops

@@ -264,7 +264,7 @@ def _device(device_id: int) -> Any:
 
 
 def get_num_sms(device_id: int = 0) -> int:
-    """How many multiprocessors a GPU has.
+    """The number of a GPU's multiprocessors.
 
     Raises
     ------

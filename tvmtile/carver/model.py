@@ -1,4 +1,4 @@
-"""How long a device takes for a grid of blocks: a model that ranks configurations, not a measurement.
+"""A model of the time that a grid of blocks takes: it ranks configurations, and measures nothing.
 
 A block does the same thing `steps` times. On a core of a GPU run as many blocks as its threads,
 registers and shared memory allow. A step takes as long as the busiest unit (matrix instructions, other
@@ -60,19 +60,19 @@ class Work:
 
 
 def seconds(work: Work, device: TileDevice) -> float:
-    """How long a grid takes; infinity where no block fits on a core."""
+    """The time that a grid takes; infinity where no block fits on a core."""
     return _on_cpu(work, device) if device.platform == "CPU" else _on_gpu(work, device)
 
 
 def blocks_per_core(work: Work, device: TileDevice) -> int:
-    """How many blocks share a core of a GPU; 0 where none fits."""
+    """The number of blocks that share a core of a GPU; 0 where none fits."""
     if work.registers > MOST_REGISTERS or work.shared > device.smem_cap:
         return 0
     return resident_blocks(work.threads, work.registers, work.shared, device)
 
 
 def resident_blocks(threads: int, registers: int, shared: int, device: TileDevice) -> int:
-    """How many blocks share a core of a GPU, by what each takes.
+    """The number of blocks that share a core of a GPU, by what each takes.
 
     A block has so many threads, each of them so many registers, and bytes of shared memory.
     """

@@ -180,7 +180,7 @@ def _known(operand: Any) -> list[int]:
 
 
 def _steps(access: Effect) -> int | None:
-    """How often a block does it; None where that is not known."""
+    """The number of times that a block does it; None where that is not known."""
     steps = 1
     for loop in access.around:
         if loop.thread_binding is None and not is_parallel(loop):

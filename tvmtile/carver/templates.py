@@ -82,11 +82,11 @@ class Hint:
 
     @property
     def use_async(self) -> bool:
-        """Whether copies run ahead of the steps that use them."""
+        """Tell whether copies run ahead of the steps that use them."""
         return self.pipeline_stage > 1
 
     def to_dict(self) -> dict[str, object]:
-        """What it proposes, without what it leaves as it is."""
+        """Its proposals, without those that it leaves as they are."""
         proposed = {"block": self.block, "warp": self.warp, "rstep": self.rstep}
         found: dict[str, object] = {name: value for name, value in proposed.items() if value}
         found["threads"] = self.threads

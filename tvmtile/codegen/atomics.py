@@ -32,7 +32,7 @@ SPACES = {"global": "device", "shared": "threadgroup", "shared.dyn": "threadgrou
 
 @dataclass(frozen=True)
 class _Element:
-    """What the backends call a dtype."""
+    """The backends' names of a dtype."""
 
     llvm: str
     cuda: str
@@ -46,7 +46,7 @@ class _Element:
 
 @dataclass(frozen=True)
 class _Operation:
-    """What the backends call an update, and the new value of an element `{0}` by a value `{1}`."""
+    """The backends' names of an update, and the new value of an element `{0}` by a value `{1}`."""
 
     llvm: tuple[str, str, str]
     """Of `atomicrmw`, for signed and unsigned integers and for floats."""

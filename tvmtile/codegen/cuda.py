@@ -102,7 +102,7 @@ def value(dtype: str, name: str, *args: object) -> ir.Call:
 
 
 def _generated(args: Sequence[Any]) -> tuple[ir.Call, list[str]]:
-    """What TVM's generator asks for: the call with the text of the function, and TVM's tags."""
+    """The answer to TVM's generator: the call with the text of the function, and TVM's tags."""
     name, *operands = args
     return T.cuda.func_call(name.value, *operands, source_code=_definition(name.value)), []
 

@@ -1,4 +1,4 @@
-"""Which function of a GPU's language computes each of TVM's intrinsics in a kernel of ours.
+"""The functions of GPUs' languages that compute TVM's intrinsics in a kernel of ours.
 
 CUDA has functions of float32 and float64, Metal of float and half; other floats are computed with in
 float32, and rounded once. Where a kernel asks for a fast function, CUDA's approximation takes the place

@@ -237,7 +237,7 @@ def _expected() -> dict[str, int | None]:
 
 
 def _complete_if_ours(source: str, target: Target) -> tuple[str, str]:
-    """What TVM calls with each kernel's source."""
+    """The hook that TVM calls with each kernel's source."""
     del target
     (name,) = _KERNEL.findall(source)
     if name not in _expected():
@@ -264,5 +264,5 @@ _LATER = (
 
 
 def lacking_in_tvm(source: str) -> list[str]:
-    """What the source of a kernel needs and TVM's runtime has not, in words."""
+    """The needs of a kernel's source that TVM's runtime does not meet, in words."""
     return [words for name, words in _LATER if re.search(rf"\b{name}\b", source)]

@@ -73,7 +73,7 @@ class NarrowFloat:
 
     @property
     def is_signed_zero_nan(self) -> bool:
-        """Whether the code of -0 is the only NaN, so that there is no -0."""
+        """Tell whether the code of -0 is the only NaN, so that there is no -0."""
         return self.nan == self.sign
 
 

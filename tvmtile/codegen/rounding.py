@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 
 class Operation(NamedTuple):
-    """What the backends call an operation."""
+    """The backends' names of an operation."""
 
     operands: int
     llvm: str

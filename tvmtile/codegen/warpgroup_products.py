@@ -175,7 +175,7 @@ class _Tile:
         self.declarations: list[tirx.Stmt] = [tirx.AllocBuffer(self._words), self._encoded()]
 
     def descriptor(self, outer: int, k: int) -> ir.Expr:
-        """What tells an instruction where the part of the matrix is that begins at `outer` and `k`.
+        """A descriptor of the part of the matrix that begins at `outer` and `k`.
 
         What two of them differ by is added last, where it is a constant: all else is computed once.
         """

@@ -93,7 +93,7 @@ _ABSENT = {
 
 
 def instead_of(owner: str, name: str) -> str | None:
-    """What to use in place of a name that an owner lacks; None where the name means nothing.
+    """The remedy for a name that an owner lacks; None where the name means nothing.
 
     Parameters
     ----------
@@ -106,12 +106,12 @@ def instead_of(owner: str, name: str) -> str | None:
 
 
 def first_match(table: Mapping[str, str], name: str) -> str | None:
-    """What a table says of the first pattern that is all of a name."""
+    """The entry of the first pattern of a table that is all of a name."""
     return next((said for names, said in table.items() if re.fullmatch(names, name)), None)
 
 
 def no_attribute(owner: str, holder: types.ModuleType | object, name: str) -> AttributeError:
-    """What to raise for a name that a module or an object lacks.
+    """The error for a name that a module or an object lacks.
 
     Told the name and where it was looked for, Python offers the nearest name.
     """

@@ -29,7 +29,7 @@ class Environment:
     is_cache_enabled = staticmethod(is_cache_enabled)
 
     def get_default_target(self) -> str:
-        """What a kernel without a target is compiled for: "auto" is where its tensors are."""
+        """The target of a kernel without one: "auto" is where its tensors are."""
         return os.environ.get("TVMTILE_TARGET", "auto")
 
     def __getattr__(self, name: str) -> object:

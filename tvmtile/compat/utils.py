@@ -127,7 +127,7 @@ def map_torch_type(intype: str) -> torch.dtype:
 def get_tensor_supply(
     supply_type: TensorSupplyType = TensorSupplyType.Integer,
 ) -> Callable[[KernelParam], torch.Tensor]:
-    """What makes a tensor for a parameter, on this machine's GPU where it has one.
+    """A maker of tensors for parameters, on this machine's GPU where it has one.
 
     Parameters
     ----------

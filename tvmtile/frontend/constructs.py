@@ -32,7 +32,7 @@ class Region:
 
 @dataclass(eq=False)
 class Variable:
-    """What holds a name that a run-time construct changes."""
+    """A name that a run-time construct changes, as a variable."""
 
     value: Any
     """The variable."""
@@ -99,7 +99,7 @@ class TracedLoop:
 
 
 class LoopNest:
-    """What a loop function of the language returns when TVM has no single frame for it.
+    """The result of a loop function of the language where TVM has no single frame for it.
 
     A context manager whose value is the loop variable, or the list of them.
     """

@@ -244,7 +244,7 @@ def conversion(value: ir.Expr, dtype: str) -> ir.Expr:
 
 
 def _limited(number: float, dtype: str) -> float:
-    """What a number becomes at run time in a float that can't hold it, which TVM's folding refuses."""
+    """The value at run time of a number that a float can't hold: TVM's folding refuses it."""
     scalar = str(DataType(dtype).with_lanes(1))
     largest = _LARGEST.get(scalar, math.inf)
     if not abs(number) > largest:  # also NaN

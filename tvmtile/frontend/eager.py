@@ -197,7 +197,7 @@ class EagerFunction:
 
 
 class Description:
-    """What the first look found: the tensors, and where each constant comes from.
+    """The findings of the first look: the tensors, and where each constant comes from.
 
     Attributes
     ----------
@@ -227,7 +227,7 @@ class Description:
         return "", "", 0
 
     def _elements_counted(self, tensor: str, kind: str, axis: int) -> int:
-        """How many elements one of an extent or a stride stands for: floats of 4 bits lie in pairs."""
+        """The elements of one of an extent or a stride: floats of 4 bits lie in pairs."""
         spec = self.specs[tensor]
         is_last = axis == len(spec.shape) - 1
         return 2 if spec.dtype == FLOAT4 and is_last == (kind == "shape") else 1
@@ -277,7 +277,7 @@ class Surroundings:
         self._readers = [read for read in _readers(func, seen) if _plain(read()) is not None]
 
     def values(self) -> tuple[str, ...]:
-        """What they are now."""
+        """Their present values."""
         return tuple(_plain(read()) or "" for read in self._readers)
 
 

@@ -1,4 +1,4 @@
-"""How a kernel that is being written gets an operator: its operands are checked, its call is added."""
+"""Adding an operator to the kernel that is being written: its operands are checked."""
 
 from __future__ import annotations
 

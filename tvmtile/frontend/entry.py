@@ -64,7 +64,7 @@ def is_module_body(frame: types.FrameType) -> bool:
 
 
 def as_member(func: Callable[..., object], program: tirx.PrimFunc) -> Callable[..., object]:
-    """What stands in the class for a program until TVM's decorator reads the class."""
+    """A stand-in for a program in a class, until TVM's decorator reads the class."""
     func.__annotations__["return"] = program
     return func
 

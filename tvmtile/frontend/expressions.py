@@ -79,7 +79,7 @@ _dtype_of_buffer: Any = vars(ir.Var)["dtype"].fget
 
 
 def _dtype(value: Any) -> Any:
-    """Of an expression, the dtype of the language; of a buffer, TVM's."""
+    """The dtype of the language for an expression; TVM's for a buffer."""
     if ir.is_prim_expr(value):
         return DType(str(value.ty.dtype))
     if is_buffer_var(value):
@@ -99,7 +99,7 @@ def _operator(op: str, tvms: Callable[[Any, Any], Any], is_reflected: bool) -> A
 
 
 def _made(result: Any) -> Any:
-    """What an operator has made, as a view."""
+    """The result of an operator, as a view."""
     if _THREAD.sizes is not None:
         _THREAD.sizes.note(result)
     return traced(result)
@@ -139,7 +139,7 @@ def _is_asked_by_user(libraries: Set[str]) -> bool:
 
 
 def _truth(self: Any) -> bool:
-    """Of `a == b` and `a != b`."""
+    """The truth value of `a == b` and `a != b`."""
     tvms = EqualOp if isinstance(self, EqualOp) else NotEqualOp
     # What our functions ask is an argument of the user's: `clear=k == 0`.
     if _THREAD.sizes is None or not _is_asked_by_user(_TVM):

@@ -63,7 +63,7 @@ class Expressions:
         self.store(target, index, self.binary(op, self.elements(target)[index], value))
 
     def elements(self, target: Any) -> Any:
-        """What stands before the brackets of `target[index]` where it is read."""
+        """The view before the brackets of `target[index]` where it is read."""
         if is_scalar_variable(target):
             target = buffer_of(target)
         return Elements(target) if is_buffer_var(target) else target
@@ -162,7 +162,7 @@ class Expressions:
         return left is right
 
     def matched(self, subject: Any) -> Any:
-        """What `match` looks at, which chooses while the kernel is traced."""
+        """The subject of `match`, which chooses while the kernel is traced."""
         parts = subject if isinstance(subject, list | tuple) else (subject,)
         for part in filter(_is_run_time, parts):
             raise SyntaxNotSupported(

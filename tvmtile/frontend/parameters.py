@@ -37,7 +37,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, eq=False)
 class OutputTensor:
-    """What `T.empty` returns, until the assignment gives it a name."""
+    """The result of `T.empty`, until the assignment gives it a name."""
 
     shape: tuple[Any, ...]
     dtype: DType
@@ -84,7 +84,7 @@ class Parameters:
         return traced(self._declared[name])
 
     def undeclared(self, name: str) -> Any:
-        """What a parameter without an annotation is until its declaration in the body, if any."""
+        """The value of a parameter without an annotation until the body declares it, if it does."""
         default = self._signature[name].default
         return (
             Unusable(lambda: self._missing(name)) if default is inspect.Parameter.empty else default

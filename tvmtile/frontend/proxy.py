@@ -28,7 +28,7 @@ from tvmtile.ir.spans import current_span
 
 
 class Unusable:
-    """What a name holds that has no value here: any use is the error."""
+    """The value of a name that has none here: any use is the error."""
 
     def __init__(self, error: Callable[[], TileError]) -> None:
         object.__setattr__(self, "_error", error)
@@ -58,7 +58,7 @@ def raise_unusable(value: Unusable) -> NoReturn:
 def escaped(
     name: str, construct: str, location: SourceLocation | None, value: object | None = None
 ) -> Unusable:
-    """What a name holds after the run-time loop or branch that bound it to a value."""
+    """The value of a name after the run-time loop or branch that bound it."""
     where = f" (line {location.line})" if location is not None else ""
     if is_buffer_var(value):
         remedy = f"the tile belongs to the {construct}: allocate {name} before it"
@@ -75,7 +75,7 @@ def escaped(
 
 
 def counted(name: str) -> Unusable:
-    """What the name of a loop's variable holds after the loop."""
+    """The value of a loop variable's name after the loop."""
     return Unusable(
         lambda: ScopeError(
             f"{name!r} counts the iterations of a loop and is used after it",
@@ -116,7 +116,7 @@ class Reference:
         return self._element
 
     def __tvm_ffi_object__(self) -> ir.TensorLoad:
-        """What TVM's functions take for it: `T.exp(x)`."""
+        """The element, as TVM's functions take it: `T.exp(x)`."""
         return self._element
 
     def store(self, value: object, index: object = 0) -> None:

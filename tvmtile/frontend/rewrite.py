@@ -322,7 +322,7 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def visit_Try(self, node: ast.Try) -> ast.stmt:
-        """What a handler reads may be what any statement before it has written."""
+        """Names that a handler reads may be written by any statement before it."""
         live = self._live | names_in({node})
         for holder, field in (
             (node, "body"),

@@ -85,14 +85,14 @@ def keep_source(code: types.CodeType) -> None:
 
 
 def _of_arguments() -> Iterator[str]:
-    """What stands behind `-c`, which may follow other letters: `python -ic text`."""
+    """The text behind `-c`, which may follow other letters: `python -ic text`."""
     for option, text in itertools.pairwise(sys.orig_argv):
         if option.startswith("-") and option.endswith("c"):
             yield text + "\n"
 
 
 def _of_input() -> Iterator[str]:
-    """What a file on standard input holds, wherever it is read; what came through a pipe is gone."""
+    """The text of a file on standard input, wherever it is read; that of a pipe is gone."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
         status = os.fstat(0)
         if stat.S_ISREG(status.st_mode):

@@ -75,7 +75,7 @@ def current_tracer() -> Tracer | None:
 
 
 class ParameterDeclarations(Protocol):
-    """What an annotation of a parameter, as a statement of the body, declares it to."""
+    """The parameters that annotations, as statements of the body, declare."""
 
     def __contains__(self, name: str) -> bool: ...
 
@@ -222,7 +222,7 @@ class Tracer(Expressions):
         return escaped(name, construct.region.construct, rebound.get(name), value)
 
     def leave(self, name: str) -> Any:
-        """What the variable of a loop is after the loop."""
+        """The value of a loop's variable after the loop."""
         return counted(name)
 
     def range(self, *bounds: object) -> Any:
@@ -274,7 +274,7 @@ class Tracer(Expressions):
         return None
 
     def check(self, condition: object, message: Callable[[], object]) -> bool:
-        """Whether an assertion holds; one on a run-time condition is left to the running kernel."""
+        """Tell whether an assertion holds; one of a run-time condition is the running kernel's."""
         test = as_condition(condition)
         if not isinstance(test, ir.Expr):
             return bool(test)
@@ -413,7 +413,7 @@ class Tracer(Expressions):
         return self.assign(name, result, local_names)
 
     def bind_item(self, names: Any, item: Any) -> Any:
-        """What the target of a loop gets: a new variable, or an item that Python's loop yields."""
+        """The value of a loop's target: a new variable, or an item that Python's loop yields."""
         if self.loops[-1].dynamic:
             return self.bind_target(names, item)
         if isinstance(names, str):

@@ -127,7 +127,7 @@ def _is_truth(value: Any) -> bool:
 
 
 def _shifted(symbol: str, value: Any, amount: Any) -> Any:
-    """What is shifted: 8 and 16 bits become 32, as in C, where all of them would be shifted out.
+    """The operand of a shift: 8 and 16 bits become 32, as in C, where all would be shifted out.
 
     Raises
     ------
@@ -240,7 +240,7 @@ def as_count(value: Any) -> Any:
 
 
 def kind_of(dtype: str) -> str:
-    """Which of `KINDS` a dtype is."""
+    """The kind, of `KINDS`, that a dtype is."""
     return next((kind for kind in KINDS if kind in dtype), "float")
 
 

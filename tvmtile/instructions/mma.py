@@ -172,7 +172,7 @@ class MetadataPiece:
 
 
 def metadata_of(atom: Atom, lane: int) -> list[MetadataPiece]:
-    """What the word of a lane holds, of a sparse instruction with the sparsity selector 0.
+    """The parts of a lane's word, of a sparse instruction with the sparsity selector 0.
 
     Four lanes share two rows of A, eight apart. A row of elements of 16 or 32 bits has 32 bits of
     metadata: the first two lanes hold half of them each, of the upper row in their lower bits. The

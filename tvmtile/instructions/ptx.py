@@ -10,5 +10,5 @@ from tvm.tirx.script import builder as T
 
 @cache
 def ptx(name: str) -> Any:
-    """What makes calls of an instruction; TVM looks up the parts of its name one by one."""
+    """The maker of an instruction's calls; TVM looks up the parts of its name one by one."""
     return T.ptx[name]

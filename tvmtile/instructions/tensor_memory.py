@@ -32,12 +32,12 @@ class Transfer:
 
     @property
     def is_split(self) -> bool:
-        """Whether the upper half of the threads takes other columns, so many behind the first."""
+        """Tell whether the upper half of the threads takes other columns, behind the first."""
         return self.name.endswith("x2")
 
     @property
     def repetitions(self) -> Iterator[int]:
-        """How often the shape may be taken at once."""
+        """The numbers of times that the shape may be taken at once."""
         return (n for n in (1, 2, 4, 8, 16, 32, 64, 128) if n * len(self.places[0]) <= _WORDS)
 
 

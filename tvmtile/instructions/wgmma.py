@@ -165,7 +165,7 @@ def sum_map(instruction: Wgmma) -> list[list[tuple[int, int]]]:
     rows, columns = (list(with_weights(axis)) for axis in instruction.c)
 
     def part(number: int, *, of_thread: bool) -> tuple[int, int]:
-        """What a thread, or a register, adds to the row and to the column."""
+        """The part of a thread, or of a register, in the row and in the column."""
         row, column = (
             sum(
                 number // d.stride % d.extent * weight

@@ -31,12 +31,12 @@ _FAILURE = re.compile(
 
 
 def failure_of(name: str, alignment: int) -> str:
-    """What to say where a tensor does not begin at a multiple of so many bytes."""
+    """The message where a tensor does not begin at a multiple of so many bytes."""
     return f"{name} must begin at a multiple of {alignment} bytes"
 
 
 def failure_without_elements(name: str) -> str:
-    """What to say where a tensor has no elements that boxes could be copied from or to."""
+    """The message where a tensor has no elements that boxes could be copied from or to."""
     return f"{name} must {ELEMENTS}"
 
 

@@ -36,7 +36,7 @@ _REGION = "tvmtile.asynchronous"
 
 @dataclass(frozen=True)
 class Kind:
-    """How the work of a kind is done by a GPU's instructions.
+    """A kind of asynchronous work, and a GPU's instructions for it.
 
     Attributes
     ----------
@@ -189,7 +189,7 @@ _FLAGS = ("a_transposed", "b_transposed", "clear")
 
 
 def product_of(call: ir.Call) -> Product | None:
-    """What a call multiplies; None of another call."""
+    """The product of a call; None of another call."""
     if op_name(call) != f"tvmtile.{_MULTIPLY}":
         return None
     token, *operands = call.args
@@ -220,7 +220,7 @@ def names_token(call: ir.Expr) -> bool:
 
 @dataclass(frozen=True)
 class Issue:
-    """What a call issues: a token, and the operands of `issue`, where it is a copy."""
+    """The work that a call issues: a token, and the operands of `issue`, where it is a copy."""
 
     token: str
     operands: tuple[ir.Expr, ...]
@@ -232,7 +232,7 @@ class Issue:
 
 
 def issued(call: ir.Call) -> Issue | None:
-    """What a call issues; None of another call."""
+    """The work that a call issues; None of another call."""
     name = op_name(call)
     if name == f"tvmtile.{_ISSUE}":
         return Issue(str(call.args[0].value), tuple(call.args[1:]))
@@ -243,7 +243,7 @@ def issued(call: ir.Call) -> Issue | None:
 
 @dataclass(frozen=True)
 class Wait:
-    """What a statement waits for: all batches of a token but the latest ones."""
+    """A wait of a statement: for all batches of a token but the latest ones."""
 
     token: str
     behind: int
@@ -258,7 +258,7 @@ def signalled(stmt: tirx.Stmt) -> str | None:
 
 
 def waited(stmt: tirx.Stmt) -> Wait | None:
-    """What a statement waits for; None of one that does not."""
+    """The wait of a statement; None of another one."""
     name, call = _call(stmt)
     if name == f"tvmtile.{_WAIT}":
         return Wait(str(call.args[0].value), int(call.args[1]))

@@ -39,18 +39,18 @@ def is_barrier(stmt: tirx.Stmt) -> TypeGuard[tirx.Evaluate]:
 
 
 def scope_of(stmt: tirx.Evaluate) -> str:
-    """Which threads wait for each other at a barrier."""
+    """The scope of a barrier: which threads wait for each other."""
     return str(stmt.value.args[0].value)
 
 
 def attributes_of(stmt: tirx.Evaluate) -> dict[str, Any]:
-    """What a barrier says about the threads that come to it."""
+    """The attributes of a barrier, which are about the threads that come to it."""
     attrs = stmt.value.attrs
     return {} if attrs is None else dict(attrs.items())
 
 
 def arrivals(stmt: tirx.Evaluate) -> int | None:
-    """How many threads a barrier waits for; 0 for all of the block, None where that is not known."""
+    """The number of threads that a barrier waits for; 0: all of the block, None: not known."""
     attrs = attributes_of(stmt)
     is_part = ARRIVES_ONLY in attrs or CLUSTER_STEP in attrs
     return None if is_part else constant(attrs.get(ARRIVE_COUNT, 0))
@@ -72,7 +72,7 @@ def is_barrier_of_blocks(stmt: tirx.Stmt) -> TypeGuard[tirx.Evaluate]:
 
 
 def barrier_name(stmt: tirx.Evaluate) -> str:
-    """What a kernel calls a barrier: `sync_threads`."""
+    """The name of a barrier in a kernel: `sync_threads`."""
     attrs = attributes_of(stmt)
     if CLUSTER_STEP in attrs:
         return f"cluster_{attrs[CLUSTER_STEP]}"

@@ -19,7 +19,7 @@ def op_name(node: object) -> str:
 
 
 def effect_of(call: ir.Call) -> int:
-    """What a call may do, as TVM's `CallEffectKind` numbers it; an unknown function may do anything."""
+    """A call's effect by TVM's `CallEffectKind`; an unknown function may do anything."""
     op: Any = call.op
     return _effect(op) if type(op) is ir.Op else OPAQUE
 

@@ -38,7 +38,7 @@ def has_bit_operations(dtype: str) -> bool:
 
 
 def accumulator_dtype(src: str, dst: str) -> str:
-    """In which dtype elements of `src` are combined into `dst`.
+    """The dtype in which elements of `src` are combined into `dst`.
 
     Floats narrower than 32 bits are combined in float32 and rounded once; a float on either side
     makes it float; of two integer dtypes it is the wider, the result's if they are as wide.

@@ -26,7 +26,7 @@ def conjuncts(condition: ir.Expr) -> list[Any]:
 
 
 def known_by(condition: ir.Expr, analyzer: Analyzer) -> Iterator[ir.Expr]:
-    """What to tell an analyzer of a condition that holds.
+    """Facts for an analyzer, of a condition that holds.
 
     It learns nothing by itself of the parts of a conjunction, of the difference of two sides, nor of an
     equation of two expressions: that neither is larger, and that both are multiples of the same.
@@ -77,11 +77,11 @@ def is_assumption(stmt: tirx.Stmt) -> TypeGuard[tirx.Evaluate]:
 
 
 def assumption_of(stmt: tirx.Stmt) -> ir.Expr | None:
-    """What a statement assumes; None of another one."""
+    """The condition that a statement assumes; None of another one."""
     return stmt.value.args[0] if is_assumption(stmt) else None
 
 
 def failure_of(condition: ir.Expr, span: ir.Span | None = None) -> str:
-    """What to say where a condition that is assumed does not hold."""
+    """The message where a condition that is assumed does not hold."""
     place = "" if span is None else f"\n  --> {span.source_name.name}:{span.line}"
     return f"T.assume: {condition} does not hold{place}"

@@ -171,12 +171,12 @@ class Launch:
         return known
 
     def extent_of(self, thread: ir.Var) -> ir.Expr:
-        """How many threads lie along the axis of a thread's index."""
+        """The number of threads along the axis of a thread's index."""
         return next(loop.extent for loop in self.threads if loop.loop_var.same_as(thread))
 
 
 def _count(loop: tirx.For) -> int:
-    """How many threads lie along an axis, which a launch knows."""
+    """The number of threads along an axis, which a launch knows."""
     assert isinstance(loop.extent, tirx.IntImm)
     return loop.extent.value
 
@@ -216,7 +216,7 @@ def binds_thread(loop: tirx.For) -> bool:
 
 
 def launched_with(kernel: tirx.PrimFunc, kind: str) -> int | None:
-    """How many blocks ("blockIdx") or threads ("threadIdx") a kernel without its host has.
+    """The number of blocks ("blockIdx") or threads of a kernel without its host.
 
     None where a call decides.
     """
@@ -230,7 +230,7 @@ def launched_with(kernel: tirx.PrimFunc, kind: str) -> int | None:
 
 
 def too_many_blocks(count: object, tag: str, name: str, most: int) -> str:
-    """What to say where a grid has more blocks along an axis than a GPU of that name launches."""
+    """The message where a grid has more blocks along an axis than a GPU of that name launches."""
     return f"T.Kernel: {count} blocks in {tag[-1]}, of which {name} launches at most {most}"
 
 

@@ -50,7 +50,7 @@ class NameCosts:
         return is_kept
 
     def copies_in(self, node: ir.Node) -> int:
-        """How many copies a node comes to."""
+        """The number of copies that a node comes to."""
         names = map(hash, nodes_in(node, ir.Var))
         return sum(self._known[name][1] for name in names if name in self._known)
 

@@ -97,7 +97,7 @@ class TileOp:
     impl: str | None = field(default=None, kw_only=True)
 
     def effects(self) -> OperatorEffects:
-        """What it does to memory and to mbarriers."""
+        """Its effects on memory and on mbarriers."""
         writes = [getattr(self, name) for name in self.outputs]
         reads = [getattr(self, name) for name in self.inputs]
         box = tuple(int(extent) for extent in getattr(self, "box", ()))
@@ -231,7 +231,7 @@ class Accumulates(TileOp):
     """Base of the operators that have sums of their own in a loop."""
 
     def accumulated(self, target: Target) -> tuple[tirx.Stmt, tirx.Stmt, tirx.Stmt] | None:
-        """What a normalized operator does in a loop by way of sums of its own; None where it has none.
+        """The steps of a normalized operator with sums of its own; None where it has none.
 
         The first statement begins the sums, the second adds what one operator has, and the third adds
         the sums to what the operator writes.

@@ -77,7 +77,7 @@ _registered: set[str] = set()
 
 
 def is_registered(name: str) -> bool:
-    """Whether `T.tvmtile` has an operator of that name."""
+    """Tell whether `T.tvmtile` has an operator of that name."""
     return name in _registered
 
 

@@ -78,7 +78,7 @@ def variables_of(node: Any) -> list[ir.Var]:
 
 
 def ranges_in(stmt: tirx.Stmt) -> Analyzer:
-    """What is known of the variables of a statement's loops."""
+    """An analyzer that knows the ranges of the variables of a statement's loops."""
     analyzer = Analyzer()
     for loop in nodes_in(stmt, tirx.For):
         analyzer.bind(loop.loop_var, ir.Range.from_min_extent(loop.min, loop.extent))

@@ -22,7 +22,7 @@ _NAME = "tvmtile.tensor_map"
 
 @dataclass(frozen=True)
 class TensorMap:
-    """What a tensor map is made of; axes are listed with the innermost first."""
+    """The parts of a tensor map; axes are listed with the innermost first."""
 
     data: ir.Expr
     """Address of the tensor."""
@@ -61,7 +61,7 @@ def is_encoder(call: ir.Call) -> bool:
 
 
 def tensor_map_of(call: ir.Call) -> TensorMap | None:
-    """What the tensor map is made of that a call is the address of; None of another call."""
+    """The tensor map that a call is the address of; None of another call."""
     if op_name(call) != _NAME:
         return None
     dtype, data, *numbers = call.args

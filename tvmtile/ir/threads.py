@@ -41,7 +41,7 @@ def registers_of_each(threads: int) -> int:
 
 
 def whole_registers(count: int) -> int:
-    """What a thread gets of so many registers that it could have."""
+    """The registers that a thread gets of so many that it could have."""
     return count // _REGISTER_UNIT * _REGISTER_UNIT
 
 
@@ -109,7 +109,7 @@ def without_groups(body: tirx.Stmt) -> tirx.Stmt:
 
 
 class Regions:
-    """Which group the node belongs to that is being visited.
+    """The groups of regions: that of the node that is being visited.
 
     Attributes
     ----------

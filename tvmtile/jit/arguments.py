@@ -152,7 +152,7 @@ def explain(
 def failed_assumption(
     func: tirx.PrimFunc, error: Exception
 ) -> tuple[ir.Expr, SourceLocation | None] | None:
-    """What a program assumes of its arguments, and where, that the host found not to hold."""
+    """The assumption of a program, and its place, that the host found not to hold."""
     said = str(error)
     assumptions = [each for each in nodes_in(func.body, tirx.Evaluate) if is_assumption(each)]
     for stmt in assumptions:

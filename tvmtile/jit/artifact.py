@@ -70,7 +70,7 @@ class Artifact:
         )
 
     def saved(self) -> tuple[dict[str, Any], dict[str, bytes]]:
-        """It as facts, which JSON can hold, and files."""
+        """Its facts, which JSON can hold, and files."""
         files = {_HOST: self.host_source.encode()}
         devices = packed_imports(self.module) if self.module.imports else []
         if any(load_device_module(kind) is None for kind, _ in devices):
@@ -178,7 +178,7 @@ def _keep(store: Store, key: Key, artifact: Artifact) -> None:
 
 
 def name_in_cache(artifact: Artifact, key: Key) -> str | None:
-    """Which of its two names a program that was compiled here is kept under; None where it is not."""
+    """The name, one of two, that a program compiled here is kept under; None where it is not."""
     if not is_unchanged() or _reads_files(artifact):
         return None
     return key.with_lines if _names_lines(artifact, key) else key.code

@@ -53,7 +53,7 @@ class Adapter(ABC):
 
     @property
     def statistics(self) -> Any:
-        """What the last call did.
+        """The statistics of the last call.
 
         Raises
         ------
@@ -87,7 +87,7 @@ class TvmAdapter(Adapter):
         self.call = converting(function, params)
 
     def _refusal(self) -> Callable[..., NoReturn] | None:
-        """What a call comes to where this machine can't run the program."""
+        """The error of a call where this machine can't run the program."""
         return None if runs_here(self._artifact.target) else self._refuse_elsewhere
 
     def _refuse_elsewhere(self, *args: object) -> NoReturn:
@@ -160,7 +160,7 @@ _SEEN: dict[object, str] = {}
 
 
 def adapter_for(artifact: Artifact, backend: str, params: Sequence[ir.Var]) -> Adapter:
-    """What calls a compiled program."""
+    """The adapter that calls a compiled program."""
     if backend == "torch":
         from tvmtile.jit.metal import TorchAdapter
 

@@ -94,7 +94,7 @@ class Request:
 
     @property
     def options(self) -> dict[str, object]:
-        """What `tvmtile.compile` is given to compile it again."""
+        """The options with which `tvmtile.compile` compiles it again."""
         declares = self.func.attrs is not None and OUT_IDX_ATTR in self.func.attrs
         return {
             "out_idx": None if declares else list(self.results),
@@ -115,7 +115,7 @@ def _again(
 
 
 def result_positions(func: tirx.PrimFunc, out_idx: Any) -> tuple[int, ...]:
-    """Which parameters of a program are results.
+    """The positions of the parameters of a program that are results.
 
     The program may declare them; negative ones of `out_idx` count from the end.
 
@@ -370,7 +370,7 @@ class CompiledArtifact:
 
     @property
     def rt_mod(self) -> Any:
-        """What TVM built."""
+        """The module that TVM built."""
         return self.kernel.module
 
     @property

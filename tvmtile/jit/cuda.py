@@ -170,7 +170,7 @@ def compile_source(source: str, arch: str) -> Binary:
 
 
 def identity(nvrtc: Any) -> list[str]:
-    """What makes other machine code of the same source: NVRTC, its library, and CUDA's headers."""
+    """The reasons for other machine code of one source: NVRTC, its library, and CUDA's headers."""
     from cuda import pathfinder
 
     version = _checked(nvrtc, ((status := nvrtc.nvrtcVersion())[0], status[1:]))
@@ -235,7 +235,7 @@ _FAST = ("--ftz=true", "--prec-div=false", "--prec-sqrt=false")
 
 
 def _options(arch: str, source: str) -> list[str]:
-    """What NVRTC is told: arithmetic is IEEE's, unless the source asks for what is faster."""
+    """The options of NVRTC: arithmetic is IEEE's, unless the source asks for what is faster."""
     ptxas = [
         "-v",
         f"--register-usage-level={os.environ.get('TVM_CUDA_PTXAS_REG_LEVEL', '10')}",
@@ -260,7 +260,7 @@ _ENDS = ("BEGIN", "END")
 
 
 def _checked(nvrtc: Any, returned: tuple[object, ...]) -> Any:
-    """What a function of NVRTC returned beside its status."""
+    """The value that a function of NVRTC returned beside its status."""
     status, *values = returned
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         _, major, minor = nvrtc.nvrtcVersion()

@@ -183,7 +183,7 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What kernels are compiled with, as `tvmtile.compile` takes it."""
+        """The options of its kernels, as `tvmtile.compile` takes them."""
         return {**self._options, "out_idx": self._out_idx}
 
     @property
@@ -212,7 +212,7 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
         return method
 
     def _bound(self, instance: Any) -> dict[str, Any]:
-        """What a method's function is made of, kept as long as the object lives."""
+        """The attributes of a method's function, kept as long as the object lives."""
         try:
             weak = weakref.proxy(instance)
         except TypeError:  # nobody would say when such an object is gone
@@ -263,7 +263,7 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
                 )
 
     def tensors_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
-        """What a kernel in the eager style is run on for these arguments; None in the lazy style."""
+        """The tensors of an eager kernel for these arguments; None in the lazy style."""
         return None if self._is_lazy() else self.specialisation(*args, **kwargs)[2]
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -24,7 +24,7 @@ def is_traced() -> bool:
 
 
 def frame_callback(torch: ModuleType) -> Callable[[], object]:
-    """What tells what Dynamo does with the frames that come: nothing with a torch that can't tell."""
+    """A function that tells what Dynamo does with new frames: nothing with a torch that can't."""
     return getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: None)
 
 

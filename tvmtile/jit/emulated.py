@@ -89,7 +89,7 @@ class RecordedAdapter(Adapter):
         return f"{kernels}\n{self._artifact.host_source}"
 
     def _described(self, index: int, arg: Any) -> Any:
-        """What the host function gets for an argument."""
+        """The argument as the host function gets it."""
         if index in self._pointers:
             return self._address(index, arg)
         if index not in self._tensors or not hasattr(arg, "shape"):
@@ -148,11 +148,11 @@ class EmulatorAdapter(RecordedAdapter):
 
     @property
     def statistics(self) -> Any:
-        """What the last call did, summed over its launches; None where nothing was launched."""
+        """The statistics of the last call, over all launches; None where there was none."""
         return _total([statistics for _, statistics in self.launch_statistics])
 
     def accepts(self, tensor: object) -> bool:
-        """Whether it is on the CPU."""
+        """Tell whether it is on the CPU."""
         return str(getattr(tensor, "device", "cpu")).startswith("cpu")
 
     def allocate(self, dtype: str, elements: int) -> Any:

@@ -233,7 +233,7 @@ class Executable:
 
     @cached_property
     def module(self) -> Any:
-        """What TVM built, compiled again where what is in the cache is not all of it."""
+        """TVM's module, compiled again where what is in the cache is not all of it."""
         if self.artifact.is_whole:
             return self.artifact.module
         from tvmtile.jit.build import build_artifact

@@ -24,29 +24,29 @@ Made = TypeVar("Made")
 
 
 class Inspection:
-    """What can be seen of a kernel; it is that of the executable that was called last."""
+    """The views of a kernel, which are those of the executable that was called last."""
 
     name: str
     prim_func: tirx.PrimFunc
 
     @property
     def executable(self) -> Executable:
-        """What is looked at."""
+        """The executable that is looked at."""
         raise NotImplementedError
 
     @property
     def adapter(self) -> Adapter:
-        """What runs it; that of the emulator has `statistics` of the last call."""
+        """The adapter that runs it; that of the emulator has `statistics` of the last call."""
         return self.executable.adapter
 
     @property
     def artifact(self) -> Artifact:
-        """What the program was compiled to."""
+        """The program, compiled."""
         return self.executable.artifact
 
     @property
     def target(self) -> Target:
-        """What it was compiled for."""
+        """The target that it was compiled for."""
         return self.artifact.target
 
     def get_kernel_source(self, kernel_only: bool = True) -> str:
@@ -75,7 +75,7 @@ class Inspection:
 
     @property
     def execution_backend(self) -> str:
-        """What calls it, also where that was left open: `tvm_ffi`, `torch` or `emulator`."""
+        """The backend, also where that was left open: `tvm_ffi`, `torch` or `emulator`."""
         return self.adapter.backend
 
     def show_source(self, kernel_only: bool = True) -> None:
@@ -143,7 +143,7 @@ class Inspection:
     @property
     @hide_internal_frames
     def ptx(self) -> str:
-        """What NVRTC makes of a CUDA kernel before its assembler; it takes neither a GPU nor a toolkit.
+        """The PTX that NVRTC makes of a CUDA kernel; it takes neither a GPU nor a toolkit.
 
         Raises
         ------
@@ -187,9 +187,9 @@ class Inspection:
 
     @hide_internal_frames
     def resources(self) -> tuple[KernelResources, ...]:
-        """What the CUDA kernels of the program take: registers, spills, stack, shared memory.
+        """The registers, spills, stack and shared memory of the program's CUDA kernels.
 
-        They are compiled for that where they have not been; it takes no GPU.
+        The kernels are compiled for that where they have not been; it takes no GPU.
 
         Returns
         -------
@@ -229,7 +229,7 @@ class Inspection:
         return max(each.threads for each in self.resources())
 
     def _from_nvrtc(self, what: str, read: Callable[[CudaAdapter], Made]) -> Made:
-        """What NVRTC makes of the kernels; what it refuses is an error of the program."""
+        """A product of NVRTC from the kernels; what it refuses is an error of the program."""
         from tvmtile.jit.build import translate_failures
 
         with translate_failures(self.prim_func, self.target):
@@ -248,7 +248,7 @@ class Inspection:
 
     @property
     def module(self) -> Any:
-        """What TVM built; of a Metal program that torch or the emulator runs, the host's part.
+        """TVM's module; of a Metal program that torch or the emulator runs, the host's part.
 
         A CUDA program that comes from the cache on a machine without a GPU is compiled again for it.
         """
@@ -276,7 +276,7 @@ class Inspection:
 
     @property
     def choices(self) -> Choices:
-        """What implements each tile operator, and why nothing better does; printed, a table.
+        """The implementation of each tile operator, and why nothing better is; printed, a table.
 
         On GPUs that split pipelined loops between warps it says of each whether it is, and why not.
 

@@ -89,7 +89,7 @@ def _made(key: str, parts: list[Any]) -> Any:
 
 
 def _parts(value: Any) -> list[Any]:
-    """What an object is made from again."""
+    """The parts that an object is made from again."""
     info = getattr(type(value), "__tvm_ffi_type_info__", None)
     key = info.type_key if info is not None else type(value).__name__
     if key in _BY_NAME:

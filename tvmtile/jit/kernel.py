@@ -119,7 +119,7 @@ class Kernel(Inspection, Generic[Results]):
     def _outcome(
         self, args: tuple[Any, ...], named: Mapping[str, object]
     ) -> tuple[Exception | None, Any]:
-        """What a call raises, or what it returns; the next one may enter its executable at once."""
+        """The error of a call, and its result; the next one may enter its executable at once."""
         executable = self._fixed
         if executable is None:
             if named:
@@ -158,7 +158,7 @@ class Kernel(Inspection, Generic[Results]):
 
     @property
     def executable(self) -> Executable:
-        """What was called last; before any call, the best that this machine has."""
+        """The executable called last; before any call, that for the best device of this machine."""
         return self._last or self._for(best_target())
 
     @property
@@ -288,7 +288,7 @@ class Kernel(Inspection, Generic[Results]):
         return self.get_profiler().run_once(func)
 
     def get_tuner_result(self) -> dict[str, Any]:
-        """What the autotuner chose: `latency`, `config` and `ref_latency`.
+        """The autotuner's choice: `latency`, `config` and `ref_latency`.
 
         Raises
         ------

@@ -134,7 +134,7 @@ def _paths() -> dict[str, Path]:
 
 
 class _Text:
-    """What the text of a module says."""
+    """The text of a module, parsed."""
 
     def __init__(self, text: bytes) -> None:
         tree = ast.parse(text)
@@ -207,7 +207,7 @@ def toolchain(kind: str) -> tuple[str, ...]:
 
 
 def contents_of(files: Iterable[Path]) -> str:
-    """What files that are too large to be read each time hold: a digest.
+    """A digest of files that are too large to be read each time.
 
     A library says by its build ID what it is. The contents of others are kept under what changes when
     they do, which is not their dates: those are set by whoever installs them.

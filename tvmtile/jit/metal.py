@@ -29,7 +29,7 @@ class TorchAdapter(RecordedAdapter):
         self._kernel = functools.cache(self._compiled)
 
     def accepts(self, tensor: Any) -> bool:
-        """Whether it is a torch tensor on the GPU."""
+        """Tell whether it is a torch tensor on the GPU."""
         return is_torch(tensor) and tensor.device.type == self.device
 
     def offset(self, tensor: Any) -> int:

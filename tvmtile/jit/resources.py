@@ -19,7 +19,7 @@ from tvmtile.target import GpuCapability, gpu
 
 @dataclass(frozen=True)
 class KernelResources:
-    """What a thread and a block of a kernel use.
+    """The resources of a kernel: of a thread, and of a block.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class KernelResources:
 
 
 def resources_of(log: str, lowered: tirx.PrimFunc) -> tuple[KernelResources, ...]:
-    """What each kernel of a program uses.
+    """The resources of each kernel of a program.
 
     They are in the order of the program, after tvmtile's passes, where a kernel's dynamic shared memory
     is one allocation. TVM names its kernels main_kernel, main_kernel_1, ...
@@ -137,7 +137,7 @@ _TOOL = "nvdisasm"
 
 
 def disassembled(cubin: bytes) -> str:
-    """What the disassembler prints of an ELF file.
+    """The disassembly of an ELF file.
 
     Raises
     ------

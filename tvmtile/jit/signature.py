@@ -96,7 +96,7 @@ class Allocation:
 
     @classmethod
     def of(cls, index: int, param: ir.Var, sources: Mapping[ir.Var, Program]) -> Allocation:
-        """Of a tensor parameter, from what computes the variables of its extents."""
+        """The allocation of a tensor parameter, by the programs of its extents' variables."""
         extents = tuple(param.ty.shape)
         programs: Any = tuple(program_of(extent, sources) for extent in extents)
         is_static = all(isinstance(program, int) for program in programs)
@@ -226,7 +226,7 @@ class KernelSignature:
             return Allocation.of(result.index, self.stored[result.index], sources).shape(args)
 
     def returned(self, args: Sequence[Any]) -> Any:
-        """What a call returns, among all of its arguments."""
+        """The results of a call, among all of its arguments."""
         if not self.results:
             return None
         results = [args[index] for index in self.results]
@@ -236,7 +236,7 @@ class KernelSignature:
 
 
 def sources_of(params: Sequence[ir.Var | None]) -> dict[ir.Var, Program]:
-    """What computes the variables of parameters from their arguments; None for one that isn't given."""
+    """Programs of parameters' variables, by their arguments; None for one that isn't given."""
     sources: dict[ir.Var, Program] = {}
     equations: list[tuple[ir.Expr, Program]] = []
     for position, param in enumerate(params):
@@ -281,7 +281,7 @@ def _solve(extent: ir.Expr, size: Program, sources: dict[ir.Var, Program]) -> bo
 
 
 def program_of(extent: Any, sources: Mapping[ir.Var, Program]) -> Program | None:
-    """What computes an extent, from what computes its variables; None where it can't be computed."""
+    """The program of an extent, from those of its variables; None where it can't be computed."""
     if isinstance(extent, int | tirx.IntImm):
         return int(extent)
     if isinstance(extent, ir.Var):

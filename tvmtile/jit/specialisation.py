@@ -61,7 +61,7 @@ def written_style(func: Callable[..., Any], seen: frozenset[Any] = frozenset()) 
 
 
 def _value_of(name: ast.expr, func: Callable[..., Any]) -> Any:
-    """What a name of a function, an attribute of a module or a method refers to; None if unknown."""
+    """The value of a function's name, of a module's attribute or a method; None if unknown."""
     if isinstance(name, ast.Attribute):
         holder = _value_of(name.value, func)
         if isinstance(holder, types.ModuleType):
@@ -102,7 +102,7 @@ MOST = 512
 
 
 class Kept(dict[Any, _Made]):
-    """What has been made for keys. The oldest is given up where there are too many."""
+    """Results by their keys. The oldest is given up where there are too many."""
 
     def __setitem__(self, key: Any, made: _Made) -> None:
         super().__setitem__(key, made)

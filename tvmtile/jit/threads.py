@@ -111,7 +111,7 @@ def usable_cpus() -> tuple[int, ...]:
 
 @lru_cache(maxsize=8)
 def _physical_cores(cpus: tuple[int, ...]) -> int:
-    """How many cores these hardware threads belong to; their number where the system does not say."""
+    """The cores of some hardware threads; as many as these where the system does not say."""
     cores = set()
     for cpu in cpus:
         siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")

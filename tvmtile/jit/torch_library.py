@@ -165,7 +165,7 @@ def checked_name(name: str) -> str:
 
 
 class TorchSignature:
-    """What torch asks of a program.
+    """The signature of a program, as torch asks for it.
 
     Results are on `device` where no argument is a tensor.
 
@@ -255,12 +255,12 @@ def _run_each(
 
 
 def returned_type(count: int) -> str:
-    """What a schema calls a number of results."""
+    """The type of a number of results in a schema."""
     return "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
 
 
 def _type(param: ir.Var, alias: str) -> str:
-    """What a schema calls a parameter."""
+    """The type of a parameter in a schema."""
     if is_buffer_var(param) or is_pointer(param):
         return f"Tensor{alias}"
     dtype = str(param.ty.dtype)
@@ -347,7 +347,7 @@ def _value(arg: object) -> Any:
 
 
 def _type_of(value: object) -> str:
-    """What a schema calls an argument."""
+    """The type of an argument in a schema."""
     if value is None:
         return "Tensor?"
     if isinstance(value, torch.Tensor):

@@ -200,7 +200,7 @@ _NAMES = {kind.__name__: kind for kind in _TYPES}
 
 
 def _returned_count(func: Callable[..., object]) -> int:
-    """How many tensors the function's return statement names."""
+    """The number of tensors that the function's return statement names."""
     tree = parse_definition(inspect.unwrap(func).__code__)
     values = [node.value for node in ast.walk(tree) if isinstance(node, ast.Return) and node.value]
     if not values:

@@ -61,7 +61,7 @@ class Comparison:
     def collision(
         self, cases: Mapping[Loop, Case], *, by_one_thread: bool = False
     ) -> tuple[bool, bool]:
-        """Whether both touch an element, and whether that is known.
+        """Tell whether both touch an element, and whether that is known.
 
         `cases` are the iterations of some of the loops around both; `by_one_thread`, the same thread
         touches it, not any two.

@@ -10,7 +10,7 @@ from tvmtile.ir.threads import WARP_SIZE, WARPGROUP
 
 
 class Side(Enum):
-    """Which of two accesses a loop is around, the earlier or the later one."""
+    """The side of a loop: around the earlier of two accesses, the later one, or both."""
 
     BOTH = "both"
     LATER = "later"
@@ -61,7 +61,7 @@ class ConflictScope(IntEnum):
 
 
 class Collision(IntEnum):
-    """Whether an access touches an element that a copy is still on its way to."""
+    """The chance that an access touches an element that a copy is still on its way to."""
 
     NEVER = 0
     POSSIBLE = 1

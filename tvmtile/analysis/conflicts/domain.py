@@ -75,7 +75,7 @@ class Domain:
         return self._symbols[key]
 
     def cached(self, key: Hashable, compute: Callable[[], Result]) -> Result:
-        """What is computed from a key, the first time that it is asked for."""
+        """The value for a key, computed when it is first asked for."""
         if key not in self._known:
             self._known[key] = compute()
         result: Result = self._known[key]

@@ -15,20 +15,20 @@ from tvmtile.ir.types import Binary
 
 
 def lanes(index: Any) -> int:
-    """How many elements an index names."""
+    """The number of elements that an index names."""
     return int(index.lanes) if type(index) in (tirx.Ramp, tirx.Broadcast) else 1
 
 
 def period(expressions: Iterable[ir.Expr], var: ir.Var) -> int:
-    """How much a variable grows until the remainders that expressions take of it repeat."""
+    """The growth of a variable after which the remainders that expressions take of it repeat."""
     nodes = (n for each in expressions for n in nodes_in(each, (tirx.FloorMod, tirx.FloorDiv)))
     return math.lcm(1, *(literal(node.b) or 1 for node in nodes if mentions(node.a, var)))
 
 
 def repetition(expressions: Iterable[ir.Expr], var: ir.Var) -> int | None:
-    """How much a variable grows until expressions have their values again; None if they may not.
+    """The growth of a variable after which expressions repeat; None if they may not.
 
-    They do where it stands in remainders of sums and products only.
+    They do where the variable stands in remainders of sums and products only.
     """
     divisors: list[int] = []
 
@@ -50,7 +50,7 @@ def _is_polynomial(value: ir.Expr) -> bool:
 
 
 def strides(buffer: ir.Var) -> list[ir.Expr]:
-    """How far apart in memory neighbours along each axis are, in elements."""
+    """The distances in memory between neighbours along each axis, in elements."""
     if len(buffer.ty.strides):
         return list(buffer.ty.strides)
     found: list[ir.Expr] = [tirx.const(1, "int32")]

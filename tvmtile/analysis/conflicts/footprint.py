@@ -1,4 +1,4 @@
-"""Whether two accesses conflict: whether two threads of a block touch one element.
+"""Footprints of accesses, and conflicts between them: two threads touch one element.
 
 The threads, and the loops that only one of the accesses knows, are enumerated: the indices are
 evaluated for all of them with numpy, so swizzles, divisions and bit operations are nothing special.
@@ -134,7 +134,7 @@ class Footprints:
         return self._of_lines.setdefault((first, access.location), access)
 
     def _canonical(self, access: Effect) -> tvm_ffi.StructuralKey:
-        """What says which elements an access touches, simplified."""
+        """A key that says which elements an access touches, simplified."""
         used = [*(access.indices or ()), *(stride for _, stride in access.block)]
         on = [] if access.completes_on is None else [access.completes_on]
         return tvm_ffi.StructuralKey(
@@ -142,7 +142,7 @@ class Footprints:
         )
 
     def meetings(self, accesses: Mapping[Effect, int]) -> dict[Effect, Collection[Effect]]:
-        """Which others each access of a buffer may touch elements of; not those that touch none.
+        """For each access of a buffer, the others that it may touch elements of.
 
         How often an access is done is 1 only where it can't meet itself.
         """

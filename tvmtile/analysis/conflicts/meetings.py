@@ -1,4 +1,4 @@
-"""Which of many accesses may touch an element of one another: an index of the elements that they touch.
+"""An index of the elements of many accesses: which of them may touch a common one.
 
 Most accesses of a long straight line touch elements of their own, and are never compared. Correctness
 rests on: each access is taken in all its iterations, so what does not meet here never does.
@@ -87,7 +87,7 @@ def meetings(
 def _by_pairs(
     everyone: list[Effect], place: np.ndarray, who: np.ndarray
 ) -> dict[Effect, Collection[Effect]]:
-    """What each meets, of the accesses at places, which are in order."""
+    """The accesses that each meets, of those at places, which are in order."""
     most = int(np.bincount(place).max()) if len(place) else 0
     if most > _CROWD:
         there = dict.fromkeys(everyone[number] for number in np.unique(who))
@@ -113,7 +113,7 @@ def _numbered(coordinates: np.ndarray) -> np.ndarray:
 
 
 def _footprint(access: Effect, domain: Domain) -> _Footprint | None:
-    """What an access touches in all its iterations; None where these or its elements can't be told."""
+    """The elements of all iterations of an access; None where either can't be told."""
     if access.start is None or access.indices is None:
         return None
     values, free = Iterations(access, access, {}, domain).values(0, {})

@@ -67,7 +67,7 @@ class Points:
 
 
 def counts_of(access: Effect, free: list[Free], parts: int) -> list[int]:
-    """How many iterations, lanes, parts of elements and places of an access each thread has."""
+    """A thread's numbers of iterations, lanes, parts of elements and places of an access."""
     assert access.indices is not None
     vector = max(map(lanes, access.indices))
     block = (extent for extent, _ in access.block)

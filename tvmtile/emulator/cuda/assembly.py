@@ -215,7 +215,7 @@ def _arguments(
     row: Instruction,
     parameters: frozenset[str] | None,
 ) -> tuple[list[str], list[str], list[str]]:
-    """What stands before the call, its arguments, and what stands behind it."""
+    """The text before the call, its arguments, and the text behind it."""
     before: list[str] = []
     arguments: list[str] = []
     after: list[str] = []
@@ -248,7 +248,7 @@ def _register(expression: str, parameters: frozenset[str] | None) -> str:
 
 
 def _members(statement: Statement, group: str) -> list[Operand]:
-    """What stands in braces."""
+    """The operands in braces."""
     parts = group[1:-1].split(",") if group.startswith("{") else ()
     return [_member(statement, part.strip()) for part in parts]
 

@@ -185,7 +185,7 @@ _STORE = f"({{line}}, {{0}}, {_COORDINATES}{{1}}, {{2}})"
 
 
 def _tensor_copies(axes: str) -> list[Instruction]:
-    """Of boxes. Those of im2col are no row: nobody has their boxes."""
+    """The copies of boxes. Those of im2col are no row: nobody has their boxes."""
     rows = []
     head = f"cp.async.bulk.tensor.{axes}"
     for tile in ("", ".tile"):
@@ -211,7 +211,7 @@ def _tensor_copies(axes: str) -> list[Instruction]:
 
 
 def _copies_of_rows() -> list[Instruction]:
-    """Of four rows of a tensor, which Blackwell copies at once."""
+    """The copies of four rows of a tensor, which Blackwell copies at once."""
     head = "cp.async.bulk.tensor.2d"
     load, store = (
         f"::emulator::ptx::tensor_gather{_LOAD}",

@@ -96,7 +96,7 @@ def _products() -> list[Instruction]:
 
 
 def _operands_of(family: Family) -> tuple[int, ...]:
-    """How many: d, a, b, predicate, scales of floats, and of 16 bits which in memory are transposed."""
+    """The counts of operands: d, a, b, predicate, scales, and for 16 bits which are transposed."""
     if family.sums == "int32":
         return (4,)
     return (7, 8) if family.transposes else (6,)

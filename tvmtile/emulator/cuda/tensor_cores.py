@@ -26,7 +26,7 @@ _USES = {
 
 
 def _collectors(buffers: dict[str, int]) -> dict[str, str]:
-    """What the hardware keeps of an operand, in which buffer: as PTX writes it, and in C++."""
+    """The hardware's uses of a buffer for an operand, as PTX writes them: the C++ of each."""
     made = "::emulator::Collector({}, ::emulator::{})".format
     found = {
         f".collector::{name}::{use}": made(number, does)

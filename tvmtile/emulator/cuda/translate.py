@@ -57,7 +57,7 @@ def translate(tokens: Sequence[Token], kernels: Sequence[CudaSignature], arch: i
 
 @functools.cache
 def _declarations() -> str:
-    """What instructions call of the runtime: its sources define it, in the namespace `ptx`."""
+    """The functions that instructions call: the runtime's sources define them, in `ptx`."""
     sources = (path.read_text(encoding="utf-8") for path in sorted(_RUNTIME.glob("*.cc")))
     parts = (part for source in sources for part in _OF_KERNELS.findall(source))
     declared = (f"{head};\n" for part in parts for head in _DEFINITION.findall(part))
@@ -66,7 +66,7 @@ def _declarations() -> str:
 
 @functools.cache
 def _included() -> frozenset[str]:
-    """What the prelude includes of headers that are not ours."""
+    """The headers that the prelude includes and that are not ours."""
     prelude = (Path(__file__).parent / "include" / PRELUDE).read_text(encoding="utf-8")
     return frozenset(_INCLUDE.findall(prelude))
 
@@ -237,7 +237,7 @@ def _outside(token: Token) -> CudaEmulationError:
 
 
 def _ends_type(code: Sequence[Token], i: int) -> bool:
-    """Whether the declarator begins at `i`: a name in front of an extent, a comma or the end."""
+    """Tell whether the declarator begins at `i`: a name before an extent, a comma or the end."""
     after = code[i + 1].text if i + 1 < len(code) else ";"
     return code[i].kind == "name" and after in {"[", ",", ";"}
 

@@ -81,7 +81,7 @@ class BufferArgument(ctypes.Structure):
 
 
 class Binding(ctypes.Structure):
-    """What a parameter of the kernel points to."""
+    """The memory of a parameter of the kernel."""
 
     _fields_ = tuple(_fields_of("Binding"))
 

@@ -59,12 +59,12 @@ def _if_processor_has(feature: str) -> tuple[str, ...]:
 
 @functools.cache
 def compiler_identity() -> str:
-    """What the compiler says that it is, with its version."""
+    """The compiler's description of itself, with its version."""
     return run([*find_compiler(), "--version"]).stdout
 
 
 def is_clang() -> bool:
-    """Whether the compiler is clang, whatever it is called; else it is GCC."""
+    """Tell whether the compiler is clang, whatever it is called; else it is GCC."""
     return "clang" in compiler_identity()
 
 

@@ -30,7 +30,7 @@ class HostMemory:
 
 @dataclass(frozen=True)
 class Argument:
-    """What a parameter of a kernel is bound to."""
+    """The argument for a parameter of a kernel."""
 
     name: str
     """The parameter's name."""

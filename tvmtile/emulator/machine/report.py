@@ -50,7 +50,7 @@ class Vocabulary:
 
 
 class Context(NamedTuple):
-    """What a report needs to be understood: the language, the kernel, its source, its block's shape."""
+    """The context of a report: the language, the kernel, its source, its block's shape."""
 
     words: Vocabulary
     kernel: str
@@ -136,7 +136,7 @@ class _Words:
         return names.pop() if len(names) == 1 else None
 
     def remedy(self) -> str | None:
-        """What to do, in the language's terms where it has some."""
+        """The advice for the failure, in the language's terms where it has some."""
         if self.failure is Failure.UNINITIALIZED and self.other_operation and not self.operation:
             return "give it a value where it is declared"
         if self.failure is Failure.RACE and self.other_block != self.block:

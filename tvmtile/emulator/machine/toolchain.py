@@ -222,7 +222,7 @@ def _check_recursion(front_end: FrontEnd, graph: str, source: str) -> None:
 
 @functools.cache
 def _runtime_name(front_end: FrontEnd) -> str:
-    """What no other version of the runtime's library is called."""
+    """A name that no other version of the runtime's library has."""
     key = _key(front_end, *_RUNTIME_FLAGS, *machine_flags())
     return f"tvmtile-{front_end.language.lower()}-{key[:16]}.so"
 

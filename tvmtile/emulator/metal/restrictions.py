@@ -95,7 +95,7 @@ def _wrong(token: Token, before: str, after: str) -> str | None:
 
 
 def _is_type(text: str) -> bool:
-    """Whether a name that follows is declared: after a type, a pointer or a reference."""
+    """Tell whether a name that follows is declared: after a type, a pointer or a reference."""
     return text in _TYPES
 
 
@@ -110,7 +110,7 @@ def _check_index(kernel: MslSignature, parameter: MslParameter) -> None:
 
 
 def _shared_index(buffers: Sequence[MslParameter]) -> str | None:
-    """What is wrong where two buffers, which are in the order of their indices, have one."""
+    """The complaint where two buffers, which are in the order of their indices, have one."""
     for first, second in itertools.pairwise(buffers):
         if first.index == second.index:
             return f"{first.name!r} and {second.name!r} have one index, {first.index}"
@@ -130,7 +130,7 @@ def _unknown_attribute(kernel: MslSignature) -> str | None:
 
 
 def _mixed_positions(kernel: MslSignature) -> str | None:
-    """What is wrong where positions and extents have not all as many components."""
+    """The complaint where positions and extents have not all as many components."""
     counts = {
         int(p.declared[-1]) if p.declared[-1] in "234" else 1: p.name
         for p in kernel.parameters

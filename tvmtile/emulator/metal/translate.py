@@ -116,7 +116,7 @@ def _threadgroup_variables(declaration: Sequence[Token], alignment: str | None) 
 
 
 def _unset_variables(tokens: Sequence[Token]) -> dict[int, str]:
-    """What is put behind the semicolons of declarations, by their index among the tokens."""
+    """The texts to put behind the semicolons of declarations, by the index of their token."""
     places = [i for i, token in enumerate(tokens) if token.kind != "space"]
     code = [tokens[i] for i in places]
     before = ["", *(token.text for token in code)]
@@ -163,7 +163,7 @@ def _without_value(statement: Sequence[Token]) -> Iterator[tuple[str, int | None
 
 
 def _is_filled_at_once(code: Sequence[Token], start: int, name: str, extent: int | None) -> bool:
-    """Whether all elements are written, one by one, in the same block and before anything else is done.
+    """Tell whether all elements are written, in the same block and before anything else is done.
 
     Generated code does so. What is written so can't be read before: no access of it needs a call.
     """
