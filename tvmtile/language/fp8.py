@@ -1,4 +1,4 @@
-"""Which float of 8 bits a machine has, under the names of TileLang's module."""
+"""The floats of 8 bits that a machine has, under the names of TileLang's module."""
 
 from __future__ import annotations
 

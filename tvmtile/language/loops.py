@@ -481,7 +481,7 @@ class PersistentTileScheduler:
 
     @property
     def current_iter(self) -> ir.Expr:
-        """How many tiles the worker has visited before."""
+        """The number of tiles that the worker has visited before."""
         return self._load("current_iter")
 
     def _visit(self, tile_id: Any) -> None:

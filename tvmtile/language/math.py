@@ -315,17 +315,17 @@ power = pow
 
 
 def isnan(value: Value) -> ir.Expr:
-    """Whether a float is not a number."""
+    """Tell whether a float is not a number."""
     return tirx.isnan(_wide(as_expr(value)))
 
 
 def isinf(value: Value) -> ir.Expr:
-    """Whether a float is infinite."""
+    """Tell whether a float is infinite."""
     return tirx.isinf(_wide(as_expr(value)))
 
 
 def isfinite(value: Value) -> ir.Expr:
-    """Whether a float is neither infinite nor NaN."""
+    """Tell whether a float is neither infinite nor NaN."""
     return tirx.isfinite(_wide(as_expr(value)))
 
 

@@ -228,7 +228,7 @@ def const(names: str, dtype: DTypeLike = "int32") -> Any:
 
 
 def _for_each(names: str, make: Callable[[str], Any]) -> Any:
-    """What is made of each name; of a single one, that alone."""
+    """The results for each name; for a single one, its own alone."""
     made = tuple(make(name) for name in re.split(r"[,\s]+", names.strip()) if name)
     return made[0] if len(made) == 1 else made
 

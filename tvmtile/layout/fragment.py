@@ -1,4 +1,4 @@
-"""Which thread of a block holds which element of a fragment, and in which register.
+"""Layouts of fragments: which thread of a block holds which element, and in which register.
 
 An index along an axis of a tile is a number in mixed radix. Each of its digits is kept either in the
 number of the thread or in the number of the register:
@@ -64,7 +64,7 @@ class Digit:
 
     @property
     def is_thread(self) -> bool:
-        """Whether the number of the thread keeps it."""
+        """Tell whether the number of the thread keeps it."""
         return self.axis == THREAD
 
     def value_in(self, number: ir.Expr, count: int) -> ir.Expr:
@@ -327,7 +327,7 @@ def _spread(shape: tuple[int, ...], threads: int, width: int) -> FragmentLayout:
 
 @lru_cache(maxsize=4096)
 def _best_split(counts: tuple[int, ...], threads: int) -> tuple[int, tuple[int, ...]]:
-    """How many threads lie along each axis, the last axis first, and the registers that leaves."""
+    """The threads along each axis, the last axis first, and the registers that this leaves."""
     if not counts:
         return 1, ()
     best: tuple[int, tuple[int, ...]] | None = None

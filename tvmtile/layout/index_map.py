@@ -81,18 +81,18 @@ class IndexMap:
 
     @property
     def is_whole_variable(self) -> bool:
-        """Whether it is one loop variable, displaced by the base."""
+        """Tell whether it is one loop variable, displaced by the base."""
         return len(self.parts) == 1 and self.parts[0].scale == 1 and self.parts[0].is_whole
 
     @property
     def base_is_below(self) -> bool:
-        """Whether the base only fills places below those of the loop variables."""
+        """Tell whether the base only fills places below those of the loop variables."""
         base = constant(self.base)
         return base is not None and all(0 <= base < part.scale for part in self.parts)
 
     @property
     def base_keeps_digits(self) -> bool:
-        """Whether the base only fills places that no digit of a loop variable has."""
+        """Tell whether the base only fills places that no digit of a loop variable has."""
         if not self.parts:
             return True
         base = constant(self.base)

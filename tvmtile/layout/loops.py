@@ -1,4 +1,4 @@
-"""Which thread of a block runs which iteration of a nest of `T.Parallel` loops.
+"""Layouts of nests of `T.Parallel` loops: which thread of a block runs which iteration.
 
 A nest's iterations get a layout, as a fragment's elements do. The two determine each other through
 the indices of an access: in `C[i, j] = A[j]`, the thread that has iteration (i, j) must hold C[i, j]
@@ -34,7 +34,7 @@ from tvmtile.layout.index_map import IndexMap, Part, cut
 
 @dataclass(frozen=True)
 class LoopAxis:
-    """How the iterations of one loop are counted: the value of the digits, less `base`.
+    """The iterations of one loop, as they are counted: the value of the digits, less `base`.
 
     The digits may count more than there are iterations; what lies outside is left out.
     """
@@ -44,13 +44,13 @@ class LoopAxis:
 
     @property
     def size(self) -> int:
-        """How many values the digits have."""
+        """The number of values that the digits have."""
         return _count(self.digits)
 
 
 @dataclass(frozen=True)
 class LoopLayout:
-    """Which thread runs which iteration of a nest."""
+    """The layout of a nest: which thread runs which iteration."""
 
     threads: int
     """Threads of the block."""
@@ -210,7 +210,7 @@ def _widest_move(nest: Nest) -> int:
 
 
 def _count(digits: Iterable[Digit]) -> int:
-    """How many values digits have together."""
+    """The number of values that digits have together."""
     return math.prod(digit.extent for digit in digits)
 
 

@@ -87,7 +87,7 @@ def places(layout: Layout | FragmentLayout) -> Iterator[tuple[tuple[int, ...], t
 
 
 def _fragment(operand: Operand) -> FragmentLayout:
-    """What the threads of an instruction hold together."""
+    """The fragment that the threads of an instruction hold together."""
     threads = [digit.extent for axis in operand for digit in axis if digit.is_thread]
     return FragmentLayout(math.prod(threads), operand)
 

@@ -1,4 +1,4 @@
-"""How an operator's program is cut into blocks, for a target and a problem: what was measured.
+"""Configurations of operators' programs, for a target and a problem: what was measured.
 
 A row says for which device, dtypes and extents it is the best that was tried, and the measurement. A
 problem takes the first row that fits; where none does, the model of `tvmtile.carver` proposes.
@@ -368,7 +368,7 @@ def matmul_configuration(
     *,
     may_split: bool = False,
 ) -> dict[str, int]:
-    """How a product of matrices is cut; an extent that is no number is taken for a large one.
+    """The blocks of a product of matrices; an extent that is no number is taken for a large one.
 
     K is split where `may_split` says that there will be memory for the partial sums.
     """
@@ -406,7 +406,7 @@ def attention_configuration(
     heads: Any,
     batch: Any,
 ) -> dict[str, int]:
-    """How attention is cut; an extent that is no number is taken for a large one."""
+    """The blocks of attention; an extent that is no number is taken for a large one."""
     dim = -(-dim // 16) * 16  # of a block's tiles
     extents = {
         "queries": _size(queries), "dim": dim, "causal": int(causal),
@@ -428,13 +428,13 @@ def attention_configuration(
 def attention_backward_configuration(
     target: TargetLike, dim: int, dtype: str
 ) -> dict[str, int] | None:
-    """How the gradients of attention are cut; None where nothing was tried."""
+    """The blocks of attention's gradients; None where nothing was tried."""
     row = _first(ATTENTION_BACKWARD, target, dtype, {"dim": dim})
     return None if row is None else dict(row.values)
 
 
 def rows_configuration(target: TargetLike, M: Any, N: int, dtype: str) -> dict[str, int]:
-    """How an operator on whole rows is cut; an extent that is no number is taken for a large one."""
+    """The blocks of an operator on whole rows; an extent that is no number is taken for a large one."""
     extents = {"M": _size(M), "N": N}
     row = _first(ROWS, target, dtype, extents)
     if row is not None:
@@ -478,7 +478,7 @@ def _device(target: Target) -> str:
 
 
 def _proposal(template: BaseTemplate, target: TargetLike) -> Hint:
-    """What the model takes for the best."""
+    """The best configuration by the model."""
     hints = template.with_arch(carver.get_arch(target)).recommend_hints(topk=1)
     if hints:
         return hints[0]

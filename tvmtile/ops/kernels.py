@@ -24,7 +24,7 @@ def target_for(device: Any) -> Any:
 
 
 def size_class(extent: int) -> int:
-    """What an extent that varies between calls is taken for: the next power of two, up to a limit.
+    """The class of an extent that varies between calls: the next power of two, up to a limit.
 
     So calls of many different extents share few configurations, and as many kernels.
     """
@@ -32,7 +32,7 @@ def size_class(extent: int) -> int:
 
 
 def float32_precision(dtype: Any) -> Precision:
-    """How products of a dtype are computed on CUDA: those of float32 as torch's switches say."""
+    """The precision of products of a dtype on CUDA: of float32 as torch's switches say."""
     torch = sys.modules["torch"]
     if dtype != torch.float32:
         return "tf32"
@@ -160,7 +160,7 @@ def how_it_lies(tensor: Any) -> Hashable:
 
 
 class Plans(dict[Hashable, Any]):
-    """What was decided for arguments that lie in a way, forgotten where there are too many."""
+    """Decisions by how arguments lie, forgotten where there are too many."""
 
     def __setitem__(self, key: Hashable, plan: Any) -> None:
         if len(self) >= _MOST_PLANS:

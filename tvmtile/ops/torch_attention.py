@@ -124,7 +124,7 @@ def _attention(
 
 
 def _result(q: Tensor, v: Tensor) -> Tensor:
-    """What is written: it lies as `q` does."""
+    """The tensor of results: it lies as `q` does."""
     batch, heads, queries, _ = q.shape
     if not q.is_contiguous() and q.transpose(1, 2).is_contiguous():
         return q.new_empty(batch, queries, heads, v.shape[3]).transpose(1, 2)

@@ -150,7 +150,7 @@ def _transposed(
 
 
 class _Computation(NamedTuple):
-    """How a product of tensors that lie in a way is computed."""
+    """The computation of a product of tensors that lie in a way."""
 
     kernel: Kernel | None
     """None where the result has no elements."""
@@ -247,7 +247,7 @@ def _plan(
 def _operand(
     x: Tensor, summed: int, is_swapped: bool, is_shared: bool
 ) -> tuple[Callable[[Tensor], Tensor], bool]:
-    """What a kernel takes of an operand, and whether that is the transposed one.
+    """A function that gives a kernel its operand, and whether that is the transposed one.
 
     Parameters
     ----------
@@ -292,7 +292,7 @@ def _swapped(x: Tensor) -> Tensor:
 
 
 def _partial_sums(out: Tensor, splits: int, dtype: torch.dtype) -> Tensor:
-    """What a kernel writes that splits K: torch's memory, since kernels of several streams may run."""
+    """The partial sums where K is split: torch's memory, for kernels of several streams may run."""
     sums = torch.float64 if dtype == torch.float64 else torch.float32
     return out.new_empty((splits, *out.shape), dtype=sums)
 

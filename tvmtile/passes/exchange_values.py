@@ -143,7 +143,7 @@ class _Exchange:
         return seq([*before, after])
 
     def _exchanged(self, call: ir.Call, args: list[Any]) -> tuple[list[tirx.Stmt], ir.Expr]:
-        """What threads do before an exchange, and what each has of it."""
+        """The statements before an exchange, and the value that each thread has of it."""
         if op_name(call) == _ACTIVE:
             return self._came(call.span)
         statements, lanes = self._published(args[2 if _is_match(call) else 1], call.span)

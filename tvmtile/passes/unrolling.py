@@ -1,4 +1,4 @@
-"""How far loops are unrolled, and what unrolls them: TVM, the compiler of the source, or nothing.
+"""The unrolling of loops: how far, and by TVM, the compiler of the source, or nothing.
 
 The cost of a loop is what it is written out as, in statements or in operations (`written_out`). Three
 passes act on it: PlanUnrolling on what a program asks for, LimitUnrolling when it is known which loops
@@ -64,7 +64,7 @@ _MOST_REGISTERS = 512
 
 
 def written_out(stmt: tirx.Stmt, cost: Callable[[tirx.Stmt], int] | None = None) -> int:
-    """How many statements a statement is with its unrolled loops written out, or what they cost.
+    """The number of statements with unrolled loops written out, or what they cost.
 
     The cost of a statement is without that of the statements in it.
     """
@@ -77,7 +77,7 @@ def written_out(stmt: tirx.Stmt, cost: Callable[[tirx.Stmt], int] | None = None)
 
 
 def most_iterations(body: tirx.Stmt) -> int:
-    """How many iterations of a loop over memory alone are written out one by one."""
+    """The most iterations of a loop over memory alone that are written out one by one."""
     if contains(body, tirx.For, lambda loop: bool(loop.kind == tirx.ForKind.SERIAL)):
         return _MOST_WITH_LOOPS
     return min(_MOST_ITERATIONS, _MOST_OVER_MEMORY // written_out(body))
@@ -265,7 +265,7 @@ def _beyond_budget(nests: list[tirx.For]) -> set[ir.Var]:
 
 
 def _operations(stmt: tirx.Stmt) -> int:
-    """How many expressions a statement has, without those of the statements in it."""
+    """The number of expressions of a statement, without those of the statements in it."""
     if isinstance(stmt, tirx.IfThenElse):
         return len(nodes_in(stmt.condition, ir.Expr))
     return 0 if statements_of(stmt) else len(nodes_in(stmt, ir.Expr))

@@ -194,7 +194,7 @@ def compare(
 
 
 def _bits(tensor: Any) -> bytes:
-    """What a tensor holds."""
+    """The bytes of a tensor."""
     if hasattr(tensor, "untyped_storage"):  # torch's
         torch = import_optional("torch", "torch", "tvmtile.profiler")
         return bytes(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy())
@@ -202,7 +202,7 @@ def _bits(tensor: Any) -> bytes:
 
 
 def as_list(results: Any) -> list[Any]:
-    """What a kernel or a reference returned, as a list."""
+    """The results of a kernel or of a reference, as a list."""
     if results is None:
         return []
     return list(results) if isinstance(results, tuple | list) else [results]

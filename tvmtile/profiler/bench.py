@@ -77,7 +77,7 @@ def do_bench(
 
 
 def _timer() -> Callable[[Callable[[], Any]], float]:
-    """What measures one call, in milliseconds."""
+    """A function that measures one call, in milliseconds."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
         return _event_timer(torch)
@@ -113,7 +113,7 @@ def _event_timer(torch: Any) -> Callable[[Callable[[], Any]], float]:
 
 
 def _waits() -> list[Callable[[], Any]]:
-    """What waits for the GPUs that TVM's tensors, or torch's on an Apple GPU, may be on."""
+    """Functions that wait for the GPUs of TVM's tensors, and of torch's on an Apple GPU."""
     waits: list[Callable[[], Any]] = [
         device.sync for device in (tvm.cuda(0), tvm.metal(0)) if device.exist
     ]

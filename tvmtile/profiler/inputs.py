@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class TensorSupplyType(Enum):
-    """What a profiler fills a kernel's inputs with, where it is given none."""
+    """The contents that a profiler gives a kernel's inputs, where it is given none."""
 
     Integer = 1
     """Small whole numbers, which every float dtype holds exactly."""

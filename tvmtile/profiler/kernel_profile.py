@@ -63,7 +63,7 @@ class KernelProfile:
 
     @property
     def limit(self) -> str:
-        """What takes the device longer: "arithmetic" or "bandwidth"."""
+        """The limit of the device: "arithmetic" or "bandwidth", whichever takes longer."""
         return "arithmetic" if self.arithmetic_ms > self.bandwidth_ms else "bandwidth"
 
     @property

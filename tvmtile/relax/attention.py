@@ -177,7 +177,7 @@ def _found(
 
 
 def _under_softmax(graph: Graph, weights: ir.Expr, inside: list[Any]) -> Any:
-    """What the softmax is of whose result an expression is; None where it is that of none."""
+    """The argument of the softmax that an expression is the result of; None of another one."""
     value = _unarranged(graph, weights, inside)
     found = graph.match(_SAFE_SOFTMAX, value)
     if found is not None and _numbers(graph, found, _LOWEST, _REPLACED) != [-math.inf, 0]:
@@ -244,7 +244,7 @@ def _unscaled(graph: Graph, value: Any, inside: list[Any]) -> tuple[Any, float]:
 
 
 def _unarranged(graph: Graph, value: Any, inside: list[Any]) -> ir.Expr:
-    """What a value is without reshapes and broadcasts that keep its matrices."""
+    """The value without reshapes and broadcasts that keep its matrices."""
     value = graph.value(value)
     for pattern in _VIEWS:
         found = graph.match(pattern, value)

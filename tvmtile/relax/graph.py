@@ -45,7 +45,7 @@ class Graph:
         self._users.setdefault(handle(name), set()).add(user)
 
     def value(self, expr: Any) -> Any:
-        """What a name is bound to, through names; another expression, and a parameter, as it is."""
+        """The value of a name, through names; another expression, and a parameter, as it is."""
         while isinstance(expr, ir.Var) and expr in self._values:
             expr = self._values[expr]
         return expr
@@ -55,7 +55,7 @@ class Graph:
         return self._names.get(handle(expr), expr)
 
     def match(self, pattern: dpl.DFPattern, expr: ir.Expr) -> Any:
-        """What each part of a pattern matches, through names; None where the whole does not."""
+        """The match of each part of a pattern, through names; None where the whole has none."""
         return pattern.extract_matched_expr(self.value(expr), self._values)
 
     def is_private(self, inside: Sequence[ir.Call], root: ir.Expr) -> bool:
@@ -72,7 +72,7 @@ def calls_of(found: Any, *given: dpl.DFPattern) -> list[ir.Call]:
 
 
 def handle(expr: Any) -> int:
-    """Which object an expression is: `==` of expressions makes an expression."""
+    """The identity of an expression's object: `==` of expressions makes an expression."""
     return int(expr.__chandle__())
 
 
@@ -98,7 +98,7 @@ def static(extent: Index) -> Index:
 
 
 def product(extents: Iterable[Index]) -> Any:
-    """How many elements there are of extents."""
+    """The number of elements of extents."""
     total: Any = 1
     for extent in extents:
         total = total * extent

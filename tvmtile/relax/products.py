@@ -32,7 +32,7 @@ _ACTIVATIONS = {
 
 
 class _Epilogue:
-    """What is done to a product, from the last operator to the first."""
+    """The operators behind a product, from the last to the first."""
 
     def __init__(self, graph: Graph, root: ir.Expr) -> None:
         self._graph = graph
@@ -48,7 +48,7 @@ class _Epilogue:
             self.inside.append(self.product[_MATMUL])
 
     def _under(self, pattern: Any, value: ir.Expr) -> Any:
-        """What an operator is done to, through reshapes that keep the rows of a product."""
+        """The operand of an operator, through reshapes that keep the rows of a product."""
         found = self._graph.match(pattern, value)
         if found is None:
             return None
@@ -170,7 +170,7 @@ class _Operand:
 
 
 def swapped(graph: Graph, value: ir.Expr) -> Any:
-    """What a value is the transposed matrices of; None where it is of none."""
+    """The value of which one has the transposed matrices; None of others."""
     found = graph.match(_PERMUTE, value)
     rank = len(shape_of(value))
     if found is None or rank < 2:

@@ -107,7 +107,7 @@ class UseTileKernels:
 
 
 class _Plan:
-    """What is put in the place of which call of a function, and why others stay."""
+    """The replacements of a function's calls, and why other calls stay."""
 
     def __init__(self, function: str, func: relax.Function, target: Target) -> None:
         self.function = function
@@ -138,7 +138,7 @@ class _Plan:
         self._taken |= {handle(part) for part in found.inside}
 
     def left(self) -> Iterator[Choice]:
-        """What stays, of the operators that kernels compute."""
+        """The calls that stay, of the operators that kernels compute."""
         for call in self.calls:
             name = getattr(call.op, "name", "")
             if name in _NAMED and handle(call) not in self._taken:

@@ -206,7 +206,7 @@ def parse(target: TargetLike) -> Target:
 
 
 def _nearest(target: TargetLike) -> str:
-    """What may have been meant, as it is written; "" where nothing is near."""
+    """The target that may have been meant, as it is written; "" where nothing is near."""
     mapping = target if isinstance(target, Mapping) else {}
     kind, arch = str(mapping.get("kind", "")), str(mapping.get("arch", ""))
     # An option of the command lines that TVM had is the last word: `cuda -arch=sm_90a`.

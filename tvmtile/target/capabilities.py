@@ -211,7 +211,7 @@ def compute_capability(target: Target) -> int:
 
 
 def gpu(target: Target | None) -> GpuCapability | None:
-    """What a block of a target may ask for, or None for a target that is no GPU, or not known.
+    """The capability of a target for blocks, or None for a target that is no GPU, or not known.
 
     Raises
     ------

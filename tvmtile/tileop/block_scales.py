@@ -128,7 +128,7 @@ class BlockScaledLayout:
 
     @property
     def is_e8m0(self) -> bool:
-        """Whether the scales are powers of two without sign."""
+        """Tell whether the scales are powers of two without sign."""
         return self.scale_dtype in (_E8M0, "uint8")
 
     def scale_blocks(self, K: Any) -> Any:

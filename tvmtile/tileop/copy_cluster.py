@@ -267,7 +267,7 @@ def _runs(op: CopyToBlock, context: LoweringContext) -> list[tuple[Any, Any, int
 
 
 def _inner_axes(side: ir.TensorRegion) -> int:
-    """How many of the last axes are one run of memory."""
+    """The number of last axes that are one run of memory."""
     count = 0
     for r, extent in zip(
         reversed(ranges_of(side)), reversed(buffer_of(side).ty.shape), strict=True

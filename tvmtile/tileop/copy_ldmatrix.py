@@ -140,7 +140,7 @@ class LoadedMatrices:
         return [c for c in group if c.extent > 1], [c for c in others if c.extent > 1]
 
     def _most_together(self, axis: int, weight: int) -> int:
-        """How many matrices, so many rows or columns apart, an instruction may move."""
+        """The most matrices, so many rows or columns apart, that an instruction may move."""
         del axis, weight
         return MATRICES
 
@@ -226,7 +226,7 @@ class LoadedMatrices:
         return [tirx.BufferLoad(words, [number]) for number in range(self._per_instruction)]
 
     def _address(self, origin: list[Index]) -> ir.Call:
-        """What the lane gives the instruction: the address of a row of a matrix."""
+        """The lane's operand of the instruction: the address of a row of a matrix."""
         matrix = tirx.floormod(tirx.floordiv(self._lane, MATRIX_ROWS), self._per_instruction)
         row, column = self._place(origin, self._in_group(matrix))
         row = row + tirx.floormod(self._lane, MATRIX_ROWS)

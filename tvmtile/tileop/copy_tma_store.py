@@ -53,7 +53,7 @@ _SLOTS = 2
 
 @dataclass(frozen=True)
 class _WarpgroupParts:
-    """How warpgroups share a fragment, each with a part of whole rows and columns."""
+    """The parts of a fragment that warpgroups have, of whole rows and columns."""
 
     groups: int
     """How many warpgroups there are."""
@@ -177,7 +177,7 @@ def _bytes(op: Copy, parts: _WarpgroupParts) -> int:
 
 
 def _slots(op: Copy, parts: _WarpgroupParts, context: LoweringContext) -> int:
-    """How many pieces of each warpgroup there is room for, with as many blocks at once as without."""
+    """The pieces of each warpgroup that have room, with as many blocks at once as without."""
     for slots in range(1, _SLOTS + 1):
         if allocated(_staged(op, parts, slots, context), context) is not None:
             return slots
@@ -270,7 +270,7 @@ class _Piece(LoadedMatrices):
         self._group_index = tirx.floordiv(context.thread_index, WARPGROUP)
 
     def _most_together(self, axis: int, weight: int) -> int:
-        """Those of the piece: what lies behind it goes through another slot."""
+        """The matrices of the piece: what lies behind it goes through another slot."""
         counts = range(MATRICES, 1, -1)
         return next((n for n in counts if self._size[axis] % (weight * n) == 0), 1)
 

@@ -70,12 +70,12 @@ class OperandView:
 
     @property
     def extents(self) -> list[Any]:
-        """Of its axes; an element has none."""
+        """The extents of its axes; an element has none."""
         return extents_of(self.operand) or []
 
     @property
     def dtype(self) -> str:
-        """Of its elements."""
+        """The dtype of its elements."""
         return dtype_of(self.operand)
 
     def axes(self, count: int, shapes: str) -> list[Any]:

@@ -1,4 +1,4 @@
-"""How long the L2 cache keeps what a copy moves: a hint, which `T.copy` and its siblings take."""
+"""Eviction from the L2 cache of what a copy moves: a hint, which `T.copy` and its siblings take."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ class Fp8ScaledMatmul(MatrixProduct, Accumulates):
 
     @property
     def layout(self) -> BlockScaledLayout | None:
-        """How scales of blocks lie; None where there are none of blocks."""
+        """The layout of scales of blocks; None where there are none of blocks."""
         if not self.block_size:
             return None
         names = ("scale_dtype", "block_size", "a_rows", "b_rows", "zero_codes")

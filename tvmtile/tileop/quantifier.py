@@ -76,7 +76,7 @@ def _quantified(kind: str, buffer: TileOperand) -> ir.Expr:
 
 @tile_operator
 class Quantifier(TileOp):
-    """Whether any or all elements of `src` are true, into the boolean element `dst`."""
+    """An operator that tells whether any or all elements of `src` are true, into `dst`."""
 
     name = "quantifier"
     inputs = ("src",)
@@ -90,7 +90,7 @@ class Quantifier(TileOp):
         check_bounds(f"{self.kind}_of", self.src)
 
     def truth(self, offsets: list[Index]) -> ir.Expr:
-        """Whether an element is true, 1 or 0."""
+        """The truth of an element, 1 or 0."""
         load = tirx.BufferLoad(buffer_of(self.src), element(self.src, offsets))
         dtype = dtype_of(self.src)
         # LLVM has no comparison of two booleans that TVM would ask it for.

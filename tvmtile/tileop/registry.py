@@ -94,14 +94,14 @@ class LoweringContext:
 
     @property
     def gpu(self) -> GpuCapability:
-        """What the GPU can do that the target is."""
+        """The capability of the GPU that the target is."""
         capability = gpu(self.target)
         assert capability is not None, f"a lowering for GPUs is asked for {self.kind}"
         return capability
 
     @property
     def threads(self) -> int:
-        """How many threads do the operator: those of its group, or of the block."""
+        """The number of threads that do the operator: those of its group, or of the block."""
         return int(self.launch.num_threads) if self.group is None else self.group.count
 
     @property
@@ -133,7 +133,7 @@ class LoweringContext:
 
 @dataclass(frozen=True)
 class SharedTile:
-    """How an implementation wants a shared tile to lie."""
+    """The layout that an implementation wants of a shared tile."""
 
     swizzle: int = 0
     """Bytes of the widest panel of a row, 128, 64 or 32, in which pieces of 16 bytes are exchanged
@@ -147,7 +147,7 @@ class SharedTile:
     """Bytes that rows are longer than their elements, where a block has room for them."""
 
     def __and__(self, other: SharedTile) -> SharedTile:
-        """What suits two implementations that use one tile."""
+        """The layout that suits two implementations that use one tile."""
         widths = [width for width in (self.swizzle, other.swizzle) if width]
         return SharedTile(
             min(widths, default=0),

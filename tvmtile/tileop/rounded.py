@@ -44,7 +44,7 @@ class Rounded(_Pure):
 
     @property
     def dtype(self) -> str:
-        """Of the operands and the result."""
+        """The dtype of the operands and of the result."""
         return str(self.operands[0].ty.dtype)
 
     def result_dtype(self) -> str:

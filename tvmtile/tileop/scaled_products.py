@@ -1,4 +1,4 @@
-"""How a product with scales is done: a product for each block of K that has scales of its own."""
+"""Products with scales: a product for each block of K that has scales of its own."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class ScaledProduct:
         return seq([tirx.AllocBuffer(partial), *loads, product, scaled])
 
     def accumulated(self) -> tuple[tirx.Stmt, tirx.Stmt, tirx.Stmt]:
-        """What begins partial sums, a product that adds to them, and what adds them, scaled."""
+        """The first partial sums, a product that adds to them, and their addition, scaled."""
         sums, op = self._sums(), self.op
         begin = seq([tirx.AllocBuffer(sums), cleared(as_region(sums))])
         step = self._product(sums, 0, op.k, clear=False)
@@ -113,7 +113,7 @@ class ScaledProduct:
         return seq([*begin, for_loop(part, (constant(depth) or 0) // held, product)])
 
     def _depth_in_registers(self, depth: Index) -> int:
-        """How many elements of K threads decode at once for `mma`, as many as they load at once; or 0.
+        """The elements of K that threads decode at once for `mma`, as many as they load; or 0.
 
         Those of a row that a thread multiplies then lie side by side.
         """
@@ -139,7 +139,7 @@ class ScaledProduct:
         return seq([*copies, _evaluated(product)])
 
     def _scaled(self, sums: ir.Var, block: Index) -> tuple[list[tirx.Stmt], tirx.Stmt]:
-        """What loads the scales of a block, and what adds sums times them."""
+        """The loads of a block's scales, and the addition of sums times them."""
         loads_a, of_row = self._scales("A_scale", self.op.m, self.op.a_rows, block)
         loads_b, of_column = self._scales("B_scale", self.op.n, self.op.b_rows, block)
         # Those of blocks are multiplied first: that is done once a row where B has one for the tile.
@@ -193,7 +193,7 @@ class ScaledProduct:
 
 
 def _fits_lanes(op: Fp8ScaledMatmul, target: Target) -> bool:
-    """Whether there are so few rows that the lanes of an Apple GPU multiply them."""
+    """Tell whether there are so few rows that the lanes of an Apple GPU multiply them."""
     dtypes = (dtype_of(op.A), dtype_of(op.B))
     rows, depth = constant(op.m), constant(op.k)
     return (
@@ -208,7 +208,7 @@ def _fits_lanes(op: Fp8ScaledMatmul, target: Target) -> bool:
 
 
 def _fits(op: Fp8ScaledMatmul, target: Target) -> bool:
-    """Whether matrix units take the operands as they are."""
+    """Tell whether matrix units take the operands as they are."""
     unit = gpu(target)
     if unit is None or op.block_size % _MMA_DEPTH:
         return False

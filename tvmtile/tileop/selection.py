@@ -1,4 +1,4 @@
-"""Which implementation of an operator fits, and why the others do not."""
+"""The selection of an operator's implementation: those that fit, and why others do not."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ PIECE_BYTES = 64 * 128
 
 
 def name_of(op: TileOp) -> str:
-    """What the shared tile is called through which a fragment goes to a tensor."""
+    """The name of the shared tile through which a fragment goes to a tensor."""
     return f"{buffer_of(op.writes()[0]).name}_staged"
 
 
@@ -39,7 +39,7 @@ def swizzled_tile(op: TileOp, shape: Sequence[int], dtype: str, context: Lowerin
 
 
 def uses_of(tensor: ir.Var, context: LoweringContext) -> list[Effect]:
-    """What the kernel does with a tensor, which stores from shared memory do not wait for."""
+    """The kernel's effects on a tensor, which stores from shared memory do not wait for."""
     info = info_of(context.launch.body)
     return info.effects_on(info.root(tensor))
 

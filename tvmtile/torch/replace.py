@@ -74,7 +74,7 @@ def replace(
 
 
 def _forwards(kept: Sequence[_Attempt]) -> dict[nn.Module, Callable[..., Any]]:
-    """What replaces the forward of each module."""
+    """The replacement of each module's forward."""
     forwards = {module: forward for attempt in kept for module, forward in attempt.forwards.items()}
     functions: dict[nn.Module, list[Any]] = {}
     for attempt in kept:

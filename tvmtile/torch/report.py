@@ -58,12 +58,12 @@ class Report:
 
     @property
     def replaced(self) -> list[Entry]:
-        """What runs by kernels now."""
+        """The entries of modules that run by kernels now."""
         return [entry for entry in self.entries if not entry.reason]
 
     @property
     def left(self) -> list[Entry]:
-        """What is as it was, each with the reason."""
+        """The entries of modules that are as they were, each with the reason."""
         return [entry for entry in self.entries if entry.reason]
 
     def restore(self) -> None:

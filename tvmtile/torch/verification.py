@@ -1,4 +1,4 @@
-"""Whether a kernel does what torch does, on a sample: results, gradients and time."""
+"""The verification of a kernel against torch on a sample: results, gradients and time."""
 
 from __future__ import annotations
 

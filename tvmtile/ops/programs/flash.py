@@ -368,7 +368,7 @@ def attention_backward(
 
 
 def _masked_tiles(block_M: int, block_N: int, keys: T.dtypes.Extent, causal: bool) -> int:
-    """How many of a block's first tiles may have keys that a query does not see."""
+    """The number of a block's first tiles that may have keys that a query does not see."""
     if causal:
         aligned = block_M % block_N == 0 or block_N % block_M == 0
         return -(-block_M // block_N) + (0 if aligned else 1)

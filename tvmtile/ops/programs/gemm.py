@@ -166,7 +166,7 @@ def matmul(
 
 @dataclass(frozen=True)
 class _Problem:
-    """What is multiplied, and how: the parameters of `matmul`, with the configuration."""
+    """A product, and how it is computed: the parameters of `matmul`, with the configuration."""
 
     M: T.dtypes.Extent
     N: T.dtypes.Extent
@@ -265,7 +265,7 @@ def _add(p: _Problem) -> Any:
 
 
 def _epilogue(p: _Problem, shape: tuple[int, int], swapped: bool = False) -> Any:
-    """What is done to a tile of sums of this shape, that of the transposed product if `swapped`."""
+    """The steps for a tile of sums of this shape, that of the transposed product if `swapped`."""
     act = ACTIVATIONS[p.activation]
 
     @T.macro

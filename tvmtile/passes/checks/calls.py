@@ -118,7 +118,7 @@ def _of_call(call: ir.Call) -> Iterator[tuple[ir.Var, int, Any]]:
 
 
 def _bytes_at_once(call: ir.Call, buffer: ir.Var) -> int:
-    """How many bytes a call that is given an address of a tensor moves at once."""
+    """The bytes that a call with an address of a tensor moves at once."""
     if op_name(call) == "tirx.ptx.cp":
         sizes = [size for size in map(constant, call.args) if size in (4, 8, WIDEST)]
         return WIDEST if any("bulk" in str(arg) for arg in call.args) else max(sizes, default=1)
@@ -153,7 +153,7 @@ def _bound(bind: tirx.Bind, _: Mutator) -> tirx.Stmt:
 
 
 def _narrowed(value: Any) -> int | None:
-    """What of an argument a conversion narrows; None where it is another expression."""
+    """The place of the argument that a conversion narrows; None of another expression."""
     if not isinstance(value, tirx.Cast) or "int" not in str(value.ty.dtype):
         return None
     read: Any = value.value

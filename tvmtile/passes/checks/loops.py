@@ -223,7 +223,7 @@ def _check_read(
 
 
 def _written_too(read: AccessedElements, written: list[AccessedElements]) -> np.ndarray:
-    """At which points an iteration writes the element that it reads, as far as is known."""
+    """The points at which an iteration writes the element that it reads, as far as is known."""
     result = np.zeros(len(read.places), dtype=bool)
     for own in written:
         if not _same_terms(own, read):

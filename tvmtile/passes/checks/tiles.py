@@ -330,7 +330,7 @@ def _check_waits(kernel: KernelInfo) -> None:
 
 
 def _mentions(node: Any) -> Counter[MbarrierElement]:
-    """How often buffers are named, each element of a constant index by itself."""
+    """The number of times that each buffer is named, and each element of a constant index."""
     elements = Counter(map(_mbarrier, nodes_in(node, ir.TensorLoad)))
     names = Counter(MbarrierElement(var, None) for var in nodes_in(node, ir.Var))
     names.subtract(MbarrierElement(element.root, None) for element in elements.elements())

@@ -203,7 +203,7 @@ INVARIANTS: dict[Property, Invariant] = {
 
 @dataclass
 class _Contents:
-    """What a statement has of what invariants ask for, most of them after each pass."""
+    """The nodes of a statement that invariants ask for, most of them after each pass."""
 
     loops: list[tirx.For]
     allocations: list[tirx.AllocBuffer]
@@ -249,7 +249,7 @@ def _broken(func: tirx.PrimFunc, properties: Iterable[Property]) -> list[str]:
 
 
 def _expected(properties: Iterable[Property]) -> list[Invariant]:
-    """What must hold; tiles are looked at together with tensors, where these must be, too."""
+    """The invariants of properties; tiles are looked at with tensors, where these must hold too."""
     expected = dict.fromkeys([*ALWAYS, *(INVARIANTS[p] for p in properties if p in INVARIANTS)])
     if tensors_within_bounds in expected:
         expected.pop(tiles_within_bounds, None)

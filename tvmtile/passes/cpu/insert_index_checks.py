@@ -129,7 +129,7 @@ class _Access:
         ]
 
     def report(self) -> tuple[Any, ...]:
-        """What to call in that case, and with what."""
+        """The function to call in that case, and its arguments."""
         return "out_of_bounds", describe(self.buffer), *self.low, *self.high, *self.buffer.ty.shape
 
 
@@ -146,7 +146,7 @@ class _Division:
         return [tirx.EQ(self.divisor, tirx.const(0, str(self.divisor.ty.dtype)))]
 
     def report(self) -> tuple[Any, ...]:
-        """What to call in that case."""
+        """The function to call in that case."""
         return ("division_by_zero",)
 
 

@@ -158,7 +158,7 @@ class _RunCutter:
         return items.items
 
     def _declared(self, stmt: tirx.Stmt) -> Item | None:
-        """What a run may find outside of it: memory, and names of uniform values."""
+        """The item of a declaration outside of a run: of memory, or of a uniform value's name."""
         if isinstance(stmt, tirx.AllocBuffer | tirx.DeclBuffer):
             is_own = self._variance.root(buffer_of(stmt)) in self._own
             return Private(stmt) if is_own else ByBlock(stmt)

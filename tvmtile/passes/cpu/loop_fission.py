@@ -293,7 +293,7 @@ class _RunEmitter:
         return [tirx.Bind(var, self._recall(var)) for var in self._needed(item)]
 
     def _of_first(self, item: ByBlock | Nested, stmt: tirx.Stmt) -> list[tirx.Stmt]:
-        """What a group does once, with what its first thread keeps."""
+        """The work that a group does once, with the values of its first thread."""
         if item.thread is None:
             return [stmt]
         values: dict[ir.Var, Any] = {
@@ -332,7 +332,7 @@ def _items_in(items: Sequence[Item]) -> Iterator[Item]:
 
 
 def _own_parts(item: Item) -> list[ir.Node]:
-    """What an item does itself with what threads keep."""
+    """The parts of an item that use what threads keep."""
     if isinstance(item, Run):
         return [*(condition for condition, _ in item.guards), *item.statements]
     if isinstance(item, Private) or item.thread is None:

@@ -81,7 +81,7 @@ class _LowerNests(ScopedRewriter):
 
 
 def _iterations(stmt: tirx.Stmt) -> float:
-    """How many iterations a nest has; of a dynamic extent, no end of them."""
+    """The number of iterations of a nest; infinite where an extent is dynamic."""
     if not is_parallel(stmt):
         return 1
     extent = constant(stmt.extent)

@@ -160,7 +160,7 @@ def _is_by_threads(use: Effect) -> bool:
 
 
 def _alone(stmt: tirx.Stmt) -> tirx.Stmt:
-    """What some threads do in a branch that holds nothing else; other statements as they are."""
+    """The statement in a branch that holds nothing else; other statements as they are."""
     if isinstance(stmt, tirx.IfThenElse) and stmt.else_case is None:
         return stmt.then_case
     return stmt

@@ -233,7 +233,7 @@ class Inference:
         return compact_registers(FragmentLayout(threads, whole))
 
     def _threads_of(self, fragment: ir.Var) -> int:
-        """How many threads hold a fragment; one that nobody uses belongs to the block."""
+        """The number of threads that hold a fragment; one that nobody uses belongs to the block."""
         holder, _ = self._users.get(self._views.get(fragment, fragment), (None, None))
         return self._context.of(holder).threads
 

@@ -47,7 +47,7 @@ def _with_indices_held(kernel: tirx.For) -> tirx.For:
     root = Aliases(kernel).root
 
     def times_written(stmt: tirx.Stmt) -> Counter[ir.Var]:
-        """How often a statement writes each buffer, by whichever of its names."""
+        """The number of times that a statement writes each buffer, by whichever of its names."""
         return Counter(root(access.buffer) for access in effects_of(stmt) if access.writes)
 
     def is_fixed(index: _Index, changing: set[ir.Var]) -> bool:
@@ -114,7 +114,7 @@ def _copies_in(
 
 
 def _indices_of(copy: ir.Call) -> list[ir.TensorLoad]:
-    """What a copy loads from shared memory to know from where it copies."""
+    """The loads from shared memory by which a copy knows from where it copies."""
     addressed = [call.args[0] for call in nodes_in(copy, ir.Call) if op_name(call) == _ADDRESS]
     return [
         load
@@ -129,7 +129,7 @@ _ADDRESS = "tirx.address_of"
 def _registers_for(
     load: ir.TensorLoad, around: tuple[tirx.For, ...]
 ) -> tuple[ir.TensorLoad, list[tirx.Stmt]]:
-    """What stands for a load, and the statements that make it so."""
+    """The load from registers that replaces a load, and the statements that fill them."""
     shape = [each.extent for each in around] or [tirx.const(1, "int32")]
     name, dtype = f"{buffer_of(load).name}_held", str(buffer_of(load).ty.dtype)
     registers = tirx.decl_buffer(shape, dtype, name=name, scope="local")

@@ -117,7 +117,7 @@ def _shared_in(loop: tirx.For, products: list[tirx.Stmt], way: int) -> tuple[int
 
 
 def _explained(conflict: Conflict) -> str:
-    """Which two uses don't go together, and where the elements lie."""
+    """An explanation of a conflict: the two uses, and where the elements lie."""
     first, second = conflict.uses
     same = first.fragment.same_as(second.fragment)
     what = (

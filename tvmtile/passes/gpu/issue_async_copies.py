@@ -115,7 +115,7 @@ def _copy(move: _Move, size: int, read: ir.Expr, analyzer: Analyzer, token: str)
 
 
 def _bytes_inside(move: _Move, lane: ir.Var, lanes: int, analyzer: Analyzer) -> Any:
-    """How many bytes of a piece lie inside the tensor: its first ones; None where that is not known."""
+    """The bytes of a piece that lie inside the tensor, its first ones; None if not known."""
     inside: list[ir.Expr] = []
     count: ir.Expr = tirx.const(lanes, "int32")
     for condition in move.conditions:

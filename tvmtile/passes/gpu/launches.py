@@ -1,4 +1,4 @@
-"""How the kernels of a GPU are launched: order of blocks, clusters, guards, attributes, numbers.
+"""Launches of a GPU's kernels: order of blocks, clusters, guards, attributes, numbers.
 
 SwizzleBlockIdx and LaunchClusters rewrite tile programs. GuardLaunches comes before TVM's
 SplitHostDevice, SetKernelAttributes and WidenScalars after it: a kernel has no loops over its blocks

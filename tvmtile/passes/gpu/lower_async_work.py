@@ -97,7 +97,7 @@ def _without_idle_tokens(kernel: tirx.For, calls: Sequence[ir.Call]) -> tirx.For
 
 
 def _of_first_lane(value: ir.Expr) -> ir.Expr:
-    """What a warp's first thread has; all of its threads come."""
+    """The value of a warp's first thread; all of its threads come."""
     lanes = tirx.const(ALL_LANES, "uint32")
     return T.tvm_warp_shuffle(lanes, value, 0, WARP_SIZE, WARP_SIZE)
 
@@ -224,7 +224,7 @@ def groups_left(stmt: tirx.Stmt) -> dict[tirx.Stmt, int]:
 
 
 class _Waits(Forward[_State]):
-    """What is in flight at waits, on all paths; a wait leaves no more than it may."""
+    """The work in flight at waits, on all paths; a wait leaves no more than it may."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -241,7 +241,7 @@ class _Waits(Forward[_State]):
         return state if token is None else _after_commit(token, state)
 
     def joined(self, states: list[_State]) -> _State:
-        """What holds on all paths; a token that one has not signalled demands nothing there."""
+        """The state on all paths; a token that one has not signalled demands nothing there."""
         result: dict[str, _Ages] = {}
         for state in states:
             for token, ages in state.items():
@@ -262,7 +262,7 @@ def _after_commit(token: str, state: _State) -> _State:
 
 
 def _left_by(awaited: Wait, state: _State) -> int:
-    """How many groups a wait may leave: those after the batch that it waits for."""
+    """The number of groups that a wait may leave: those after the batch that it waits for."""
     kind = kind_of(awaited.token)
     if awaited.token == kind.name:
         return min(awaited.behind, kind.max_behind)

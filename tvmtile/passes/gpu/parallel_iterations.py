@@ -125,7 +125,7 @@ class ThreadIterations:
         return simple if str(simple.ty.dtype) == dtype else tirx.Cast(dtype, simple)
 
     def _guards(self, loop: tirx.For, axis: LoopAxis, value: ir.Expr) -> list[ir.Expr]:
-        """What must hold for a value of the digits to be an iteration of the loop."""
+        """The conditions for a value of the digits to be an iteration of the loop."""
         displaced = not (isinstance(axis.base, int) and axis.base == 0)
         if not displaced and isinstance(loop.extent, tirx.IntImm) and axis.size == int(loop.extent):
             return []
@@ -202,7 +202,7 @@ def _repeated(
 
 
 def _steps(body: tirx.Stmt) -> list[tirx.Stmt]:
-    """What the threads that repeat an iteration do one after the other, with a barrier between.
+    """The steps of threads that repeat an iteration, one after the other, with a barrier between.
 
     One of them stores what others would see. Where all of them read it in the same iteration, all
     iterations do one step before the next.

@@ -70,7 +70,7 @@ def _behind_loops(kernel: tirx.For) -> tirx.For:
 
 
 class _Form(NamedTuple):
-    """What reductions have in common that may accumulate into the same parts."""
+    """The properties that reductions have in common that may accumulate into the same parts."""
 
     kind: str
     """How parts are combined."""

@@ -190,7 +190,7 @@ class Moves:
 
 
 def _span(buffer: ir.Var) -> ir.Expr:
-    """How many elements lie from the first one of a buffer to the last one, in memory."""
+    """The number of elements from the first one of a buffer to the last one, in memory."""
     shape, strides = list(buffer.ty.shape), list(buffer.ty.strides)
     if not strides:
         return count_of(shape)

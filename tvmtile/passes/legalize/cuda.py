@@ -216,7 +216,7 @@ def _negation(node: Any, _: Scope) -> Any:
 
 
 def _negated(node: Any) -> Any:
-    """Of which value one is the negative, as NVRTC finds out; None of others."""
+    """The value that one is the negative of, as NVRTC finds out; None of others."""
     if isinstance(node, tirx.Mul | tirx.Div):
         return node.a if constant(node.b) == wrapped(-1, str(node.ty.dtype)) else None
     if isinstance(node, tirx.Add):
@@ -237,7 +237,7 @@ def _negated(node: Any) -> Any:
 
 
 def _flipped(value: Any) -> Any:
-    """What all bits of a value are flipped of; None of others."""
+    """The value whose bits are all flipped in one; None of others."""
     value = without_cast(value, _CASTS)
     if isinstance(value, ir.prim.BitwiseNot):
         return value.a

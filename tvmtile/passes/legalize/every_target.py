@@ -221,7 +221,7 @@ def _is_least(value: ir.Expr) -> bool:
 
 
 def _plain_bits(bits: tirx.BitwiseXor, _: Scope) -> ir.Expr:
-    """What is combined with zero; a constant stays so, from which TVM would compute what is around."""
+    """The operand combined with zero; a constant stays, or TVM would compute what is around."""
     is_plain = constant(bits.b) == 0 and not isinstance(bits.a, tirx.IntImm)
     return bits.a if is_plain else bits
 

@@ -55,7 +55,7 @@ def narrow_integers(casts: dict[str, str]) -> tuple[Rule, ...]:
 
 
 def without_cast(value: ir.Expr, casts: dict[str, str]) -> ir.Expr:
-    """What the cast of such a rule is put around; another expression as it is."""
+    """The value in the cast of such a rule; another expression as it is."""
     if not isinstance(value, ir.Call) or getattr(value.op, "name", "") != "tirx.call_pure_extern":
         return value
     is_cast = str(value.args[0].value) == casts.get(str(value.ty.dtype))

@@ -85,7 +85,7 @@ def PlaceMemoryOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def _in_scope(
     scope: Callable[[ir.Var], str | None], placed: dict[ir.Var, ir.Var]
 ) -> Callable[[ir.Var], ir.Var]:
-    """What replaces buffers: as `placed` has them, else by one in another scope, if there is one."""
+    """A function that replaces buffers: as `placed` has them, else by those in another scope."""
 
     def place(var: ir.Var) -> ir.Var:
         if is_buffer_var(var) and var not in placed and (other := scope(var)) is not None:

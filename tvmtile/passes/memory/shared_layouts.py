@@ -216,7 +216,7 @@ class SharedTiles:
 
     @cached_property
     def wanted(self) -> dict[ir.Var, SharedTile]:
-        """How the implementations of operators want tiles to lie that they read."""
+        """The layouts that the implementations of operators want of the tiles that they read."""
         found: dict[ir.Var, SharedTile] = {}
         for chosen, op, context in self._readers:
             forms = chosen.shared.tiles(op, context) if chosen.shared is not None else {}
@@ -225,7 +225,7 @@ class SharedTiles:
         return found
 
     def form_of(self, tile: ir.Var) -> SharedTile:
-        """How a tile should lie."""
+        """The layout that a tile should have."""
         wanted = self.wanted.get(tile, SharedTile())
         return wanted & self.wanted_where_moved if tile in self.moved else wanted
 

@@ -208,7 +208,7 @@ class _Guard(ScopedRewriter):
         return ir.Call(node.op, [place], attrs=node.attrs, span=node.span, ret_ty=node.ty)
 
     def _places_inside(self, op: TileOp) -> ir.Expr | None:
-        """What must hold for all elements that an operator names to lie inside their tensors."""
+        """The condition that all elements that an operator names lie inside their tensors."""
         places = [*op.writes(), *op.reads()]
         found = [self._condition(buffer_of(place), origin_of(place)) for place in places]
         conditions = [condition for condition in found if condition is not None]
@@ -224,7 +224,7 @@ class _Guard(ScopedRewriter):
         return ir.Call(call.op, args, attrs=call.attrs, span=call.span, ret_ty=call.ty)
 
     def _condition(self, buffer: ir.Var, indices: Sequence[ir.Expr]) -> ir.Expr | None:
-        """What must hold for an element to lie inside its tensor; None if it certainly does."""
+        """The condition that an element lies inside its tensor; None if it certainly does."""
         if not self._in_kernel or buffer not in self._tensors:
             return None
         unproven = [

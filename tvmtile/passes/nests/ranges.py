@@ -112,7 +112,7 @@ class NestConditions(NestRanges):
                 self.outside.append(outside)
 
     def _decided_by(self, comparison: Binary) -> ir.Expr:
-        """What holds before the nest only if a comparison holds in all iterations; else false."""
+        """A condition before the nest by which a comparison holds in all iterations, or false."""
         values = self.range_of(comparison.a - comparison.b)
         is_less = isinstance(comparison, tirx.LT | tirx.LE)
         worst = values.max_value if is_less else values.min_value
@@ -128,7 +128,7 @@ def _compares_integers(condition: Binary) -> bool:
 
 
 def within_axis(low: ir.Expr, high: ir.Expr, extent: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
-    """What holds where the indices from `low` to `high` lie inside an axis of so many elements."""
+    """The conditions that indices from `low` to `high` lie inside an axis of so many elements."""
     return high < extent, low >= tirx.const(0, str(low.ty.dtype))
 
 

@@ -73,7 +73,7 @@ class _Versions(ScopedRewriter):
     def _taken(
         self, condition: ir.Expr, then: ir.Node, otherwise: ir.Node | None
     ) -> list[ir.Node | None]:
-        """Of what a condition decides between, what may come of it."""
+        """The cases that a condition may lead to, of two."""
         if not reads_no_memory(condition):
             return [then, otherwise]
         cases = ((then, tirx.Not(condition)), (otherwise, condition))

@@ -38,7 +38,7 @@ _Conversion: TypeAlias = Callable[[str, Any], Any]
 
 @dataclass(frozen=True)
 class _Conversions:
-    """What a kind of target has no floats of, and how their bits become wider ones, and back."""
+    """The floats that a kind of target lacks, and how their bits become wider ones, and back."""
 
     dtypes: tuple[str, ...]
     """The floats."""

@@ -156,6 +156,6 @@ class _Direct:
 
 
 def _written_in_planned_loops(kernel: tirx.For) -> set[ir.Var]:
-    """What loops write whose stages and order the user gives."""
+    """The buffers that loops write whose stages and order the user gives."""
     planned = (loop for loop in nodes_in(kernel, tirx.For) if STAGE_ANNOTATION in loop.annotations)
     return {access.root for loop in planned for access in effects_of(loop.body) if access.writes}

@@ -132,7 +132,7 @@ class _Workers:
 
     @property
     def _between_active(self) -> ThreadVariance:
-        """What diverges between the threads that come, where they are a group."""
+        """The variance between the threads that come, where they are a group."""
         mask = self._active.mask
         group = None if mask is None or mask.all() else _group_of(mask)
         return self._variance if group is None else self._of_groups.between(group)

@@ -102,7 +102,7 @@ class _Hoister:
         return seq([stmt for stmt in kept if stmt is not None])
 
     def _decided(self, condition: ir.Expr, span: ir.Span | None) -> tirx.Stmt | None:
-        """What stays in the place of an assumption."""
+        """The statement that stays in the place of an assumption."""
         here = assume(condition, span)
         if self._path is None or not self._host_knows(condition):
             return here

@@ -125,7 +125,7 @@ class _LowerTiles(TileOperators):
 
 
 def _at_line_of(call: ir.Call, stmt: tirx.Stmt) -> tirx.Stmt:
-    """What implements an operator, with the user's line where later passes may need to name it."""
+    """The statement that implements an operator, with the user's line for later passes."""
     if call.span is None:
         return stmt
 

@@ -247,7 +247,7 @@ class _Pack(ScopedRewriter):
         return tirx.BufferStore(buffer, value, place, node.span)
 
     def _half(self, indices: Sequence[ir.Expr]) -> int | None:
-        """Which half of its byte an element is; None where it is not known."""
+        """The half of its byte that an element is; None where it is not known."""
         return constant(self.analyzer.simplify(tirx.floormod(indices[-1], 2)))
 
     def _check_thread(self, store: tirx.BufferStore) -> None:

@@ -156,7 +156,7 @@ def _stores_of_an_iteration(body: tirx.Stmt) -> list[tirx.BufferStore]:
 
 
 def _times_mentioned(body: tirx.Stmt, buffer: ir.Var, aliases: Aliases) -> int:
-    """How often a statement names the memory of a buffer."""
+    """The number of times that a statement names the memory of a buffer."""
     mentioned = nodes_in(body, ir.Var)
     mentioned += [buffer_of(node) for node in nodes_in(body, tirx.AllocBuffer)]
     return sum(aliases.root(buffer).same_as(aliases.root(var)) for var in mentioned)

@@ -86,7 +86,7 @@ class _Once(ScopedRewriter):
         return seq([*taken, tirx.Bind(bind.var, value, bind.span)])
 
     def _decided_once(self, value: ir.Expr, stmt: tirx.Stmt) -> tuple[list[tirx.Stmt], Any]:
-        """What decides a loop or a branch, taken once.
+        """The value that decides a loop or a branch, taken once.
 
         Where blocks wait for each other in it, they agree: nobody writes what they all decide by.
         """

@@ -199,13 +199,13 @@ class Choices(tuple[ImplementationChoice, ...]):
         return "\n".join(map(str, self))
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """What a notebook shows."""
+        """The text that a notebook shows."""
         del cycle
         printer.text(str(self))
 
 
 def choices_of(func: tirx.PrimFunc) -> Choices:
-    """What implements the tile operators of a function, and why nothing better does."""
+    """The implementations of a function's tile operators, and why nothing better is."""
     collector = _Collect(target_of(func))
     collector.rewrite(func.body)
     return Choices(dict.fromkeys(collector.found))

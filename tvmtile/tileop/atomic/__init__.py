@@ -223,7 +223,7 @@ def _neighbours(name: str, operand: ir.Expr, lanes: int) -> ir.TensorLoad:
 
 
 def lanes_of(value: ir.Expr) -> int:
-    """How many lanes a value has."""
+    """The number of lanes of a value."""
     return int(DataType(str(value.ty.dtype)).lanes)
 
 

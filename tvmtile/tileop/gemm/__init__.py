@@ -18,7 +18,7 @@ from tvmtile.tileop.moves import clear
 
 
 class GemmWarpPolicy(IntEnum):
-    """How the warps of a block share a tile of the accumulator."""
+    """The shares of a block's warps in a tile of the accumulator."""
 
     Square = 0
     """As square as possible, so that both operands are reused."""
@@ -205,11 +205,11 @@ class Gemm(MatrixProduct):
         )
 
     def excludes_tf32(self) -> bool:
-        """Whether it multiplies float32, all bits of it."""
+        """Tell whether it multiplies float32, all bits of it."""
         return self.precision == "ieee" and dtype_of(self.A) == dtype_of(self.B) == "float32"
 
     def mixes_halves(self) -> bool:
-        """Whether some operands are float16 and others bfloat16: neither holds the other's values."""
+        """Tell whether it has both float16 and bfloat16: neither holds the other's values."""
         return {"float16", "bfloat16"} <= {dtype_of(o) for o in (self.C, self.A, self.B)}
 
     def as_loops(self) -> tirx.Stmt:

@@ -69,7 +69,7 @@ def gemm_microkernel(op: Gemm, context: LoweringContext) -> tirx.Stmt:
 
 
 def tile_of(op: Gemm) -> GemmTile:
-    """What the micro-kernel computes."""
+    """The tile of the micro-kernel."""
     m, n, k = constant_extents(op)
     a, b, c = (
         Matrix(buffer_of(operand), [r.min for r in ranges_of(operand)])

@@ -130,7 +130,7 @@ def _put_together(parts: list[ir.Expr], element: str, lanes: int, flips: bool) -
 
 @dataclass(frozen=True)
 class DotProducts(Products):
-    """How a step along K multiplies `depth` elements and sums them."""
+    """Steps along K that multiply `depth` elements and sum them."""
 
     choice: DotInstruction
     lanes: int

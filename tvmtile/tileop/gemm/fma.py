@@ -46,7 +46,7 @@ _MOST_SUMS = 128
 
 
 def _share(op: Gemm, context: LoweringContext) -> Partition:
-    """How the threads share the accumulator; `row_matrices` are the rows that one has elements of."""
+    """The threads' shares of the accumulator; `row_matrices` are the rows of one's elements."""
     m, n, _ = constant_extents(op)
     if not is_fragment(buffer_of(op.C)):
         raise Decline(f"{describe(op.C)} is not a fragment")
@@ -100,7 +100,7 @@ def _tiles(op: Gemm, context: LoweringContext) -> dict[ir.Var, SharedTile]:
 
 
 def slow(op: Gemm) -> str | None:
-    """What is said where no matrix unit multiplies, unless that is known, or was asked for."""
+    """The warning where no matrix unit multiplies, unless that is known, or was asked for."""
     if not op.has_related_dtypes() or op.excludes_tf32():
         return None
     return "is computed element by element, which is slow"

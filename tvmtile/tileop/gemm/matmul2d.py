@@ -57,7 +57,7 @@ COLUMN = (Digit(2, THREAD, 8), Digit(2, THREAD, 1), Digit(4, REGISTER, 1))
 
 
 def _share(op: Gemm, context: LoweringContext) -> Partition:
-    """How simdgroups share the accumulator, in units of 16x32."""
+    """The simdgroups' shares of the accumulator, in units of 16x32."""
     if not context.gpu.has_matmul2d:
         raise Lacking("the target is not Metal 4")
     _check_dtypes(op)

@@ -83,7 +83,7 @@ class GemmTile:
 
 
 def register_block(cpu: CpuCapability, vectors: int, m: int) -> int:
-    """How many rows a register block has that is `vectors` registers wide, in a tile of `m` rows.
+    """The rows of a register block, `vectors` registers wide, in a tile of `m` rows.
 
     `rows * vectors` accumulators, `vectors` registers of B and one broadcast of A must fit the register
     file. Of what fits, the largest divisor of `m` if it keeps the multipliers busy (one kernel and no
@@ -117,23 +117,23 @@ def column_panels(n: int, lanes: int, vectors: int) -> list[tuple[int, tuple[int
 
 @dataclass(frozen=True)
 class Products:
-    """How a step along K multiplies and adds: here in the compute dtype, one product a lane."""
+    """Steps along K: here products in the compute dtype, one a lane, which are added."""
 
     tile: GemmTile
 
     @property
     def dtype(self) -> str:
-        """Of what a step multiplies."""
+        """The dtype that a step multiplies."""
         return self.tile.compute_dtype
 
     @property
     def dtype_of_a(self) -> str:
-        """Of what a step takes of a row of A."""
+        """The dtype that a step takes of a row of A."""
         return self.dtype
 
     @property
     def steps(self) -> int:
-        """How many steps there are."""
+        """The number of steps."""
         return self.tile.k
 
     def packed_a(self) -> tuple[ElementSource, list[tirx.Stmt]]:
@@ -163,7 +163,7 @@ class Products:
         return packed, [tirx.AllocBuffer(packed.buffer), copy]
 
     def start(self, row: Index, column: Index, lanes: int) -> ir.Expr:
-        """What the sums of `lanes` elements of C begin with."""
+        """The first sums of `lanes` elements of C."""
         if self.tile.clear:
             return splat(tirx.const(0, self.tile.compute_dtype), lanes)
         return self.tile.c.load(row, column, lanes, self.tile.compute_dtype)
@@ -189,7 +189,7 @@ def emit_gemm(tile: GemmTile, cpu: CpuCapability, products: Products | None = No
 def _panel_emitter(
     products: Products, a: ElementSource, widths: tuple[int, ...], column: int, cpu: CpuCapability
 ) -> Callable[[ir.Var], tirx.Stmt]:
-    """What emits a panel, by its number among those that start at `column`: pack B, then all rows."""
+    """An emitter of panels, by their number from `column` on: pack B, then all rows."""
     rows = register_block(cpu, len(widths), products.tile.m)
     full, rest = divmod(products.tile.m, rows)
 

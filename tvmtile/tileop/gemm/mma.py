@@ -96,7 +96,7 @@ def _share(op: Product, atom: Atom, context: LoweringContext) -> Partition:
 
 
 def _packed(op: Product, atom: Atom) -> int:
-    """How many instructions along K a lane holds the elements of side by side.
+    """The number of instructions along K whose elements a lane holds side by side.
 
     Any order of K is right that both operands have. That of the instruction suits `ldmatrix`.
     """
@@ -210,7 +210,7 @@ class WarpProduct:
         return [tirx.DeclBuffer(self._registers, data=self._sums.data)]
 
     def _also(self, m: int, k: ir.Expr) -> list[ir.Expr]:
-        """What else the instructions for a matrix of A are given."""
+        """Further operands of the instructions for a matrix of A."""
         del m, k
         return []
 

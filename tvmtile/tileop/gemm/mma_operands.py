@@ -73,7 +73,7 @@ class MmaOperand:
 
     @property
     def _follows_k(self) -> bool:
-        """Whether neighbours in memory are neighbours along K."""
+        """Tell whether neighbours in memory are neighbours along K."""
         return self._transposed == (self._k_axis == 0)
 
     def registers_of(self, number: int, step: int = 0) -> list[ir.Expr]:
@@ -252,7 +252,7 @@ def _held(axis: Axis) -> int:
 
 
 def _number(axis: Axis, element: int) -> int:
-    """Which of a lane's own places along an axis an element of its registers has."""
+    """The place along an axis, of the lane's own ones, that an element of its registers has."""
     own = tuple(digit for digit in axis if not digit.is_thread)
     return sum(weight * (element // d.stride % d.extent) for weight, d in with_weights(own))
 

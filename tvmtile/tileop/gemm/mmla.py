@@ -96,7 +96,7 @@ class _Quads:
 
 @dataclass(frozen=True)
 class MatrixProducts(Products):
-    """How a step along K multiplies 64 bits of pairs of rows and columns."""
+    """Steps along K that multiply 64 bits of pairs of rows and columns."""
 
     product: DotProduct
     imports: list[str]

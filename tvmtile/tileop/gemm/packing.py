@@ -15,7 +15,7 @@ from tvmtile.tileop.vectors import loop, ramp, vector_dtype
 
 
 class ElementSource(Protocol):
-    """What elements are loaded from, by row and column."""
+    """A source of elements, by row and column."""
 
     def load(self, row: Index, column: Index, lanes: int = 1, dtype: str | None = None) -> Any:
         """`lanes` neighbours in a row, converted to `dtype`."""

@@ -1,4 +1,4 @@
-"""How groups of threads, as warps, share a product, the layouts that this gives, and what it takes."""
+"""Partitions of a product among groups of threads, as warps: layouts, and what they take."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Axis: TypeAlias = tuple[Digit, ...]
 
 @dataclass(frozen=True)
 class Partition:
-    """How the groups of a block share an accumulator."""
+    """The shares of a block's groups in an accumulator."""
 
     rows: int
     columns: int
@@ -204,7 +204,7 @@ def _up(extent: int, step: int) -> int:
 def readers(
     share: Callable[[Gemm, LoweringContext], Partition],
 ) -> Callable[[Gemm, LoweringContext], dict[str, int]]:
-    """How many groups read each element of A and of B, where `share` says how they share a product."""
+    """The number of groups that read each element of A and of B, by the shares of a product."""
 
     def of_product(op: Gemm, context: LoweringContext) -> dict[str, int]:
         found = share(op, context)

@@ -193,7 +193,7 @@ def gemm_simdgroup(op: Gemm, context: LoweringContext) -> tirx.Stmt:
 
 
 def unproven_bounds(operands: Sequence[ir.TensorRegion], context: LoweringContext) -> list[ir.Expr]:
-    """What must hold for operands in device memory to lie inside their tensors."""
+    """The conditions that operands in device memory lie inside their tensors."""
     conditions = []
     for operand in operands:
         if not is_global(buffer_of(operand)):

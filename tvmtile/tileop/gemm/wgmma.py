@@ -63,7 +63,7 @@ _ATOM_ROWS = 8
 
 @dataclass(frozen=True)
 class _WarpgroupPlan:
-    """How a product is done."""
+    """The plan of a product."""
 
     family: Family
     """The instructions for its dtypes."""
@@ -78,12 +78,12 @@ class _WarpgroupPlan:
 
     @property
     def rows(self) -> int:
-        """Of a warpgroup."""
+        """The rows of a warpgroup."""
         return self.share.row_matrices * ROWS
 
     @property
     def columns(self) -> int:
-        """Of a warpgroup."""
+        """The columns of a warpgroup."""
         return self.share.column_matrices * self.family.columns[0]
 
     @property
@@ -93,7 +93,7 @@ class _WarpgroupPlan:
 
 
 def _plan(op: Gemm, context: LoweringContext) -> _WarpgroupPlan:
-    """How a product is done, if its operands begin where instructions can."""
+    """The plan of a product, if its operands begin where instructions can."""
     if not context.gpu.has_warpgroup_products:
         raise Lacking(f"{context.gpu.name} has no wgmma")
     family = _family(op)
@@ -113,7 +113,7 @@ def _plan(op: Gemm, context: LoweringContext) -> _WarpgroupPlan:
 
 
 def _operands(op: Gemm, plan: _WarpgroupPlan) -> Iterator[tuple[ir.TensorRegion, bool, int]]:
-    """Those in shared memory.
+    """The operands in shared memory.
 
     With each, whether its rows run along K, and how many elements instructions begin apart along M or
     N; 0 where there is one.

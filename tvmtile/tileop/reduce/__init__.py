@@ -234,7 +234,7 @@ class Reduce(CarriesLayouts):
 
     @property
     def combiner(self) -> Combiner:
-        """How elements are combined."""
+        """The combiner of elements."""
         combiner = COMBINERS[self.kind]
         return propagating_nan(combiner) if self.nan_propagate else combiner
 

@@ -50,7 +50,7 @@ class _CpuReduction:
         )
 
     def elements(self, offsets: list[Index], axis: int, first: Any, lanes: int) -> ir.Expr:
-        """What is combined of `lanes` neighbours along an axis."""
+        """The elements, `lanes` neighbours along an axis, as they are combined."""
         indices = element(self.op.src, [*offsets[:axis], first, *offsets[axis + 1 :]])
         indices[axis] = ramp(indices[axis], lanes)
         load = tirx.BufferLoad(buffer_of(self.op.src), indices)

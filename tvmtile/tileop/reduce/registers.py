@@ -154,7 +154,7 @@ class _RegisterReduction:
         )
 
     def _place(self, axis: int) -> ir.Expr:
-        """Which of the threads along an axis it is."""
+        """The place of the thread along an axis."""
         place: ir.Expr = tirx.const(0, "int32")
         for digit in self._layout.axes[axis]:
             if digit.is_thread:
@@ -178,14 +178,14 @@ class _RegisterReduction:
 
     @cached_property
     def _number(self) -> ir.Expr:
-        """Which of the thread's totals belongs to the values of the loop variables."""
+        """The number of the thread's total for the values of the loop variables."""
         number: ir.Expr = tirx.const(0, "int32")
         for loop in self._kept:
             number = number * loop.digit.extent + loop.variable
         return number
 
     def _inside(self, axis: int) -> list[ir.Expr]:
-        """What must hold for an index to lie in the region that is reduced."""
+        """The conditions that an index lies in the region that is reduced."""
         region, index = ranges_of(self._op.src)[axis], self._index(axis)
         conditions = [index < region.min + region.extent, index >= region.min]
         return [c for c in conditions if not self._analyzer.can_prove(c)]

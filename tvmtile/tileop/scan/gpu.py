@@ -200,7 +200,7 @@ class _Pieces(_Scan):
 
 
 def _group_of(threads: int, rows: int, length: int) -> int:
-    """How many threads share a row: a power of two that divides the threads."""
+    """The number of threads that share a row: a power of two that divides the threads."""
     group = 1
     while threads % (2 * group) == 0 and 2 * group * rows <= threads and group < length:
         group *= 2

@@ -1,4 +1,4 @@
-"""How a tile moves as boxes of a tensor, which an instruction copies at once.
+"""A tile as boxes of a tensor, each of which an instruction copies at once.
 
 A box lies in shared memory as one run of bytes, the last axis of the tensor fastest, in which pieces of
 16 bytes may be exchanged as a swizzle does. So a tile of plain rows is one box, or one for each of the
@@ -218,7 +218,7 @@ def check_tensor(tensor: ir.Var, analyzer: Analyzer) -> None:
 
 
 def _remedy(size: ir.Expr, analyzer: Analyzer) -> str:
-    """What to assume of a variable, so that a size is a multiple of 16 bytes."""
+    """The assumption about a variable by which a size is a multiple of 16 bytes."""
     for variable in reversed(variables_of(size)):
         for factor in (2, 4, 8, PIECE):
             is_multiple = tirx.floormod(variable, factor).equal(0)

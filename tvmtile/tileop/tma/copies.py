@@ -47,7 +47,7 @@ def check_stores(src: ir.TensorRegion, dst: ir.TensorRegion, context: LoweringCo
 def load(
     copy: BoxCopy, barrier: ir.TensorLoad, context: LoweringContext, *, arrives: bool = False
 ) -> list[tirx.Stmt]:
-    """What the thread that begins a load does: more bytes are expected, and the copies begin.
+    """The statements of the thread that begins a load: it expects more bytes and begins the copies.
 
     `barrier` counts the bytes; with `arrives` the thread arrives there too.
     """
@@ -91,7 +91,7 @@ def loads(
 
 
 def store(copy: BoxCopy, context: LoweringContext, combining: str = "") -> list[tirx.Stmt]:
-    """What the thread that begins a store does: the copies begin, and their group is ended.
+    """The statements of the thread that begins a store: the copies begin, their group is ended.
 
     `combining` is how elements are combined with those of the tensor, such as "add"; by default they
     replace them.
@@ -145,7 +145,7 @@ def by_leader(statements: list[tirx.Stmt], context: LoweringContext, leaders: in
 
 
 def fence(tile: ir.Var, context: LoweringContext) -> list[tirx.Stmt]:
-    """What orders writes of threads to a shared tile before asynchronous copies from it.
+    """A fence between writes of threads to a shared tile and asynchronous copies from it.
 
     It is a fence that each thread does; nothing where only asynchronous copies write the tile.
     """

@@ -47,7 +47,7 @@ _FIRST, _LAST = 3, 4
 
 @dataclass(frozen=True)
 class TmaDescriptor:
-    """How a tensor is described to copies of boxes: what `T.create_tma_descriptor` gives."""
+    """A tensor's description for copies of boxes: what `T.create_tma_descriptor` gives."""
 
     tensor: ir.Var
     """The tensor."""

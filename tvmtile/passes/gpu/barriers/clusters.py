@@ -31,7 +31,7 @@ _MOST_BLOCKS = 16
 
 
 def blocks_together(kernel: tirx.For) -> int:
-    """How many blocks reach each other's memory: those of a cluster, where one acts in another's."""
+    """The number of blocks that reach each other's memory: a cluster's, or one."""
     size = math.prod(map(int, kernel.annotations.get(CLUSTER_ANNOTATION, [1])))
     reaches = size > 1 and any(op.effects().ranks is not None for op in operators_in(kernel))
     return size if reaches else 1
@@ -223,6 +223,6 @@ def _has(expression: ir.Expr, name: ir.Var | None) -> bool:
 
 
 def _decided(condition: ir.Expr) -> bool | None:
-    """Whether a condition holds, where that is known."""
+    """The truth of a condition, where that is known."""
     value = constant(condition)
     return None if value is None else bool(value)

@@ -52,9 +52,9 @@ _Sides = tuple[frozenset[tuple[Effect, int]], Distances]
 
 
 class _OtherOrder:
-    """What conflicts where parts that run at the same time are gone through in the other order.
+    """Conflicts where parts that run at the same time are gone through in the other order.
 
-    It is found by `look` when it is asked for. The parts stand in some loops.
+    `look` finds them when they are asked for. The parts stand in some loops.
     """
 
     def __init__(self, loops: tuple[Loop, ...], look: Callable[[_OtherOrder], None]) -> None:
@@ -255,7 +255,7 @@ class Walk:
         return state.moved(self._released_by(item))
 
     def _released_by(self, item: MbarrierStep) -> Callable[[PendingAccess], PendingAccess]:
-        """Of an access whose threads arrive at an mbarrier, or one that knows of it."""
+        """A filter for accesses whose threads arrive at an mbarrier, or one that knows of it."""
         active = item.active
         nearby = [self._footprints.warps_of(threads) for threads in active.threads]
 

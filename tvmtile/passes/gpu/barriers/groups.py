@@ -24,7 +24,7 @@ def groups_in(body: tirx.Stmt) -> list[Group]:
 
 
 def case_of(branch: tirx.IfThenElse, group: Group | None) -> int | None:
-    """Which case all threads of a group take, 0 or 1, as far as regions tell; None where they part.
+    """The case, 0 or 1, that all threads of a group take, by regions; None where they part.
 
     The block, None, parts at every branch that has a region.
     """
@@ -41,7 +41,7 @@ def case_of(branch: tirx.IfThenElse, group: Group | None) -> int | None:
 
 
 def seen_by(body: tirx.Stmt, group: Group | None) -> tirx.Stmt:
-    """What a group does of a body: of branches whose cases are regions, the case that it takes."""
+    """The part of a body that a group does: of branches whose cases are regions, its own."""
     if group is None:
         return body
 

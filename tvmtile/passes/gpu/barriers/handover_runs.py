@@ -402,7 +402,7 @@ class Execution:
         return self._phases[key]
 
     def _known(self, n: int, phases: _MbarrierState) -> int:
-        """How many phases all threads of a group know to be over.
+        """The number of phases that all threads of a group know to be over.
 
         Without a wait they do where they know of all arrivals; a single thread, of its own.
         """

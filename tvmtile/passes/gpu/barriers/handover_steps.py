@@ -51,7 +51,7 @@ Values = dict[ir.Var, int]
 
 
 class UnknownHandover(Exception):
-    """What the threads do at mbarriers depends on what is not known here."""
+    """The operations of threads at mbarriers depend on values that are not known here."""
 
 
 class Number:
@@ -90,12 +90,12 @@ class Do:
 
     @cached_property
     def ends(self) -> list[dict[ir.Var, int]]:
-        """Of each access, the iterations of loops from which on it is no longer done."""
+        """The iterations of loops, by access, from which on it is no longer done."""
         return [ends_of(access) for access, _ in self.accesses]
 
 
 def ends_of(access: Effect) -> dict[ir.Var, int]:
-    """Of an access that is of the first iterations of loops only, how many these are."""
+    """The number of first iterations, by loop, of an access that only these do."""
     return {
         each.a: end
         for each in access.conditions
@@ -174,7 +174,7 @@ def accesses_in(steps: Iterable[Step]) -> Iterator[Effect]:
 
 
 def steps_of_group(steps: Iterable[Step], group: int, footprints: Footprints) -> list[Step]:
-    """What some threads do: branches by thread are decided, accesses of others left out."""
+    """The steps of some threads: branches by thread are decided, accesses of others left out."""
     found: list[Step] = []
     for step in steps:
         if isinstance(step, Case):
@@ -234,7 +234,7 @@ class Reader:
 
     @property
     def uniform(self) -> list[ir.Var]:
-        """What all threads have alike, from the beginning to the end."""
+        """The values that all threads have alike, from the beginning to the end."""
         given = undefined_vars(self._body, [])
         return [*self._symbols.values(), *(name for name in given if name not in self._threads)]
 

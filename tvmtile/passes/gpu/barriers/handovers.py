@@ -95,7 +95,7 @@ class Handovers:
 
     @property
     def are_known(self) -> bool:
-        """What the threads do at mbarriers is known."""
+        """Tell whether the operations of threads at mbarriers are known."""
         return bool(self._runs)
 
     def order(self, a: Effect, b: Effect) -> bool:
@@ -251,7 +251,7 @@ def growth(value: ir.Expr, growing: Mapping[ir.Var, int]) -> tuple[int, int]:
 
 
 def _elements(access: Effect) -> list[ir.Expr]:
-    """What tells the elements of an access."""
+    """The expressions that tell the elements of an access."""
     return [*(access.indices or ()), *(stride for _, stride in access.block)]
 
 
@@ -268,7 +268,7 @@ def orders_groups(program: Sequence) -> bool:
 
 
 def _counts(launch: Launch) -> dict[ir.Var | None, tuple[int, ...]]:
-    """How many threads arrive at each mbarrier in a phase."""
+    """The number of threads that arrive at each mbarrier in a phase."""
     found: dict[ir.Var | None, tuple[int, ...]] = {}
     for call in nodes_in(launch.body, ir.Call):
         op = operator_of(call)
@@ -337,7 +337,7 @@ class TripCountFamily:
         return list(found.values())
 
     def _only_symbol(self) -> ir.Var:
-        """What the numbers depend on beside iterations: a symbol, or the difference of two."""
+        """The symbol that the numbers depend on beside iterations, or the difference of two."""
         symbols: dict[ir.Var, None] = {}
         for loop in self._loops:
             symbols.update(dict.fromkeys(loop.extent.names))
@@ -415,7 +415,7 @@ class TripCountFamily:
         return not any(mentions(each, turn) for each in simple for turn in turns)
 
     def values(self, first: int, last: int) -> Iterator[Values]:
-        """Of the base, for numbers of iterations from `first` on, one of each kind."""
+        """Values of the base, for numbers of iterations from `first` on, one of each kind."""
         assert self.base is not None
         depending = [each for each in self._numbers if mentions(each.expression, self.base)]
         kinds: dict[Any, int] = {}
@@ -431,7 +431,7 @@ class TripCountFamily:
             yield {self.base: count * self._scale + rest, **way}
 
     def all_values(self, launch: Launch) -> list[Values]:
-        """Those of a base that is the index of a block among few; none of others."""
+        """All values of a base that is the index of a block among few; none of others."""
         for loop in launch.blocks:
             base, extent = loop.loop_var, constant(loop.extent) or 0
             if base.same_as(self.base) and extent <= _MOST_BLOCKS and not self._is_shifted:

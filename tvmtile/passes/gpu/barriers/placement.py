@@ -121,7 +121,7 @@ class _Points:
         return self._in_loop[loop]
 
     def cost(self, points: int) -> float:
-        """How often barriers in some points are executed."""
+        """The number of times that barriers in some points are executed."""
         return sum(cost for bit, cost in self._costs.items() if bit & points)
 
 

@@ -1,4 +1,4 @@
-"""Which accesses may race at all, whatever elements they touch."""
+"""The accesses that may race at all, whatever elements they touch."""
 
 from __future__ import annotations
 

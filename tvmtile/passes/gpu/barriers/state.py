@@ -27,7 +27,7 @@ Distances = frozenset[tuple[Loop, Distance]]
 
 
 class SignalCounts(NamedTuple):
-    """How often a token has been signalled since work on it was issued, and all tokens of its kind."""
+    """The signals of a token since work on it was issued, and those of all tokens of its kind."""
 
     own: int = 0
     of_kind: int = 0

@@ -250,7 +250,7 @@ class Builder:
         return self._leaf(stmt, context)
 
     def _call(self, stmt: tirx.Evaluate, context: _Context) -> Item | None:
-        """What a call does beside its accesses, if anything."""
+        """The effect of a call beside its accesses, if any."""
         if is_barrier(stmt):
             scope = self._scope_of(stmt)
             comes = context.weight or (self._warps_come and scope == ConflictScope.WARP)
@@ -266,7 +266,7 @@ class Builder:
         return self._handover(stmt, context)
 
     def _handover(self, stmt: tirx.Evaluate, context: _Context) -> MbarrierStep | None:
-        """What threads do at an mbarrier; None of another statement."""
+        """The step of threads at an mbarrier; None of another statement."""
         op = operator_of(stmt)
         effects = OperatorEffects() if op is None else op.effects()
         mbarrier = effects.waits_at if effects.arrives_at is None else effects.arrives_at

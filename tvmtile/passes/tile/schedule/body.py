@@ -32,7 +32,7 @@ from tvmtile.ir.rewriting import (
 
 
 class Obstacle(Exception):
-    """What was asked for can't be had, as a plan or two roles of a loop; the message is the reason.
+    """A plan, or two roles of a loop, can't be had; the message is the reason.
 
     Attributes
     ----------
@@ -64,15 +64,15 @@ class PipelineStmt:
 
     @cached_property
     def touches(self) -> dict[ir.Var, None]:
-        """What it reads or writes, in order."""
+        """The buffers that it reads or writes, in order."""
         return {**self.reads, **self.writes}
 
     def effects_on(self, buffer: ir.Var) -> list[Effect]:
-        """What it does to a buffer that is no view, by whichever of its names."""
+        """Its effects on a buffer that is no view, by whichever name."""
         return [effect for effect in self.accesses if effect.root.same_as(buffer)]
 
     def conflicts(self, other: PipelineStmt) -> list[ir.Var]:
-        """What both touch and one of them writes, in order."""
+        """The buffers that both touch and one of them writes, in order."""
         return [
             var
             for var in self.touches
@@ -359,7 +359,7 @@ def _implied(conditions: Sequence[ir.Expr], known: Sequence[ir.Expr]) -> bool:
 
 
 def guard_of(loop: tirx.For, tiles: KernelInfo) -> ir.Expr | None:
-    """Whether an iteration of a loop is done, in terms of its variable; None where all are.
+    """The condition for an iteration of a loop, in terms of its variable; None where all are done.
 
     The iterations are one branch each, with nothing but names before it. All threads of a block take it
     or none. What that depends on, no iteration writes, so whoever knows the number of an iteration

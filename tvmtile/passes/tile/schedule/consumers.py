@@ -21,7 +21,7 @@ from tvmtile.passes.tile.schedule.split_loops import SplitLoop
 def consumers_of(
     kernel: SplitKernel, thread: ir.Expr, without: Sequence[tirx.Stmt] = ()
 ) -> tirx.Stmt:
-    """What the consumers do: all but the producer's copies.
+    """The work of the consumers: all but the producer's copies.
 
     `thread` is a number among the consumers', who leave out the statements `without`.
     """
@@ -45,7 +45,7 @@ def consumers_of(
 
 
 def _consumed(loop: tirx.For, kernel: SplitKernel, thread: ir.Expr) -> list[tirx.Stmt]:
-    """What consumers do in place of a loop."""
+    """The work of consumers in place of a loop."""
     split, body = kernel.loops[loop.loop_var], kernel.parts_of(loop)
     _, role = kernel.schedules[loop.loop_var].roles
     preloads = kernel.preloads_of(loop)
@@ -133,7 +133,7 @@ class _ConsumerSteps:
         return not unit.conditions and any(not unit.conflicts(self._units[n]) for n in behind)
 
     def _awaited_before(self) -> dict[int, list[int]]:
-        """Which rings are waited for before which unit: that which uses them first, or a product."""
+        """The rings to wait for before each unit: its first user, or the product before that."""
         awaited: dict[int, list[int]] = {}
         product: int | None = None
         for number in self._split.order:

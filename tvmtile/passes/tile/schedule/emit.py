@@ -29,7 +29,7 @@ _Numbered: TypeAlias = tuple[int, Step]
 
 @dataclass(frozen=True)
 class Emitted:
-    """What a role does before a loop, in each iteration, and behind the loop."""
+    """The statements of a role before a loop, in each iteration, and behind the loop."""
 
     before: list[tirx.Stmt]
     each: list[tirx.Stmt]

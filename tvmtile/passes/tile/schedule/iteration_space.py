@@ -1,4 +1,4 @@
-"""How a role goes through a loop: by all of its iterations, or by those for which a condition holds.
+"""The iterations of a loop for a role: all of them, or those for which a condition holds.
 
 Iterations have numbers, of all that the kernel does, by which a ring knows their buffer copies. What is
 left out has none: no role waits for anything there.
@@ -65,13 +65,13 @@ class IterationSpace:
 
     @property
     def is_later(self) -> ir.Expr:
-        """Whether an iteration is not the first one."""
+        """The condition that an iteration is not the first one."""
         return self.loop.loop_var > self.loop.min
 
     # Statements ------------------------------------------------------------------------------------
 
     def begun(self, whole: list[tirx.Stmt]) -> list[tirx.Stmt]:
-        """What is done in place of the loop, and before that what it needs."""
+        """The statements in place of the loop, behind those that it needs."""
         return whole
 
     def each(self, body: Sequence[tirx.Stmt]) -> tirx.Stmt:
@@ -107,7 +107,7 @@ class IterationSpace:
     def if_any(
         self, statements: Sequence[tirx.Stmt], none: Sequence[tirx.Stmt] = ()
     ) -> list[tirx.Stmt]:
-        """What is done if there is an iteration, and if there is none."""
+        """The statements if there is an iteration, and those if there is none."""
         if (constant(self.loop.extent) or 0) > 0:
             return list(statements)
         return [_branch(self.loop.extent > 0, statements, none)]
@@ -260,7 +260,7 @@ def iteration_space(
 
 
 def counter_begun(counter: ir.Var | None) -> list[tirx.Stmt]:
-    """What a thread does with a counter first."""
+    """The statements by which a thread begins a counter."""
     if counter is None:
         return []
     return [tirx.AllocBuffer(counter), _set(counter, tirx.const(0, str(counter.ty.dtype)))]

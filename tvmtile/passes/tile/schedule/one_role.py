@@ -116,7 +116,7 @@ class _PlannedLoop:
         }
 
     def schedule(self) -> Schedule:
-        """What is proven of it."""
+        """The schedule that is proven."""
         copies = {tile: each.count for tile, each in self.copies.items()}
         rings = [
             _ring_of(bulk, self.units, IterationSpace(self.loop, None, bulk.slots))
@@ -326,7 +326,7 @@ class _StageSteps:
         self._steps += end
 
     def _used(self, copies: Sequence[int]) -> int:
-        """How far ahead the first later stage is that uses what some units copy."""
+        """The distance to the first later stage that uses a tile that some units copy."""
         tiles = {tile for number in copies for tile in self._units[number].writes}
         stages = [
             stage

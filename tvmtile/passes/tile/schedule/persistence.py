@@ -84,7 +84,7 @@ def persistent(kernel: tirx.For, multiprocessors: int) -> tirx.For:
 
 
 def _assumed_of_sizes(kernel: tirx.For) -> list[tirx.Stmt]:
-    """What holds of all blocks: it is known around the loop over them, too."""
+    """Assumptions that hold of all blocks: they are known around the loop over them, too."""
     inside = defined_in(kernel)
     assumed = filter(is_assumption, flattened(Launch(kernel).body))
     return [stmt for stmt in assumed if inside.isdisjoint(variables_of(stmt))]
@@ -93,7 +93,7 @@ def _assumed_of_sizes(kernel: tirx.For) -> list[tirx.Stmt]:
 def _place_and_turns(
     block: ir.Var, turn: ir.Var, total: Any, multiprocessors: int, is_uneven: bool
 ) -> tuple[ir.Expr, ir.Expr]:
-    """Which of the blocks of a turn a block does, and how many turns it has."""
+    """The place of a block among those of a turn, and the number of its turns."""
     if not is_uneven:
         return block, tirx.floordiv(total - 1 - block, multiprocessors) + 1
     is_backwards = tirx.EQ(tirx.floormod(turn, 2), tirx.const(1, str(turn.ty.dtype)))
@@ -190,7 +190,7 @@ _UNEQUAL = 1.15
 
 
 def _trip_counts(loop: tirx.For, blocks: list[tirx.For], body: tirx.Stmt) -> tuple[int, list[int]]:
-    """How many iterations a loop has, by the index along an axis of the grid, and this axis."""
+    """The trip counts of a loop, by the index along an axis of the grid, and this axis."""
     extent = substitute(loop.extent, let_values(body))
     known = constant(extent)
     if known is not None:

@@ -1,4 +1,4 @@
-"""Which unit of a pipelined loop runs in which stage and order, and the buffer copies that this needs.
+"""Plans of pipelined loops: stage and order of each unit, and the buffer copies that this needs.
 
 In iteration `t` of the pipelined loop a unit of stage `s` does iteration `t - s` of the source loop,
 and the units follow each other in the order. So a unit of stage 0 runs ahead of one of stage 1 by an
@@ -60,14 +60,14 @@ class PipelinePlan:
 
     @classmethod
     def of_producers(cls, producers: Collection[int], count: int, last: int) -> PipelinePlan:
-        """Of so many units: some of them in stage 0, and first in an iteration."""
+        """The plan of so many units: some of them in stage 0, and first in an iteration."""
         issued = sorted(range(count), key=lambda i: (i not in producers, i))
         stage = tuple(0 if i in producers else last for i in range(count))
         return cls(stage, tuple(issued.index(i) for i in range(count)))
 
     @property
     def distance(self) -> int:
-        """How many iterations the first stage runs ahead of the last."""
+        """The number of iterations that the first stage runs ahead of the last."""
         return max(self.stage, default=0)
 
     def precedes(self, first: int, second: int) -> bool:
@@ -89,7 +89,7 @@ def other_annotations(loop: tirx.For) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class BufferCopies:
-    """How many copies of a tile a pipelined loop works with."""
+    """The copies of a tile that a pipelined loop works with."""
 
     count: int
     """Iteration `k` works on copy `k % count`, if `is_read_after` is not set."""

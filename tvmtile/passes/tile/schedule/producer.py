@@ -57,7 +57,7 @@ class Producer:
 
 
 def producer_of(kernel: SplitKernel, thread: ir.Expr, threads: int) -> Producer:
-    """What the producer does; `thread` is a number among its `threads`.
+    """The work of the producer; `thread` is a number among its `threads`.
 
     Raises
     ------
@@ -87,7 +87,7 @@ class _Slicer:
         return kept
 
     def _of(self, stmt: tirx.Stmt) -> list[tirx.Stmt]:
-        """What a statement is to the producer; nothing without loops to be split and exits of loops."""
+        """The producer's part of a statement; nothing without loops to split and exits of loops."""
         loops = self._kernel.loops
         if isinstance(stmt, tirx.For) and stmt.loop_var in loops:
             return self._producing(stmt, loops[stmt.loop_var])
@@ -120,7 +120,7 @@ class _Slicer:
         return kept
 
     def _needed(self, child: tirx.Stmt, used: set[ir.Var]) -> list[tirx.Stmt]:
-        """What a statement is to the producer, of whose later ones something is used."""
+        """The producer's part of a statement, of whose later ones something is used."""
         if isinstance(child, tirx.Bind):
             if child.var not in used:
                 return []

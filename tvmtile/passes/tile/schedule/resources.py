@@ -58,7 +58,7 @@ class BlockMemory:
         return self._room is None or sum(tile.size for tile in self._tiles) <= self._room
 
     def blocks_at_once(self) -> int:
-        """How many blocks a multiprocessor has room for, with the copies that were taken."""
+        """The number of blocks that a multiprocessor has room for, with the copies taken."""
         if self._room is None:
             return 1
         taken = sum(tile.size * self._copies.get(tile.buffer, 1) for tile in self._tiles)
@@ -106,7 +106,7 @@ class RoleRegisters:
         return self.least_blocks is None and not self.are_fixed and self._may_move
 
     def why_fixed(self, loops: Sequence[SplitLoop]) -> str | None:
-        """What the kernel asks for that keeps a block of this size from moving registers."""
+        """The wish of the kernel that keeps a block of this size from moving registers."""
         if not self._may_move or self._shares(loops) is not None:
             return None
         if self.are_fixed:
@@ -124,7 +124,7 @@ class RoleRegisters:
         return self.at_first if shares is None else shares[1]
 
     def moved(self, loops: Sequence[SplitLoop]) -> tuple[list[tirx.Stmt], list[tirx.Stmt]]:
-        """What moves registers from the producer's warpgroup to those of the consumers."""
+        """The statements that move registers from the producer's warpgroup to the consumers'."""
         shares = self._shares(loops)
         if shares is None:
             return [], []
@@ -135,7 +135,7 @@ class RoleRegisters:
         ]
 
     def blocks_at_once(self, threads: int, held: int) -> int:
-        """How many blocks have registers at once, whose threads hold so many."""
+        """The number of blocks with registers at once, whose threads hold so many."""
         return self.least_blocks or max(1, REGISTER_FILE // (threads * (held + _BESIDE_SUMS)))
 
     @property
@@ -164,7 +164,7 @@ class RoleRegisters:
 
 
 def registers_loaded(split: SplitLoop) -> int:
-    """What a thread that computes the tiles of a loop loads for one of them, in registers."""
+    """The registers of a tile that a thread loads, of the tiles that a loop computes."""
     computed = (split.units[number] for number in split.computed)
     return max(map(_loaded, computed), default=0)
 

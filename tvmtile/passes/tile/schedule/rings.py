@@ -73,7 +73,7 @@ class Mbarriers:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Their number."""
         return int(self.buffer.ty.shape[0])
 
     def declared(self) -> list[tirx.Stmt]:
@@ -111,7 +111,7 @@ class Ring:
 
     @property
     def slots(self) -> int:
-        """How many mbarriers there are."""
+        """The number of mbarriers."""
         return self.full.count
 
     def declared(self) -> list[tirx.Stmt]:
@@ -165,7 +165,7 @@ class Ring:
 
 @dataclass(frozen=True)
 class Filling:
-    """How the threads of a producer fill a ring.
+    """The filling of a ring by the threads of a producer.
 
     One thread says that there are no more copies where it begins them all. Where all threads copy, each
     arrives as soon as its asynchronous copies have, and a thread of each warp for what the warp has
@@ -207,7 +207,7 @@ class Filling:
 def _of_warps(
     thread: ir.Expr, stmt: tirx.Stmt, condition: ir.Expr | None = None
 ) -> list[tirx.Stmt]:
-    """What the first thread of each warp does for all of them."""
+    """The statements in which the first thread of each warp acts for all of them."""
     leads = tirx.floormod(thread, WARP_SIZE) == 0
     if condition is not None:
         leads = tirx.all(condition, leads)

@@ -56,7 +56,7 @@ class Preload:
         return op is not None and any(buffer_of(at).same_as(self.tile) for at in op.writes())
 
     def counted(self) -> list[tirx.Stmt]:
-        """What counts an execution."""
+        """The statements that count an execution."""
         if self.counter is None:
             return []
         return [tirx.BufferStore(self.counter, tirx.BufferLoad(self.counter, [0]) + 1, [0])]
@@ -173,11 +173,11 @@ class SplitKernel:
     preloads: Sequence[Preload]
 
     def preloads_of(self, loop: tirx.For) -> list[Preload]:
-        """Those of a loop."""
+        """The preloads of a loop."""
         return [each for each in self.preloads if each.variable.same_as(loop.loop_var)]
 
     def counters(self) -> list[tirx.Stmt]:
-        """Those of a role, which begin."""
+        """The statements by which a role begins its counters."""
         counters = [*(each.space.counter for each in self.loops.values())]
         counters += [each.counter for each in self.preloads]
         return [stmt for counter in dict.fromkeys(counters) for stmt in counter_begun(counter)]
@@ -295,7 +295,7 @@ class RolePlanner:
         return skew
 
     def _counter_of(self, split: SplitLoop) -> ir.Var | None:
-        """What counts iterations, if others than those of one execution of the loop are counted."""
+        """The counter of iterations, if not only those of one execution are counted."""
         loop = split.loop
         sharing = [each for each in self._loops if each.shares_tiles_with(split)]
         are_all_done = all(each.condition is None for each in sharing)
@@ -353,7 +353,7 @@ def _going_on(split: SplitLoop, former: SplitLoop) -> SplitLoop:
 
 
 def _arrivals(split: SplitLoop, units: Sequence[int]) -> int:
-    """How often a phase of a ring is arrived at by who fills it (see `Ring.fill`)."""
+    """The arrivals in a phase of a ring by those who fill it (see `Ring.fill`)."""
     by_threads = split.by_threads.intersection(units)
     if not by_threads:
         return 1

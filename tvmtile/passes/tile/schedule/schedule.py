@@ -22,7 +22,7 @@ from tvmtile.passes.tile.schedule.rings import Ring
 
 
 class Action(Enum):
-    """What a step does with its subject: a unit, a batch of its role, or a ring."""
+    """The action of a step on its subject: a unit, a batch of its role, or a ring."""
 
     RUN = "unit"
     """The unit: all of it, or the begin of its asynchronous work."""
@@ -72,13 +72,13 @@ class RoleSchedule:
         return next((n for n, batch in enumerate(self.batches) if unit in batch.units), None)
 
     def behind(self, place: int) -> int:
-        """How many batches have been issued, at an AWAIT, after the one that it waits for."""
+        """The number of batches issued, at an AWAIT, after the one that it waits for."""
         batch = self.steps[place].subject
         signal = self._places(Action.SIGNAL, batch)[0]
         return self.steps[signal].offset - self.steps[place].offset - (place < signal)
 
     def in_flight(self, batch: int) -> int:
-        """How many batches an iteration leaves in flight."""
+        """The number of batches that an iteration leaves in flight."""
         (signal,) = (self.steps[place].offset for place in self._places(Action.SIGNAL, batch))
         waits = (self.steps[place].offset for place in self._places(Action.AWAIT, batch))
         return signal - max(waits)

@@ -151,7 +151,7 @@ def _limited(kernel: tirx.For, limit: int | None, capability: GpuCapability) -> 
 
 
 def roles_of(func: tirx.PrimFunc) -> list[ImplementationChoice]:
-    """Whether the pipelined loops of a function are split, and why not; nothing where none ever is."""
+    """The roles of a function's pipelined loops, and why not more; none if none is ever split."""
     target = target_of(func)
     capability = gpu(target)
     if capability is None or not capability.has_bulk_copies:
@@ -182,7 +182,7 @@ def roles_of(func: tirx.PrimFunc) -> list[ImplementationChoice]:
 def _outcome(
     split: SplitLoop, fixed_registers: str | None, one_block_each: str | None
 ) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """What became of a loop, and why it is nothing better."""
+    """The outcome for a loop, and why it is nothing better."""
     chosen, declined = ["two roles"], list[tuple[str, str]]()
     if split.condition is not None:
         chosen.append("skipped iterations")

@@ -1,4 +1,4 @@
-"""Which pipelined loops of a kernel can be split between a producer and consumers, and how."""
+"""The pipelined loops of a kernel that can be split between a producer and consumers, and how."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class SplitLoop:
 
     @property
     def may_hold_a_copy(self) -> bool:
-        """Whether enough is on the way while one buffer copy is being read, and one held besides."""
+        """Tell whether enough is on the way while one copy is being read, and one held besides."""
         on_the_way = (self.stages - 2) * sum(map(bytes_of, self.tiles))
         return on_the_way >= _BYTES_ON_THE_WAY
 
@@ -94,7 +94,7 @@ class SplitLoop:
 
     @property
     def tiles(self) -> list[ir.Var]:
-        """What the producer fills, in order."""
+        """The tiles that the producer fills, in order."""
         written = (var for number in self.producers for var in self.units[number].writes)
         return list(dict.fromkeys(filter(is_shared, written)))
 
@@ -220,7 +220,7 @@ class LoopSplitter:
         return replace(found, not_computed=reason)
 
     def _copied(self, units: Sequence[PipelineStmt]) -> tuple[frozenset[int], str]:
-        """What copies from global memory into shared tiles, with what it needs, or why nothing does."""
+        """The units that copy global memory to shared tiles and those they need, or why none."""
         try:
             return Producers(units, self.tiles).ahead(), ""
         except Obstacle as obstacle:
@@ -276,7 +276,7 @@ class LoopSplitter:
 
 
 def _uses(tile: ir.Var, split: SplitLoop) -> int:
-    """How many accesses of a tile are in a loop that fills it."""
+    """The number of accesses of a tile in a loop that fills it."""
     if tile not in split.tiles:
         return 0
     return sum(len(unit.effects_on(tile)) for unit in split.units)
@@ -351,7 +351,7 @@ def skew_of(
     threads: int,
     registers: int,
 ) -> CrossIterationOverlap | None:
-    """How the products of a loop overlap with its next iteration; None where there are not two.
+    """The overlap of a loop's products with its next iteration; None where there are not two.
 
     The statements `producers` are another role's; `registers` is what each of the consumers has.
 
@@ -409,7 +409,7 @@ def _behind(second: int, others: Sequence[int], units: Sequence[PipelineStmt]) -
 
 
 def registers_held(units: Sequence[PipelineStmt], own: Sequence[int], threads: int) -> int:
-    """What the fragments of some statements take of each thread's registers."""
+    """The registers of each thread that the fragments of some statements take."""
     return sum(_registers_of(var, threads) for var in _fragments(units, own))
 
 

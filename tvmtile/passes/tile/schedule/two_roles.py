@@ -94,7 +94,7 @@ _PERSISTS = True
 def _persisting(
     kernel: tirx.For, multiprocessors: int, split: Callable[[tirx.For], Specializer]
 ) -> Specializer:
-    """What splits a kernel whose blocks persist, as many of them as run at once.
+    """The specializer of a kernel whose blocks persist, as many of them as run at once.
 
     More or fewer take longer: `benchmarks/h200/decisions.md`.
 
@@ -274,19 +274,19 @@ class Specializer:
         return Schedule(loop.units, roles, loop.rings, copies)
 
     def blocks_at_once(self) -> int:
-        """How many blocks a multiprocessor runs, as far as registers and shared memory are known."""
+        """The number of a multiprocessor's blocks, as far as registers and memory are known."""
         threads = self._launch.num_threads
         held = max(registers_held(each.units, each.order, threads) for each in self.loops)
         by_registers = self._registers.blocks_at_once(threads + WARPGROUP, held)
         return min(by_registers, self._memory.blocks_at_once())
 
     def why_registers_are_fixed(self) -> str | None:
-        """What the kernel asks for that keeps registers from moving to the consumers."""
+        """The wish of the kernel that keeps registers from moving to the consumers."""
         return self._registers.why_fixed(self.loops)
 
 
 def _consuming(kernel: SplitKernel, thread: ir.Expr, ahead: Producer) -> tirx.Stmt:
-    """What the consumers do; of what the producer does besides its copies, what they need too."""
+    """The consumers' work, with what they need too of what the producer does besides its copies."""
     without = ahead.replayed
     while True:
         using = consumers_of(kernel, thread, without)
@@ -298,7 +298,7 @@ def _consuming(kernel: SplitKernel, thread: ir.Expr, ahead: Producer) -> tirx.St
 
 
 def _by(producer: Group, more: Group, launch: Launch, copying: tirx.Stmt) -> tirx.Stmt:
-    """What the producer does, in the region of its warpgroup."""
+    """The producer's work, in the region of its warpgroup."""
     return copying if producer == more else let_in(producer, launch, copying)
 
 
