@@ -29,7 +29,8 @@ def known_by(condition: ir.Expr, analyzer: Analyzer) -> Iterator[ir.Expr]:
     """Facts for an analyzer, of a condition that holds.
 
     An analyzer learns nothing by itself of the parts of a conjunction, of the difference of two sides,
-    nor of an equation of two expressions: that neither is larger, and that both are multiples of the same.
+    nor of an equation of two expressions: that neither is larger, and that both are multiples of the
+    same.
     """
     for part in conjuncts(condition):
         yield part
