@@ -30,7 +30,7 @@ import tvm
 from metal_static_programs import BK, BM, BN, PROGRAMS, M, N
 
 import tvmtile
-from tvmtile.emulator.metal import LaunchStatistics, compile_msl
+from tvmtile.emulator.metal import MetalStatistics, compile_msl
 
 HERE = Path(__file__).resolve().parent
 LANES = 32
@@ -39,7 +39,7 @@ HEADS = (64, 128)
 # A head of 128 leaves threadgroup memory for 32 keys at a time, one of 64 for 64.
 KEYS_OF_A_STEP = {64: 64, 128: 32}
 
-Run = Callable[[int], LaunchStatistics]
+Run = Callable[[int], MetalStatistics]
 """Runs a kernel whose loop has the length that is given."""
 
 
@@ -164,12 +164,12 @@ def program_row(
     name: str,
     arguments: dict[str, int],
     length: str,
-    run: Callable[..., LaunchStatistics],
+    run: Callable[..., MetalStatistics],
 ) -> Row:
     """Count a program; `run(kernel_arguments, program_arguments)` compiles it and runs it."""
     source = ""
 
-    def at(extent: int) -> LaunchStatistics:
+    def at(extent: int) -> MetalStatistics:
         nonlocal source
         if name == "gemm":
             tensors = gemm_arguments(extent, torch.float32)
@@ -325,7 +325,7 @@ def mlx_gemm(checkout: Path, bm: int, bn: int, bk: int, wm: int, wn: int) -> Row
     text = steel(checkout, "gemm/gemm.h") + _GEMM.format(bm=bm, bn=bn, bk=bk, wm=wm, wn=wn)
     kernel = compile_msl(text).kernel("steel")
 
-    def run(k: int) -> LaunchStatistics:
+    def run(k: int) -> MetalStatistics:
         a, b, c = gemm_arguments(k, torch.float16)
         grid, threads = (N // bn, M // bm), wm * wn * LANES
         parameters = struct.pack("<8i3q3i4x", M, N, k, k, N, N, *grid, 0, 0, 0, 0, k // bk, 0)
@@ -352,7 +352,7 @@ def mlx_attention(checkout: Path, head: int) -> Row:
         "steel"
     )
 
-    def run(keys: int) -> LaunchStatistics:
+    def run(keys: int) -> MetalStatistics:
         q, k, v, out = attention_arguments(_MLX_QUERIES, keys, head)
         strides = [
             extent * head

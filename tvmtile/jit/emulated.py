@@ -129,7 +129,7 @@ class EmulatorAdapter(RecordedAdapter):
 
     Attributes
     ----------
-    launch_statistics : list of (str, LaunchStatistics)
+    launch_statistics : list of (str, CudaStatistics or MetalStatistics)
         What each launch of the last call did, with the kernel's name.
     seconds : float
         Processor time that a threadgroup may take before it counts as endless; 0 is no limit.

@@ -12,15 +12,22 @@ module.kernel("add")(a, b, out, grid=8, block=64)
 `docs/emulator.md` says what is modelled and what is not.
 """
 
-from tvmtile.emulator.cuda.module import CudaKernel, CudaModule, LaunchStatistics, compile_cuda
-from tvmtile.emulator.cuda.tensor_map import NO_MAP, TensorMap, tensor_map
+from typing import Any
+
+from tvmtile.compat import moved_name
+from tvmtile.emulator.cuda.module import CudaKernel, CudaModule, CudaStatistics, compile_cuda
+from tvmtile.emulator.cuda.tensor_map import NO_MAP, EncodedMap, tensor_map
 
 __all__ = [
     "NO_MAP",
     "CudaKernel",
     "CudaModule",
-    "LaunchStatistics",
-    "TensorMap",
+    "CudaStatistics",
+    "EncodedMap",
     "compile_cuda",
     "tensor_map",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    return moved_name(__name__, name)

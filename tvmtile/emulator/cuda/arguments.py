@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tvmtile.emulator.cuda.signature import CudaParameter, CudaSignature
-from tvmtile.emulator.cuda.tensor_map import TensorMap
+from tvmtile.emulator.cuda.tensor_map import EncodedMap
 from tvmtile.emulator.machine.launching import Argument, HostMemory
 from tvmtile.errors import ArgumentError
 
@@ -72,7 +72,7 @@ def bind(signature: CudaSignature, values: Sequence[Any]) -> list[Argument]:
     return bound + [
         Argument(p.name, _array(signature, p, value.array), value.array.itemsize, is_const=False)
         for p, value in mapped
-        if isinstance(value, TensorMap) and value.array is not None
+        if isinstance(value, EncodedMap) and value.array is not None
     ]
 
 
@@ -88,7 +88,7 @@ def _element_bytes(parameter: CudaParameter) -> int:
 def _memory(signature: CudaSignature, parameter: CudaParameter, value: Any) -> HostMemory:
     if parameter.is_pointer:
         return _array(signature, parameter, value)
-    if isinstance(value, TensorMap):
+    if isinstance(value, EncodedMap):
         return _by_value(value.encoded)
     if isinstance(value, bytes | bytearray):
         return _by_value(bytes(value))

@@ -21,7 +21,7 @@ from tvmtile.emulator.machine.report import Context, Vocabulary
 from tvmtile.errors import ArgumentError, CudaCompileError, CudaEmulationError, hide_internal_frames
 from tvmtile.instructions.tensor_memory import COLUMNS
 
-__all__ = ["CudaKernel", "CudaModule", "LaunchStatistics", "compile_cuda"]
+__all__ = ["CudaKernel", "CudaModule", "CudaStatistics", "compile_cuda"]
 
 SHARED_MEMORY = 227 * 1024
 DEFAULT_ARCH = "sm_90a"
@@ -80,69 +80,54 @@ def _front_end() -> toolchain.FrontEnd:
 
 
 @dataclass(frozen=True)
-class LaunchStatistics:
+class CudaStatistics:
     """The work of a launch, summed over its blocks.
 
     Operations count once for all the threads that do them together: a barrier once a block, a product
     of matrices once a warp.
-
-    Attributes
-    ----------
-    block_barriers, warp_barriers : int
-        Barriers passed, those with a number among the first.
-    matrix_loads, matrix_stores, matrix_multiplies : int
-        `ldmatrix`, `stmatrix`, and `mma`.
-    warp_functions : int
-        Shuffles, votes and the like.
-    async_copies : int
-        `cp.async` of single threads.
-    bulk_copies : int
-        Copies of boxes by tensor maps.
-    warpgroup_multiplies : int
-        `wgmma` of warpgroups.
-    mbarrier_phases : int
-        Phases of mbarriers that all arrivals and bytes have come to.
-    tensor_multiplies : int
-        `tcgen05.mma`, which one thread starts.
-    cluster_barriers : int
-        Arrivals of warps at the barrier of their cluster, and their waits there.
-    global_bytes_read, global_bytes_written : int
-        Traffic of threads, and of what they start, with global memory; each access of each counts.
-    shared_bytes_read, shared_bytes_written : int
-        Traffic with shared memory.
-    global_reads, global_writes, shared_reads, shared_writes : int
-        Loads and stores that threads issue, each of 16 bytes at most.
-    bank_moves, bank_conflicts : int
-        How often shared memory moves up to 128 bytes for a warp, and how many of these moves come of
-        different words in one of its 32 banks: of what threads load and store themselves, by `ldmatrix`
-        and `stmatrix` too. 0 where they are not counted.
-    shared_memory : int
-        Bytes of shared memory that a block holds.
     """
 
     block_barriers: int
     warp_barriers: int
+    """Barriers passed, those with a number among the first."""
     matrix_loads: int
     matrix_stores: int
     matrix_multiplies: int
+    """`ldmatrix`, `stmatrix`, and `mma`."""
     warp_functions: int
+    """Shuffles, votes and the like."""
     async_copies: int
+    """`cp.async` of single threads."""
     bulk_copies: int
+    """Copies of boxes by tensor maps."""
     warpgroup_multiplies: int
+    """`wgmma` of warpgroups."""
     mbarrier_phases: int
+    """Phases of mbarriers that all arrivals and bytes have come to."""
     tensor_multiplies: int
+    """`tcgen05.mma`, which one thread starts."""
     cluster_barriers: int
+    """Arrivals of warps at the barrier of their cluster, and their waits there."""
     global_bytes_read: int
     global_bytes_written: int
+    """Traffic of threads, and of what they start, with global memory; each access of each counts."""
     shared_bytes_read: int
     shared_bytes_written: int
+    """Traffic with shared memory."""
     global_reads: int
     global_writes: int
     shared_reads: int
     shared_writes: int
+    """Loads and stores that threads issue, each of 16 bytes at most."""
     bank_moves: int
+    """Moves of up to 128 bytes of shared memory for a warp; 0 where they are not counted.
+
+    They are those of what threads load and store themselves, by `ldmatrix` and `stmatrix` too.
+    """
     bank_conflicts: int
+    """The moves that come of different words in one of its 32 banks."""
     shared_memory: int
+    """Bytes of shared memory that a block holds."""
 
 
 class CudaKernel(EmulatedKernel[CudaSignature]):
@@ -162,7 +147,7 @@ class CudaKernel(EmulatedKernel[CudaSignature]):
         count_conflicts: bool = False,
         short_sums: bool = False,
         whole_warpgroups: bool = False,
-    ) -> LaunchStatistics:
+    ) -> CudaStatistics:
         """Run the kernel over a grid, and write its results to the arguments.
 
         Every access is checked. When a mistake is found the launch ends, and no argument has
@@ -201,7 +186,7 @@ class CudaKernel(EmulatedKernel[CudaSignature]):
 
         Returns
         -------
-        LaunchStatistics
+        CudaStatistics
             What the launch did.
 
         Raises
@@ -234,7 +219,7 @@ class CudaKernel(EmulatedKernel[CudaSignature]):
         )
         operations = statistics.operations
         counts = (*operations[:10], operations[_TENSOR_PRODUCT], operations[abi.CLUSTER])
-        return LaunchStatistics(*counts, *statistics.traffic)
+        return CudaStatistics(*counts, *statistics.traffic)
 
 
 class CudaModule(Module[CudaKernel]):

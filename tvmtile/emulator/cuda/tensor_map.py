@@ -24,14 +24,14 @@ _TYPES |= {"float16": 6, "float32": 7, "float64": 9, "bfloat16": 10}
 
 
 @dataclass(frozen=True)
-class TensorMap:
+class EncodedMap:
     """A tensor map, the argument of type CUtensorMap, and the array that it is of."""
 
     encoded: bytes
     array: Any
 
 
-NO_MAP = TensorMap(bytes(_SIZE), None)
+NO_MAP = EncodedMap(bytes(_SIZE), None)
 """Memory for a map that nobody encoded, in which a copy finds none."""
 
 
@@ -74,7 +74,7 @@ def encoded_map(
 
 def tensor_map(
     array: Any, extents: Sequence[int], strides: Sequence[int], box: Sequence[int], swizzle: int = 0
-) -> TensorMap:
+) -> EncodedMap:
     """Describe an array for bulk copies, as `cuTensorMapEncodeTiled` does.
 
     Parameters
@@ -112,4 +112,4 @@ def tensor_map(
     if swizzle and box[0] * item > _SWIZZLE_BYTES[swizzle]:
         raise ArgumentError(f"a box's rows of {box[0] * item} bytes are longer than the swizzle's")
     dtype = str(array.dtype).removeprefix("torch.")
-    return TensorMap(encoded_map(address, dtype, item, extents, strides, box, swizzle), array)
+    return EncodedMap(encoded_map(address, dtype, item, extents, strides, box, swizzle), array)

@@ -18,6 +18,13 @@ mathematics (it computes in float32), threads that wait for each other by spinni
 functions that only some lanes of a simdgroup call on purpose, which it reports.
 """
 
-from tvmtile.emulator.metal.module import LaunchStatistics, MetalKernel, MetalModule, compile_msl
+from typing import Any
 
-__all__ = ["LaunchStatistics", "MetalKernel", "MetalModule", "compile_msl"]
+from tvmtile.compat import moved_name
+from tvmtile.emulator.metal.module import MetalKernel, MetalModule, MetalStatistics, compile_msl
+
+__all__ = ["MetalKernel", "MetalModule", "MetalStatistics", "compile_msl"]
+
+
+def __getattr__(name: str) -> Any:
+    return moved_name(__name__, name)

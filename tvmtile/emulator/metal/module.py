@@ -27,7 +27,7 @@ from tvmtile.errors import (
     hide_internal_frames,
 )
 
-__all__ = ["LaunchStatistics", "MetalKernel", "MetalModule", "compile_msl"]
+__all__ = ["MetalKernel", "MetalModule", "MetalStatistics", "compile_msl"]
 
 THREADGROUP_MEMORY = 32 * 1024
 _HERE = Path(__file__).resolve().parent
@@ -63,55 +63,47 @@ _WORDS = Vocabulary(
 
 
 @dataclass(frozen=True)
-class LaunchStatistics:
+class MetalStatistics:
     """The work of a launch, summed over its threadgroups.
 
     Operations count once for all the threads that meet at them: a barrier once a threadgroup, a
     matrix multiplication once a simdgroup.
-
-    Attributes
-    ----------
-    threadgroup_barriers, simdgroup_barriers : int
-        Barriers passed.
-    matrix_loads, matrix_stores, matrix_multiplies : int
-        `simdgroup_load`, `simdgroup_store`, and the two multiplications of 8x8 matrices.
-    simd_functions : int
-        Sums, shuffles, votes and the like.
-    tensor_multiplies : int
-        `matmul2d` of cooperative tensors, 16x16 by 16x32.
-    device_bytes_read, device_bytes_written : int
-        Traffic of threads with buffers; each access of each thread counts.
-    threadgroup_bytes_read, threadgroup_bytes_written : int
-        Traffic with threadgroup memory.
-    device_reads, device_writes, threadgroup_reads, threadgroup_writes : int
-        Loads and stores that threads issue, each of 16 bytes at most. What `simdgroup_load` and
-        `simdgroup_store` move counts as bytes, not here.
-    bank_moves, bank_conflicts : int
-        How often threadgroup memory moves up to 128 bytes for a simdgroup, and how many of these moves
-        come of different words in one bank, if it has 32 banks of 4 bytes, as NVIDIA's has; Apple does
-        not say. 0 where they are not counted.
-    threadgroup_memory : int
-        Bytes of threadgroup memory that a threadgroup holds.
     """
 
     threadgroup_barriers: int
     simdgroup_barriers: int
+    """Barriers passed."""
     matrix_loads: int
     matrix_stores: int
     matrix_multiplies: int
+    """`simdgroup_load`, `simdgroup_store`, and the two multiplications of 8x8 matrices."""
     simd_functions: int
+    """Sums, shuffles, votes and the like."""
     tensor_multiplies: int
+    """`matmul2d` of cooperative tensors, 16x16 by 16x32."""
     device_bytes_read: int
     device_bytes_written: int
+    """Traffic of threads with buffers; each access of each thread counts."""
     threadgroup_bytes_read: int
     threadgroup_bytes_written: int
+    """Traffic with threadgroup memory."""
     device_reads: int
     device_writes: int
     threadgroup_reads: int
     threadgroup_writes: int
+    """Loads and stores that threads issue, each of 16 bytes at most.
+
+    What `simdgroup_load` and `simdgroup_store` move counts as bytes, not here.
+    """
     bank_moves: int
+    """Moves of up to 128 bytes of threadgroup memory for a simdgroup; 0 where they are not counted."""
     bank_conflicts: int
+    """The moves that come of different words in one bank, if it has 32 banks of 4 bytes.
+
+    NVIDIA's has; Apple does not say.
+    """
     threadgroup_memory: int
+    """Bytes of threadgroup memory that a threadgroup holds."""
 
 
 class MetalKernel(EmulatedKernel[MslSignature]):
@@ -127,7 +119,7 @@ class MetalKernel(EmulatedKernel[MslSignature]):
         check_device_races: bool = True,
         seconds: float = SECONDS,
         count_conflicts: bool = False,
-    ) -> LaunchStatistics:
+    ) -> MetalStatistics:
         """Run the kernel over a grid, and write its results to the arguments.
 
         Every access is checked. When a mistake is found the launch ends, and no argument has
@@ -155,7 +147,7 @@ class MetalKernel(EmulatedKernel[MslSignature]):
 
         Returns
         -------
-        LaunchStatistics
+        MetalStatistics
             What the launch did.
 
         Raises
@@ -183,7 +175,7 @@ class MetalKernel(EmulatedKernel[MslSignature]):
             seconds=seconds,
             count_conflicts=count_conflicts,
         )
-        return LaunchStatistics(*statistics.operations[:7], *statistics.traffic)
+        return MetalStatistics(*statistics.operations[:7], *statistics.traffic)
 
     def _threadgroup_arguments(self, sizes: Mapping[int, int]) -> list[SharedArgument]:
         parameters = self.signature.threadgroup_buffers
