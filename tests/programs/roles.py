@@ -891,6 +891,8 @@ ONE = {
     "filled by different threads": _one("loops fill a by different threads"),
     "unused fragment": _one("nothing copies from global memory into a shared tile"),
     "no tensor map asked for": _one("is no copy that can go on by itself"),
+    # As TileOps' convolutions fill the last tiles.
+    "copied or stored": _one("is a copy or a loop of threads, by a condition"),
 }
 BY_ITSELF = ["copies behind the product", "rows begin anywhere", "in a while"]
 
@@ -977,6 +979,13 @@ def one_role(
                 elif form == "no tensor map asked for":
                     T.copy(A[0, k * N], a, disable_tma=True)
                     T.gemm(a, a, c)
+                elif form == "copied or stored":
+                    if k < 3:
+                        T.copy(A[0, k * N], a)
+                    else:
+                        for i, j in T.Parallel(N, N):
+                            a[i, j] = T.if_then_else(i < 40, A[i, k * N + j], T.cast(0, "float16"))
+                    T.gemm(a, a, c)
                 else:
                     T.copy(A[0, k * N + (int(form[7:]) if "column" in form else 0)], a)
                     for i, j in T.Parallel(N, N):
@@ -986,7 +995,11 @@ def one_role(
                     T.gather_rows(A, a, numbers, k * N)
                     for i, j in T.Parallel(N, N):
                         c[i, j] += a[i, j]
-        if form != "in a while":
+        if form == "copied or stored":
+            for i, j in T.Parallel(N, N):
+                total[i, j] = T.if_then_else(i < 60, c[i, j], T.cast(0, "float32"))
+            T.copy(total, C[bx, 0, 0])
+        elif form != "in a while":
             T.copy(c, C[bx, 0, 0])
 
 

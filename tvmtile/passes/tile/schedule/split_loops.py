@@ -15,7 +15,7 @@ from tvmtile.analysis.kernel_info import KernelInfo, let_values
 from tvmtile.ir.annotations import STAGE_ANNOTATION, STAGES_ANNOTATION
 from tvmtile.ir.operands import bits_of, describe, static_shape
 from tvmtile.ir.operators import TileOp, operator_of, operators_in
-from tvmtile.ir.rewriting import substitute
+from tvmtile.ir.rewriting import contains, substitute
 from tvmtile.ir.scopes import is_fragment, is_shared
 from tvmtile.ir.threads import WARPGROUP
 from tvmtile.layout.shared import bytes_of
@@ -255,6 +255,8 @@ class LoopSplitter:
                 if not tiles.threads.isdisjoint(unit.reads):
                     raise Obstacle(f"{unit.describe()} asks which thread does it")
                 continue
+            if contains(unit.stmt, tirx.BufferStore):
+                raise Obstacle(f"{unit.describe()} is a copy or a loop of threads, by a condition")
             for op in operators:
                 reason = self.why_not(_by_values(op, unit.stmt), stages)
                 if reason is not None:
