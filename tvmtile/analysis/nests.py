@@ -13,11 +13,12 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, mutated
+from tvmtile.analysis.conflicts.expressions import bits, strides
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
 from tvmtile.analysis.effects import Effect, effects_of
 from tvmtile.analysis.kernel_info import let_values
 from tvmtile.ir.kernels import is_parallel
-from tvmtile.ir.operands import constant
+from tvmtile.ir.operands import constant, literal
 from tvmtile.ir.rewriting import substitute
 
 
@@ -137,6 +138,22 @@ class AccessedElements:
     """What is to be added to each index: the same for all iterations."""
     values: dict[ir.Var, np.ndarray]
     """The variables at each."""
+
+    def in_memory(self, unit: int) -> tuple[np.ndarray, ir.Expr] | None:
+        """The units of so many bits that the elements consist of, in rows, and what is to be added.
+
+        They count from where the access starts, one a row, an element's side by side. None where
+        strides are not known, or indices of inner axes, which may be outside of their axis.
+        """
+        buffer, size = self.access.buffer, bits(self.access.buffer)
+        distances = [literal(each) for each in (*strides(buffer), buffer.ty.elem_offset)]
+        if None in distances or any(term is not None for term in self.terms[1:]):
+            return None
+        *steps, offset = (int(each or 0) * size // unit for each in distances)
+        first = self.places @ np.array(steps, np.int64) + offset + self.access.bits_before // unit
+        units = first[:, None] + np.arange(size // unit)
+        added = next((term for term in self.terms if term is not None), None)
+        return units.reshape(-1, 1), tirx.const(0, "int32") if added is None else added * steps[0]
 
 
 def elements_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 
 from tvmtile._tvm import Mutator, buffer_of, mutated, nodes_in
+from tvmtile.analysis.aliases import Aliases
+from tvmtile.analysis.conflicts.expressions import bits
 from tvmtile.analysis.effects import Effect
 from tvmtile.analysis.kernel_info import KernelInfo, info_of, let_values
 from tvmtile.analysis.nests import AccessedElements, Nest, elements_in, elements_of, sample
@@ -42,7 +45,7 @@ def CheckLoops(func: tirx.PrimFunc) -> tirx.PrimFunc:
     write different values. Iterations may add to an element of a fragment: they run one after the
     other in the thread that holds it. But none reads an element of a fragment that it does not write
     and another one does, and none reads what another one has left in a `T.alloc_var`, of which every
-    thread has one.
+    thread has one. What has several names is compared by its places in memory.
 
     Only what is certain is refused: two iterations are found that touch one element, whatever the
     arguments of the kernel are. Atomics order what they do. The program is not changed.
@@ -62,7 +65,7 @@ def CheckLoops(func: tirx.PrimFunc) -> tirx.PrimFunc:
         For such iterations.
     """
     _check_exits(func.body)
-    _Nests().rewrite(func.body)
+    _Nests(Aliases(func.body)).rewrite(func.body)
     return func
 
 
@@ -106,8 +109,9 @@ def _check_exits(body: tirx.Stmt) -> None:
 class _Nests(ScopedRewriter):
     """Visits the nests that are certainly run."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Aliases) -> None:
         super().__init__()
+        self._aliases = names  # views may be declared in front of the kernel
         self._fixed: dict[ir.Var, int] = {}
         self._names: dict[ir.Var, Any] = {}
         self._kernel: KernelInfo | None = None
@@ -139,9 +143,14 @@ class _Nests(ScopedRewriter):
         def is_uniform(var: ir.Var) -> bool:
             return var not in bound and not kernel.variance.depends(var)
 
-        accesses = elements_in(body, self._names)
+        root, start = self._aliases.root, self._aliases.start
+        accesses = [
+            each.changed(root=root(each.buffer), start=start(each.buffer))
+            for each in elements_in(body, self._names)
+        ]
+        not_shared = set(map(root, _own_or_ordered(body)))
         for buffer in dict.fromkeys(a.root for a in accesses if a.value is not None):
-            if buffer in kernel.aliased or buffer in _own_or_ordered(body):
+            if buffer in not_shared:
                 continue
             own = [access for access in accesses if access.root.same_as(buffer)]
             if is_private(buffer):
@@ -164,10 +173,14 @@ def _own_or_ordered(body: tirx.Stmt) -> set[ir.Var]:
 
 def _are_apart(accesses: list[Effect], loops: list[tirx.For]) -> bool:
     """Tell whether all indices are the same, and those of different iterations are different."""
-    first, *others = (access.indices for access in accesses)
-    if not all(tvm_ffi.structural_equal(list(first), list(other)) for other in others):
+    first, *others = accesses
+    if not all(
+        other.buffer.same_as(first.buffer)
+        and tvm_ffi.structural_equal(list(first.indices), list(other.indices))
+        for other in others
+    ):
         return False
-    return all(any(index.same_as(loop.loop_var) for index in first) for loop in loops)
+    return all(any(index.same_as(loop.loop_var) for index in first.indices) for loop in loops)
 
 
 # Rules -------------------------------------------------------------------------------------------
@@ -226,12 +239,12 @@ def _written_too(read: AccessedElements, written: list[AccessedElements]) -> np.
     """The points at which an iteration writes the element that it reads, as far as is known."""
     result = np.zeros(len(read.places), dtype=bool)
     for own in written:
-        if not _same_terms(own, read):
+        places = _places(read, own)
+        if places is None:
             return ~result
-        pairs = [np.column_stack([each.iterations, each.places]) for each in (read, own)]
-        _, keys = np.unique(np.concatenate(pairs), axis=0, return_inverse=True)
-        keys = keys.ravel()
-        result |= np.isin(keys[: len(result)], keys[len(result) :])
+        iterations = (e.iterations[_points(e, p)] for e, p in zip((read, own), places, strict=True))
+        mine, others = _numbered(*map(np.column_stack, zip(iterations, places, strict=True)))
+        result |= np.isin(mine, others).reshape(len(result), -1).any(axis=1)
     return result
 
 
@@ -255,27 +268,53 @@ _MOST_COMPARED = 16
 
 def _shared_points(a: AccessedElements, b: AccessedElements) -> tuple[Any, Any]:
     """Points of two accesses at which different iterations touch one element."""
-    if not _same_terms(a, b):
+    places = _places(a, b)
+    if places is None:
         return np.arange(0), np.arange(0)
-    _, keys = np.unique(np.concatenate([a.places, b.places]), axis=0, return_inverse=True)
-    mine, others = keys.ravel()[: len(a.places)], keys.ravel()[len(a.places) :]
+    mine, others = _numbered(*places)
+    point_a, point_b = _points(a, places[0]), _points(b, places[1])
+    iteration_a, iteration_b = a.iterations[point_a], b.iterations[point_b]
     points, partners = [], []
-    for order in (
-        np.argsort(b.iterations, kind="stable"),
-        np.argsort(-b.iterations, kind="stable"),
-    ):
+    for order in (np.argsort(iteration_b, kind="stable"), np.argsort(-iteration_b, kind="stable")):
         # The first and the last iteration that touches each element: one of them is another one.
         elements, where = np.unique(others[order], return_index=True)
         at = np.minimum(np.searchsorted(elements, mine), len(elements) - 1)
         partner = order[where[at]]
-        found = np.flatnonzero((elements[at] == mine) & (b.iterations[partner] != a.iterations))
-        points.append(found)
-        partners.append(partner[found])
+        found = np.flatnonzero((elements[at] == mine) & (iteration_b[partner] != iteration_a))
+        points.append(point_a[found])
+        partners.append(point_b[partner[found]])
     return np.concatenate(points), np.concatenate(partners)
 
 
-def _same_terms(a: AccessedElements, b: AccessedElements) -> bool:
-    return bool(tvm_ffi.structural_equal(list(a.terms), list(b.terms)))
+def _places(a: AccessedElements, b: AccessedElements) -> tuple[Any, Any] | None:
+    """What two accesses touch, in rows that are equal where it is the same; None where nobody knows.
+
+    By one name, a row for each point has the indices; by two, each has a place in memory.
+    """
+    if a.access.buffer.same_as(b.access.buffer):
+        same_terms = tvm_ffi.structural_equal(list(a.terms), list(b.terms))
+        return (a.places, b.places) if same_terms else None
+    if not a.access.is_comparable(b.access):
+        return None
+    pair = (a.access, b.access)
+    unit = math.gcd(*(bits(each.buffer) for each in pair), *(each.bits_before for each in pair))
+    mine, others = a.in_memory(unit), b.in_memory(unit)
+    if mine is None or others is None:
+        return None
+    distance = constant(Analyzer().simplify(mine[1] - others[1]))
+    return None if distance is None else (mine[0] + distance, others[0])
+
+
+def _points(elements: AccessedElements, places: np.ndarray) -> np.ndarray:
+    """The point that each place belongs to."""
+    count = len(elements.places)
+    return np.repeat(np.arange(count), len(places) // count)
+
+
+def _numbered(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A number for each row of two arrays, the same one for rows that are equal."""
+    _, keys = np.unique(np.concatenate([a, b]), axis=0, return_inverse=True)
+    return keys.ravel()[: len(a)], keys.ravel()[len(a) :]
 
 
 def _value_at(elements: AccessedElements, point: Any) -> ir.Expr:
@@ -298,7 +337,7 @@ def _iteration(loops: list[tirx.For], elements: AccessedElements, point: Any) ->
 def _element(elements: AccessedElements, point: Any) -> str:
     place = zip(elements.places[point], elements.terms, strict=True)
     indices = (str(int(n)) if term is None else f"{term} + {int(n)}" for n, term in place)
-    return f"{elements.access.root.name}[{', '.join(indices)}]"
+    return f"{elements.access.buffer.name}[{', '.join(indices)}]"
 
 
 def _race(access: Effect, what: str, help: str) -> DataRace:
