@@ -269,6 +269,21 @@ def _python_container(_: RaisedError, text: re.Match[str]) -> TileError | None:
     )
 
 
+def _no_expression(failure: RaisedError, _: re.Match[str]) -> TileError | None:
+    """`T.call_extern("handle", "f", descriptor)`: an object of Python's is no argument of a function."""
+    for node in failure.nodes():
+        for operand in node.args if isinstance(node, ast.Call) else ():
+            value = failure.value(operand)
+            if value is not None and not isinstance(value, ir.Node | str | int | float | list | tuple):
+                return InvalidOperand(
+                    f"{ast.unparse(node.func)}: {ast.unparse(operand)} is a {type(value).__name__}, "
+                    "which is no value that a function in the kernel takes",
+                    help="give elements, addresses and numbers; what T.create_tma_descriptor returns "
+                    "is for T.tma_load",
+                )
+    return None
+
+
 def _function_of_tile(failure: RaisedError, _: re.Match[str]) -> TileError | None:
     """`T.exp(C_local)`: TVM's functions are of elements."""
     for node in failure.nodes():
@@ -387,6 +402,7 @@ _BY_TVM: tuple[_Row, ...] = (
     (RecursionError, "", _endless_recursion),
     (Exception, "Cannot use and / or / not operator to Expr", _truth_value),
     (TypeError, "", _operator_on_tile),
+    (Exception, "Mismatched type on argument .*OpaquePyObject", _no_expression),
     (Exception, "Mismatched type on argument", _function_of_tile),
     (TypeError, "", _python_function),
     *((Exception, text, _known_reason(kind, said, help)) for text, kind, said, help in _REASONS),
