@@ -137,12 +137,10 @@ def info(given: Namespace) -> None:
 
 
 def _facts() -> Iterator[str]:
-    import tvmtile.tileop.lowerings  # noqa: F401 - registers them
     from tvmtile.cache import cache_directory
-    from tvmtile.carver.devices import auto_infer_current_arch
-    from tvmtile.ir.operators import all_operators
+    from tvmtile.jit.inspection import implementations
     from tvmtile.target import HOW_WRITTEN, host_target
-    from tvmtile.tileop.registry import registered_lowerings
+    from tvmtile.target.devices import auto_infer_current_arch
 
     yield f"python {platform.python_version()} on {platform.platform()}"
     for package in _PACKAGES:
@@ -156,8 +154,5 @@ def _facts() -> Iterator[str]:
     yield f"targets {HOW_WRITTEN}"
     yield f"cache {cache_directory() or 'none'}"
     yield "operators"
-    ways: dict[str, list[str]] = {name: [] for name in sorted(all_operators())}
-    for item in registered_lowerings():
-        ways.setdefault(item.operator, []).append(f"{item.target_kind}/{item.variant}")
-    for name, found in ways.items():
+    for name, found in implementations().items():
         yield f"  {name:20} {' '.join(found)}".rstrip()

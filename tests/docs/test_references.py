@@ -41,7 +41,7 @@ EXAMPLES = {"matmul.py", "the_file.py", "fast.json", "fuzz.json", "NAMES.json", 
 OTHERS_NAMES = {
     *("AffinityMode", "ThreadGroup", "GetArgConvertCode", "OpPatternKind", "StructuralMutator"),
     *("TensorCore", "TensorFloat", "ThreadSanitizer", "ThreadSync", "TorchScript", "MetaSchedule"),
-    *("DataLoader", "RayExecutor", "FlashAttention", "DeepSeek", "KernelBench"),
+    *("DataLoader", "RayExecutor", "FlashAttention", "DeepSeek", "KernelBench", "TileOps"),
 }
 ATTRIBUTES = {
     *("check_indices", "verify", "may_share", "no_tensor_maps", "most_stages", "one_role"),

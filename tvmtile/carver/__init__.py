@@ -9,15 +9,6 @@ hints = carver.MatmulTemplate(M=4096, N=4096, K=4096).with_arch(carver.CUDA()).r
 
 from importlib import import_module
 
-from tvmtile.carver.devices import (
-    CDNA,
-    CPU,
-    CUDA,
-    METAL,
-    TileDevice,
-    auto_infer_current_arch,
-    get_arch,
-)
 from tvmtile.carver.proposals import proposals, tunable
 from tvmtile.carver.templates import (
     BaseTemplate,
@@ -27,6 +18,15 @@ from tvmtile.carver.templates import (
     GeneralReductionTemplate,
     Hint,
     MatmulTemplate,
+)
+from tvmtile.target.devices import (
+    CDNA,
+    CPU,
+    CUDA,
+    METAL,
+    TileDevice,
+    auto_infer_current_arch,
+    get_arch,
 )
 
 arch, roller, template = (

@@ -10,11 +10,10 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_of
 from tvmtile.analysis.effects import Effect, effects_of
 from tvmtile.analysis.kernel_info import let_values
 from tvmtile.errors import InvalidValue
-from tvmtile.ir.operands import bits_of, constant, dtype_of, extents_of
+from tvmtile.ir.operands import bits_of, constant, dtype_of, extents_of, shape_of
 from tvmtile.ir.operators import TileOp
 from tvmtile.ir.rewriting import mentions, substitute
 from tvmtile.ir.scopes import is_global
@@ -92,14 +91,15 @@ class _Count:
         )
 
     def _flops(self, op: Any) -> int:
-        m, n = (self._known(extent) for extent in _extents(op.C)[-2:])
-        inner = _extents(op.A)[-2 if op.transpose_A else -1]
+        m, n = (self._known(extent) for extent in shape_of(op.C)[-2:])
+        inner = shape_of(op.A)[-2 if op.transpose_A else -1]
         return 2 * m * n * self._known(inner)
 
     def _elements(self, access: Effect) -> int:
         if access.operator is None or not access.operator.is_tile:
             return 1
-        return math.prod(map(self._known, _moved(access.operator, access.buffer)))
+        assert access.operand is not None, "of a tile operator"
+        return math.prod(map(self._known, _moved(access.operator, access.operand)))
 
     def _size(self, tensor: ir.Var) -> int:
         return math.prod(map(self._known, tensor.ty.shape))
@@ -120,13 +120,10 @@ def _is_thread(loop: tirx.For) -> bool:
     )
 
 
-def _moved(op: TileOp, buffer: ir.Var) -> list[Any]:
-    """The extents of an operand in a tensor; one that is named by an element has the other's."""
-    operands = [*op.reads(), *op.writes()]
-    own = [extents_of(x) for x in operands if buffer_of(x).same_as(buffer)]
-    others = [_extents(x) for x in operands if not buffer_of(x).same_as(buffer)]
-    return own[0] if own and own[0] is not None else others[0] if others else [1]
-
-
-def _extents(operand: ir.Expr) -> list[ir.Expr]:
-    return extents_of(operand) or list(buffer_of(operand).ty.shape)
+def _moved(op: TileOp, operand: ir.Expr) -> list[Any]:
+    """The extents of an operand; one that is named by an element has the other's."""
+    own = extents_of(operand)
+    if own is not None:
+        return own
+    others = [x for x in (*op.reads(), *op.writes()) if not x.same_as(operand)]
+    return shape_of(others[0]) if others else [1]

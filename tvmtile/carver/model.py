@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tvmtile.carver.devices import TileDevice
 from tvmtile.ir.threads import MOST_REGISTERS
+from tvmtile.target.devices import TileDevice
 
 _LATENCY = 700.0
 """Cycles from a load of the memory of a GPU to its value."""

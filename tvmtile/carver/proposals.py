@@ -9,9 +9,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_of, is_buffer_var
 from tvmtile.analysis.effects import Effect, effects_of
-from tvmtile.carver.devices import TileDevice
 from tvmtile.carver.templates import (
     BaseTemplate,
     ElementwiseTemplate,
@@ -23,7 +21,9 @@ from tvmtile.carver.templates import (
 )
 from tvmtile.errors import InvalidValue
 from tvmtile.ir.kernels import is_parallel
-from tvmtile.ir.operands import constant, dtype_of, extents_of
+from tvmtile.ir.operands import constant, dtype_of, shape_of
+from tvmtile.ir.scopes import is_tensor
+from tvmtile.target.devices import TileDevice
 
 __all__ = ["proposals", "template_of", "tunable"]
 
@@ -138,7 +138,7 @@ def template_of(program: tirx.PrimFunc) -> BaseTemplate:
     if reductions:
         return _reduction(program, reductions[0], _written(program, accesses))
     shape = _shape(_written(program, accesses))
-    tensors = sum(map(is_buffer_var, program.params))
+    tensors = sum(map(is_tensor, program.params))
     dtype = str(_written(program, accesses).ty.dtype)
     return ElementwiseTemplate([math.prod(shape[:-1]), shape[-1]], dtype, tensors)
 
@@ -175,8 +175,7 @@ def _shape(tensor: ir.Var) -> list[int]:
 
 
 def _known(operand: Any) -> list[int]:
-    extents = extents_of(operand) or buffer_of(operand).ty.shape
-    return [constant(extent) or 1 for extent in extents][-2:]
+    return [constant(extent) or 1 for extent in shape_of(operand)[-2:]]
 
 
 def _steps(access: Effect) -> int | None:
@@ -214,7 +213,7 @@ def _attention(
     dim = _known(op.A)[0 if op.transpose_A else 1]
     result = _written(program, accesses)
     queries = math.prod(_shape(result)) // dim
-    read = [param for param in program.params if is_buffer_var(param) and not param.same_as(result)]
+    read = [param for param in program.params if is_tensor(param) and not param.same_as(result)]
     # The longest axis of the queries, and of what they are compared with.
     length = max(_shape(result)[:-1], default=1)
     keys = max(max(_shape(tensor)[:-1], default=1) for tensor in read[1:2] or [result])
@@ -227,7 +226,7 @@ def _attention(
 def _reduction(
     program: tirx.PrimFunc, reduction: Effect, result: ir.Var
 ) -> GeneralReductionTemplate:
-    tensors = [param for param in program.params if is_buffer_var(param)]
+    tensors = [param for param in program.params if is_tensor(param)]
     source = max(tensors, key=lambda tensor: math.prod(_shape(tensor)))
     op: Any = reduction.operator
     columns = _known(op.reads()[0])[-1] * (_steps(reduction) or 1)

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from tvm import te
 
-from tvmtile.carver.devices import TileDevice, auto_infer_current_arch
 from tvmtile.carver.model import Work, seconds
 from tvmtile.errors import InvalidValue
+from tvmtile.target.devices import TileDevice, auto_infer_current_arch
 
 __all__ = [
     "BaseTemplate",

@@ -15,8 +15,8 @@ from importlib.machinery import ModuleSpec
 from typing import Any
 
 PATHS = {
-    "carver.arch": "tvmtile.carver.devices",
-    "carver.arch.driver": "tvmtile.carver.devices",
+    "carver.arch": "tvmtile.target.devices",
+    "carver.arch.driver": "tvmtile.target.devices",
     "carver.roller": "tvmtile.carver.templates",
     "carver.roller.hint": "tvmtile.carver.templates",
     "carver.roller.rasterization": "tvmtile.carver.templates",
@@ -46,8 +46,9 @@ PATHS = {
 
 MOVED = {
     "autotuner.capture": "autotuner.measuring",
-    "carver.arch.device": "carver.devices",
-    "carver.arch.inference": "carver.devices",
+    "carver.arch.device": "target.devices",
+    "carver.arch.inference": "target.devices",
+    "carver.devices": "target.devices",
     "emulator.cuda.LaunchStatistics": "emulator.cuda.CudaStatistics",
     "emulator.cuda.TensorMap": "emulator.cuda.EncodedMap",
     "emulator.metal.LaunchStatistics": "emulator.metal.MetalStatistics",

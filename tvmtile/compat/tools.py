@@ -8,9 +8,9 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile.carver.counts import counts_of
-from tvmtile.carver.devices import TileDevice
 from tvmtile.errors import InvalidOperand
 from tvmtile.layout.plot import plot_layout
+from tvmtile.target.devices import TileDevice
 
 __all__ = ["AnalysisResult", "Analyzer", "plot_layout"]
 
@@ -41,7 +41,7 @@ class Analyzer:
         fn : PrimFunc or IRModule
             The program, or a module of one.
         device : TileDevice
-            As of `tvmtile.carver.devices`.
+            As of `tvmtile.target.devices`.
         """
         programs: list[Any] = list(fn.functions.values()) if isinstance(fn, ir.IRModule) else [fn]
         if len(programs) != 1 or not isinstance(programs[0], tirx.PrimFunc):

@@ -50,6 +50,11 @@ def extents_of(operand: ir.Expr) -> list[ir.Expr] | None:
     return None
 
 
+def shape_of(operand: ir.Expr) -> list[ir.Expr]:
+    """The extents of an operand; of an element, those of its buffer."""
+    return extents_of(operand) or list(buffer_of(operand).ty.shape)
+
+
 def origin_of(operand: Any) -> list[ir.Expr]:
     """The indices of an operand's first element."""
     if is_buffer_var(operand):

@@ -294,6 +294,18 @@ class Inspection:
         return Choices([*loops, *chosen])
 
 
+def implementations() -> dict[str, list[str]]:
+    """The implementations of each operator, with their kinds of target: `cuda/mma`."""
+    import tvmtile.tileop.lowerings  # noqa: F401 - registers them
+    from tvmtile.ir.operators import all_operators
+    from tvmtile.tileop.registry import registered_lowerings
+
+    found: dict[str, list[str]] = {name: [] for name in sorted(all_operators())}
+    for item in registered_lowerings():
+        found.setdefault(item.operator, []).append(f"{item.target_kind}/{item.variant}")
+    return found
+
+
 def _write(path: str | Path, text: str) -> None:
     """Write a text, in a directory that is made for it."""
     file = Path(path)

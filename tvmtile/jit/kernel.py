@@ -26,9 +26,9 @@ from tvmtile.jit.typing import Argument, Array, One, Results, Unknown
 if TYPE_CHECKING:
     from torch.library import CustomOpDef
 
-    from tvmtile.carver.devices import TileDevice
     from tvmtile.profiler import Profiler, TensorSupplyType
     from tvmtile.profiler.kernel_profile import KernelProfile
+    from tvmtile.target.devices import TileDevice
 
 
 class Kernel(Inspection, Generic[Results]):

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import tvm
 from tvm import ir, tirx
 
-from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import ArgumentError, import_optional
 from tvmtile.ir.packed import has_float4
+from tvmtile.ir.scopes import is_tensor
 
 if TYPE_CHECKING:
     import torch
@@ -62,7 +62,7 @@ def make_inputs(
     """
     tensors: list[Any] = []
     for param in params:
-        if not is_buffer_var(param):
+        if not is_tensor(param):
             raise ArgumentError(
                 f"the profiler makes tensors; {param.name} is a scalar",
                 help="give the arguments by input_tensors=[...]",

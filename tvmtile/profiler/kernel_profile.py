@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tvmtile.carver.counts import Counts, counts_of
-from tvmtile.carver.devices import TileDevice, get_arch
 from tvmtile.carver.model import resident_blocks
 from tvmtile.errors import InvalidValue
 from tvmtile.jit.signature import sources_in
 from tvmtile.library import compute
+from tvmtile.target.devices import TileDevice, get_arch
 
 if TYPE_CHECKING:
     from tvmtile.jit.kernel import Kernel
