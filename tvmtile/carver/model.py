@@ -6,12 +6,14 @@ instructions, shared memory, the cache that all cores share), or as a block alon
 its own copies, if that is longer. Stages of a pipeline, and other blocks, hide the waiting. The grid
 runs in waves; the last one may be shorter. A CPU runs blocks one after the other on each processor, and
 waits for nothing but its caches.
+
+What is ranked are hints, as TileLang calls them: the cut and the order of blocks.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tvmtile.ir.threads import MOST_REGISTERS
 from tvmtile.target.devices import TileDevice
@@ -57,6 +59,71 @@ class Work:
     """Cycles of a step in which a block's warps wait for each other's results."""
     tail: float = 0.0
     """Cycles at a block's end in which they do."""
+
+
+@dataclass(frozen=True)
+class Rasterization:
+    """An order of blocks."""
+
+    panel_width: int = 1
+    """Rows or columns of blocks that run together."""
+
+
+class NoRasterization(Rasterization):
+    """Row by row."""
+
+
+class Rasterization2DRow(Rasterization):
+    """Panels of rows, which `T.use_swizzle(panel_width)` asks for."""
+
+
+class Rasterization2DColumn(Rasterization):
+    """Panels of columns."""
+
+
+@dataclass(frozen=True)
+class Hint:
+    """A proposal.
+
+    Attributes
+    ----------
+    block, warp, rstep : list of int
+        Extents of a block's tile, of a warp's part of it, and of a step along the axes that are
+        summed over.
+    threads : int
+        Threads of a block.
+    pipeline_stage : int
+        `num_stages` of the loop over steps; 1: without a pipeline.
+    use_tc : bool
+        Whether matrix instructions do it.
+    rasterization_plan : Rasterization
+        The order of the blocks.
+    seconds : float
+        What the model says that it takes.
+    """
+
+    block: list[int]
+    threads: int
+    warp: list[int] = field(default_factory=list)
+    rstep: list[int] = field(default_factory=list)
+    pipeline_stage: int = 1
+    use_tc: bool = False
+    rasterization_plan: Rasterization = field(default_factory=NoRasterization)
+    seconds: float = 0.0
+
+    @property
+    def use_async(self) -> bool:
+        """Tell whether copies run ahead of the steps that use them."""
+        return self.pipeline_stage > 1
+
+    def to_dict(self) -> dict[str, object]:
+        """Its proposals, without those that it leaves as they are."""
+        proposed = {"block": self.block, "warp": self.warp, "rstep": self.rstep}
+        found: dict[str, object] = {name: value for name, value in proposed.items() if value}
+        found["threads"] = self.threads
+        if self.pipeline_stage > 1:
+            found["pipeline_stage"] = self.pipeline_stage
+        return found
 
 
 def seconds(work: Work, device: TileDevice) -> float:

@@ -11,7 +11,15 @@ from typing import Any, NamedTuple, TypeVar
 
 from tvm import te
 
-from tvmtile.carver.model import Work, seconds
+from tvmtile.carver.model import (
+    Hint,
+    NoRasterization,
+    Rasterization,
+    Rasterization2DColumn,
+    Rasterization2DRow,
+    Work,
+    seconds,
+)
 from tvmtile.errors import InvalidValue
 from tvmtile.target.devices import TileDevice, auto_infer_current_arch
 
@@ -28,71 +36,6 @@ __all__ = [
     "Rasterization2DColumn",
     "Rasterization2DRow",
 ]
-
-
-@dataclass(frozen=True)
-class Rasterization:
-    """An order of blocks."""
-
-    panel_width: int = 1
-    """Rows or columns of blocks that run together."""
-
-
-class NoRasterization(Rasterization):
-    """Row by row."""
-
-
-class Rasterization2DRow(Rasterization):
-    """Panels of rows, which `T.use_swizzle(panel_width)` asks for."""
-
-
-class Rasterization2DColumn(Rasterization):
-    """Panels of columns."""
-
-
-@dataclass(frozen=True)
-class Hint:
-    """A proposal.
-
-    Attributes
-    ----------
-    block, warp, rstep : list of int
-        Extents of a block's tile, of a warp's part of it, and of a step along the axes that are
-        summed over.
-    threads : int
-        Threads of a block.
-    pipeline_stage : int
-        `num_stages` of the loop over steps; 1: without a pipeline.
-    use_tc : bool
-        Whether matrix instructions do it.
-    rasterization_plan : Rasterization
-        The order of the blocks.
-    seconds : float
-        What the model says that it takes.
-    """
-
-    block: list[int]
-    threads: int
-    warp: list[int] = field(default_factory=list)
-    rstep: list[int] = field(default_factory=list)
-    pipeline_stage: int = 1
-    use_tc: bool = False
-    rasterization_plan: Rasterization = field(default_factory=NoRasterization)
-    seconds: float = 0.0
-
-    @property
-    def use_async(self) -> bool:
-        """Tell whether copies run ahead of the steps that use them."""
-        return self.pipeline_stage > 1
-
-    def to_dict(self) -> dict[str, object]:
-        """Its proposals, without those that it leaves as they are."""
-        proposed = {"block": self.block, "warp": self.warp, "rstep": self.rstep}
-        found: dict[str, object] = {name: value for name, value in proposed.items() if value}
-        found["threads"] = self.threads
-        if self.pipeline_stage > 1:
-            found["pipeline_stage"] = self.pipeline_stage
-        return found
 
 
 _Template = TypeVar("_Template", bound="BaseTemplate")

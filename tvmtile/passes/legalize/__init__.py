@@ -2,8 +2,9 @@
 
 TIR with the right meaning comes in; from the TIR that goes out, TVM, LLVM and the compilers of NVIDIA
 and Apple make the right code. A construct that one of them gets wrong, or that a target does not have,
-is a `Rule` (`rules`), a row of a table: of `every_target`, `llvm`, `cuda` or `metal`. A row goes when
-its reason does. A rewrite that needs more than a node and the loops around it is a pass of its own.
+is a `Rule` (`rules`), a row of a table: of `every_target`, `llvm`, `gpu`, `cuda` or `metal`. A row
+goes when its reason does. A rewrite that needs more than a node and the loops around it is a pass of
+its own.
 
 Rules act at four places of the pipeline, and a pass for each goes through a function once:
 LegalizeExpressions, before anything simplifies; LegalizeOperations, when no operator is left;
@@ -17,7 +18,7 @@ from tvm import tirx
 
 from tvmtile.codegen.device import device_pass
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.passes.legalize import cuda, every_target, llvm, metal
+from tvmtile.passes.legalize import cuda, every_target, gpu, llvm, metal
 from tvmtile.passes.legalize.assertions import LOCATED
 from tvmtile.passes.legalize.rules import Rule, kind_of, legalized
 
@@ -28,13 +29,13 @@ EXPRESSIONS: dict[str, tuple[Rule, ...]] = {
 }
 OPERATIONS: dict[str, tuple[Rule, ...]] = {
     "llvm": (*every_target.OPERATIONS, *llvm.OPERATIONS),
-    "cuda": (*every_target.OPERATIONS_ON_GPUS, *cuda.OPERATIONS),
-    "metal": every_target.OPERATIONS_ON_GPUS,
+    "cuda": (*every_target.OPERATIONS, *gpu.OPERATIONS, *cuda.OPERATIONS),
+    "metal": (*every_target.OPERATIONS, *gpu.OPERATIONS),
 }
 MEMORY: dict[str, tuple[Rule, ...]] = {"llvm": llvm.MEMORY}
 SOURCE: dict[str, tuple[Rule, ...]] = {
-    "cuda": (*every_target.SOURCE, *cuda.SOURCE),
-    "metal": (*every_target.SOURCE, *metal.SOURCE),
+    "cuda": (*gpu.SOURCE, *cuda.SOURCE),
+    "metal": (*gpu.SOURCE, *metal.SOURCE),
 }
 
 RULE_TABLES = (EXPRESSIONS, OPERATIONS, MEMORY, SOURCE)
