@@ -1,4 +1,4 @@
-"""Vectors of a CPU in lowerings: strips of an axis, running totals, loads and stores of neighbours.
+"""Vectors of a CPU in lowerings: strips of an axis, columns side by side, running totals, neighbours.
 
 A vector here may be wider than a register: LLVM splits it, which gives the independent partial
 results that hide the latency of an addition.
@@ -22,6 +22,8 @@ from tvmtile.ir.rewriting import for_loop, seq
 from tvmtile.ir.scopes import is_global
 from tvmtile.ir.types import Index
 from tvmtile.target import CpuCapability
+from tvmtile.tileop.elementwise import moving_axes, over_region
+from tvmtile.tileop.registry import Decline, LoweringContext
 
 # Registers that a vector may span: the latency of an addition (4 cycles) is hidden.
 _REGISTERS = 4
@@ -105,6 +107,46 @@ def loop(name: str, extent: Index, body: Callable[[Any], tirx.Stmt]) -> tirx.Stm
         return body(0)
     var = tirx.Var(name, "int32")
     return for_loop(var, extent, body(var))
+
+
+def innermost(operand: ir.TensorRegion) -> int:
+    """The last axis along which a region has more than one element."""
+    return max(moving_axes(operand), default=len(ranges_of(operand)) - 1)
+
+
+def check_columns(
+    src: ir.TensorRegion, dst: ir.TensorRegion, dim: int, done: str, context: LoweringContext
+) -> None:
+    """Raise `Decline` unless vectors hold neighbouring columns along `dim` of `src`, and of `dst`."""
+    axis = innermost(src)
+    if constant(ranges_of(src)[axis].extent) is None or axis == dim:
+        raise Decline(f"there is no axis of constant extent inside the {done} one")
+    if not is_vectorizable(src, axis) or not is_vectorizable(dst, innermost(dst)):
+        raise Decline("the elements along the innermost axis are not neighbours in memory")
+    if not all(lies_inside(operand, context.analyzer) for operand in (src, dst)):
+        raise Decline("the tiles may reach over the edge of a tensor")
+
+
+def over_columns(
+    src: ir.TensorRegion, dim: int, widest: int, body: Callable[[list[Index], int], tirx.Stmt]
+) -> tirx.Stmt:
+    """Loops over the axes of `src` but `dim`, over the innermost by vectors of up to `widest` lanes.
+
+    `body` makes a statement of the offsets of a vector's first element, and how many lanes it has.
+    """
+    axis = innermost(src)
+    groups = strips(constant(ranges_of(src)[axis].extent) or 1, widest)
+
+    def columns(offsets: list[Index]) -> tirx.Stmt:
+        def group(start: int, count: int, lanes: int) -> tirx.Stmt:
+            def vector(s: Any) -> tirx.Stmt:
+                return body([*offsets[:axis], start + s * lanes, *offsets[axis + 1 :]], lanes)
+
+            return loop("s", count, vector)
+
+        return seq([group(*strip) for strip in groups])
+
+    return over_region(src, columns, without=(dim, axis), kind=tirx.ForKind.SERIAL)
 
 
 class Total:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from tvm import ir, tirx
@@ -13,20 +14,17 @@ from tvmtile.ir.operands import constant, dtype_of
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.types import Index
 from tvmtile.target import cpu
-from tvmtile.tileop.elementwise import (
-    converted,
-    element,
-    matching_offsets,
-    moving_axes,
-    over_region,
-)
+from tvmtile.tileop.elementwise import converted, element, matching_offsets, over_region
 from tvmtile.tileop.reduce import Reduce
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 from tvmtile.tileop.vectors import (
     Total,
+    check_columns,
+    innermost,
     is_vectorizable,
     lies_inside,
     loop,
+    over_columns,
     ramp,
     strips,
     widest,
@@ -41,17 +39,12 @@ class _CpuReduction:
         self.combiner = op.combiner
         self.dtype = accumulator_dtype(dtype_of(op.src), dtype_of(op.dst))
         self.identity = self.combiner.identity(self.dtype)
-        self.extent = ranges_of(op.src)[op.axis].extent
 
-    def outer(self, body: Callable[[list[Index]], tirx.Stmt], *more: int) -> tirx.Stmt:
-        """Loops over all axes but the reduced one and some more."""
-        return over_region(
-            self.op.src, body, without=(self.op.axis, *more), kind=tirx.ForKind.SERIAL
+    def elements(self, offsets: list[Index], along: Any, axis: int, lanes: int) -> ir.Expr:
+        """The elements, `lanes` neighbours of an axis, at an index along the reduced one."""
+        indices = element(
+            self.op.src, [*offsets[: self.op.axis], along, *offsets[self.op.axis + 1 :]]
         )
-
-    def elements(self, offsets: list[Index], axis: int, first: Any, lanes: int) -> ir.Expr:
-        """The elements, `lanes` neighbours along an axis, as they are combined."""
-        indices = element(self.op.src, [*offsets[:axis], first, *offsets[axis + 1 :]])
         indices[axis] = ramp(indices[axis], lanes)
         load = tirx.BufferLoad(buffer_of(self.op.src), indices)
         return self.combiner.element(converted(load, self.dtype))
@@ -100,7 +93,7 @@ def reduce_rows(op: Reduce, context: LoweringContext) -> tirx.Stmt:
         total = Total(reduction.dtype, lanes)
 
         def combine(s: ir.Expr) -> tirx.Stmt:
-            return reduction.step(total, reduction.elements(offsets, op.axis, s * lanes, lanes))
+            return reduction.step(total, reduction.elements(offsets, s * lanes, op.axis, lanes))
 
         statements = [total.starting_from(reduction.identity), loop("s", count, combine)]
         while total.lanes > 1:
@@ -108,69 +101,44 @@ def reduce_rows(op: Reduce, context: LoweringContext) -> tirx.Stmt:
             folded = reduction.combiner.combine(total.half(upper=True), total.half(upper=False))
             statements += [half.allocation, half.set(folded)]
             if half.lanes in remainder:
-                rest = reduction.elements(offsets, op.axis, remainder[half.lanes], half.lanes)
+                rest = reduction.elements(offsets, remainder[half.lanes], op.axis, half.lanes)
                 statements.append(reduction.step(half, rest))
             total = half
         return seq([*statements, reduction.store(offsets, total)])
 
-    return reduction.outer(row)
+    return _over_rows(op, row)
+
+
+def _columns(op: Reduce, offsets: list[Index], lanes: int) -> tirx.Stmt:
+    """Combine `lanes` neighbours, each with those along the axis."""
+    reduction, axis = _CpuReduction(op), innermost(op.src)
+    total = Total(reduction.dtype, lanes)
+
+    def combine(d: Any) -> tirx.Stmt:
+        return reduction.step(total, reduction.elements(offsets, d, axis, lanes))
+
+    start = total.starting_from(reduction.identity)
+    along = loop("d", ranges_of(op.src)[op.axis].extent, combine)
+    return seq([start, along, reduction.store(offsets, total)])
 
 
 def _has_columns(op: Reduce, context: LoweringContext) -> None:
-    axis = _innermost(op.src)
-    if constant(ranges_of(op.src)[axis].extent) is None or axis == op.axis:
-        raise Decline("there is no axis of constant extent inside the reduced one")
-    if not is_vectorizable(op.src, axis) or not is_vectorizable(op.dst, _innermost(op.dst)):
-        raise Decline("the elements along the innermost axis are not neighbours in memory")
-    if not (lies_inside(op.src, context.analyzer) and lies_inside(op.dst, context.analyzer)):
-        raise Decline("the tiles may reach over the edge of a tensor")
+    check_columns(op.src, op.dst, op.axis, "reduced", context)
 
 
 @lowering(Reduce, target="llvm", variant="columns", priority=10, fits=_has_columns)
 def reduce_columns(op: Reduce, context: LoweringContext) -> tirx.Stmt:
     """Along an outer axis: a vector of neighbouring results at a time."""
-    axis = _innermost(op.src)
-    extent = constant(ranges_of(op.src)[axis].extent) or 1
-    reduction = _CpuReduction(op)
-
-    def columns(offsets: list[Index], first: Index, lanes: int) -> tirx.Stmt:
-        total = Total(reduction.dtype, lanes)
-
-        def combine(d: Index) -> tirx.Stmt:
-            row = [*offsets[: op.axis], d, *offsets[op.axis + 1 :]]
-            return reduction.step(total, reduction.elements(row, axis, first, lanes))
-
-        start = total.starting_from(reduction.identity)
-        at = [*offsets[:axis], first, *offsets[axis + 1 :]]
-        return seq([start, loop("d", reduction.extent, combine), reduction.store(at, total)])
-
-    groups = strips(extent, widest(cpu(context.target), reduction.dtype))
-
-    def body(offsets: list[Index]) -> tirx.Stmt:
-        def group(start: int, count: int, lanes: int) -> tirx.Stmt:
-            return loop("s", count, lambda s: columns(offsets, start + s * lanes, lanes))
-
-        return seq([group(*strip) for strip in groups])
-
-    return reduction.outer(body, axis)
-
-
-def _innermost(operand: ir.TensorRegion) -> int:
-    return max(moving_axes(operand), default=len(ranges_of(operand)) - 1)
+    lanes = widest(cpu(context.target), _CpuReduction(op).dtype)
+    return over_columns(op.src, op.axis, lanes, partial(_columns, op))
 
 
 @lowering(Reduce, target="llvm", variant="elements", priority=0)
 def reduce_elements(op: Reduce, _: LoweringContext) -> tirx.Stmt:
     """One element after the other: any extents, any dtype, any place."""
-    reduction = _CpuReduction(op)
+    return _over_rows(op, lambda offsets: _columns(op, offsets, 1))
 
-    def body(offsets: list[Index]) -> tirx.Stmt:
-        total = Total(reduction.dtype, 1)
 
-        def combine(d: Index) -> tirx.Stmt:
-            return reduction.step(total, reduction.elements(offsets, op.axis, d, 1))
-
-        start = total.starting_from(reduction.identity)
-        return seq([start, loop("d", reduction.extent, combine), reduction.store(offsets, total)])
-
-    return reduction.outer(body)
+def _over_rows(op: Reduce, body: Callable[[list[Index]], tirx.Stmt]) -> tirx.Stmt:
+    """Loops over all axes but the reduced one."""
+    return over_region(op.src, body, without=(op.axis,), kind=tirx.ForKind.SERIAL)
