@@ -79,7 +79,7 @@ def _register_with_compiler() -> None:
 
 
 def _called(function: str, *args: Any) -> None:
-    """For compiled kernels, which call it by its name."""
+    """A function that compiled kernels call by its name."""
     from tvmtile import callbacks
 
     getattr(callbacks, function)(*args)

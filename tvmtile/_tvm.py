@@ -294,7 +294,7 @@ def packed_imports(module: Any) -> list[tuple[str, bytes]]:
 
 
 def _strings(packed: bytes) -> Iterator[bytes]:
-    """Behind the two arrays of the tree of imports: a kind, and bytes for all but the host's."""
+    """The strings behind the arrays of imports: a kind, and bytes for all but the host's."""
     offset = 0
     for _ in range(2):
         (count,) = struct.unpack_from("<Q", packed, offset)

@@ -100,7 +100,7 @@ def include_directories() -> tuple[Path, ...]:
 
 
 def _roots() -> Iterator[Path]:
-    """Where headers may be, most specific first."""
+    """The directories that may have headers, most specific first."""
     named = (os.environ.get(name) for name in ("CUDA_PATH", "CUDA_HOME"))
     yield from (Path(path) / "include" for path in named if path)
     wheels = importlib.util.find_spec("nvidia")

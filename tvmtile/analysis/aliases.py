@@ -76,7 +76,7 @@ class Aliases:
         return {*self.views, *self._sources.values()}
 
     def start(self, buffer: ir.Var) -> Start | None:
-        """Where a buffer begins, counted from the root, or from a view whose place in it is not known.
+        """The start of a buffer, counted from the root, or from a view whose place in it is not known.
 
         None where the place at which a view begins may vary, between threads or iterations.
         """

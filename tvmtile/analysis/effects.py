@@ -64,7 +64,7 @@ class Loop:
 
     @property
     def step(self) -> ir.Expr:
-        """By how much the variable grows from one iteration to the next."""
+        """The growth of the variable from one iteration to the next."""
         step = getattr(self.node, "step", None)
         return tirx.const(1, "int32") if step is None else step
 

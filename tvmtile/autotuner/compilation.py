@@ -95,7 +95,7 @@ def adopt_compiled(request: Request, compiled: Compiled) -> None:
 
 
 def refuse_foreign(request: Request, compiled: Compiled) -> str | None:
-    """Why a program can't be used that other compilers than this machine's have made, or None."""
+    """The reason to refuse a program that other compilers than this machine's made, or None."""
     pairs = zip(_PARTS, compiled.machine, _machine(request), strict=True)
     others = [part for part, theirs, ours in pairs if theirs != ours]
     return (

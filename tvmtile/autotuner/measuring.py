@@ -148,7 +148,7 @@ class InputsOf:
 
 
 def device_of(request: Request) -> str:
-    """Where the tensors of a kernel are, as torch names it."""
+    """The device of a kernel's tensors, as torch names it."""
     return "cpu" if request.backend == EMULATOR else TORCH_DEVICES[request.target.kind.name]
 
 

@@ -1,4 +1,4 @@
-"""Where the cache is, how large it may grow, and whether there is one."""
+"""Settings of the cache: its directory, its limit, and whether there is one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def is_cache_enabled() -> bool:
 
 
 def cache_directory() -> Path | None:
-    """Where the cache is: `TVMTILE_CACHE_DIR`, or the user's directory for caches; None without either.
+    """The cache's directory: `TVMTILE_CACHE_DIR`, or the user's for caches; None without either.
 
     A user without a home directory has none, as in some containers.
     """

@@ -133,7 +133,7 @@ def _integer(number: tirx.IntImm) -> str:
 
 
 def _without_parentheses(text: str) -> str:
-    """Without those around all of it."""
+    """A text without the parentheses around all of it."""
     depth = 0
     for place, character in enumerate(text):
         depth += (character == "(") - (character == ")")

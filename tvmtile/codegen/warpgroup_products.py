@@ -191,7 +191,7 @@ class _Tile:
         return self._units_at(0, 0)
 
     def _units_at(self, outer: int, k: int) -> ir.Expr:
-        """Where an element of the matrix is, in the unit of addresses."""
+        """The place of an element of the matrix, in the unit of addresses."""
         if (outer, k) not in self._units:
             place = self._place(*((outer, k) if self.along_k else (k, outer)))
             self._units[outer, k] = self._analyzer.simplify(place * self._item // _UNIT)

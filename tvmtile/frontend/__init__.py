@@ -1,4 +1,4 @@
-"""From a Python function to a `tirx.PrimFunc`: rewrite it once, run it, record what it does.
+"""A Python function becomes a `tirx.PrimFunc`: rewrite it once, run it, record what it does.
 
 `rewrite` turns the statements of a kernel (`if`, `for`, assignments, ...) into calls of a `Tracer`;
 `tracer` gives those calls their meaning on TVM's IRBuilder; `entry` holds the decorators. The kernel

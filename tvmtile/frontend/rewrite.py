@@ -288,7 +288,7 @@ class _Rewriter(ast.NodeTransformer):
         ]
 
     def _carries(self, construct: str, names: set[str]) -> list[ast.stmt]:
-        """Before a run-time construct, what it changes for those behind it becomes a variable."""
+        """Statements before a run-time construct: what it changes becomes a variable."""
         statements: list[ast.stmt] = []
         for name in sorted(names):
             is_bound = ast.Compare(ast.Constant(name), [ast.In()], [locals_()])
@@ -298,7 +298,7 @@ class _Rewriter(ast.NodeTransformer):
     def _escapes(
         self, construct: str, assigned: set[str], counters: Set[str] = frozenset()
     ) -> list[ast.stmt]:
-        """After a run-time construct, what was bound inside it is out of reach."""
+        """Statements after a run-time construct: what was bound inside it is out of reach."""
         statements = [
             ast.Assign([store(name)], call_of_tracer("leave", ast.Constant(name)))
             if name in counters

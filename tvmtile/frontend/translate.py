@@ -131,7 +131,7 @@ class RaisedError:
 
 
 def _failure(error: Exception, traceback: Any) -> RaisedError | None:
-    """Where an exception comes from; None where no line of the user's is involved, or it is our own."""
+    """The origin of an exception; None where no line of the user's is involved, or it is ours."""
     found: RaisedError | None = None
     while traceback is not None:
         frame = traceback.tb_frame

@@ -192,7 +192,7 @@ def metadata_of(atom: Atom, lane: int) -> list[MetadataPiece]:
 
 
 def metadata_map(atom: Atom) -> list[MetadataPiece]:
-    """Where all metadata of a sparse instruction lies."""
+    """The places of all metadata of a sparse instruction."""
     found: dict[tuple[int, int], MetadataPiece] = {}
     for lane in range(WARP_SIZE):
         for piece in metadata_of(atom, lane):

@@ -94,7 +94,7 @@ COPIES = tuple(_copies())
 
 @dataclass(frozen=True)
 class Datapath:
-    """Where a block's part of a sum lies: PTX's layouts A to G."""
+    """The place of a block's part of a sum: PTX's layouts A to G."""
 
     rows: int
     """Rows that a block has."""

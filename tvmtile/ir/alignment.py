@@ -1,4 +1,4 @@
-"""Where tensors of a signature begin in memory: what is assumed of it, and the version without.
+"""Alignment of a signature's tensors in memory: what is assumed, and the version without.
 
 A tensor begins at a multiple of its `data_alignment`, 64 bytes by TVM's default. That decides what may
 be moved at once; `CheckAlignment` has the host check what was made use of. The version of a program for

@@ -55,7 +55,7 @@ def _of_equation(one: ir.Expr, other: ir.Expr, analyzer: Analyzer) -> Iterator[i
 
 
 def whole_tile(loop: tirx.For, analyzer: Analyzer) -> ir.Expr | None:
-    """That the tile which an iteration stands for ends inside, where what they cover is a multiple."""
+    """The condition that an iteration's tile ends inside, where what they cover is a multiple."""
     end = analyzer.simplify(loop.min + loop.extent)
     if not isinstance(end, tirx.FloorDiv) or not isinstance(end.b, tirx.IntImm):
         return None

@@ -1,4 +1,4 @@
-"""Where a program runs: the target of a call's tensors, the backends, and what calls a program."""
+"""The place of a run: the target of a call's tensors, the backends, and what calls a program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a tile program to a callable kernel."""
+"""A tile program becomes a callable kernel."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
 
     @property
     def annotations(self) -> Mapping[str, Any]:
-        """In the eager style, what the signature says of run-time parameters."""
+        """The annotations of run-time parameters in the signature, in the eager style."""
         return self._eager.annotations
 
     @functools.cached_property
@@ -203,7 +203,7 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
         return EagerFunction(self.func, self._scope)
 
     def __get__(self, instance: Any, owner: Any = None) -> JitFunction:
-        """As a method: `self` is a constant of the kernel, and each object has kernels of its own."""
+        """A method's kernel: `self` is a constant of it, and each object has kernels of its own."""
         if instance is None or next(iter(self.signature.parameters), None) != "self":
             return self
         method = JitFunction.__new__(JitFunction)
@@ -347,7 +347,7 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
         return self
 
     def __reduce__(self) -> str:
-        """By its name, as Python pickles functions."""
+        """Its name, by which Python pickles functions."""
         name = self.func.__qualname__
         if "<locals>" in name:
             raise pickle.PicklingError(
@@ -385,7 +385,7 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
         return kernel
 
     def prepared(self, *args: Any, **kwargs: Any) -> tuple[Kernel, list[Any]]:
-        """In the eager style, the kernel of a call, and what it is run on."""
+        """The kernel of a call in the eager style, and what it is run on."""
         key, build, tensors = self.specialisation(*args, **kwargs)
         kernel = self._kernels.get(key)
         if kernel is None:
@@ -403,7 +403,7 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
     def specialisation(
         self, *args: Any, **kwargs: Any
     ) -> tuple[Any, Callable[[], tirx.PrimFunc], list[Any]]:
-        """In the eager style, the key of a call's program, how to trace it, and what it is run on."""
+        """The key of an eager call's program, how to trace it, and what it is run on."""
         own = {k: v for k, v in kwargs.items() if k in self.signature.parameters}
         extra = {k: v for k, v in kwargs.items() if k not in own}
         arguments = self._arguments.by_name(args, own)

@@ -56,7 +56,7 @@ _RUNNER = "tvmtile.emulator"
 
 
 def sources(directory: str | None = None) -> Iterator[os.DirEntry[str]]:
-    """By names alone, without paths: this is asked at each compilation."""
+    """The sources, by names alone, without paths: this is asked at each compilation."""
     with os.scandir(directory or PACKAGE) as entries:
         ordered = sorted(entries, key=lambda entry: entry.name)
     for entry in ordered:

@@ -33,7 +33,7 @@ class TorchAdapter(RecordedAdapter):
         return is_torch(tensor) and tensor.device.type == self.device
 
     def offset(self, tensor: Any) -> int:
-        """Where it starts in its storage, which is aligned."""
+        """Its start in its storage, which is aligned."""
         return int(tensor.storage_offset() * tensor.itemsize)
 
     def allocate(self, dtype: str, elements: int) -> Any:

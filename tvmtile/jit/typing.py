@@ -56,7 +56,7 @@ class Unstated:
 
 
 class Unknown:
-    """Nothing has this type: an overload for it is taken for what has none, and says as little."""
+    """A type of nothing: an overload for it is taken for what has none, and says as little."""
 
 
 class _HasShape(Protocol):

@@ -466,12 +466,12 @@ class PersistentTileScheduler:
 
     @property
     def m_idx(self) -> ir.Expr:
-        """Where the tile is along M."""
+        """The place of the tile along M."""
         return self._load("m_idx")
 
     @property
     def n_idx(self) -> ir.Expr:
-        """Where the tile is along N."""
+        """The place of the tile along N."""
         return self._load("n_idx")
 
     @property

@@ -141,7 +141,7 @@ def rounded(operation: str, name: str, rounding: str, *values: Value) -> ir.Expr
 def _narrow(
     operation: str, name: str, rounding: str, operands: tuple[ir.Expr, ...], kind: str
 ) -> ir.Expr:
-    """Through float32, which has more than twice the bits: the second rounding changes nothing.
+    """A rounding by way of float32, of more than twice the bits: the second changes nothing.
 
     A product and sum may have more bits than that. The one of the two float32 numbers around it whose
     last bit is odd rounds as it does.

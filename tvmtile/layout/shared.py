@@ -1,4 +1,4 @@
-"""Where the elements of a tile in shared memory lie.
+"""Layouts of tiles in shared memory.
 
 Shared memory has 32 banks, each 4 bytes wide, and a piece of 16 bytes lies in four of them. A matrix
 instruction takes a piece of each of eight rows at once, so they must lie in different banks. A swizzle
@@ -141,7 +141,7 @@ def swizzle_of(places: np.ndarray, dtype: str) -> ComposeLayout | None:
 
 
 def _places_of(layout: ComposeLayout, shape: Sequence[int]) -> np.ndarray:
-    """Where a layout of `swizzled` puts each element."""
+    """The place of each element by a layout of `swizzled`."""
     parts = list(layout.tile_layout.shard)
     digits = np.indices([_number(part.extent) for part in parts], np.int64)
     plain = sum(

@@ -456,7 +456,7 @@ def _splits(most: int, tiles: int, K: int, target: TargetLike) -> int:
 
 
 def _rounded(extent: int) -> int:
-    """Up to whole vectors, of 16 elements of float32 at most."""
+    """An extent up to whole vectors, of 16 elements of float32 at most."""
     return -(-extent // 16) * 16
 
 

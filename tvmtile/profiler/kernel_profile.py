@@ -75,7 +75,7 @@ class KernelProfile:
 
     @property
     def occupancy(self) -> tuple[float, ...]:
-        """For each kernel, the share of the threads that a multiprocessor holds which it can fill."""
+        """The share of a multiprocessor's threads that each kernel can fill."""
         return tuple(_occupancy(used, self.device) for used in self.resources)
 
     def __repr__(self) -> str:

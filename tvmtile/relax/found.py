@@ -16,7 +16,7 @@ DTYPES = ("float16", "bfloat16", "float32")
 
 
 class Left(Exception):
-    """Why operators stay what they are."""
+    """The reason why operators stay as they are."""
 
 
 @dataclass(frozen=True)

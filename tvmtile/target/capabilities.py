@@ -143,7 +143,7 @@ class GpuCapability:
     """
 
     def why_no_factors(self, dtype: str) -> str | None:
-        """Why warps can't multiply factors of a dtype together (`mma.sync`); None where they can."""
+        """The reason why no warps multiply factors of a dtype (`mma.sync`); None where they do."""
         since, own = _CUDA_MATRIX_DTYPES.get(dtype), self.compute_capability
         if since is None or not own:
             return f"{self.name} has no mma.sync of {dtype}"

@@ -67,7 +67,7 @@ def e8m0_to_float(byte: Any, zero_codes: bool = False) -> ir.Expr:
 
 @dataclass(frozen=True)
 class BlockScaledLayout:
-    """Where the scale of an element lies: one for each block along the axis that is summed over.
+    """The layout of scales: one for each block along the axis that is summed over.
 
     A is (M, K) and its scales are (M, K / block_size); B's are (N, K / block_size), whichever way B is
     stored. An operand whose rows all have the same scales may have those of one row, (K / block_size,).

@@ -168,7 +168,7 @@ class LoadedMatrices:
         return _at(self._group, values)
 
     def _of_warp(self, axis: int) -> Index:
-        """Where the warp's matrices begin."""
+        """The start of the warp's matrices."""
         place: Index = 0
         for weight, digit in with_weights(self._layout.axes[-2:][axis]):
             if digit.is_thread and digit.stride >= WARP_SIZE:
@@ -234,7 +234,7 @@ class LoadedMatrices:
         return T.address_of(tirx.BufferLoad(buffer_of(self._shared), indices))
 
     def indices_of(self, row: ir.Expr, column: ir.Expr) -> list[ir.Expr]:
-        """Where an element of the fragment lies in shared memory."""
+        """The place of an element of the fragment in shared memory."""
         return indices_at(self._shared, row, column)
 
     def _elements(self, origin: list[Index]) -> Iterator[list[ir.Expr]]:

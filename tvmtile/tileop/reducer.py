@@ -266,7 +266,7 @@ def reducer_init_elements(op: ReducerInit, _: LoweringContext) -> tirx.Stmt:
 
 @lowering(ReducerUpdate, target=("llvm", "metal", "cuda"), variant="store")
 def reducer_update_store(op: ReducerUpdate, _: LoweringContext) -> tirx.Stmt:
-    """On a CPU iterations run one after the other; on a GPU the totals are the thread's own."""
+    """The update of a total: iterations of a CPU follow each other, a GPU's thread has its own."""
     combiner = COMBINERS[op.kind] if op.kind else _combiner_of(op.name, op.dst)
     return tirx.BufferStore(
         buffer_of(op.dst), combiner.combine(op.value, op.dst), indices_of(op.dst)

@@ -336,7 +336,7 @@ def as_loops(op: TileOp, context: LoweringContext) -> tirx.Stmt:
 
 
 def needs(ability: Callable[[GpuCapability], bool], otherwise: str) -> _Predicate:
-    """For `Lowering.fits`: an ability of the GPU, and what is said where it has not got it."""
+    """A check for `Lowering.fits`: the GPU has an ability, or what is said where it lacks it."""
 
     def fits(_: TileOp, context: LoweringContext) -> None:
         if not ability(context.gpu):

@@ -36,7 +36,7 @@ def _rms_norm(module: Any, epsilon: float | None, x: Tensor) -> Tensor:
 
 
 def identity(x: Tensor) -> Tensor:
-    """In place of an activation that is part of the product before it."""
+    """A stand-in for an activation that is part of the product before it."""
     return x
 
 

@@ -190,7 +190,7 @@ def _attempt(candidate: _Candidate, recording: Recording) -> _Attempt:
 
 
 def _reason(module: nn.Module, follower: nn.Module | None, recording: Recording) -> str:
-    """Why a module is left as it is, whatever it computes."""
+    """The reason why a module is left as it is, whatever it computes."""
     if any("forward" in part.__dict__ for part in (module, follower) if part):
         return "its forward has been replaced before"
     if follower and recording.counts[module] != recording.counts[follower]:

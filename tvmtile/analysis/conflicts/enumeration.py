@@ -84,7 +84,7 @@ class Enumeration:
         return points
 
     def _threads_with(self, conditions: list[ir.Expr]) -> tuple[np.ndarray, list[ir.Expr]]:
-        """Where conditions on threads alone hold, of the domain's threads, and the other conditions.
+        """The threads, of the domain's, for which conditions on threads hold, and other conditions.
 
         One thread may copy what all others wait for: few threads have few points.
         """

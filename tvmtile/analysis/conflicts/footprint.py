@@ -142,7 +142,7 @@ class Footprints:
         )
 
     def meetings(self, accesses: Mapping[Effect, int]) -> dict[Effect, Collection[Effect]]:
-        """For each access of a buffer, the others that it may touch elements of.
+        """The others that each access of a buffer may touch elements of.
 
         How often an access is done is 1 only where it can't meet itself.
         """

@@ -239,7 +239,7 @@ class Iterations:
         return numbers[np.sort(np.unique(numbers % period, return_index=True)[1])]
 
     def _decided(self, condition: ir.Expr, var: ir.Var, values: Any) -> Any:
-        """Where a condition on a variable holds; None if that is not known."""
+        """The values for which a condition on a variable holds; None if that is not known."""
         try:
             found = evaluate(condition, {var: values}, self._domain.is_uniform, 0)
         except NotSeparable:

@@ -164,7 +164,7 @@ class _Source:
             i += 1
 
     def _parameters(self, close: int) -> dict[str, list[int]]:
-        """By the name of a parameter, the tokens of its type, as far as these are names."""
+        """The tokens of each parameter's type, by its name, as far as these are names."""
         tokens = self._tokens
         begin = next((i for i in range(close, 0, -1) if tokens[i].text in {";", "{", "}"}), 0)
         code = [i for i in range(begin, close + 1) if tokens[i].kind != "space"]

@@ -16,7 +16,7 @@ CLUSTER = OPERATIONS - 1
 
 
 class Failure(enum.IntEnum):
-    """Why a launch ended early."""
+    """The reason why a launch ended early."""
 
     NONE = 0
     RACE = 1

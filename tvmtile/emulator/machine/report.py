@@ -157,7 +157,7 @@ class _Words:
 
     @property
     def elsewhere(self) -> str:
-        """Where the other thread is, if that is another block."""
+        """The place of the other thread, if that is another block."""
         if self.other_block == self.block:
             return ""
         return f" of {self.names.block} {self.other_block}"

@@ -81,7 +81,7 @@ class _Checker:
     # --- functions
 
     def find_functions(self) -> dict[str, list[list[_Type | None]]]:
-        """By name, the types of the parameters of each function that is defined in the source."""
+        """The types of the parameters, by name, of each function that is defined in the source."""
         functions: dict[str, list[list[_Type | None]]] = {}
         for i, token in enumerate(self.code):
             named = self.code[i - 1].kind == "name" or self.text(i - 1) in {"*", "&", ">"}
@@ -94,7 +94,7 @@ class _Checker:
         return functions
 
     def arguments(self, opening: int) -> list[int]:
-        """Where each argument begins that stands in a parenthesis."""
+        """The start of each argument in a parenthesis."""
         starts, at = [], opening + 1
         for part in split_at_commas(self.code[at : closing(self.code, opening)]):
             starts.append(at)

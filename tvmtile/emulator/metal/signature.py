@@ -121,7 +121,7 @@ def find_kernels(tokens: Sequence[Token]) -> list[MslSignature]:
 
 
 def _around_attributes(code: Sequence[Token], i: int) -> tuple[int, int]:
-    """Where a kernel's attributes begin, perhaps `kernel` among them, and what it is declared as."""
+    """The start of a kernel's attributes, perhaps with `kernel`, and what it is declared as."""
     first = next((j + 1 for j in range(i - 1, -1, -1) if code[j].text in {";", "}"}), 0)
     end = i + 1
     if any(token.text == "[[" for token in code[first:i]) and code[i - 1].text != "]]":

@@ -81,7 +81,7 @@ def _replaced(tokens: Sequence[Token]) -> Iterator[str]:
 
 
 def _alignas(tokens: Sequence[Token], i: int) -> int | None:
-    """Where the specifier at `i` ends, if a threadgroup variable follows it."""
+    """The end of the specifier at `i`, if a threadgroup variable follows it."""
     end = next((j for j in range(i, len(tokens)) if tokens[j].text == "("), len(tokens))
     if end == len(tokens):
         return None
@@ -189,7 +189,7 @@ def _is_filled_at_once(code: Sequence[Token], start: int, name: str, extent: int
 
 
 def _end_of_type(code: Sequence[Token]) -> int:
-    """Where the declarator begins, in a declaration that begins with its type."""
+    """The start of the declarator, in a declaration that begins with its type."""
     i = 0
     while i < len(code) and code[i].text in {"const", "volatile", "unsigned", "signed", "struct"}:
         i += 1

@@ -186,12 +186,12 @@ class _Problem:
         return () if self.batch is None else (self.batch,)
 
     def at(self, b: Any, row: Any, column: Any, transposed: bool = False) -> tuple[Any, ...]:
-        """Where an element lies in a tensor."""
+        """The place of an element in a tensor."""
         place = (column, row) if transposed else (row, column)
         return (b, *place) if self.lead else place
 
     def part(self, k: Any, place: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Where a sum lies among those of all parts of K, if there are several."""
+        """The place of a sum among those of all parts of K, if there are several."""
         return (k, *place) if self.c["splits"] > 1 else place
 
     def total(self, partial: Any, place: tuple[Any, ...]) -> Any:

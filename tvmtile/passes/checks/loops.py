@@ -287,7 +287,7 @@ def _shared_points(a: AccessedElements, b: AccessedElements) -> tuple[Any, Any]:
 
 
 def _places(a: AccessedElements, b: AccessedElements) -> tuple[Any, Any] | None:
-    """What two accesses touch, in rows that are equal where it is the same; None where nobody knows.
+    """The elements of two accesses, in rows that are equal where they are the same; None: unknown.
 
     By one name, a row for each point has the indices; by two, each has a place in memory.
     """

@@ -101,7 +101,7 @@ def _is_contiguous(indices: Sequence[ir.Expr], var: ir.Var) -> bool:
 
 
 def _step(index: ir.Expr, var: ir.Var) -> int | None:
-    """By how much an index grows with the iteration; None where that is not one number."""
+    """The growth of an index with the iteration; None where that is not one number."""
     if not mentions(index, var):
         return 0
     if contains(index, (ir.TensorLoad, ir.Call, tirx.Ramp)):

@@ -132,7 +132,7 @@ def _explained(conflict: Conflict) -> str:
 
 
 def _described(placed: Placed, corner: tuple[int, int]) -> str:
-    """Where a fragment lies, and since which line."""
+    """The place of a fragment, and since which line."""
     location = placed.location
     by = (
         f"as {location} wants it: {location.text}"

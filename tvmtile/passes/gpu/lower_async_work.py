@@ -217,7 +217,7 @@ _State = Mapping[str, _Ages]
 
 
 def groups_left(stmt: tirx.Stmt) -> dict[tirx.Stmt, int]:
-    """For each wait in a statement, how many groups it may leave in flight."""
+    """The number of groups that each wait in a statement may leave in flight."""
     waits = _Waits()
     waits.follow(stmt, {})
     return waits.left

@@ -1,4 +1,4 @@
-"""Where tiles lie: layouts of shared tiles, placement, flat indices.
+"""Places of tiles: layouts of shared tiles, placement, flat indices.
 
 In: tiles with scopes and layouts. Out: arrays of registers, of a block's shared memory and of the
 host (`placement`); tiles whose lifetimes do not overlap share memory where it would not suffice

@@ -230,7 +230,7 @@ class SharedTiles:
         return wanted & self.wanted_where_moved if tile in self.moved else wanted
 
     def why_plain(self, tile: ir.Var, panels: Collection[int]) -> str | None:
-        """Why a tile does not lie in panels of any of these widths in bytes; None where it may.
+        """The reason why a tile does not lie in panels of these widths in bytes; None where it may.
 
         A layout that is fixed by hand may be such a swizzle, whatever it was made by. A fragment
         that is seen through views ends up in shared memory, in plain rows.

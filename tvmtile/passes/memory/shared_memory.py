@@ -56,7 +56,7 @@ def all_bytes(kernel: tirx.For, capability: GpuCapability) -> int:
 
 
 def one_after_the_other(tiles: Iterable[ir.Var], capability: GpuCapability) -> dict[ir.Var, int]:
-    """Where tiles begin in one array: largest alignment first, so that no bytes lie between them."""
+    """The starts of tiles in one array: largest alignment first, so that no bytes lie between."""
     offsets: dict[ir.Var, int] = {}
     end = 0
     for tile in sorted(tiles, key=lambda tile: -alignment_of(tile, capability)):

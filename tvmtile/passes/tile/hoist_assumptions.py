@@ -124,7 +124,7 @@ def _check(checked: ir.Expr, assumed: ir.Expr, span: ir.Span | None) -> tirx.Stm
 
 
 def _whole_tiles(kernel: tirx.For) -> list[tirx.Stmt]:
-    """That the tiles end inside which blocks count along axes that are multiples of them."""
+    """The condition that tiles end inside, by which blocks count along axes of whole ones."""
     launch = Launch(kernel)
     analyzer = launch.analyzer()
     known = (whole_tile(loop, analyzer) for loop in launch.blocks)

@@ -69,7 +69,7 @@ class TileOperators(GroupRewriter):
         return self.rewritten(op, context, node)
 
     def _why_plain(self, tile: ir.Var, panels: Collection[int]) -> str | None:
-        """Why a shared tile does not lie as an implementation wants it."""
+        """The reason why a shared tile does not lie as an implementation wants it."""
         if self._kernel is None:
             return None
         self._tiles = self._tiles or SharedTiles.of(self._kernel, self._target)

@@ -200,7 +200,7 @@ class _Pack(ScopedRewriter):
         return self.analyzer.can_prove_equal(tirx.floormod(value, 2), 0)
 
     def _place(self, indices: Sequence[ir.Expr]) -> list[ir.Expr]:
-        """Where the byte of an element lies."""
+        """The place of an element's byte."""
         *outer, last = indices
         return [*outer, self.analyzer.simplify(tirx.floordiv(last, 2))]
 

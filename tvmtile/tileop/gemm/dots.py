@@ -151,7 +151,7 @@ class DotProducts(Products):
 
     @cached_property
     def _sums_of_a(self) -> Matrix:
-        """For each row of A what makes up for the flipped bits."""
+        """The sums that make up for the flipped bits, for each row of A."""
         return array((1, self.tile.m), "int32", "a_sums")
 
     def packed_a(self) -> tuple[ElementSource, list[tirx.Stmt]]:

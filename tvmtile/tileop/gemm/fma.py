@@ -79,7 +79,7 @@ def _least_loads(m: int, n: int, threads: int) -> Partition | None:
 
 
 def _axes(share: Partition) -> tuple[Axis, Axis]:
-    """Where rows and columns lie."""
+    """The layouts of rows and columns."""
     rows = Digit(share.row_matrices, REGISTER, share.column_matrices)
     columns = Digit(share.column_matrices, REGISTER, 1)
     return (

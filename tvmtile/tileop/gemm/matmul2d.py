@@ -93,7 +93,7 @@ def _layouts(op: Gemm, share: Partition, k: int, threads: int) -> dict[str, Frag
 
 
 def matmul2d_layouts(op: Gemm, context: LoweringContext) -> dict[ir.Var, FragmentLayout]:
-    """Where the elements of operands in registers lie."""
+    """The layouts of operands in registers."""
     share = _share(op, context)
     layouts = _layouts(op, share, constant_extents(op)[2] // BLOCK, context.threads)
     found = {}

@@ -106,7 +106,7 @@ def _packed(op: Product, atom: Atom) -> int:
 
 
 def layouts_of(op: Product, atom: Atom, context: LoweringContext) -> dict[ir.Var, FragmentLayout]:
-    """Where the elements of operands in registers lie."""
+    """The layouts of operands in registers."""
     packed = _packed(op, atom)
     matrices = {"C": atom.c, "A": in_runs(atom.a, 1, packed), "B": in_runs(atom.b, 0, packed)}
     steps = constant_extents(op)[2] // (atom.k * packed)

@@ -229,7 +229,7 @@ def _as_words(buffer: ir.Var, per_word: int) -> ir.Var:
 
 
 def in_runs(axes: tuple[Axis, Axis], k_axis: int, packed: int) -> tuple[Axis, Axis]:
-    """Where a lane has the elements of `packed` instructions, if its own along K are neighbours.
+    """The places of the elements of `packed` instructions in a lane, with neighbours along K.
 
     The axes say where the elements of one instruction lie; K is along rows (0) or columns (1).
     """

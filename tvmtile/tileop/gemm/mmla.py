@@ -89,7 +89,7 @@ class _Quads:
     packed: Matrix
 
     def load(self, row: Index, column: Index, lanes: int = 1, dtype: str | None = None) -> Any:
-        """That of a pair of rows and a step."""
+        """The load of a pair of rows and a step."""
         del lanes, dtype
         return self.packed.load(row, column * 4, 4)
 

@@ -137,7 +137,7 @@ def _transposed_square(
 
 
 def _exchange(size: int, distance: int) -> tuple[list[Any], list[Any]]:
-    """Where the columns of two rows come from, as positions in the two rows put together."""
+    """The origins of two rows' columns, as positions in the two rows put together."""
     upper = [size + j - distance if j & distance else j for j in range(size)]
     lower = [size + j if j & distance else j + distance for j in range(size)]
     return [tirx.const(i, "int32") for i in upper], [tirx.const(i, "int32") for i in lower]

@@ -88,7 +88,7 @@ def _share(op: Gemm, context: LoweringContext) -> Partition:
 
 
 def simdgroup_layouts(op: Gemm, context: LoweringContext) -> dict[ir.Var, FragmentLayout]:
-    """Where the elements of operands in registers lie.
+    """The layouts of operands in registers.
 
     A simdgroup holds the rows of A, or columns of B, that its share of the accumulator needs.
     """

@@ -50,7 +50,7 @@ _MOST_BOXES = 64
 
 @dataclass(frozen=True)
 class Box:
-    """Where a box begins."""
+    """The origin of a box."""
 
     tile: list[Any]
     tensor: list[Any]
@@ -119,7 +119,7 @@ class BoxCopy:
 
     @property
     def bytes(self) -> int:
-        """That all boxes are."""
+        """The bytes of all boxes."""
         return len(self.boxes) * math.prod(self.in_tile) * bits_of(self.tile) // 8
 
     @property
@@ -242,7 +242,7 @@ def needs_panels(tile: ir.TensorRegion) -> bool:
 
 
 def _steps(tile: ir.TensorRegion, in_tile: Sequence[int]) -> list[range]:
-    """Where the boxes of a tile begin along each axis, counted from its first element."""
+    """The origins of a tile's boxes along each axis, counted from its first element."""
     return [
         range(0, constant(r.extent) or 1, extent)
         for r, extent in zip(ranges_of(tile), in_tile, strict=True)

@@ -1,4 +1,4 @@
-"""Where InsertBarriers places barriers.
+"""InsertBarriers: the places of barriers.
 
 `structure` makes a kernel `items`. `dataflow` walks forward through them, through a loop to a fixed
 point; its `state` is what no barrier has separated yet. `placement` puts a barrier at the first

@@ -117,7 +117,7 @@ class Checker:
     def rivals_in(
         self, part: Item | Sequence, loops: tuple[Loop, ...]
     ) -> Mapping[Effect, Collection[Effect]]:
-        """With which others each access in a part of a program, in some loops, may race."""
+        """The others that each access in a part of a program, in some loops, may race with."""
         accesses = tuple(
             done.access for access in accesses_of(part) for done in self.cluster.by_blocks(access)
         )

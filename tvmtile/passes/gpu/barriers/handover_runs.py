@@ -89,7 +89,7 @@ class _Events:
         return found
 
     def _known(self, key: Component) -> np.ndarray:
-        """Up to which moment of a group, or phase of an mbarrier, all is over before each event."""
+        """The moments of groups, or phases of mbarriers, up to which all is over before events."""
         return np.array([clock.get(key, 0) for clock in self._clocks])[self._places]
 
 
@@ -189,7 +189,7 @@ class Execution:
                     waiting[n] = step
 
     def _take_state(self) -> None:
-        """At the beginning of an iteration: what is known, but for what was over a period before."""
+        """Take the state at an iteration's beginning, but for what was over a period before."""
         times: Clock = dict(enumerate(self._now))
         times |= {key: len(each.over) for key, each in self._phases.items()}
         self._bases[self._cut] = times

@@ -227,7 +227,7 @@ class Handovers:
 
 
 def growth(value: ir.Expr, growing: Mapping[ir.Var, int]) -> tuple[int, int]:
-    """After how many iterations a value has grown by how much, whenever they begin.
+    """The number of iterations after which a value has grown, and the growth.
 
     Of what is no sum, quotient or remainder the step only tells whether it is 0.
     """
@@ -359,7 +359,7 @@ class TripCountFamily:
 
     @cached_property
     def period(self) -> int:
-        """After how many iterations threads do the same at mbarriers, and to tiles if they can."""
+        """The iterations after which threads do the same at mbarriers, and to tiles if they can."""
         others = [number.expression for number in self._steady]
         period = math.lcm(*(growth(each, self._growing)[0] for each in others))
         if period > _LONGEST_PERIOD or not self._recur(others, period):
@@ -373,7 +373,7 @@ class TripCountFamily:
 
     @cached_property
     def _growing(self) -> dict[ir.Var, int]:
-        """By how much names grow from one number of iterations, or iteration, to the next."""
+        """The growth of names from one number of iterations, or iteration, to the next."""
         assert self.base is not None
         return {**dict.fromkeys(self._inner, 1), self.base: self._scale}
 

@@ -1,4 +1,4 @@
-"""Where the barriers stand: at the first conflict, as late as they can and executed as rarely.
+"""Placement of barriers: at the first conflict, as late as possible and executed as rarely.
 
 A conflict gets a barrier in one of the points passed since the earlier access: in the one that is
 executed least often, and of several in the last one. What the iterations of a loop exchange comes

@@ -67,7 +67,7 @@ def exchanges(group: Group, accesses: Iterable[Effect]) -> bool:
 def rivals(
     accesses: Iterable[Effect], depth: int, footprints: Footprints
 ) -> dict[Effect, Collection[Effect]]:
-    """With which others each access may race; those that may race with none are left out.
+    """The others that each access may race with; those that may race with none are left out.
 
     They are what happens within as many loops as `depth`.
     """

@@ -73,7 +73,7 @@ class PendingAccess(NamedTuple):
         return groups is not None and self.access.groups[: len(groups)] == groups
 
     def signalled(self, token: str) -> PendingAccess:
-        """Behind a signal of a token."""
+        """The state behind a signal of a token."""
         own, signals = self.access.token, self.signals
         if own is None or signals is None or kind_of(own) is not kind_of(token):
             return self
@@ -81,7 +81,7 @@ class PendingAccess(NamedTuple):
         return self._replace(signals=SignalCounts(*(min(n, _MAX_BEHIND + 1) for n in counts)))
 
     def arrived(self, awaited: asynchronous.Wait) -> PendingAccess:
-        """Behind a wait: what it waited for is written now."""
+        """The state behind a wait: what it waited for is written now."""
         own, signals = self.access.token, self.signals
         if own is None or signals is None:
             return self
@@ -90,14 +90,14 @@ class PendingAccess(NamedTuple):
         return self._replace(signals=None) if since > awaited.behind else self
 
     def known_to(self, wait: MbarrierStep, cluster: Cluster) -> PendingAccess:
-        """Behind a wait for an mbarrier, at which those arrived that know of the access."""
+        """The state behind a wait for an mbarrier, where those arrived that know of the access."""
         blocks = {block for mbarrier, block in self.released if wait.mbarrier.may_be(mbarrier)}
         threads = wait.active.threads
         waiting = (cluster.of_block(block, threads[block]) for block in blocks)
         return self._replace(known=functools.reduce(operator.or_, waiting, self.known))
 
     def entering(self, loop: Loop, counted: Container[ir.Var]) -> PendingAccess:
-        """In a loop: an access before it, or in an earlier run of it, has no iteration here.
+        """The state in a loop: an access before it, or in an earlier run, has no iteration here.
 
         How many have passed since matters only for `counted` buffers.
         """
@@ -105,16 +105,16 @@ class PendingAccess(NamedTuple):
         return self.at(_replaced(self.distances, loop, *([Distance.FIRST] if is_counted else [])))
 
     def leaving(self, loop: Loop) -> PendingAccess:
-        """Behind a loop, after any of its iterations."""
+        """The state behind a loop, after any of its iterations."""
         return self.at(_replaced(self.distances, loop))
 
     def after(self, loop: Loop) -> PendingAccess:
-        """Behind a loop, after its last iteration."""
+        """The state behind a loop, after its last iteration."""
         is_last = Distance.SAME in _of(self.distances, loop)
         return self.at(_replaced(self.distances, loop, *([Distance.LAST] if is_last else [])))
 
     def at(self, distances: Distances) -> PendingAccess:
-        """At other distances."""
+        """The state at other distances."""
         return self if distances == self.distances else self._replace(distances=distances)
 
 

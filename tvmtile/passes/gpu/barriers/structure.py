@@ -139,7 +139,7 @@ def _loads_and_calls(expression: ir.Expr) -> list[ir.Expr]:
 
 @dataclass(frozen=True)
 class _Context:
-    """Where a statement is."""
+    """The surroundings of a statement."""
 
     loops: tuple[Loop, ...] = ()
     """The loops around it."""
@@ -149,7 +149,7 @@ class _Context:
     """Of the places for barriers; None where barriers can't stand, since not all threads come."""
 
     def where(self, condition: ir.Expr, weight: float | None) -> _Context:
-        """In a case of a branch."""
+        """The surroundings in a case of a branch."""
         return replace(self, conditions=(*self.conditions, condition), weight=weight)
 
 

@@ -185,7 +185,7 @@ class _ConsumerSteps:
             self._release(first)
 
     def _release(self, number: int) -> None:
-        """Behind the last use in an iteration a copy is free, or that of the iteration before."""
+        """The release of a copy behind its last use in an iteration, or of the iteration before."""
         for ring, users in self._uses.items():
             if users[-1] != number:
                 continue

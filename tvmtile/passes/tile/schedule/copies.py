@@ -85,7 +85,7 @@ def computed_ahead(
 def why_not_from_tiles(
     units: Sequence[PipelineStmt], tiles: KernelInfo, ahead: Collection[int]
 ) -> str | None:
-    """Why threads that multiply compute operands of products that lie in shared memory, if they do.
+    """The reason why threads compute a product's operands in shared memory that they read, if so.
 
     A producer would have to wait for its own copies, which a ring between the two would take, and whose
     bytes a block would hold twice: it is slower (`benchmarks/h200/decisions.md`).
@@ -194,7 +194,7 @@ class BulkCopies:
         }
 
     def why_not(self, op: TileOp, stages: int) -> str | None:
-        """Why a copy can't go on by itself, in whichever way the copies of its tile will lie."""
+        """The reason why a copy can't go on by itself, in whichever way its tile's copies lie."""
         begun = begun_on(op, ANY_MBARRIER)
         if begun is None:
             return f"{op.name} can't go on by itself"

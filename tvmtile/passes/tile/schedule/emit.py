@@ -123,7 +123,7 @@ class Emitter:
         return list(map(folded, found))
 
     def _epilogue(self) -> list[tirx.Stmt]:
-        """Nothing is in flight, and what is behind has done the last iteration."""
+        """The epilogue: nothing is in flight then, and later stages do their last iteration."""
         drained = [
             wait(batch.token, 0)
             for number, batch in enumerate(self._role.batches)

@@ -43,7 +43,7 @@ class IterationSpace:
 
     @property
     def position(self) -> Position:
-        """Where an iteration is in a ring: by its number, of all that the kernel does."""
+        """The position of an iteration in a ring: by its number, of all that the kernel does."""
         iteration = self.loop.loop_var - self.loop.min
         number = iteration if self.counter is None else _value(self.counter) + iteration
         return Position.of(number, self.stages)
@@ -93,11 +93,11 @@ class IterationSpace:
         return replace_loop(self.each(body), min=start, extent=count)  # type: ignore[arg-type]
 
     def passed(self) -> list[tirx.Stmt]:
-        """Behind an iteration."""
+        """The statements behind an iteration."""
         return []
 
     def counted(self) -> list[tirx.Stmt]:
-        """Behind the loop."""
+        """The statements behind the loop."""
         if self.counter is None:
             return []
         # A loop whose end lies before its beginning has no iterations.

@@ -340,7 +340,7 @@ class _StageSteps:
 
 
 def _scheduled(loop: tirx.For, body: Body) -> list[bool]:
-    """For each statement that is no declaration, whether it is scheduled or a name computed again."""
+    """The statements but declarations, each scheduled or, as a name, computed again."""
     return [
         not (isinstance(stmt, tirx.Bind) and stmt.var in body.bindings)
         for stmt in flattened(loop.body)

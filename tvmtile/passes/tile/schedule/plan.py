@@ -75,7 +75,7 @@ class PipelinePlan:
         return (self.stage[first], self.order[first]) < (self.stage[second], self.order[second])
 
     def copies_between(self, first: int, second: int) -> int:
-        """After how many iterations `second` may touch again what `first` touches."""
+        """The number of iterations after which `second` may touch again what `first` touches."""
         follows = self.order[first] >= self.order[second]
         goes_on = first in self.in_flight and first != second
         return self.stage[first] - self.stage[second] + int(follows) + int(goes_on)

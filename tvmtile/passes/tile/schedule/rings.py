@@ -25,7 +25,7 @@ from tvmtile.ir.threads import WARP_SIZE
 
 @dataclass(frozen=True)
 class Position:
-    """Where an iteration is in a ring."""
+    """The position of an iteration in a ring."""
 
     slot: Any
     """The buffer copy that it works on."""
@@ -34,14 +34,14 @@ class Position:
 
     @classmethod
     def of(cls, number: Any, stages: int) -> Position:
-        """That of the iteration of a number, where there are so many copies."""
+        """The position of the iteration of a number, where there are so many copies."""
         dtype = str(number.ty.dtype)
         count = tirx.const(stages, dtype)
         phase = tirx.floormod(tirx.floordiv(number, count), tirx.const(2, dtype))
         return cls(tirx.floormod(number, count), tirx.Cast("int32", phase))
 
     def at(self, iteration: dict[ir.Var, Any]) -> Position:
-        """That of another iteration, by what stands for the names of this one."""
+        """The position of another iteration, by what stands for the names of this one."""
         return Position(*(folded(substitute(x, iteration)) for x in (self.slot, self.parity)))
 
 
@@ -149,7 +149,7 @@ class Ring:
         return mapped(stmt, (ir.Call, rewrite))
 
     def ended(self) -> tirx.Stmt:
-        """Behind the copies of an iteration that a block begins and uses: one thread ends its phase."""
+        """The end of copies that a block begins and uses: one thread ends their phase."""
         return tirx.Evaluate(operator_for("end of phase")(self.arrives_on).to_call())
 
     def release(self, thread: ir.Expr, condition: ir.Expr | None = None) -> list[tirx.Stmt]:
@@ -192,11 +192,11 @@ class Filling:
         return tirx.IfThenElse(self.thread < WARP_SIZE, wait, None)
 
     def copied(self) -> tirx.Stmt:
-        """Behind the asynchronous copies of threads."""
+        """The statements behind the asynchronous copies of threads."""
         return _act(self.ring.arrives_on, tirx.const(1, "int32"), "arrive_when_copied")
 
     def filled(self) -> list[tirx.Stmt]:
-        """Behind all that fills the tiles."""
+        """The statements behind all that fills the tiles."""
         arrive = _act(self.ring.arrives_on, tirx.const(1, "int32"), "arrive")
         if not self.by_threads and not self.computes:
             return [tirx.IfThenElse(self.thread == 0, arrive, None)]

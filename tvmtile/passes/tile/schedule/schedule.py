@@ -167,7 +167,7 @@ class _Verifier:
         return found[0]
 
     def _end(self, unit: int) -> _At:
-        """Where a unit is done: it, or the first wait for its work."""
+        """The place where a unit is done: its own, or that of the first wait for its work."""
         run = self._the(Action.RUN, unit)
         batch = self._roles[run.role].batch_of(unit)
         if batch is None:

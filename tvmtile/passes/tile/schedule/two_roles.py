@@ -181,7 +181,7 @@ class Specializer:
         """The loops that are split."""
 
     def _why_not_compute(self, split: SplitLoop) -> str | None:
-        """Why threads of the producer should not compute tiles; the kernel may ask for it anyway.
+        """The reason why producer threads should not compute tiles; the kernel may ask for it anyway.
 
         Where a multiprocessor runs several blocks, one of them multiplies while another computes. An
         iteration takes as long as the loads of a tile, so short ones do not pay, nor loads that wait
