@@ -400,7 +400,7 @@ DIVISION_BY_ZERO = (
     "an integer is divided by 0",
     "where a divisor may be 0, choose: T.if_then_else(n != 0, x // n, 0)",
 )
-"""What is wrong with it, and what to do."""
+"""The problem, and the remedy."""
 
 
 @contextmanager

@@ -34,7 +34,7 @@ Strides: TypeAlias = tuple[int, ...] | None
 _Allocate: TypeAlias = Callable[[tuple[int, ...], str, Strides], Any]
 
 Program: TypeAlias = int | list[Any]
-"""What computes an extent: a number, `[argument, axis]` of one, or `[operation, *operands]`."""
+"""A program of an extent: a number, `[argument, axis]` of one, or `[operation, *operands]`."""
 
 OPERATIONS: Mapping[str, Callable[..., Any]] = {
     "Add": operator.add,
@@ -63,7 +63,7 @@ OPERATIONS: Mapping[str, Callable[..., Any]] = {
     "BitwiseOr": operator.or_,
     "BitwiseXor": operator.xor,
 }
-"""What a program may be made of."""
+"""The operations of programs."""
 
 
 def compute(

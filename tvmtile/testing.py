@@ -226,7 +226,7 @@ class PerfResult:
     name: str
     """The function's."""
     latency: float
-    """What it returned, in its own unit."""
+    """The time that it returned, in its own unit."""
     case: str | None = None
     """The case of `regression` that called it."""
 

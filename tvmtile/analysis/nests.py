@@ -135,7 +135,7 @@ class AccessedElements:
     places: np.ndarray
     """The indices of an element that it touches; a row for each."""
     terms: tuple[ir.Expr | None, ...]
-    """What is to be added to each index: the same for all iterations."""
+    """A term to add to each index: the same for all iterations."""
     values: dict[ir.Var, np.ndarray]
     """The variables at each."""
 

@@ -41,7 +41,7 @@ class Outcome:
     status: str
     """"ok", "failed" where it raised, "timed out" or "died"."""
     value: Any = None
-    """What it returned."""
+    """Its result."""
     reason: str = ""
     """Why it did not."""
 

@@ -19,7 +19,7 @@ from tvmtile.jit.compiler import Request
 from tvmtile.jit.key import versions
 
 _PARTS = ("version of tvmtile", "source of tvmtile", "TVM", "tvm-ffi", "kind of device")
-"""What machines that compile alike have in common: the first are those of `versions`."""
+"""The common properties of machines that compile alike: the first are those of `versions`."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Compiled:
     files: Mapping[str, bytes]
     """As of `Artifact.saved`."""
     names_lines: bool | None
-    """Which of its key's names it is kept under; None where it must not be kept."""
+    """Tells which of its key's names it is kept under; None where it must not be kept."""
     machine: tuple[Any, ...]
     """The compilers that made it, and whether they had a GPU."""
 

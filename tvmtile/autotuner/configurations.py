@@ -30,7 +30,7 @@ class ProfileArgs:
     """Inputs and checks of configurations that are measured."""
 
     supply_type: TensorSupplyType = TensorSupplyType.Auto
-    """What the inputs hold where they are made here."""
+    """The contents of inputs that are made here."""
     ref_prog: Callable[..., object] | None = None
     """Takes the inputs, returns what the kernel must return. It is measured too."""
     supply_prog: Callable[..., Any] | None = None

@@ -176,7 +176,7 @@ class Measurement:
     latency: float
     """Milliseconds a call."""
     results: list[Any] | None
-    """What the first call returned, where it was asked for."""
+    """The results of the first call, where they were asked for."""
 
 
 class Measurer:

@@ -41,7 +41,7 @@ class Limits:
     n_repeat: int
     """Calls before measuring, and measured ones."""
     slower: float | None
-    """What takes longer than the best so far by this factor is not measured well."""
+    """A configuration that takes this many times as long as the best is not measured well."""
 
 
 class Search:

@@ -11,7 +11,7 @@ from tvmtile.errors import InvalidValue, warn
 
 _MEGABYTES = 4096
 _switched: bool | None = None
-"""What this process asked for; None where the environment decides."""
+"""The wish of this process; None where the environment decides."""
 
 
 def enable_cache() -> None:

@@ -29,7 +29,7 @@ from tvmtile.errors import warn
 Used = TypeVar("Used")
 
 KINDS = ("kernels", "cubins", "emulator", "tuned", "sources")
-"""What there is: compiled programs, compiled CUDA sources, what the emulators compiled, results of the
+"""Kinds of entries: compiled programs, compiled CUDA sources, what emulators compiled, results of the
 autotuner, and digests of compilers."""
 
 _MANIFEST = "manifest"
@@ -39,7 +39,7 @@ _ABANDONED_AFTER = 3600.0
 _PATIENCE = 60.0
 """Seconds to wait for another process, which may have been stopped, to make an entry."""
 _BEING_REMOVED = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)
-"""What an entry can't be written for while others remove the cache, or such an entry to make room."""
+"""Errors of writing an entry while others remove the cache, or such an entry to make room."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class CacheEntry:
     """An entry that was found under a key."""
 
     facts: Mapping[str, Any]
-    """What was said of it, as JSON holds it."""
+    """The facts of the entry, as JSON holds them."""
     files: Mapping[str, bytes]
     """The contents of its files, by name."""
 

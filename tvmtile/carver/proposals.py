@@ -37,7 +37,7 @@ _ROLES = {
     "threads": r"(num_?|n_?)?threads?(_num|_count)?",
     "panels": r"enable_raster\w*|(use_|enable_)?swizzle",
 }
-"""What a parameter is, by its name in any case."""
+"""The roles of parameters, by their names in any case."""
 _PROBE = {"M": 64, "N": 64, "K": 32, "size": 64, "stages": 2, "threads": 128, "panels": False}
 
 

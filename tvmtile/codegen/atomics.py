@@ -39,7 +39,7 @@ class _Element:
     metal: str | None = None
     """None: Metal has no such elements, or updates none atomically."""
     short: str = ""
-    """What CUDA calls a float in the names of conversions."""
+    """CUDA's name of a float in the names of conversions."""
     header: str = ""
     """CUDA's, that has the dtype."""
 
@@ -197,7 +197,7 @@ end:
 
 _WORDS = {16: "unsigned short", 32: "unsigned int", 64: "unsigned long long"}
 _BITS = {16: "ushort", 32: "uint", 64: "longlong"}
-"""What CUDA calls words, as types and in the names of conversions."""
+"""CUDA's names of words, as types and in the names of conversions."""
 _VECTOR_ARCH = 90  # has vectors of float32 in global memory
 _FENCED_BEFORE = ("release", "acq_rel", "seq_cst")
 _FENCED_AFTER = ("consume", "acquire", "acq_rel", "seq_cst")

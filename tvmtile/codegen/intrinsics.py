@@ -35,7 +35,7 @@ NAMES = (
 # fmt: on
 """The functions that Metal and CUDA have under the names of TVM's intrinsics."""
 OTHER_NAMES = {"nearbyint": "rint", "round": "rint"}
-"""Those that both have under another name."""
+"""Functions that both have under another name."""
 
 
 def calling(names: Mapping[str, str]) -> Rule:
@@ -88,7 +88,7 @@ _OWN_NAMES = ("erf", "hypot", "log1p", "rsqrt", "tanh")
 APPROXIMATIONS = ("cos", "exp", "exp10", "exp2", "log", "log10", "log2", "sin", "tan", "tanh")
 """The functions of which CUDA has fast ones, by the name of TVM's intrinsic."""
 _OURS = {"exp2": FAST_EXP2, "tanh": FAST_TANH}
-"""Those that are functions of ours, of one lane."""
+"""Functions that are ours, of one lane."""
 
 
 def _or_fast(name: str, exact: Rule) -> Rule:

@@ -60,7 +60,7 @@ inline void tvmtile_matmul2d_{name}(thread C* c, const thread T* a, const thread
 
 
 MATMUL2D = "tvmtile_matmul2d_"
-"""What the names of functions that multiply by `matmul2d` begin with."""
+"""The start of the names of functions that multiply by `matmul2d`."""
 
 
 def _matmul2d_name(transpose_a: bool, transpose_b: bool) -> str:

@@ -47,7 +47,7 @@ class NarrowFloat:
     mantissa: int
     """Width of the dtype and of its mantissa field."""
     bias: int
-    """What is subtracted from the exponent field."""
+    """The number that is subtracted from the exponent field."""
     largest: int
     """The code of the largest finite value, without the sign."""
     infinity: int | None

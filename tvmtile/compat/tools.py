@@ -26,7 +26,7 @@ class AnalysisResult:
     """Seconds that the device takes at least: for the arithmetic, or for the bytes."""
     expected_tflops: float
     expected_bandwidth_GBps: float
-    """What it does in a second if it takes no longer."""
+    """The rates if it takes no longer."""
 
 
 class Analyzer:

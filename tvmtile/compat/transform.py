@@ -142,7 +142,7 @@ _WITHOUT_EFFECT = {
     "tl.layout_visualization_formats": "tvmtile.layout.drawing draws layouts",
     "cuda.kernels_output_dir": _SOURCE,
 }
-"""What asks for something that is not done here, with what there is instead."""
+"""Options that ask for something that is not done here, with what there is instead."""
 
 _CANNOT_BE_OFF = {
     "enable_simplify_let_inline": _SIMPLIFIER,
@@ -153,15 +153,15 @@ _CANNOT_BE_OFF = {
     "tl.enable_async_copy": "copies of a loop with num_stages=0 are synchronous",
     "tl.if_stmt_binding_inline_replayable_binds": "loops with conditions are pipelined as they stand",
 }
-"""What is so anyway, and can't be switched off."""
+"""Options for what is so anyway, and can't be switched off."""
 
 ALWAYS_SO = (
     "tl.disable_buffer_init_check",
     "tl.disable_vectorize_256",
     "tl.enable_aggressive_shared_memory_merge",
 )
-"""What is so anyway: memory that is not written is looked for when an emulator runs, accesses have 128
-bits or fewer, and tiles that would not fit share memory. Without the option TileLang chooses."""
+"""Options for what is so anyway: memory that is not written is looked for when an emulator runs, accesses
+have 128 bits or fewer, and tiles that would not fit share memory. Without the option TileLang chooses."""
 
 
 def warn_without_effect(config: Mapping[str, Any]) -> None:

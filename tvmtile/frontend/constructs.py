@@ -37,7 +37,7 @@ class Variable:
     value: Any
     """The variable."""
     first: Any
-    """What the name held before the construct."""
+    """The value of the name before the construct."""
     location: SourceLocation | None
     """The construct's line."""
     depth: int

@@ -276,7 +276,7 @@ LAUNCH_TAGS = tuple(f"{place}.{axis}" for place in ("blockIdx", "threadIdx") for
 
 
 _ALWAYS = ("blockIdx.x", "threadIdx.x")
-"""Those that each launch has."""
+"""The axes that each launch has."""
 
 
 def axis_variable(tag: str, extent: Any) -> ir.Var:

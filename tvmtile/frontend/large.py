@@ -25,7 +25,7 @@ from tvmtile.ir.types import Binary
 _DEEP, _MANY = 100, 1000
 """Operators in one another, and parts: what has more is large."""
 _TOO_DEEP, _TOO_MANY = 10_000, 1_000_000
-"""What has more is refused: to look at it takes seconds, or more than the stack has."""
+"""Larger expressions are refused: to look at one takes seconds, or more than the stack has."""
 
 Size = tuple[int, int]
 """How deep an expression is, and how many parts it has where shared ones are written out."""

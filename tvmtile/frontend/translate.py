@@ -82,7 +82,7 @@ class RaisedError:
     """An exception, and the user's line in which it was raised."""
 
     error: Exception
-    """What was raised."""
+    """The exception."""
     location: SourceLocation
     """The innermost line of the user's."""
     frame: types.FrameType
@@ -363,7 +363,7 @@ _REASONS: tuple[tuple[str, type[TileError], str, str], ...] = (
         "T.floor(a / b) rounds down, T.fmod(a, b) is what remains",
     ),
 )
-"""What TVM says, and what that means in a kernel, with a remedy."""
+"""Messages of TVM, and what each means in a kernel, with a remedy."""
 
 
 def _known_reason(kind: type[TileError], message: str, help: str) -> _Rule:

@@ -23,7 +23,7 @@ WIDEST = 16
 
 BEGINNING = f"begin at a multiple of {WIDEST} bytes"
 ELEMENTS = "have elements"
-"""What a tensor must do, for its vectors and boxes."""
+"""The demand on a tensor, for its vectors and boxes."""
 
 _FAILURE = re.compile(
     rf"(\w+) must (?:({ELEMENTS})|begin at a multiple of (?:2|4|8|{WIDEST}) bytes)"

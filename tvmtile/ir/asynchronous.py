@@ -146,7 +146,7 @@ class Product:
     """Sums of a group of threads, to which a product of matrices is added."""
 
     token: str
-    """What it is waited for by: until then sums and operands are its own."""
+    """The token that it is waited for by: until then sums and operands are its own."""
     sums: ir.TensorLoad
     """The first element of the accumulator that a thread holds."""
     a: Any

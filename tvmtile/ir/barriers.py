@@ -18,7 +18,7 @@ _NAMES = {
     "cluster": "cluster_sync",
     "grid": "sync_grid",
 }
-"""What kernels call barriers, by the threads that wait for each other."""
+"""Kernels' names of barriers, by the threads that wait for each other."""
 
 
 SERIAL = "serial"

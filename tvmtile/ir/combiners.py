@@ -25,7 +25,7 @@ class Combiner:
     combine: Callable[[Any, Any], ir.Expr]
     """`(new, total)` to the new total; on vectors too."""
     element: Callable[[Any], ir.Expr] = lambda value: value
-    """What is combined of an element: the element or its absolute value."""
+    """The part of an element that is combined: the element or its absolute value."""
     integers_only: bool = False
     """Whether it works on bits."""
     repeats: bool = False

@@ -237,7 +237,7 @@ def too_many_blocks(count: object, tag: str, name: str, most: int) -> str:
 TOO_MANY_BLOCKS = re.compile(r"T\.Kernel: .* blocks in [yz], of which .* launches at most \d+")
 """Finds that in what a launch says."""
 MORE_BLOCKS_IN_X = "write the longest axis first: T.Kernel(longest, ...)"
-"""What to do about it."""
+"""The remedy."""
 
 
 def importing_llvm(body: tirx.Stmt, texts: Iterable[str]) -> tirx.Stmt:

@@ -84,14 +84,14 @@ class TileOp:
     is_tile: ClassVar[bool] = True
     """False for an operator on single elements, which may stand in `T.Parallel`."""
     role: ClassVar[str] = ""
-    """What passes that write operators take it for (see `operator_for`): `copy`; `fill`; `product`, of
-    matrices, where instructions fix which thread holds what; `layout`; `values outside`; `begin`,
-    `contribute` or `end` of a reducer, which is its operand; `arithmetic` or `cast` with a rounding;
-    `mbarriers`; `mbarrier`; `registers`."""
+    """The role by which passes that write operators know it (see `operator_for`): `copy`; `fill`;
+    `product`, of matrices, where instructions fix which thread holds what; `layout`; `values outside`;
+    `begin`, `contribute` or `end` of a reducer, which is its operand; `arithmetic` or `cast` with a
+    rounding; `mbarriers`; `mbarrier`; `registers`."""
 
     by: ClassVar[str] = ""
-    """Which threads do it: "block", an element operator that all threads of a block do once together if
-    the operands are the same for all; "thread", a tile operator that no threads share. Else threads
+    """The threads that do it: "block", an element operator that all threads of a block do once together
+    if the operands are the same for all; "thread", a tile operator that no threads share. Else threads
     share a tile operator, and each does an element operator."""
 
     impl: str | None = field(default=None, kw_only=True)

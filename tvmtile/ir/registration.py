@@ -66,11 +66,11 @@ _ASYNCHRONOUS = ("async_issue", "async_multiply", "async_signal", "async_wait")
 """Statements of a thread about asynchronous work (`tvmtile.ir.asynchronous`)."""
 
 VALUES = ("may_share", "tensor_map")
-"""What is an address to a kernel: of a tensor that may share memory (`tvmtile.analysis.aliases`), of a
+"""Addresses for kernels: of a tensor that may share memory (`tvmtile.analysis.aliases`), of a
 tensor map (`tvmtile.ir.tensor_maps`)."""
 
 _PURE = ("block_rank_in_cluster", "rounded", "rounded_cast", *VALUES)
-"""Those that only compute a value."""
+"""Operators that only compute a value."""
 
 
 _registered: set[str] = set()

@@ -23,7 +23,7 @@ Index: TypeAlias = ir.Expr | int
 """An index or an extent."""
 
 Value: TypeAlias = ir.Expr | float
-"""What a kernel computes with: an expression, or a number of Python's (`float` takes in `int`)."""
+"""A value of a kernel: an expression, or a number of Python's (`float` takes in `int`)."""
 
 TileOperand: TypeAlias = ir.Var | ir.TensorRegion | ir.TensorLoad
 """An operand as it is written: a buffer, a region, or the element where a tile begins."""

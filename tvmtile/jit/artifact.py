@@ -41,7 +41,7 @@ class Artifact:
     name: str
     """The program's, which is that of the function to call."""
     target: Target
-    """What it was compiled for."""
+    """The target that it was compiled for."""
     module: Any
     """The host's part, which imports a GPU's part where this machine has the runtime for it."""
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -51,9 +51,9 @@ class Artifact:
     written: tuple[int, ...] = ()
     """The positions of the parameters whose memory it may write."""
     warnings: tuple[Caught, ...] = ()
-    """What was said while it was compiled, and of which lines."""
+    """The warnings while it was compiled, with their lines."""
     binary: Binary | None = None
-    """What NVRTC made of it, where TVM has asked for that."""
+    """The machine code, where TVM has asked NVRTC for that."""
     is_whole: bool = True
     """Whether the module has all parts, so that it can be exported."""
 

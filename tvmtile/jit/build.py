@@ -267,7 +267,7 @@ def _tag_bound_for_tvm(func: tirx.PrimFunc) -> str | None:
 
 
 _OWN_OPTIONS = ("tvmtile.verify", "tvmtile.check_indices")
-"""What `pass_configs` takes besides TVM's options; Python can't register one with TVM."""
+"""The keys of `pass_configs` besides TVM's options; Python can't register one with TVM."""
 
 
 def known_options(options: Mapping[str, object]) -> dict[str, object]:

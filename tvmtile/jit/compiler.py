@@ -41,11 +41,11 @@ class Request:
     func: tirx.PrimFunc
     """The tile program."""
     results: tuple[int, ...]
-    """Which parameters are results."""
+    """The positions of parameters that are results."""
     target: Target
-    """What for."""
+    """The target to compile for."""
     backend: str
-    """Who runs it."""
+    """The backend that runs it."""
     config: Mapping[str, Any]
     """Options of passes."""
 

@@ -36,7 +36,7 @@ PREAMBLE = """\
 struct alignas(64) CUtensorMap_st { unsigned long long opaque[16]; };
 typedef struct CUtensorMap_st CUtensorMap;
 """
-"""What TVM's kernels take from headers that NVRTC does not read: <math.h> and <cuda.h>."""
+"""Names for TVM's kernels from headers that NVRTC does not read: <math.h> and <cuda.h>."""
 
 # Of these two headers TVM's kernels use what is below. CUDA's own take NVRTC a second to read, four
 # fifths of the time that it needs for a GEMM.
@@ -106,7 +106,7 @@ def headers_in_memory(source: str) -> dict[str, str]:
 
 
 _FOR_OTHER_COMPILERS = ("cstdint", "type_traits", "cuda.h")
-"""What TVM's text includes where it is not NVRTC that reads it."""
+"""The headers that TVM's text includes where it is not NVRTC that reads it."""
 
 _INCLUDED = re.compile(r"^\s*#\s*include\b[ \t]*(.*)$", re.MULTILINE)
 
@@ -139,7 +139,7 @@ class Binary:
     cubin: bytes
     """An ELF file."""
     log: str
-    """What the compiler says, with what each kernel uses."""
+    """The compiler's messages, with what each kernel uses."""
 
 
 def compile_source(source: str, arch: str) -> Binary:
@@ -297,9 +297,9 @@ class Compilation:
     """One build of a tile program."""
 
     arch: str
-    """What it is for, as "sm_90a"."""
+    """The architecture, as "sm_90a"."""
     binary: Binary | None = None
-    """What NVRTC made. None until TVM asks, which it does only where it can load the result, and where
+    """The machine code. None until TVM asks, which it does only where it can load the result, and where
     nvcc compiles.
     """
 

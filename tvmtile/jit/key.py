@@ -50,9 +50,9 @@ _INDEXES = (
     *("tvmtile", "tvmtile._plugin", "tvmtile.passes", "tvmtile.tileop.lowerings"),
     "tvmtile.jit.backends",
 )
-"""They take part, but not all that they import: every target, or who asks, has its own part of it."""
+"""Modules that take part, but not with all that they import: every target has its own part."""
 _RUNNER = "tvmtile.emulator"
-"""It runs what was compiled."""
+"""The package that runs what was compiled."""
 
 
 def sources(directory: str | None = None) -> Iterator[os.DirEntry[str]]:
@@ -140,7 +140,7 @@ class _Text:
         tree = ast.parse(text)
         nodes = list(ast.walk(tree))
         self.imports = {names for node in nodes for names in _imported(node)}
-        """What it imports: names of which the first that is a module is meant."""
+        """The imports: names of which the first that is a module is meant."""
         self.lowers = {kind for node in nodes for kind in _lowered(node)}
         """The kinds of target that it has lowerings for."""
         for node in nodes:

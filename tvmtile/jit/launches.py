@@ -197,7 +197,7 @@ class KernelInterface:
     dtypes: tuple[str, ...]
     """Of its parameters in order, "handle" for buffers, which come first."""
     tags: tuple[str, ...]
-    """What the launch says after the arguments: the extents of these axes."""
+    """The extents, by these axes, that the launch says after the arguments."""
 
     @classmethod
     def of(cls, kernel: tirx.PrimFunc) -> KernelInterface:
@@ -218,7 +218,7 @@ class KernelLaunch:
     kernel: str
     """Its name."""
     buffers: tuple[int, ...]
-    """What the kernel's buffers are: positions of the program's arguments, or keys of
+    """The kernel's buffers: positions of the program's arguments, or keys of
     `LaunchRecording.workspaces` and `LaunchRecording.maps`.
     """
     scalars: tuple[int | float, ...]

@@ -90,7 +90,7 @@ class Allocation:
     dtype: str
     extents: tuple[ir.Expr, ...]
     programs: tuple[Any, ...]
-    """What computes its extents from the arguments; None where they don't say."""
+    """The programs that compute its extents from the arguments; None where they don't say."""
     strides: Strides
     """Where all extents are numbers, which the programs are then."""
 

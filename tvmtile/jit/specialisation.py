@@ -24,7 +24,7 @@ LAZY = "lazy"
 
 
 _OF_KERNELS = ("Kernel", "const", "thread_binding", "launch_thread")
-"""What only a kernel calls, not a function that returns one."""
+"""Functions that only a kernel calls, not a function that returns one."""
 
 
 def written_style(func: Callable[..., Any], seen: frozenset[Any] = frozenset()) -> str | None:
@@ -98,7 +98,7 @@ _Made = TypeVar("_Made")
 MANY = 64
 """Specialisations of one function after which its user is told how to need fewer."""
 MOST = 512
-"""Those that are kept; on disk they are all."""
+"""The most results that are kept; on disk they are all."""
 
 
 class Kept(dict[Any, _Made]):

@@ -81,13 +81,13 @@ def __call__(self, /, {optional}*more, **named):
         raise problem
     return results
 """
-"""What is rare is done as in `Kernel.__call__`."""
+"""Rare calls are done as in `Kernel.__call__`."""
 
 _IS_TRACED = "is_dynamo_compiling() or frame_callback() is not None"
 """`dynamo.is_traced`, written out."""
 
 _GUARD: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
-"""What torch.compile asks of the arguments of a compiled function, in one call for all of them."""
+"""The check by torch.compile of the arguments of a compiled function, one call for all of them."""
 
 _KINDS = 8
 """How often a guard is made anew for tensors that are not like those before."""

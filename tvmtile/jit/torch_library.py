@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tvmtile.jit.kernel import Kernel
 
 _ON_SYMBOLS = {**OPERATIONS, "Max": torch.sym_max, "Min": torch.sym_min}
-"""What programs of extents are made of, on integers that torch may not know yet."""
+"""The operations of extents' programs, on integers that torch may not know yet."""
 
 
 class Operator(CustomOpDef):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch.library import CustomOpDef
 
 _TYPES = {bool: "bool", int: "SymInt", float: "float", str: "str"}
-"""What a schema calls arguments of Python's types."""
+"""A schema's names of Python's types of arguments."""
 
 
 @overload

@@ -78,7 +78,7 @@ Results = TypeVar("Results")
 Parameters = ParamSpec("Parameters")
 
 Makes = TypeVar("Makes", covariant=True)  # noqa: PLC0105
-"""What a decorated function returns."""
+"""The result of a decorated function."""
 
 
 class CalledWhenCompiled(ABC, Generic[Parameters, Makes, Results]):

@@ -104,7 +104,7 @@ def _endings(formats: str | Sequence[str]) -> list[str]:
 
 
 _Cell = tuple[str, int]
-"""What is written on a square, and the number of its colour."""
+"""The text on a square, and the number of its colour."""
 
 
 def _cells(

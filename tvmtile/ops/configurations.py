@@ -33,7 +33,7 @@ __all__ = [
 
 ANY = "any"
 _UNKNOWN = 4096
-"""What an extent that the arguments bind is taken for."""
+"""The value for an extent that the arguments bind."""
 
 
 @dataclass(frozen=True)

@@ -161,7 +161,7 @@ class _Computation(NamedTuple):
     """Of the result as the kernel writes it, and as it is given."""
     of_a: Callable[[Tensor], Tensor]
     of_b: Callable[[Tensor], Tensor]
-    """What the kernel takes of an operand."""
+    """The functions that give the kernel its operands."""
     whole: tuple[int, ...] = ()
     """The arguments that each of several calls takes whole."""
     most: int = sys.maxsize

@@ -52,7 +52,7 @@ _MOST_OF_FEW_THREADS = 64
 _MOST_ITERATIONS = 64
 """Iterations of a thread over memory alone."""
 _MOST_WITH_LOOPS = 8
-"""Those of a loop with loops inside, whose text is long and where there is little to gain."""
+"""The same of a loop with loops inside, whose text is long and where there is little to gain."""
 _MOST_OVER_MEMORY = 256
 """The statements that the iterations of a loop without loops inside are written out as."""
 _FEW_STATEMENTS = 16

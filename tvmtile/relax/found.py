@@ -24,11 +24,11 @@ class Found:
     """Operators that one tile program computes."""
 
     name: str
-    """What they are."""
+    """The operators."""
     inside: list[Any]
     """All of them; the last one's result is that of the program."""
     arguments: list[tuple[Any, tuple[Any, ...]]]
-    """What the program is given, in the shapes that it takes."""
+    """The program's arguments, in the shapes that it takes."""
     shape: tuple[Any, ...]
     """Of its result."""
     make: Callable[[Any], tirx.PrimFunc]

@@ -44,7 +44,7 @@ class Choice:
     function: str
     """Where it stands."""
     operator: str
-    """What it is: with its epilogue where a kernel computes it, such as "matmul, bias, relu"."""
+    """The operator: with its epilogue where a kernel computes it, such as "matmul, bias, relu"."""
     kernel: str | None
     """The function that computes it; None where it was left as it was."""
     reason: str = ""

@@ -75,7 +75,7 @@ HOW_WRITTEN = (
     "llvm (this machine), metal, metal4, cuda (the GPU that is here), an architecture as sm_90a, "
     'or all of it as {"kind": "cuda", "arch": "sm_90a"}'
 )
-"""What names a target, in words."""
+"""The ways to name a target, in words."""
 
 
 def target_kinds() -> tuple[str, ...]:

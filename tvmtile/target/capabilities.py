@@ -181,13 +181,13 @@ _MOVE_ROWS = ("sm_100a", "sm_100f", "sm_103a", "sm_103f")
 _MULTIPROCESSORS = {90: 132, 100: 148}
 """Of H100 SXM, H200 and B200."""
 _ARCH_WITHOUT_GPU = "sm_50"
-"""What TVM makes of `Target("cuda")` where there is no GPU."""
+"""TVM's architecture of `Target("cuda")` where there is no GPU."""
 
 HALF_BYTES = ("int4", "uint4")
 """Integers that no memory holds one by one; GPUs do not compute with them either."""
 
 METAL4_KEY = "metal4"
-"""It says what no option of TVM's does: that the GPU is an M5 or later, and runs Metal 4."""
+"""A key that says what no option of TVM's does: the GPU is an M5 or later, and runs Metal 4."""
 # Metal Feature Set Tables, family Apple7 on; Metal Shading Language Specification, "Scalar Data Types".
 _METAL = GpuCapability(
     "Metal",

@@ -127,7 +127,7 @@ class ElementwiseOp(TileOp):
     function: ClassVar[Callable[..., Meaning]]
     """The declaration."""
     apart: ClassVar[str] = ""
-    """What it does to a tile, "transposed", where it can't do so in place."""
+    """The change to a tile, "transposed", where it can't be done in place."""
 
     def meaning(self) -> Meaning:
         """The element that it writes at some indices; raises a `TileError` where operands don't fit."""

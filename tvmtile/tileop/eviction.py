@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvmtile.errors import InvalidOperand
 
 _POLICIES = ("evict_normal", "evict_first", "evict_last")
-"""What the L2 cache gives up first, and last; by these names, or their numbers here."""
+"""The L2 cache's policies, by which it gives up lines first or last; their numbers are these."""
 
 
 def eviction_of(operator: str, policy: object) -> str | None:

@@ -164,7 +164,7 @@ class _Log:
     formats: dict[str, str]
     """How a value of each dtype that it takes is written."""
     end: str = ""
-    """What ends a line."""
+    """The end of a line."""
 
     def line(
         self,

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from tvmtile.tileop.fp8_scaled_matmul import Fp8ScaledMatmul
 
 _FEW_ROWS = 8
-"""Those that `tvmtile.tileop.gemm.vectors` multiplies on an Apple GPU, floats of 8 bits as they are."""
+"""The rows that `gemm.vectors` multiplies on an Apple GPU, floats of 8 bits as they are."""
 _MMA_DEPTH = 32
 """Elements of K that an instruction of NVIDIA's multiplies, of floats of 8 bits."""
 _HALF_MMA_DEPTH = 16
-"""Those of float16."""
+"""The depth of products of float16."""
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,13 @@ class Distance:
     """The dependence distance of two accesses along a loop: the iterations between them."""
 
     side: Side
-    """Which of them the loop is around."""
+    """The accesses, of the two, that the loop is around."""
     iterations: int
     """The iterations from the earlier access to the later one; of a loop around one of them only, those
     from its first iteration, or to its last one.
     """
     is_exact: bool = True
-    """It is that many iterations, not more."""
+    """The distance is that many iterations, not more."""
 
     SAME: ClassVar[Distance]
     LATER: ClassVar[Distance]
@@ -65,5 +65,5 @@ class Collision(IntEnum):
 
     NEVER = 0
     POSSIBLE = 1
-    """It can't be excluded: indices or conditions are not known."""
+    """A collision can't be excluded: indices or conditions are not known."""
     CERTAIN = 2

@@ -31,7 +31,7 @@ class _Footprint(NamedTuple):
     """The elements that an access may touch."""
 
     kind: Hashable
-    """What coordinates count from; those of other kinds are not comparable."""
+    """The origin of coordinates; those of other kinds are not comparable."""
     coordinates: np.ndarray
     """A row an axis, a column a point."""
     first: np.ndarray

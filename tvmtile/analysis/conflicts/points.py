@@ -29,7 +29,7 @@ class Free:
     var: ir.Var
     """Counts the iterations, from 0."""
     numbers: Any
-    """Those to look at."""
+    """The numbers to look at."""
     inside: ir.Expr
     """Holds where there is such an iteration."""
 

@@ -34,7 +34,7 @@ class Value:
     numbers: Any
     """One number for all points, or one for each."""
     term: Any = None
-    """What is the same at all points, and not known; None for 0."""
+    """The part that is the same at all points, and not known; None for 0."""
 
     @cached_property
     def least(self) -> int:

@@ -88,7 +88,7 @@ class Statement:
     text: str
     """Its instructions, white space made single."""
     operands: tuple[Operand, ...]
-    """What `%0`, `%1`, ... stand for."""
+    """The operands that `%0`, `%1`, ... stand for."""
     line: int
     """Where it begins."""
 

@@ -23,7 +23,7 @@ NUMBERS = {
     "ue8m0": "kUe8m0",
     "ue4m3": "kUe4m3",
 }
-"""What the runtime calls the types of numbers."""
+"""The runtime's names of the types of numbers."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Instruction:
     name: str
     """As PTX has it."""
     call: str
-    """What it is in C++."""
+    """The instruction in C++."""
     operands: int
     """How many groups of operands it takes."""
     since: int = 80

@@ -21,7 +21,7 @@ from tvmtile.emulator.lexer import Token, closing, split_at_commas, text_of
 from tvmtile.errors import CudaEmulationError
 
 SOURCE_NAME = "kernel.cu"
-"""What the compiler calls the CUDA source in its messages."""
+"""The name of the CUDA source in the compiler's messages."""
 PRELUDE = "emulated_cuda.h"
 """The header that a source is compiled against."""
 _ASM = frozenset(("asm", "__asm__", "__asm"))

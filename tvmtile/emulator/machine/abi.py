@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 OPERATIONS = 16
-"""What threads may meet at: a block's barrier, a warp's, and what a front end numbers after them."""
+"""Operations that threads do together: a block's barrier, a warp's, then those of a front end."""
 CLUSTER = OPERATIONS - 1
 """The barrier of a cluster among them."""
 

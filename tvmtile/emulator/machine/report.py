@@ -36,9 +36,9 @@ class Vocabulary:
     """Of its reports."""
     block: str
     warp: str
-    """What it calls a block and a warp."""
+    """Its names of a block and a warp."""
     spaces: tuple[str, str]
-    """What it calls global memory and shared memory."""
+    """Its names of global memory and shared memory."""
     help: Mapping[Failure, str] = field(default_factory=dict)
     """Remedies in its own terms."""
     kinds: Mapping[Failure, str] = field(default_factory=dict)

@@ -81,7 +81,7 @@ class FrontEnd:
     language: str
     """Its name in messages."""
     source_name: str
-    """What `#line` directives of a translated kernel call the source."""
+    """The name of the source in `#line` directives of a translated kernel."""
     include: Path
     """The directory of its headers."""
     runtime: Path

@@ -62,7 +62,7 @@ class MslParameter:
     index: int | None = None
     """Its place in the table of buffers, or of threadgroup memory."""
     attribute: str | None = None
-    """What it asks about the thread, "thread_position_in_grid"."""
+    """The builtin about the thread that it asks for, "thread_position_in_grid"."""
     is_reference: bool = False
     """Whether it is a reference."""
     is_const: bool = False
@@ -78,7 +78,7 @@ class MslSignature:
     line: int
     argument_struct: tuple[StructField, ...] | None = None
     most_threads: int | None = None
-    """What [[max_total_threads_per_threadgroup]] says."""
+    """The number in [[max_total_threads_per_threadgroup]]."""
 
     @property
     def buffers(self) -> tuple[MslParameter, ...]:

@@ -39,7 +39,7 @@ ACTIVATIONS: Mapping[str | None, Callable[[Any], Any]] = {
     "gelu": _gelu,
     "gelu_tanh": _gelu_tanh,
 }
-"""What is done to an element of the sum; `gelu_tanh` is torch's gelu(approximate="tanh")."""
+"""Functions of an element of the sum; `gelu_tanh` is torch's gelu(approximate="tanh")."""
 
 
 def check_activation(activation: str | None) -> None:

@@ -205,11 +205,11 @@ class _Total:
     """The state of a reducer so far."""
 
     is_open: bool = False
-    """It is begun and not ended."""
+    """The reducer is begun and not ended."""
     is_strict: bool = False
-    """It was begun by its operator, so that only operators may touch it until it is ended."""
+    """The reducer was begun by its operator: only operators may touch it until it is ended."""
     has_ended: bool = False
-    """It was ended before, and may be an ordinary tile since."""
+    """The reducer was ended before, and may be an ordinary tile since."""
     loops: tuple[tirx.For, ...] = ()
     """The loops in which it was begun."""
     location: SourceLocation | None = None

@@ -160,7 +160,7 @@ def _no_fragment(is_such: Callable[[ir.Var], bool], what: str) -> Invariant:
 _COPIES_OF_BODIES = (tirx.ForKind.UNROLLED, tirx.ForKind.VECTORIZED)
 
 ALWAYS: tuple[Invariant, ...] = (well_formed, parallel_loops_are_nests, tiles_within_bounds)
-"""What holds after every pass."""
+"""The invariants after every pass."""
 
 INVARIANTS: dict[Property, Invariant] = {
     Property.REGIONS: _operands_are_regions,
@@ -208,7 +208,7 @@ class _Contents:
     loops: list[tirx.For]
     allocations: list[tirx.AllocBuffer]
     calls: list[ir.Call]
-    """Those of operators of tvmtile."""
+    """The calls of operators of tvmtile."""
 
 
 @cached_per_node

@@ -26,7 +26,7 @@ class Run:
     """Statements that a thread executes without waiting for another one."""
 
     statements: list[tirx.Stmt] = field(default_factory=list)
-    """What each thread does."""
+    """The work of each thread."""
     guards: Guards = ()
     """Of the threads that take part."""
 

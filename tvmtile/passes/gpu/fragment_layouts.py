@@ -65,7 +65,7 @@ class Conflict:
     """A statement whose threads can't reach a fragment."""
 
     fragment: ir.Var
-    """What is in the way: it can be staged through shared memory."""
+    """The fragment in the way: it can be staged through shared memory."""
     location: SourceLocation | None
     """The statement's line."""
     uses: tuple[Placed, ...] = ()

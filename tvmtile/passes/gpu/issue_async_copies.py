@@ -141,7 +141,7 @@ class _LaneBound:
     condition: ir.Expr
     """Of the first lane."""
     is_of_all: bool
-    """It holds for all lanes or for none."""
+    """The condition holds for all lanes or for none."""
     left: ir.Expr | None = None
     """For how many lanes it holds, from the first one on, if that is not less than none or more than
     there are.

@@ -33,7 +33,7 @@ class _LoadedVector:
     load: ir.TensorLoad
     """One of them, in an iteration."""
     array: ir.Var
-    """What they are loaded into."""
+    """The array that they are loaded into."""
     first: list[ir.Expr]
     """The place of the first."""
     repeats: int

@@ -189,11 +189,11 @@ class SharedTiles:
     all: list[ir.Var] = field(default_factory=list)
     """In the order of the program."""
     moved: set[ir.Var] = field(default_factory=set)
-    """Those that operators move to or from fragments, several rows at once."""
+    """Tiles that operators move to or from fragments, several rows at once."""
     wanted_where_moved: SharedTile = field(default_factory=SharedTile)
     """How the implementations of operators want these to lie."""
     viewed: set[ir.Var] = field(default_factory=set)
-    """Those that are seen through views, or whose address is taken: their rows are plain."""
+    """Tiles that are seen through views, or whose address is taken: their rows are plain."""
     user_layouts: dict[ir.Var, tuple[Any, SourceLocation | None]] = field(default_factory=dict)
     """The layouts that the user fixes, and where."""
     _readers: list[tuple[Lowering, TileOp, LoweringContext]] = field(default_factory=list)

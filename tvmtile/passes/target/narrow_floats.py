@@ -51,7 +51,7 @@ class _Conversions:
     decode_halves: Callable[[str, Any, Any], Any] | None = None
     """`(dtype, halves, codes) -> Call`, four codes at once to float16, of addresses."""
     stores_between: bool = False
-    """What an operation takes from another one is stored in between."""
+    """A value that an operation takes from another one is stored in between."""
 
 
 def _on_gpu(

@@ -61,7 +61,7 @@ def FindGroups(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 _OF_BLOCK = {"tirx.tvm_thread_allreduce": "T.syncthreads_count, _and or _or"}
-"""What all threads of a block do together, whatever their groups."""
+"""Functions that all threads of a block do together, whatever their groups."""
 
 
 class _GroupFinder:

@@ -62,7 +62,7 @@ class _Accumulation:
 
     store: tirx.BufferStore
     term: ir.Expr
-    """What an iteration contributes."""
+    """The contribution of an iteration."""
     combiner: Combiner
     """How."""
     axes: tuple[int, ...]

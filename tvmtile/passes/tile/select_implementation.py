@@ -178,7 +178,7 @@ class ImplementationChoice:
     operator: str
     """Name of the operator."""
     operand: str
-    """What it writes."""
+    """The operand that it writes."""
     chosen: str
     """The variant."""
     declined: tuple[tuple[str, str], ...] = ()

@@ -42,7 +42,7 @@ class DotInstruction:
     """An instruction for a tile."""
 
     dot: DotProduct
-    """Which one."""
+    """The product that it computes."""
     a: str
     b: str
     """Dtypes in which the operands are multiplied; b after a flip."""

@@ -85,7 +85,7 @@ class Arrivals(NamedTuple):
     """The arrivals of each block's threads at mbarriers of the cluster."""
 
     threads: tuple[int, ...]
-    """Those that certainly come, by block, a bit each."""
+    """The threads that certainly come, by block, a bit each."""
     reached: tuple[frozenset[int], ...]
     """The blocks at whose mbarrier they certainly are, by their own block."""
 

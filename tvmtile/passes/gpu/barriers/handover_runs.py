@@ -46,7 +46,7 @@ class Event:
     group: int
     values: tuple[tuple[ir.Var, int], ...]
     before: Clock
-    """What is over before it."""
+    """The moments that are over before it."""
     after: list[tuple[Component, int]] = field(default_factory=list)
     """Each: whoever knows this group, or mbarrier, up to there, knows that the access is over."""
     opened: PendingAccess | None = None
@@ -100,7 +100,7 @@ class _MbarrierState:
     pending: int = 0
     arrived: Clock = field(default_factory=dict)
     over: list[Clock] = field(default_factory=list)
-    """What is known of each phase that is over."""
+    """The knowledge of each phase that is over."""
     arrivals: list[list[tuple[int, int]]] = field(default_factory=lambda: [[]])
     """Of each phase, the one that goes on too: the groups that arrive in it, and their moments."""
     with_bytes: set[int] = field(default_factory=set)

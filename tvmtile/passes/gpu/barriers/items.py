@@ -30,7 +30,7 @@ class Barrier:
     scope: ConflictScope = ConflictScope.BLOCK
     """The threads that it separates: those of a block, a warpgroup or a warp."""
     orders_device: bool = True
-    """It orders device memory too, not threadgroup memory alone."""
+    """The barrier orders device memory too, not threadgroup memory alone."""
     waits_for_copies: bool = False
     """Every thread waits for its asynchronous copies before it."""
 
@@ -59,19 +59,19 @@ class MbarrierStep:
     accesses: tuple[Effect, ...]
     """Of the mbarrier itself, and others of the statement."""
     mbarrier: MbarrierElement
-    """Which one."""
+    """The mbarrier that it is about."""
     index: ir.Expr
     """Its number among those of the buffer."""
     parity: ir.Expr | None
     """Of the phase that they wait for."""
     active: Arrivals
-    """Who certainly does it, and whose mbarrier that is."""
+    """The threads that certainly do it, and the blocks whose mbarrier that is."""
     waits: bool
-    """They wait, and know then what others did that arrived."""
+    """The threads wait, and know then what others did that arrived."""
     with_copies: bool = False
-    """They arrive when their asynchronous copies have."""
+    """The threads arrive when their asynchronous copies have."""
     is_of_first_phase: bool = False
-    """They wait, the first time, until the first phase is over: others have arrived by then."""
+    """The threads wait, at first, until the first phase is over: others have arrived by then."""
 
 
 @dataclass(eq=False)
@@ -136,7 +136,7 @@ class Branch:
     cases: list[Sequence]
     diverges: bool = False
     is_region: bool = False
-    """It is the region of the threads whose barriers are looked for: they can stand in it alone."""
+    """The branch is the region of the threads whose barriers are looked for, in it alone."""
     is_for_cpu: bool = False
     """Its cases come one after the other, and threads that pass by wait at the barriers in them."""
 

@@ -45,7 +45,7 @@ class PendingAccess(NamedTuple):
     block: int = 0
     """The rank, in its cluster, of the block that did it."""
     places: frozenset[int] = frozenset([0])
-    """Those of the blocks whose memory it may touch."""
+    """The places of the blocks whose memory it may touch."""
     released: frozenset[tuple[MbarrierElement, int]] = frozenset()
     """The mbarriers at which its threads have arrived since, and of which block: who waits there knows
     of it."""

@@ -144,7 +144,7 @@ class _Context:
     loops: tuple[Loop, ...] = ()
     """The loops around it."""
     conditions: tuple[ir.Expr, ...] = ()
-    """What holds where a thread does it."""
+    """The conditions that hold where a thread does it."""
     weight: float | None = 1.0
     """Of the places for barriers; None where barriers can't stand, since not all threads come."""
 

@@ -52,11 +52,11 @@ class PipelineStmt:
     stmt: tirx.Stmt
     """The statement."""
     conditions: list[ir.Expr]
-    """Those under which it runs, where they have the same value anywhere in an iteration."""
+    """The conditions under which it runs, where they have one value anywhere in an iteration."""
     inner: tirx.Stmt
     """The statement without these conditions."""
     accesses: tuple[Effect, ...]
-    """What it does to buffers."""
+    """The effects on buffers."""
     reads: dict[ir.Var, None]
     writes: dict[ir.Var, None]
     """The buffers that it touches, views resolved, and the names that it uses or binds, in order.
@@ -120,7 +120,7 @@ class Body:
     bindings: dict[ir.Var, tirx.Bind] = field(default_factory=dict)
     """Names with a value that can be computed again anywhere in an iteration, in program order."""
     units: list[PipelineStmt] = field(default_factory=list)
-    """What a plan gives a stage to."""
+    """The units that a plan gives a stage to."""
 
     def bindings_for(self, statements: Sequence[tirx.Stmt]) -> list[tirx.Bind]:
         """The bindings that statements use, directly or through others, in program order."""

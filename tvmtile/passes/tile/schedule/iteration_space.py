@@ -124,7 +124,7 @@ class CountingIterationSpace(IterationSpace):
 
     counter: ir.Var
     current: ir.Var
-    """What the counter has in an iteration."""
+    """The counter's value in an iteration."""
 
     @property
     def position(self) -> Position:

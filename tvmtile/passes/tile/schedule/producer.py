@@ -40,7 +40,7 @@ class Producer:
     body: tirx.Stmt
     """The copies, in the loops and under the conditions around them, and what they need."""
     replayed: list[tirx.Stmt]
-    """What it does of the kernel besides: index tiles, bounds."""
+    """The other work of the kernel that it does: index tiles, bounds."""
 
     def needed_by(self, others: tirx.Stmt) -> list[tirx.Stmt]:
         """The replayed statements that write what other statements need."""

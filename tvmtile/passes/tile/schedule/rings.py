@@ -228,7 +228,7 @@ class StageAxis:
     count: int
     """How many there are."""
     index: ir.Expr
-    """Which one an iteration works on, in terms of the loop's variable."""
+    """The copy that an iteration works on, in terms of the loop's variable."""
 
 
 def with_stage_axes(

@@ -163,7 +163,7 @@ class SplitKernel:
     """A kernel that a producer and consumers share, whose tiles have their buffer copies."""
 
     body: tirx.Stmt
-    """What a block does."""
+    """The work of a block."""
     tiles: KernelInfo
     loops: Mapping[ir.Var, SplitLoop]
     schedules: Mapping[ir.Var, Schedule]

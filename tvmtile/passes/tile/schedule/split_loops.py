@@ -41,7 +41,7 @@ from tvmtile.passes.tile.schedule.plan import (
 from tvmtile.passes.tile.schedule.rings import Ring
 
 _BYTES_ON_THE_WAY = 32 << 10
-"""What a multiprocessor has to have asked for at any time, to get as much as memory gives."""
+"""The bytes that a multiprocessor must ask for at any time to get as much as memory gives."""
 
 
 @dataclass(frozen=True)
@@ -324,9 +324,9 @@ class CrossIterationOverlap:
     leading: tuple[int, ...]
     """Up to the first product."""
     early: tuple[int, ...]
-    """Those that run while the second product of the iteration before goes on."""
+    """The units that run while the second product of the iteration before goes on."""
     late: tuple[int, ...]
-    """Those that wait for it."""
+    """The units that wait for it."""
     second: int
     """The second product."""
 
