@@ -22,6 +22,8 @@ from tvmtile.analysis.effects import Effect, Loop
 from tvmtile.ir.operands import literal
 from tvmtile.ir.threads import WARP_SIZE
 
+_SPARSE = 16  # times as many numbers as points: those that occur are numbered anew
+
 
 class Comparison:
     """Compares two accesses of the same memory.
@@ -111,17 +113,19 @@ class Comparison:
             low = min(a.least, least)
             count = max(a.most, most) - low + 1
             axes.append((a.numbers - low, b.numbers + (difference - low), count))
+        if by_thread:
+            groups = WARP_SIZE if any(each.is_collective for each in self._accesses) else 1
+            numbers = (points.first // groups for points in (points_a, points_b))
+            axes.append((*numbers, self._domain.num_threads))
         keys = [np.zeros(len(points_a), np.int64), np.zeros(len(points_b), np.int64)]
         for numbers_a, numbers_b, count in axes:
             keys = [keys[0] * count + numbers_a, keys[1] * count + numbers_b]
-        if by_thread:
-            groups = WARP_SIZE if any(each.is_collective for each in self._accesses) else 1
-            count = self._domain.num_threads
-            keys = [
-                key * count + points.first // groups
-                for key, points in zip(keys, (points_a, points_b), strict=True)
-            ]
-        return (Owners.of(keys[0], points_a), Owners.of(keys[1], points_b)), is_exact
+        count = math.prod(count for *_, count in axes)
+        if count > _SPARSE * (len(points_a) + len(points_b)):
+            found, numbered = np.unique(np.concatenate(keys), return_inverse=True)
+            keys, count = np.split(numbered, [len(points_a)]), len(found)
+        owners = Owners.of(keys[0], count, points_a), Owners.of(keys[1], count, points_b)
+        return owners, is_exact
 
     def _side(self, number: int, cases: Mapping[Loop, Case]) -> Enumeration:
         """One of the accesses, which others are compared with too, in the same iterations."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Hashable, Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -113,9 +114,15 @@ class Domain:
         return expression if may_wrap(expression) else self.simplified(expression)
 
     def evaluated(
-        self, expression: ir.Expr, points: Mapping[ir.Var, Any], lanes: int | np.ndarray = 0
+        self,
+        expression: ir.Expr,
+        threads: np.ndarray | None = None,
+        iterations: Mapping[ir.Var, Any] = MappingProxyType({}),
+        lanes: int | np.ndarray = 0,
     ) -> Value:
         """An expression at points, simplified where it does not wrap around.
+
+        A point has a thread, if that matters, the values of variables of loops, and a lane.
 
         Raises
         ------
@@ -123,29 +130,34 @@ class Domain:
             As of `evaluate`.
         """
         simple = self.canonical(expression)
-        if type(simple) is tirx.IntImm or self._depends_on(simple, points):
-            return evaluate(simple, points, self.is_uniform, lanes)
-        found = self.cached((hash(simple), "value"), lambda: self._uniform(simple))
-        if found is None:
-            raise NotSeparable
-        return found
-
-    def _depends_on(self, simple: ir.Expr, points: Mapping[ir.Var, Any]) -> bool:
-        """Tell whether an expression that `canonical` has made may differ from point to point."""
+        if type(simple) is tirx.IntImm:
+            return Value(int(simple.value))
         used = self.cached((hash(simple), "used"), lambda: nodes_in(simple, (ir.Var, tirx.Ramp)))
-        return any(type(node) is tirx.Ramp or node in points for node in used)
+        by_threads = threads is not None and not self._threads.isdisjoint(used)
+        if not any(type(node) is tirx.Ramp or node in iterations for node in used):
+            # Many points are of one thread, and many accesses use alike expressions.
+            found = self.cached((hash(simple), by_threads), lambda: self._found(simple, by_threads))
+            if found is not None and by_threads and np.ndim(found.numbers):
+                return Value(found.numbers[threads], found.term)
+            if found is not None:
+                return found
+            if not by_threads:
+                raise NotSeparable
+        indices = {} if threads is None else self.indices_of(threads)
+        return evaluate(simple, {**indices, **iterations}, self.is_uniform, lanes)
 
-    def _uniform(self, simple: ir.Expr) -> Value | None:
-        """The value of an expression that is the same at all points; None where it is not separable."""
+    def _found(self, simple: ir.Expr, by_threads: bool) -> Value | None:
+        """The value of an expression in each thread, or in all; None where it is not separable."""
+        points = self.indices_of(np.arange(self.num_threads)) if by_threads else {}
         try:
-            return evaluate(simple, {}, self.is_uniform, 0)
+            return evaluate(simple, points, self.is_uniform, 0)
         except NotSeparable:
             return None
 
     def by_threads(self, condition: ir.Expr, threads: np.ndarray) -> Value | None:
         """A condition for each of some threads; None where that depends on more."""
         try:
-            return self.evaluated(condition, self.indices_of(threads))
+            return self.evaluated(condition, threads)
         except NotSeparable:
             return None
 

@@ -114,10 +114,10 @@ class Enumeration:
         return found
 
     def _uniform(self, index: ir.Expr) -> Value:
-        return self._domain.evaluated(index, {})
+        return self._domain.evaluated(index)
 
     def _evaluated(self, expression: ir.Expr, points: Points) -> Value:
-        return self._domain.evaluated(expression, points.values, points.lanes)
+        return self._domain.evaluated(expression, points.threads, points.iterations, points.lanes)
 
     def _index(self, number: int) -> Value:
         offset = _offset_of_axis(self.points, number - len(self._indices))

@@ -78,15 +78,15 @@ class Iterations:
     def key(self, side: int, cases: Mapping[Loop, Case]) -> Hashable:
         """Tells apart the iterations of one of the accesses that `values` speaks of."""
         access = self._accesses[side]
+        loops = [loop for loop in access.loops if loop in access.decisive_loops]
         return (
             access,
-            side,
+            side if loops else 0,
             *(
                 hash(self._case(loop, cases)[side])
                 if loop in self._related
                 else (self._distances.get(loop), self._has_order(loop))
-                for loop in access.loops
-                if loop in access.decisive_loops
+                for loop in loops
             ),
         )
 

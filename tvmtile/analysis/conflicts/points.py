@@ -38,8 +38,10 @@ class Free:
 class Points:
     """An access at all of its threads, iterations, lanes and places."""
 
-    values: dict[ir.Var, np.ndarray]
-    """Of threads' indices and loops' variables, at each point."""
+    threads: np.ndarray
+    """The number of the thread at each point."""
+    iterations: dict[ir.Var, np.ndarray]
+    """The values of loops' variables."""
     lanes: Any
     parts: Any
     """The lane of a vector, and the part of an element."""
@@ -57,7 +59,8 @@ class Points:
         if mask.all():
             return self
         return Points(
-            {var: values[mask] for var, values in self.values.items()},
+            self.threads[mask],
+            {var: values[mask] for var, values in self.iterations.items()},
             self.lanes[mask],
             self.parts[mask],
             [offset[mask] for offset in self.offsets],
@@ -91,43 +94,37 @@ def points_of(
     if math.prod(counts) > _MAX_POINTS:
         raise TooMany
     who, *others = np.indices(counts).reshape(len(counts), -1)
-    values = domain.indices_of(threads[who])
-    values |= {each.var: each.numbers[index] for each, index in zip(free, others, strict=False)}
+    values = {each.var: each.numbers[index] for each, index in zip(free, others, strict=False)}
     lane, part, *offsets = others[len(free) :]
-    return Points(values, lane, part, offsets, first[who], last[who])
+    return Points(threads[who], values, lane, part, offsets, first[who], last[who])
 
 
 @dataclass(frozen=True)
 class Owners:
-    """The first and the last thread that touch each element."""
+    """The first and the last thread that touch each of some elements; -1 is the last one of none."""
 
-    keys: np.ndarray
-    first: Any
-    last: Any
+    first: np.ndarray
+    last: np.ndarray
 
     @classmethod
-    def of(cls, keys: np.ndarray, points: Points) -> Owners:
-        """Group points by the numbers of their elements."""
-        order = np.argsort(keys, kind="stable")
-        ordered = keys[order]
-        starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
-        return cls(
-            ordered[starts],
-            np.minimum.reduceat(points.first[order], starts),
-            np.maximum.reduceat(points.last[order], starts),
-        )
+    def of(cls, elements: np.ndarray, count: int, points: Points) -> Owners:
+        """Group points by their elements, which are numbers below a count."""
+        first, last = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
+        np.minimum.at(first, elements, points.first)
+        np.maximum.at(last, elements, points.last)
+        return cls(first, last)
 
 
 def have_common(earlier: Owners, later: Owners) -> bool:
     """Tell whether there is an element that both have, whichever threads touch it."""
-    return bool(np.isin(earlier.keys, later.keys, assume_unique=True).any())
+    return bool((np.minimum(earlier.last, later.last) >= 0).any())
 
 
 def conflict_scope(earlier: Owners, later: Owners) -> ConflictScope:
     """The scope of the conflicts at elements that both have."""
-    _, a, b = np.intersect1d(earlier.keys, later.keys, assume_unique=True, return_indices=True)
-    first = np.minimum(earlier.first[a], later.first[b])
-    last = np.maximum(earlier.last[a], later.last[b])
+    common = np.minimum(earlier.last, later.last) >= 0
+    first = np.minimum(earlier.first, later.first)[common]
+    last = np.maximum(earlier.last, later.last)[common]
     if not (first != last).any():
         return ConflictScope.NONE
     for scope, count in ((ConflictScope.WARP, WARP_SIZE), (ConflictScope.WARPGROUP, WARPGROUP)):
