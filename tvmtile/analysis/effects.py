@@ -23,8 +23,8 @@ from tvmtile.ir.kernels import expressions_of, leaves_loop, statements_of
 from tvmtile.ir.nodes import cached_per_node
 from tvmtile.ir.operands import literal, origin_of
 from tvmtile.ir.operators import TileOp, operator_of
-from tvmtile.ir.rewriting import variables_of
-from tvmtile.ir.scopes import is_shared
+from tvmtile.ir.rewriting import contains, variables_of
+from tvmtile.ir.scopes import is_private, is_shared
 from tvmtile.ir.spans import location_of
 from tvmtile.ir.threads import Group
 
@@ -242,6 +242,18 @@ def effects_of(node: ir.Expr | tirx.Stmt) -> tuple[Effect, ...]:
     found: list[Effect] = []
     _collect(node, _Place(Aliases(), (), (), is_certain=True), found)
     return tuple(found)
+
+
+def effects_in_memory(node: ir.Node) -> list[Effect]:
+    """The effects, of an expression or a single statement, on all but the arrays of its thread."""
+    if not _names_memory(node):
+        return []
+    return [effect for effect in effects_of(node) if not is_private(effect.buffer)]
+
+
+@cached_per_node  # most statements name none, which is found faster than their effects
+def _names_memory(node: ir.Node) -> bool:
+    return contains(node, ir.Var, lambda var: is_buffer_var(var) and not is_private(var))
 
 
 def written_parameters(func: tirx.PrimFunc) -> tuple[int, ...]:

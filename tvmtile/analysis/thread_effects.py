@@ -11,7 +11,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import buffer_of, indices_of, is_buffer_var
 from tvmtile.analysis.aliases import Aliases
-from tvmtile.analysis.effects import Effect, Loop, MbarrierElement, effects_of
+from tvmtile.analysis.effects import Effect, Loop, MbarrierElement, effects_in_memory
 from tvmtile.ir.annotations import ORDER_OF_STORES
 from tvmtile.ir.kernels import expressions_of, statements_of
 from tvmtile.ir.operands import literal
@@ -59,7 +59,13 @@ class Effects:
         self._resolutions: dict[int, tuple[Any, Any]] = {}
         self._ordered: dict[int, bool] = {}
         self._present: dict[int, tuple[tirx.Stmt, bool]] = {}
-        effects = [effect for effect in effects_of(body) if not is_private(effect.buffer)]
+        statements: list[tirx.Stmt] = statements_in(body)
+        effects = [
+            effect
+            for stmt in statements
+            for part in (expressions_of(stmt) if statements_of(stmt) else [stmt])
+            for effect in effects_in_memory(part)
+        ]
         self.written = {effect.buffer for effect in effects if effect.writes}
         self.exchanged = self._exchanged(effects)
         stores = Counter(
@@ -143,7 +149,7 @@ class Effects:
         """
         return [
             self._effect(effect, node, loops, conditions, region)
-            for effect in effects_of(node)
+            for effect in effects_in_memory(node)
             if self._is_ordered(effect.buffer)
         ]
 
@@ -156,7 +162,11 @@ class Effects:
             are_in = (
                 type(stmt) is tirx.Evaluate
                 or any(map(self.are_in, children))
-                or any(self._is_ordered(each.buffer) for part in own for each in effects_of(part))
+                or any(
+                    self._is_ordered(each.buffer)
+                    for part in own
+                    for each in effects_in_memory(part)
+                )
             )
             known = self._present[hash(stmt)] = stmt, are_in
         return known[1]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple, TypeGuard
 
 from tvm import ir, tirx
@@ -31,8 +32,9 @@ class ThreadVariance:
     to it, or any value at a divergent index or under a divergent condition. One that a group of threads
     alone uses in its regions does where it diverges between the threads of the group.
 
-    The statements are visited once, for a graph of what flows where; divergence spreads along it from
-    the indices of the threads. Its nodes are addresses of variables, and numbers for conditions.
+    The statements are visited once, for a graph of what flows where, and most of it is never looked at:
+    what is asked for is followed back, to the indices of the threads. Its nodes are addresses of
+    variables, and numbers for conditions.
 
     Parameters
     ----------
@@ -61,19 +63,19 @@ class ThreadVariance:
         group: Group | None = None,
     ) -> None:
         self._group = group
+        self._body = body
         self.root = Aliases(body).root
         self._is_followed = may_be_private
-        self._divergent: set[int] = set()
-        self._flows: defaultdict[int, list[int]] = defaultdict(list)
+        self._divergent = {_EFFECT, *map(hash, threads)}
+        self._uniform: set[int] = set()
+        self._flows: defaultdict[int, list[_Flow]] = defaultdict(list)  # to each node
         self._names: dict[int, tuple[Any, list[int]]] = {}  # by address; keeps the node alive
         self._conditions = 0
-        self._owners = {} if group is not None else _owners(body, self.root, may_be_private)
         self._visit(body, _Around([], None, []), in_parallel=False)
-        self._spread([_EFFECT, *map(hash, threads)])
 
     def depends(self, node: ir.Node) -> bool:
         """Tell whether a statement or an expression uses a divergent value."""
-        return not self._divergent.isdisjoint(self._names_in(node))
+        return any(map(self._diverges, self._names_in(node)))
 
     def may_diverge(self, expression: ir.Expr) -> bool:
         """Tell whether an expression may have another value in another thread."""
@@ -94,7 +96,8 @@ class ThreadVariance:
 
     def add(self, *variables: ir.Var) -> None:
         """Mark variables as divergent."""
-        self._spread(map(hash, variables))
+        self._divergent.update(map(hash, variables))
+        self._uniform.clear()
 
     def _names_in(self, node: ir.Node) -> list[int]:
         known = self._names.get(hash(node))
@@ -105,43 +108,52 @@ class ThreadVariance:
 
     # The graph ---------------------------------------------------------------------------------
 
-    def _spread(self, nodes: Iterable[int]) -> None:
-        pending = list(nodes)
+    def _diverges(self, node: int) -> bool:
+        """Tell whether a divergent node flows into one."""
+        before = {node: node}  # the node that another one was found from
+        pending = [node]
         while pending:
-            node = pending.pop()
-            if node not in self._divergent:
-                self._divergent.add(node)
-                pending += self._flows.get(node, ())
+            last = pending.pop()
+            if last in self._divergent:
+                while before[last] != last:
+                    last = before[last]
+                    self._divergent.add(last)
+                return True
+            if last not in self._uniform:
+                for source in (s for flow in self._flows.get(last, ()) for s in self._of(flow)):
+                    if source not in before:
+                        before[source] = last
+                        pending.append(source)
+        self._uniform.update(before)
+        return False
 
-    def _flow(self, sources: Iterable[int], target: int) -> None:
-        for source in sources:
-            self._flows[source].append(target)
-
-    def _sources(self, expressions: Iterable[ir.Expr], *, in_parallel: bool) -> list[int]:
-        """The nodes that expressions diverge with."""
-        sources = [name for each in expressions for name in self._names_in(each)]
-        # The iterations of T.Parallel are distributed: what one does is done once.
-        acts = not in_parallel and any(map(self.acts, expressions))
-        return [*sources, _EFFECT] if acts else sources
+    def _of(self, flow: _Flow) -> Iterator[int]:
+        """The nodes that flow into one."""
+        yield from flow.nodes
+        for expression in flow.expressions:
+            if type(expression) is tirx.BufferStore:
+                yield from self._of(_Flow([expression.value, *indices_of(expression)], flow.acts))
+                continue
+            yield from self._names_in(expression)
+            if flow.acts and self.acts(expression):
+                yield _EFFECT
+        if flow.array is not None:
+            yield from self._guards_of(flow.array, flow.around)
 
     def _visit(self, stmt: Any, around: _Around, *, in_parallel: bool) -> None:
-        def sources(*expressions: ir.Expr) -> list[int]:
-            return self._sources(expressions, in_parallel=in_parallel)
-
+        # The iterations of T.Parallel are distributed: what one does is done once.
+        acts = not in_parallel
         kind = type(stmt)
         if kind is tirx.Bind:
-            self._flow(sources(stmt.value), hash(stmt.var))
+            self._flows[hash(stmt.var)].append(_Flow([stmt.value], acts))
         elif kind is tirx.BufferStore:
-            is_followed = is_private if in_parallel else self._is_followed
-            if is_followed(buffer_of(stmt)):
-                values = sources(stmt.value, *indices_of(stmt)[:])
-                self._flow_into(
-                    buffer_of(stmt), [*self._guards_of(buffer_of(stmt), around), *values]
-                )
+            buffer = buffer_of(stmt)
+            if is_private(buffer) if in_parallel else self._is_followed(buffer):
+                self._flow_into(buffer, _Flow([stmt], acts, around, buffer))
         elif kind is tirx.Evaluate:
             self._visit_call(stmt.value, around, in_parallel=in_parallel)
         elif kind is tirx.IfThenElse:
-            around = self._guarded(around, sources(stmt.condition))
+            around = self._guarded(around, [stmt.condition], acts)
         elif kind is tirx.AttrStmt:
             group = group_of_region(stmt)
             if group is not None and self._group is not None:
@@ -151,23 +163,29 @@ class ThreadVariance:
             elif group is not None:
                 around = _Around(around.guards, group, [])
         elif kind is tirx.For or kind is tirx.While:
-            around = self._guarded(around, sources(*decisions(stmt)))
+            around = self._guarded(around, decisions(stmt), acts)
             if kind is tirx.For:
-                self._flow(sources(stmt.min, stmt.extent), hash(stmt.loop_var))
-        in_parallel = in_parallel or is_parallel(stmt)
+                self._flows[hash(stmt.loop_var)].append(_Flow([stmt.min, stmt.extent], acts))
+                in_parallel = in_parallel or is_parallel(stmt)
         for child in statements_of(stmt):
             self._visit(child, around, in_parallel=in_parallel)
 
-    def _guarded(self, around: _Around, sources: list[int]) -> _Around:
+    def _guarded(self, around: _Around, expressions: list[ir.Expr], acts: bool) -> _Around:
         """The nodes that diverge where a statement under a further condition does."""
-        guards = self._condition([*around.guards, *sources])
-        own = guards if around.group is None else self._condition([*around.own, *sources])
+        guards = self._condition(_Flow(expressions, acts, nodes=around.guards))
+        if around.group is None:
+            return _Around(guards, None, guards)
+        own = self._condition(_Flow(expressions, acts, nodes=around.own))
         return _Around(guards, around.group, own)
 
-    def _condition(self, sources: list[int]) -> list[int]:
+    def _condition(self, flow: _Flow) -> list[int]:
         self._conditions -= 1
-        self._flow(sources, self._conditions)
+        self._flows[self._conditions].append(flow)
         return [self._conditions]
+
+    @cached_property
+    def _owners(self) -> dict[int, Group]:
+        return {} if self._group is not None else _owners(self._body, self.root, self._is_followed)
 
     def _guards_of(self, buffer: ir.Var, around: _Around) -> list[int]:
         """The guards that decide which threads store to an array, of those that use it."""
@@ -180,19 +198,17 @@ class ThreadVariance:
         if op is not None and op.is_tile:
             for buffer in map(buffer_of, op.writes()):
                 if is_private(buffer):
-                    guards = self._guards_of(buffer, around)
-                    self._flow_into(buffer, [*guards, *self._names_in(call)])
+                    self._flow_into(buffer, _Flow([call], False, around, buffer))
                 elif self._is_followed(buffer) and op.role != "product":
-                    self._flow_into(buffer, self._names_in(call))
+                    self._flow_into(buffer, _Flow([call]))
         elif not in_parallel and has_effect(call):
             # Every thread makes the call, and may write what it is given.
             for given in filter(is_buffer_var, _given(call)):
                 if is_private(given):
-                    self._flow_into(given, [_EFFECT])
+                    self._flow_into(given, _Flow(nodes=[_EFFECT]))
 
-    def _flow_into(self, buffer: ir.Var, sources: list[int]) -> None:
-        if sources:
-            self._flow(sources, hash(self.root(buffer)))
+    def _flow_into(self, buffer: ir.Var, flow: _Flow) -> None:
+        self._flows[hash(self.root(buffer))].append(flow)
 
 
 class VarianceOfGroups:
@@ -259,6 +275,28 @@ class _Around(NamedTuple):
     guards: list[int]
     group: Group | None
     own: list[int]
+
+
+class _Flow(NamedTuple):
+    """What flows into a node.
+
+    Attributes
+    ----------
+    expressions : list of Expr or BufferStore
+        Those that a value is computed from; of a store, its value and its indices.
+    acts : bool
+        Every thread computes them for itself.
+    around, array : _Around, Var or None
+        The surroundings of a statement that changes an array.
+    nodes : list of int
+        Further nodes.
+    """
+
+    expressions: Sequence[Any] = ()
+    acts: bool = False
+    around: _Around = _Around([], None, [])
+    array: ir.Var | None = None
+    nodes: Sequence[int] = ()
 
 
 def _owners(

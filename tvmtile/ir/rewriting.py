@@ -59,8 +59,8 @@ def _statements(root: Any) -> list[Any]:
 
 
 def statements_in(root: Any, *kinds: type[N]) -> list[N]:
-    """The statements of some kinds in another one, outer ones first."""
-    return [each for each in _statements(root) if type(each) in kinds]
+    """The statements of some kinds, or of all, in another one, outer ones first."""
+    return [each for each in _statements(root) if not kinds or type(each) in kinds]
 
 
 def mentions(node: Any, variable: ir.Var) -> bool:

@@ -8,7 +8,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, buffer_of, mutated
 from tvmtile.analysis.aliases import Aliases
-from tvmtile.analysis.effects import Effect, effects_of
+from tvmtile.analysis.effects import Effect, effects_in_memory
 from tvmtile.analysis.forward import Forward
 from tvmtile.ir.annotations import BARRIER_ID
 from tvmtile.ir.asynchronous import CP_ASYNC, Product, kind_of, product_of
@@ -97,7 +97,7 @@ class _LoadFences(Forward[frozenset[ir.Var]]):
             self._note(child, (*path, (stmt, side)) if is_branch else path)
         if inside:
             return
-        for load in filter(_is_load, effects_of(stmt)):
+        for load in filter(_is_load, effects_in_memory(stmt)):
             self.filled.add(self._root(load.buffer))
             self._fills_others |= load.ranks is not None
         if is_barrier(stmt) and BARRIER_ID in attributes_of(stmt):
@@ -106,7 +106,7 @@ class _LoadFences(Forward[frozenset[ir.Var]]):
     def changes(self, stmt: tirx.Stmt) -> bool:
         if statements_of(stmt):
             return any(map(self._used_by, expressions_of(stmt)))
-        fills = any(map(_is_load, effects_of(stmt)))
+        fills = any(map(_is_load, effects_in_memory(stmt)))
         return fills or is_proxy_fence(stmt) or self._hands_over(stmt) or bool(self._used_by(stmt))
 
     def follow(self, stmt: tirx.Stmt, state: frozenset[ir.Var]) -> frozenset[ir.Var]:
@@ -120,7 +120,9 @@ class _LoadFences(Forward[frozenset[ir.Var]]):
     def past(self, stmt: tirx.Stmt, state: frozenset[ir.Var]) -> frozenset[ir.Var]:
         if is_proxy_fence(stmt):
             return frozenset()
-        if any(_is_load(use) and self._root(use.buffer) in state for use in effects_of(stmt)):
+        if any(
+            _is_load(use) and self._root(use.buffer) in state for use in effects_in_memory(stmt)
+        ):
             self.needed.add(stmt)
             state = frozenset()
         return state | self._used_by(stmt)
@@ -131,7 +133,7 @@ class _LoadFences(Forward[frozenset[ir.Var]]):
     def _used_by(self, node: ir.Node) -> frozenset[ir.Var]:
         """The tiles that threads use in a statement that holds no others, or in an expression."""
         if node not in self._used:
-            uses = (use for use in effects_of(node) if _is_by_threads(use))
+            uses = (use for use in effects_in_memory(node) if _is_by_threads(use))
             self._used[node] = frozenset(map(self._root, (use.buffer for use in uses)))
             self._used[node] &= self.filled
         return self._used[node]
@@ -227,7 +229,7 @@ class _ProductFences(Forward[frozenset[ir.Var]]):
         if product_in(stmt) is not None:
             self._products[stmt] = path
             return lets_go
-        uses = [use for use in effects_of(stmt) if use.writes and use.completes_on is None]
+        uses = [use for use in effects_in_memory(stmt) if use.writes and use.completes_on is None]
         self._writes[stmt] = {root for u in uses if is_shared(root := self._root(u.buffer))}
         self._unfenced += [(tile, path) for tile in self._writes[stmt]]
         if is_proxy_fence(stmt):
