@@ -549,3 +549,29 @@ def threads_that_choose_what_their_lane_says(C: int32[64, 3]):
         C[tx, 0] = T.all_sync(tx < 24)
         C[tx, 1] = T.Select(tx < 24, T.int32(1) << (tx % 32), tx)
         C[tx, 2] = T.Select(tx >= 24, tx, T.int32(-5) >> (tx % 32))
+
+
+@program(
+    parameters={"known": ["by a condition", "assumed"]},
+    examples="known",
+    inputs={"A": lambda rng, shape: rng.integers(0, 4, shape)},
+    fast=["metal"],
+)
+def threads_that_count_in_rows_of_their_own(A: int32[8, 32], C: int32[32, 4]):
+    """The element of a row is loaded from memory, and known to be one of four."""
+    with T.Kernel(1, threads=64):
+        counts = T.alloc_shared((132,), "int32")
+        worker = T.get_thread_binding() - 32
+        if worker >= 0:
+            for i in T.serial(4):
+                counts[(worker + 1) * 4 + i] = 0
+            for i in T.serial(8):
+                value = A[i, worker]
+                if known == "assumed":
+                    T.assume(value >= 0)
+                    T.assume(value < 4)
+                    counts[(worker + 1) * 4 + value] = counts[(worker + 1) * 4 + value] + 1
+                elif value >= 0 and value < 4:
+                    counts[(worker + 1) * 4 + value] += 1
+            for i in T.serial(4):
+                C[worker, i] = counts[(worker + 1) * 4 + i]

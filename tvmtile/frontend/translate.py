@@ -272,11 +272,11 @@ def _python_container(_: RaisedError, text: re.Match[str]) -> TileError | None:
 def _no_expression(failure: RaisedError, _: re.Match[str]) -> TileError | None:
     """`T.call_extern("handle", "f", descriptor)`: an object of Python is no argument."""
     for node in failure.nodes():
-        for operand in node.args if isinstance(node, ast.Call) else ():
+        if not isinstance(node, ast.Call):
+            continue
+        for operand in node.args:
             value = failure.value(operand)
-            if value is not None and not isinstance(
-                value, ir.Node | str | int | float | list | tuple
-            ):
+            if value is not None and not isinstance(value, ir.Node | str | int | float | list):
                 return InvalidOperand(
                     f"{ast.unparse(node.func)}: {ast.unparse(operand)} is a {type(value).__name__}, "
                     "which is no value that a function in the kernel takes",

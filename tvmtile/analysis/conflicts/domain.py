@@ -90,6 +90,26 @@ class Domain:
         """Tell whether a name, of no loop, has a value that a thread gets from memory."""
         return name in self._varying and name not in self._threads
 
+    def rows_of(self, access: Effect, threads: np.ndarray) -> list[ir.Expr]:
+        """That loaded values stay in rows, of which each thread has its own; none where there are none.
+
+        `s[row * 4 + value]`: that `value` is 0 to 3.
+        """
+        if access.indices is None:
+            return []
+        found: list[ir.Expr] = []
+        index = access.indices[-1]
+        for name in filter(self.is_loaded, dict.fromkeys(variables_of(index))):
+            start = substitute(index, {name: tirx.const(0, str(name.ty.dtype))})
+            value = self.by_threads(start, threads)
+            if value is None or literal(self.simplified(index - start - name)) != 0:
+                continue
+            starts = np.unique(value.numbers)
+            length = int(np.diff(starts).min()) if len(starts) == len(threads) > 1 else 1
+            if length > 1:
+                found += [name >= 0, name < length]
+        return found
+
     def upper_bound(self, expression: ir.Expr) -> int:
         """The largest value of an expression, as far as is known."""
         return int(self._analyzer.const_int_bound(expression).max_value)

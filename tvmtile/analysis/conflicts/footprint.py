@@ -73,6 +73,25 @@ class Footprints:
         names = [name for name in variables_of(access.indices or ()) if name not in loops]
         return contains(access.indices, ir.TensorLoad) or any(map(self._domain.is_loaded, names))
 
+    def in_rows(self, earlier: Effect, later: Effect) -> list[ir.Expr]:
+        """What to take for granted of loaded values, so that threads keep to rows of their own.
+
+        Nothing, where they would touch each other's elements all the same.
+        """
+        known = [self._in_rows(access) for access in (earlier, later)]
+        pair = [
+            access.changed(conditions=(*access.conditions, *rows))
+            for access, rows in zip((earlier, later), known, strict=True)
+        ]
+        assumed = [*known[0], *known[1]]
+        are_apart = assumed and self.conflict(pair[0], pair[1], {}) == ConflictScope.NONE
+        return assumed if are_apart else []
+
+    def _in_rows(self, access: Effect) -> list[ir.Expr]:
+        bits = self.threads_of(access)
+        threads = [number for number in range(self._domain.num_threads) if bits >> number & 1]
+        return self._domain.rows_of(access, np.array(threads, int))
+
     def are_alike_in_warps(self, expression: ir.Expr) -> bool:
         """Tell whether an expression of the thread's index has one value in each warp."""
         count = self._domain.num_threads

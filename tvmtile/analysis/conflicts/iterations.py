@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Hashable, Mapping
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from tvm import ir, tirx
+from tvm.sym import Analyzer
 
 from tvmtile.analysis.conflicts.dependence import Distance, Side
 from tvmtile.analysis.conflicts.domain import UNBOUNDED, Domain
@@ -17,7 +19,7 @@ from tvmtile.analysis.conflicts.points import Free
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
 from tvmtile.analysis.effects import Effect, Loop
 from tvmtile.ir.conditions import conjuncts
-from tvmtile.ir.operands import constant, literal
+from tvmtile.ir.operands import constant, integer_range, literal
 from tvmtile.ir.rewriting import substitute, variables_of
 
 _MAX_ITERATIONS = 4096
@@ -108,7 +110,26 @@ class Iterations:
                 values[loop.var] = self._case(loop, cases)[side]
             else:
                 values[loop.var] = self._alone(loop, side, values, free)
+        for name, numbers in self._loaded(access).items():
+            dtype = str(name.ty.dtype)
+            chosen = self._domain.symbol(name, "loaded", dtype, int(numbers[0]), len(numbers))
+            free.append(Free(chosen, numbers, chosen >= tirx.const(int(numbers[0]), dtype)))
+            values[name] = chosen
         return values, free
+
+    def _loaded(self, access: Effect) -> dict[ir.Var, np.ndarray]:
+        """The values that conditions leave to names in indices that threads load from memory."""
+        loops = {loop.var for loop in access.loops}
+        names = [name for name in variables_of(access.indices or ()) if name not in loops]
+        if not any(map(self._domain.is_loaded, names)):
+            return {}
+        parts = list(itertools.chain.from_iterable(map(conjuncts, access.conditions)))
+        found = {}
+        for name in filter(self._domain.is_loaded, dict.fromkeys(names)):
+            bounds = known_bounds(name, [part for part in parts if name in variables_of(part)])
+            if bounds is not None and bounds[1] - bounds[0] < _MAX_ITERATIONS:
+                found[name] = np.arange(bounds[0], bounds[1] + 1)
+        return found
 
     def _any_case(self, loop: Loop) -> Case:
         """The values of a loop's variable in both accesses, as far as their distance tells."""
@@ -250,6 +271,20 @@ class Iterations:
     def _symbol(self, loop: Loop, role: str, low: int, extent: int) -> ir.Var:
         assert loop.var is not None
         return self._domain.symbol(loop, role, str(loop.var.ty.dtype), low, extent)
+
+
+def known_bounds(name: ir.Var, conditions: list[ir.Expr]) -> tuple[int, int] | None:
+    """The least and the greatest value of a name where conditions hold; None where one is unknown."""
+    if not str(name.ty.dtype).startswith(("int", "uint")):
+        return None
+    analyzer = Analyzer()
+    with contextlib.ExitStack() as stack:
+        for condition in conditions:
+            stack.enter_context(analyzer.constraint_scope(condition))
+        bound = analyzer.const_int_bound(name)
+        low, high = int(bound.min_value), int(bound.max_value)
+    least, greatest = integer_range(str(name.ty.dtype))
+    return (low, high) if least < low <= high < greatest else None
 
 
 def _pairs(distance: Distance, extent: int) -> list[tuple[int, int]]:

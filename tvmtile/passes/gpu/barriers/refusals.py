@@ -27,7 +27,8 @@ _MEET = (
 def settle(race: Race, checker: Checker) -> None:
     """Refuse a race that no barrier can prevent, but for what mbarriers order.
 
-    Where the author answers for races, warn of it.
+    Where the author answers for races, warn of it; and where they are none as long as values that are
+    loaded from memory stay in a row of the thread's own.
 
     Raises
     ------
@@ -35,6 +36,16 @@ def settle(race: Race, checker: Checker) -> None:
         If nobody answers for it.
     """
     if checker.is_handed_over(race):
+        return
+    rows = checker.footprints.in_rows(race.earlier, race.later)
+    if rows and race.in_flight == Collision.NEVER:
+        taken = " and ".join(dict.fromkeys(map(str, rows)))
+        warn(
+            f"threads are taken to keep to rows of their own in {describe(race.later.root)}: that "
+            f"{taken}, of a value loaded from memory, is not checked. T.assume says so, too",
+            race.later.location or race.earlier.location,
+        )
+        checker.forgive(race)
         return
     error = refuse(race, checker.doubtful, is_scattered=checker.footprints.is_scattered(race.later))
     if not checker.forgives or race.in_flight != Collision.NEVER:

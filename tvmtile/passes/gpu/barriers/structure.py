@@ -25,7 +25,7 @@ from tvmtile.analysis.uniformity import ThreadVariance, decisions
 from tvmtile.ir.asynchronous import signalled, waited
 from tvmtile.ir.barriers import arrivals, is_barrier, scope_of
 from tvmtile.ir.calls import effect_of, is_extern_call, op_name
-from tvmtile.ir.conditions import conjuncts
+from tvmtile.ir.conditions import assumption_of, conjuncts
 from tvmtile.ir.kernels import Launch, flattened, is_loop_exit, statements_of
 from tvmtile.ir.nodes import cached_per_node
 from tvmtile.ir.operands import constant, literal
@@ -230,7 +230,12 @@ class Builder:
 
     def _sequence(self, stmt: tirx.Stmt, context: _Context, *, is_body: bool = False) -> Sequence:
         """The items of a statement, or of the body of a loop."""
-        items = [self._item(child, context) for child in flattened(stmt)]
+        items = []
+        for child in flattened(stmt):
+            assumed = assumption_of(child)
+            if assumed is not None and self._variance.may_diverge(assumed):
+                context = context.where(assumed, context.weight)
+            items.append(self._item(child, context))
         weight = context.weight if self._is_own_region else None
         points = [BarrierPoint(weight) if weight and accesses_of(item) else None for item in items]
         at_end = BarrierPoint(weight) if weight and is_body and any(points) else None
