@@ -28,7 +28,7 @@ from tvmtile.ir.tensor_maps import is_encoder
 from tvmtile.target import gpu
 
 _ARGUMENT, _ELEMENT = 15, 17
-"""What `tvm_struct_get` reads: a number among the arguments, an extent or a stride of a tensor."""
+"""Kinds that `tvm_struct_get` reads: a number as an argument, an extent or stride of a tensor."""
 _VECTOR_FUNCTION = re.compile(r"x(\d)\w*_aligned")
 
 
