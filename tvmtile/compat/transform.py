@@ -160,8 +160,8 @@ ALWAYS_SO = (
     "tl.disable_vectorize_256",
     "tl.enable_aggressive_shared_memory_merge",
 )
-"""Options for what is so anyway: an emulator looks for memory that is not written, accesses have 128 bits
-or fewer, and tiles that would not fit share memory. Without the option TileLang chooses."""
+"""Options for what is so anyway: an emulator looks for memory that is not written, accesses have 128
+bits or fewer, and tiles that would not fit share memory. Without the option TileLang chooses."""
 
 
 def warn_without_effect(config: Mapping[str, Any]) -> None:
