@@ -88,7 +88,7 @@ class Domain:
 
     def is_loaded(self, name: ir.Var) -> bool:
         """Tell whether a name, of no loop, has a value that a thread gets from memory."""
-        return name in self._varying and name not in self._threads
+        return name in self._varying and name not in self._threads and ir.is_prim_expr(name)
 
     def rows_of(self, access: Effect, threads: np.ndarray) -> list[ir.Expr]:
         """That loaded values stay in rows, of which each thread has its own; none where there are none.
