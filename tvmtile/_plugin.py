@@ -1,7 +1,7 @@
 """The entry point of TVM's group `tvm.backends`, which TVM calls when it is imported.
 
-It must be cheap and must not import the compiler: it names the operators, so that printed programs
-can be read back, and the pipeline, which imports the rest when it is used.
+It must be cheap and must not import the compiler: it names `T.tvmtile`, by which printed programs are
+read back, and the pipeline; both import the rest when they are used.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ class ScriptNamespace:
     def __getattr__(self, name: str) -> Any:
         from tvmtile.ir.registration import is_registered
 
+        if not name.startswith("_"):
+            import tvmtile.tileop  # noqa: F401 - defines the operators
         if not is_registered(name):
             raise AttributeError(f"there is no tile operator {name!r}")
         return partial(_call, name)
@@ -27,7 +29,6 @@ def _call(name: str, *args: Any, **options: Any) -> Any:
     """The call of an operator, with the dtype of what it returns."""
     from tvm.ir import Call
 
-    import tvmtile.tileop  # noqa: F401 - defines the operators
     from tvmtile.ir.operators import operator_of
     from tvmtile.ir.registration import VALUES
 

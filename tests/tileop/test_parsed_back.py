@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
+import pytest
 from tvm.ir import assert_structural_equal
 from tvm.script import from_source
 
 import tvmtile.language as T
+from tests.children import WITHOUT_TORCH
 
 
 @T.prim_func
@@ -61,3 +66,19 @@ def test_operators_are_parsed_back():
     text = copies_of_threads.script()
     assert "tvmtile.fp8_scaled_matmul" in text
     assert_structural_equal(from_source(text, s_tir=True), copies_of_threads)
+
+
+@pytest.mark.full
+def test_a_process_that_has_imported_tvm_alone_parses_them():
+    """`T.tvmtile` imports the operators when the first one is named."""
+    text = operators.script()
+    program = f"""
+import sys
+import tvm
+from tvm.script import from_source, tirx as T
+
+assert not hasattr(T.tvmtile, "__wrapped__") and "tvmtile.ir.operators" not in sys.modules
+assert not hasattr(T.tvmtile, "flip")
+sys.exit(from_source({text!r}).script() != {text!r})
+"""
+    subprocess.run([sys.executable, "-c", WITHOUT_TORCH + program], check=True)

@@ -20,7 +20,7 @@ from tvmtile.errors import InvalidValue
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.nodes import cached_per_node
 from tvmtile.ir.operands import as_region, dtype_of, region
-from tvmtile.ir.registration import OPERATORS, register_operator, register_operators
+from tvmtile.ir.registration import register_operator, register_operators
 from tvmtile.ir.types import Index
 
 _OPERATORS: dict[str, type[TileOp]] = {}
@@ -261,16 +261,10 @@ def tile_operator(cls: Op) -> Op:
     Raises
     ------
     InvalidValue
-        If it is an operator of a user's, and tvmtile has one of this name; or one of tvmtile's own that
-        the table of their names lacks.
+        If it is an operator of a user's, and tvmtile has one of this name.
     """
-    is_own = cls.__module__.startswith("tvmtile.")
-    if is_own and cls.name not in OPERATORS:
-        raise InvalidValue(
-            f"the name {cls.name!r} is missing from OPERATORS in tvmtile/ir/registration.py",
-            help="add it there: TVM has to know it before this module is imported",
-        )
-    if not is_own and cls.name in OPERATORS:
+    other = _OPERATORS.get(cls.name, cls)
+    if _is_own(other) != _is_own(cls):
         raise InvalidValue(
             f"the name {cls.name!r} is that of an operator of tvmtile",
             help="give the operator another name",
@@ -281,6 +275,10 @@ def tile_operator(cls: Op) -> Op:
         dataclass(frozen=True, eq=False)(cls)
     _OPERATORS[cls.name] = cls
     return cls
+
+
+def _is_own(cls: type[TileOp]) -> bool:
+    return cls.__module__.startswith("tvmtile.")
 
 
 def operator_of(node: ir.Expr | tirx.Stmt) -> TileOp | None:

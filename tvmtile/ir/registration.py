@@ -8,60 +8,6 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-OPERATORS = (
-    "annotate_layout",
-    "annotate_safe_value",
-    "atomic",
-    "atomic_load",
-    "atomic_tile",
-    "await_phase",
-    "block_rank_in_cluster",
-    "bulk_group",
-    "bulk_load",
-    "bulk_store",
-    "commit_wgmma",
-    "copy",
-    "copy_to_block",
-    "cp_async",
-    "cp_async_group",
-    "dependent_launch",
-    "dp4a",
-    "end_phase",
-    "fence_proxy",
-    "fill",
-    "finalize_reducer",
-    "fp8_scaled_matmul",
-    "gemm",
-    "gemm_sp",
-    "im2col",
-    "init_mbarriers",
-    "join_cluster",
-    "mbarrier",
-    "move_rows",
-    "multicast",
-    "partial_reduce",
-    "print",
-    "print_tile",
-    "quantifier",
-    "reduce",
-    "reducer_init",
-    "reducer_update",
-    "remote_arrival",
-    "remote_copy",
-    "remote_store",
-    "roll",
-    "rounded",
-    "rounded_cast",
-    "scan",
-    "set_max_registers",
-    "tma_copy",
-    "tma_load",
-    "transpose",
-    "wait_wgmma",
-)
-"""Names of the tile operators: TVM parses and loads programs before the modules that declare them are
-imported, and to import these would be to import the compiler, whenever TVM is."""
-
 _ASYNCHRONOUS = ("async_issue", "async_multiply", "async_signal", "async_wait")
 """Statements of a thread about asynchronous work (`tvmtile.ir.asynchronous`)."""
 
@@ -82,8 +28,8 @@ def is_registered(name: str) -> bool:
 
 
 def register_operators() -> None:
-    """Add tvmtile's own operators to TVM. Idempotent."""
-    for name in (*OPERATORS, *_ASYNCHRONOUS, *VALUES):
+    """Add the operators that no class declares to TVM; a class adds its own. Idempotent."""
+    for name in (*_ASYNCHRONOUS, *VALUES):
         register_operator(name)
 
 

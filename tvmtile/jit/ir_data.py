@@ -20,12 +20,22 @@ from tvm import ir, tirx
 from tvm.tirx.layout import Axis
 
 from tvmtile._tvm import CObject, type_info_of_key
+from tvmtile.ir.registration import register_operator
 
 Node = tuple[str, Any]
 """The key of a type, and the references that make an object of it."""
 
 _make = tvm_ffi.get_global_func("ffi.MakeObjectFromPackedArgs")
-_BY_NAME: dict[str, Callable[[str], Any]] = {"ir.Op": ir.Op.get, "tirx.Axis": Axis.get}
+
+
+def _operator(name: str) -> ir.Op:
+    prefix, _, own = name.partition(".")
+    if prefix == "tvmtile":  # perhaps before the module that declares it is imported
+        register_operator(own)
+    return ir.Op.get(name)
+
+
+_BY_NAME: dict[str, Callable[[str], Any]] = {"ir.Op": _operator, "tirx.Axis": Axis.get}
 """Types that have one object of a name."""
 
 
