@@ -234,6 +234,23 @@ def copy_of_as_many_rows_as_the_kernel_knows(
         T.copy(tile, C[2, 0:16, 0:16])
 
 
+@program(
+    parameters={"N": [Name("N")], "block": [1, 4]},
+    sizes=[{"N": 2}, {"N": 1}, {"N": 4}],
+    targets=["llvm", "metal", "sm_90a", "gpu"],
+    fast=["metal"],
+)
+def copy_of_lengths_into_tiles_of_any_extent(A: int32[N], C: int32[N]):
+    """A tile of one element, too, is as long as the copy."""
+    with T.Kernel(1, threads=32):
+        first, last = T.alloc_fragment((block,), "int32"), T.alloc_fragment((block,), "int32")
+        T.copy(A[: N - 1], first)
+        T.copy(A[1:], last)
+        for i in T.Parallel(block):
+            last[i] = last[i] - first[i]
+        T.copy(last, C[: N - 1])
+
+
 @program(parameters={"dtype": ["float16", "float32", "bfloat16"]}, fast=["metal"])
 def fill_regions(A: float32[3], C: dtype[6, 9], D: int32[3, 40], E: dtype[50, 30]):
     """Infinities, regions, one element, a number of the running kernel, over the edge of a tensor."""

@@ -229,7 +229,6 @@ def integers_that_become_floats(
 
 
 SIGNED, UNSIGNED = ["int8", "int16", "int32", "int64"], ["uint8", "uint16", "uint32", "uint64"]
-
 WRAPPED = [
     *(("int32", "int8"), ("uint64", "int64"), ("int64", "uint32"), ("uint32", "int32")),
     *(("int16", "uint64"), ("uint16", "int16"), ("int8", "uint16"), ("uint8", "int8")),

@@ -11,15 +11,12 @@ from tests.gpu.machine import HAS_GPU
 from tests.programs import program
 
 FLOATS = ["float32", "float16", "bfloat16"]
-
 BRAIN, E4M3, E5M2 = "bfloat16", "float8_e4m3fn", "float8_e5m2"
-
 LIMITED = [
     *("float64", "float32", "float16", "bfloat16"),
     *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
     *("int8", "uint8", "int32", "int64"),
 ]
-
 FUNCTIONS = (
     *((0, "erf"), (1, "log1p"), (2, "sin"), (3, "sinh"), (4, "tan"), (5, "tanh"), (6, "abs")),
     *((7, "cos"), (8, "cosh"), (9, "exp10"), (10, "floor"), (11, "sigmoid"), (12, "exp")),
@@ -27,7 +24,6 @@ FUNCTIONS = (
     *((19, "exp2"), (20, "asin"), (21, "atan"), (22, "asinh"), (23, "atanh"), (24, "acosh")),
     *((25, "ceil"), (26, "trunc"), (27, "round"), (28, "nearbyint")),
 )
-
 OF_TWO = (
     (29, "pow"),
     (30, "fmod"),
@@ -36,15 +32,10 @@ OF_TWO = (
     (33, "copysign"),
     (34, "nextafter"),
 )
-
 OF_POSITIVE = ("rsqrt", "log", "log2", "log10", "sqrt")
-
 WITH_FAST = ("cos", "exp", "exp10", "log", "log10", "log2", "sin", "tan", "exp2", "tanh")
-
 FAST = [*(f"__{name}f(" for name in WITH_FAST[:-2]), "tvmtile_fast_exp2(", "tvmtile_fast_tanh("]
-
 FAST += ["tvmtile_fast_math();"]
-
 EXACT = [f"{before}{name}f(" for name in (*WITH_FAST, "pow") for before in ("= ", "(", "+ ")]
 
 

@@ -11,15 +11,10 @@ import tvmtile.language as T
 from tests.programs import program
 
 N = 64
-
 TWO = {"sm_90a": [": two roles"]}
-
 SKIPPED = {"sm_90a": [", skipped iterations"]}
-
 COMPUTING = {"sm_90a": [", computing producer"]}
-
 HALVES, BFLOATS = ("float16",) * 3, ("bfloat16",) * 3
-
 CONVERTED, BYTES = ("float32", "float16", "float16"), ("float32", "int8", "float16")
 
 roles = partial(program, targets=["llvm", "sm_80", "sm_90a", "gpu"])

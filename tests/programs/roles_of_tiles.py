@@ -151,9 +151,7 @@ def roles_rows_of_few_bytes(A: float16[4 * columns], C: float32[columns]):
 
 # A tensor map that begins there is an illegal instruction on an H200.
 UNALIGNED = _one("float16 may not begin at a multiple of 16 bytes")
-
 USED = _one("a is used outside of the loop too")  # and its copies would not wait for consumers
-
 ONE = {
     "copies behind the product": _one("it depends on the statement in line"),
     # Threads copy what tensor maps don't describe, while tiles come that they could.
@@ -176,7 +174,6 @@ ONE = {
     # As TileOps' convolutions fill the last tiles.
     "copied or stored": _one("is a copy or a loop of threads, by a condition"),
 }
-
 BY_ITSELF = ["copies behind the product", "rows begin anywhere", "in a while"]
 
 

@@ -79,8 +79,15 @@ def stand_alone(function: Callable[..., Any], given: Mapping[str, Any], head: st
 
 @functools.cache
 def _definitions(module: str) -> dict[str, ast.FunctionDef]:
-    body = ast.parse(inspect.getsource(sys.modules[module])).body
-    return {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
+    """The functions of a module of programs, and those that it has from another one."""
+    found: dict[str, ast.FunctionDef] = {}
+    for node in ast.parse(inspect.getsource(sys.modules[module])).body:
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("tests.programs."):
+            others = _definitions(str(node.module))
+            found.update({a.name: others[a.name] for a in node.names if a.name in others})
+        elif isinstance(node, ast.FunctionDef):
+            found[node.name] = node
+    return found
 
 
 def _is_constant(name: str, value: Any) -> bool:
