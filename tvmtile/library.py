@@ -34,7 +34,9 @@ Strides: TypeAlias = tuple[int, ...] | None
 _Allocate: TypeAlias = Callable[[tuple[int, ...], str, Strides], Any]
 
 Program: TypeAlias = int | list[Any]
-"""A program of an extent: a number, `[argument, axis]` of one, or `[operation, *operands]`."""
+"""A program of an extent: a number, `[argument, axis]`, with "stride" for that of the axis, or
+`[operation, *operands]`.
+"""
 
 OPERATIONS: Mapping[str, Callable[..., Any]] = {
     "Add": operator.add,
@@ -77,8 +79,10 @@ def compute(
     first = program[0]
     if isinstance(first, str):
         return operations[first](*(compute(part, args, operations) for part in program[1:]))
-    axis = program[1]
-    return args[first] if axis is None else args[first].shape[axis]
+    argument, axis = args[first], program[1]
+    if axis is None:
+        return argument
+    return (strides_of(argument) if len(program) > 2 else argument.shape)[axis]
 
 
 def load(path: str | os.PathLike[str]) -> ExportedKernel:

@@ -273,6 +273,31 @@ def test_specialisations_are_bounded_and_many_of_them_are_told(monkeypatch):
     assert repr(doubled).endswith("3 compiled>")
 
 
+def test_constants_in_extents_and_strides_are_solved():
+    @tvmtile.jit
+    def every_other(A, B):
+        N, S = T.const("N, S")
+        A: T.StridedTensor((2 * N, 4), (S, 1), "float32")
+        B: T.Tensor((N,), "float32")
+        C = T.empty((N,), "float32")
+        with T.Kernel(1):
+            for i in T.Parallel(N):
+                C[i] = A[2 * i, 0] + B[i]
+        return C
+
+    @tvmtile.jit
+    def halved(A):
+        N = T.const("N")
+        A: T.Tensor((2 * N + 1, 1), "float32")
+        return copy_of(A)
+
+    a, b = torch.randn(6, 8)[:, :4], torch.randn(3)
+    assert every_other(a, b).equal(a[::2, 0] + b)
+    assert list(halved.get_tir(torch.empty(7, 1)).params[0].ty.shape) == [7, 1]
+    with pytest.raises(ArgumentError, match="axis 0 needs 7, not 8"):
+        halved(torch.empty(8, 1))
+
+
 def test_source_of_the_kernel_that_was_compiled_last():
     @tvmtile.jit
     def doubled(X):

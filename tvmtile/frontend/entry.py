@@ -235,7 +235,7 @@ class Macro:
 
     def __init__(self, func: Callable[..., object], annotations: Mapping[str, object]) -> None:
         functools.update_wrapper(self, func)
-        self._func = func
+        self.func = func
         self._signature = inspect.signature(func)
         self._references = {
             name
@@ -250,7 +250,7 @@ class Macro:
         tracer = current_tracer()
         if tracer is None:
             raise NestingError(
-                f"the macro {self._func.__name__} is called outside a kernel",
+                f"the macro {self.func.__name__} is called outside a kernel",
                 help="call it in a function under @T.prim_func or @tvmtile.jit",
             )
         bound = self._bind(args, kwargs)
@@ -258,7 +258,7 @@ class Macro:
         for name, value in bound.arguments.items():
             bound.arguments[name] = self._argument(tracer, name, value)
         with tracer.call():
-            return traced(self._func, tracer)(*bound.args, **bound.kwargs)
+            return traced(self.func, tracer)(*bound.args, **bound.kwargs)
 
     def _bind(
         self, args: tuple[object, ...], kwargs: Mapping[str, object]
@@ -267,7 +267,7 @@ class Macro:
             return self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise ArgumentError(
-                f"the macro {self._func.__name__}: {error}",
+                f"the macro {self.func.__name__}: {error}",
                 help=f"its parameters are {self._signature}",
             ) from None
 
@@ -285,7 +285,7 @@ class Macro:
         if isinstance(value, ir.TensorLoad):
             return Reference(value)
         raise InvalidValue(
-            f"{self._func.__name__}: {name} is passed by reference; {value!r} is nothing to store into",
+            f"{self.func.__name__}: {name} is passed by reference; {value!r} is nothing to store into",
             help="pass a variable made by T.alloc_var, or an element of a buffer",
         )
 

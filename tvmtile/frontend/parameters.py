@@ -67,21 +67,27 @@ _FLOATS = ("float16", "float32", "float64")
 
 
 class Parameters:
-    """Declares parameters: those with an annotation in the signature, the others in the body."""
+    """Declares parameters: those with an annotation in the signature, the others in the body.
+
+    Attributes
+    ----------
+    declared : dict of str to Var
+        Buffers, scalars and pointers by the names of their parameters.
+    """
 
     def __init__(self, func: Callable[..., object]) -> None:
         self._func = func
         self._signature = inspect.signature(func).parameters
-        self._declared: dict[str, ir.Var] = {}
+        self.declared: dict[str, ir.Var] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._signature
 
     def declare(self, name: str, annotation: object) -> Any:
         """Add the parameter to the program, once."""
-        if name not in self._declared:
-            self._declared[name] = T.arg(name, as_parameter(name, annotation))
-        return traced(self._declared[name])
+        if name not in self.declared:
+            self.declared[name] = T.arg(name, as_parameter(name, annotation))
+        return traced(self.declared[name])
 
     def undeclared(self, name: str) -> Any:
         """The value of a parameter without an annotation until the body declares it, if it does."""
@@ -108,12 +114,12 @@ class Parameters:
     def require_all(self) -> None:
         """Raise where a parameter was declared nowhere."""
         for name, parameter in self._signature.items():
-            if name not in self._declared and parameter.default is inspect.Parameter.empty:
+            if name not in self.declared and parameter.default is inspect.Parameter.empty:
                 raise self._missing(name)
 
     def in_order(self, func: tirx.PrimFunc) -> tirx.PrimFunc:
         """The program with its parameters in the order of the signature, and its outputs after them."""
-        inputs = [self._declared[name] for name in self._signature if name in self._declared]
+        inputs = [self.declared[name] for name in self._signature if name in self.declared]
         return _with_inputs_first(func, inputs)
 
 

@@ -36,8 +36,8 @@ from tvmtile.frontend.syntax import (
     OPERATORS,
     TRACER_NAME,
     call_of_tracer,
-    decorator_name,
     exposed,
+    last_name,
     load,
     locals_,
     locate,
@@ -209,7 +209,7 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.stmt:
         """A helper is an ordinary function whose statements are traced; it returns as Python does."""
-        if any(decorator_name(d) in _OWN_DECORATORS for d in node.decorator_list):
+        if any(last_name(d) in _OWN_DECORATORS for d in node.decorator_list):
             return node
         outer, self._inside_helper = self._inside_helper, True
         self._live = set()

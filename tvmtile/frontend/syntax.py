@@ -104,14 +104,15 @@ def _functions(text: str, name: str) -> list[types.CodeType]:
         module = compile(text, name, "exec", dont_inherit=True)
     except (SyntaxError, ValueError):
         return []
-    return list(_nested(module))
+    return list(nested(module))
 
 
-def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
+def nested(code: types.CodeType) -> Iterator[types.CodeType]:
+    """The codes of the functions in a code, and in those."""
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield constant
-            yield from _nested(constant)
+            yield from nested(constant)
 
 
 def _without_source(code: types.CodeType) -> SyntaxNotSupported:
@@ -205,13 +206,11 @@ def locate(node: Any, line: int) -> Any:
     return node
 
 
-def decorator_name(decorator: ast.expr) -> str | None:
-    """The last name of a decorator; None of one that has none."""
-    if isinstance(decorator, ast.Call):
-        decorator = decorator.func
-    if isinstance(decorator, ast.Attribute):
-        return decorator.attr
-    return decorator.id if isinstance(decorator, ast.Name) else None
+def last_name(node: ast.expr) -> str:
+    """The last name of `a.b.name` or `a.b.name(...)`; nothing of what has none."""
+    if isinstance(node, ast.Call):
+        node = node.func
+    return getattr(node, "attr", getattr(node, "id", ""))
 
 
 def traced_range(iterable: ast.expr) -> ast.expr:

@@ -100,14 +100,21 @@ class Tracer(Expressions):
     launches : dict
         The launch of each kernel without `T.Kernel`, by the variable of the loop around its body: the
         index and the extent along each axis.
+    constants : mapping or None
+        In the eager style, what `T.const` gives names.
+    variables : dict of str to Var
+        What it gave those that `constants` does not have.
     """
 
     def __init__(
         self,
         parameters: ParameterDeclarations | None = None,
         on_kernel: Callable[[], None] | None = None,
+        constants: Mapping[str, int] | None = None,
     ) -> None:
         self.on_kernel = on_kernel
+        self.constants = constants
+        self.variables: dict[str, ir.Var] = {}
         self.kernel_spans: list[ir.Span | None] = []
         self.kernel_options: list[Mapping[str, Any]] = []
         self.assertion_spans: list[ir.Span | None] = []

@@ -22,7 +22,6 @@ from tvmtile.errors import (
     hide_internal_frames,
     warn,
 )
-from tvmtile.frontend.eager import Surroundings
 from tvmtile.frontend.parameters import TensorSpec
 from tvmtile.frontend.syntax import parse_definition
 from tvmtile.jit.backends import chosen_target, target_of
@@ -35,7 +34,9 @@ from tvmtile.jit.specialisation import (
     LAZY,
     MANY,
     Arguments,
+    Description,
     Kept,
+    Surroundings,
     hashable,
     is_tensor,
     written_style,
@@ -414,8 +415,9 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
         key = (hashable(constants), frozenset(names), self._surroundings.values())
         description = self._descriptions.get(key)
         if description is None:
-            description = self._descriptions[key] = self._eager.describe(constants, names)
-        for name in extra.keys() - set(description.constants):
+            description = Description(*self._eager.describe(constants, names))
+            self._descriptions[key] = description
+        for name in extra.keys() - description.constants.keys():
             raise ArgumentError(
                 f"{self.func.__name__} has neither a parameter nor a constant {name!r}",
                 help=f"its parameters are {self.signature}, its constants "
@@ -424,6 +426,6 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
         values = description.values(tensors, extra)
         return (
             (key, tuple(sorted(values.items())), target_of(tensors.values())),
-            lambda: self._eager.build(constants, description.specs, values),
+            lambda: self._eager.build(constants, names, values),
             list(tensors.values()),
         )

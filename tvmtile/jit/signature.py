@@ -1,7 +1,8 @@
 """A kernel's signature: its parameters, and its results, whose extents are programs.
 
 A program computes an extent from the arguments of a call. It is a number, `[argument, axis]` with None
-for the axis where the argument is the number, or `[operation, *operands]`, and thus plain JSON.
+for the axis where the argument is the number, `[argument, axis, "stride"]`, or
+`[operation, *operands]`, and thus plain JSON.
 `tvmtile.library.compute` runs it on the integers of a call and on torch's symbolic ones. Equations that
 bind a variable, such as an argument of `2 * n` elements, are solved when programs are made.
 """
@@ -148,6 +149,11 @@ class KernelSignature:
         """The parameters as compiled code takes them: floats of 4 bits as tensors of bytes."""
         return params_in_bytes(self.params)[0]
 
+    def program_of(self, variable: ir.Var) -> Program | None:
+        """What computes a variable of the program from all arguments; None where they don't say."""
+        stored, values = params_in_bytes(self.params)
+        return program_of(values.get(variable, variable), sources_of(stored))
+
     @cached_property
     def has_packed(self) -> bool:
         """Tell whether a parameter holds floats of 4 bits."""
@@ -239,17 +245,20 @@ def sources_of(params: Sequence[ir.Var | None]) -> dict[ir.Var, Program]:
     """Programs of parameters' variables, by their arguments; None for one that isn't given."""
     sources: dict[ir.Var, Program] = {}
     equations: list[tuple[ir.Expr, Program]] = []
+    strides: list[tuple[ir.Expr, Program]] = []  # torch has any along an axis of one element
     for position, param in enumerate(params):
         if param is None:
             continue
         if not is_buffer_var(param):
             sources.setdefault(param, [position, None])
             continue
-        for axis, extent in enumerate(param.ty.shape):
-            if isinstance(extent, ir.Var):
-                sources.setdefault(extent, [position, axis])
-            elif not isinstance(extent, tirx.IntImm):
-                equations.append((extent, [position, axis]))
+        equations += [(extent, [position, axis]) for axis, extent in enumerate(param.ty.shape)]
+        steps = enumerate(param.ty.strides)
+        strides += [(step, [position, axis, "stride"]) for axis, step in steps]
+    equations += strides
+    for extent, size in equations:
+        if isinstance(extent, ir.Var):
+            sources.setdefault(extent, size)
     while any(_solve(extent, size, sources) for extent, size in equations):
         pass
     return sources

@@ -20,6 +20,7 @@ from tvmtile.frontend.dtypes import DType, DTypeLike, Extent, Shape, as_dtype
 from tvmtile.frontend.emit import require_program
 from tvmtile.frontend.kernel import OF_BLOCKS, Tile, allocate, checked_shape, kernel_of
 from tvmtile.frontend.parameters import OutputTensor, TensorSpec
+from tvmtile.frontend.tracer import current_tracer
 from tvmtile.frontend.values import as_expr, converted
 from tvmtile.ir.operands import constant, describe, dtype_of
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, SHARED_SCOPE
@@ -216,15 +217,21 @@ def const(names: str, dtype: DTypeLike = "int32") -> Any:
     NestingError
         Outside a kernel in the eager style.
     """
-    from tvmtile.frontend.eager import current_eager
-
-    eager = current_eager()
-    if eager is None:
+    tracer = current_tracer()
+    if tracer is None or tracer.constants is None:
         raise NestingError(
             "T.const stands outside a kernel in the eager style",
             help="use it in a function under @tvmtile.jit, or T.dynamic in a T.prim_func",
         )
-    return _for_each(names, lambda each: eager.constant(each, as_dtype(dtype)))
+    values, variables = tracer.constants, tracer.variables
+
+    def constant(name: str) -> Any:
+        if name in values:
+            return values[name]
+        # Where no tensor gave it a value, the description of a parameter says which one should have.
+        return variables.setdefault(name, tirx.Var(name, str(as_dtype(dtype))))
+
+    return _for_each(names, constant)
 
 
 def _for_each(names: str, make: Callable[[str], Any]) -> Any:
