@@ -124,6 +124,8 @@ def _with_the_tiles_extents(src: Any, dst: Any) -> tuple[Any, Any, tuple[_Limits
     limits: tuple[_Limits, _Limits] = {}, {}
     extents: list[list[Any]] = [extents_of(side) or [] for side in sides]
     axes = [[a for a, e in enumerate(own) if constant(e) != 1] for own in extents]
+    if len(axes[0]) != len(axes[1]):  # a tile of one element has its axes all the same
+        axes = [[*range(len(own))] for own in extents]
     pairs = zip(*axes, strict=True) if len(axes[0]) == len(axes[1]) else ()
     for pair in pairs:
         own = [extents[side][axis] for side, axis in enumerate(pair)]
