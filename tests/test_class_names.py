@@ -1,6 +1,7 @@
-"""One word, one meaning: no two classes of the package have one name."""
+"""Words of the package: no two classes have one name, and docstrings begin with their subject."""
 
 import ast
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -10,8 +11,22 @@ SHARED = {"Kernel"}
 """As it is traced, T.Kernel, and compiled, tvmtile.Kernel: users know both names."""
 
 
+PATHS = sorted(Path(tvmtile.__file__).parent.rglob("*.py"))
+NODES = [(path, node) for path in PATHS for node in ast.walk(ast.parse(path.read_text()))]
+NO_SUBJECT = re.compile("(What|Who|Which|Those|They|Nobody|It)\\b")
+
+
 def test_a_name_is_that_of_one_class():
-    trees = [ast.parse(path.read_text()) for path in Path(tvmtile.__file__).parent.rglob("*.py")]
-    classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    classes = [node for _, node in NODES if isinstance(node, ast.ClassDef)]
     names = Counter(node.name for node in classes)
     assert {name for name, count in names.items() if count > 1} == SHARED
+
+
+def test_docstrings_begin_with_their_subject():
+    docstrings = [
+        (path, node.lineno, node.value.value)
+        for path, node in NODES
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    ]
+    inverted = [f"{p}:{n}" for p, n, text in docstrings if NO_SUBJECT.match(str(text))]
+    assert inverted == []

@@ -278,7 +278,7 @@ class _Around(NamedTuple):
 
 
 class _Flow(NamedTuple):
-    """What flows into a node.
+    """The flow into a node.
 
     Attributes
     ----------

@@ -64,7 +64,7 @@ class _Described(Parameters):
 
 
 def _no_tensor(name: str, given: object, spec: TensorSpec) -> ArgumentError:
-    """What is wrong with a list or a number for what the kernel describes as a tensor."""
+    """The error of a list or a number for what the kernel describes as a tensor."""
     is_list = isinstance(given, list | tuple)
     return ArgumentError(
         f"{name} is a tensor of {spec.dtype}; it got the {type(given).__name__} {given!r:.40}",

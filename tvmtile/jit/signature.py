@@ -150,7 +150,7 @@ class KernelSignature:
         return params_in_bytes(self.params)[0]
 
     def program_of(self, variable: ir.Var) -> Program | None:
-        """What computes a variable of the program from all arguments; None where they don't say."""
+        """The program of a variable, from all arguments; None where they don't say."""
         stored, values = params_in_bytes(self.params)
         return program_of(values.get(variable, variable), sources_of(stored))
 

@@ -74,9 +74,9 @@ class Footprints:
         return contains(access.indices, ir.TensorLoad) or any(map(self._domain.is_loaded, names))
 
     def in_rows(self, earlier: Effect, later: Effect) -> list[ir.Expr]:
-        """What to take for granted of loaded values, so that threads keep to rows of their own.
+        """Assumptions about loaded values, by which threads keep to rows of their own.
 
-        Nothing, where they would touch each other's elements all the same.
+        None, where threads would touch each other's elements all the same.
         """
         known = [self._in_rows(access) for access in (earlier, later)]
         pair = [
