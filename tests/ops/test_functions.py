@@ -216,6 +216,7 @@ def test_they_are_operators_that_torch_traces():
         (torch_rows._rms_norm, (b, bias, 1e-6)),
         (torch_rows._layer_norm, (b, bias, random(4), 1e-5)),
         (torch_attention._operator, (q, k, k.detach(), True, 0.3)),
+        (torch_attention._operator, (*[q.transpose(1, 2)] * 3, True, 0.3)),
     ):
         torch.library.opcheck(operator, arguments)
     compiled = torch.compile(

@@ -205,13 +205,13 @@ def gradients(q, k, v, gradient, causal):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("causal", "layout"), [(False, "bhld"), (True, "bhld"), (True, "blhd")])
 @pytest.mark.parametrize("target", ["llvm", pytest.param(H200, marks=pytest.mark.nightly)])
-def test_gradients_of_attention_of_every_length(target, causal):
+def test_gradients_of_attention_of_every_length(target, causal, layout):
     blocks = {"block_M": 64, "block_N": 32, "stages": 2, "threads": 128}
     sizes = T.dynamic("batch"), 4, T.dynamic("queries"), 32, "float16"
     options = {"target": target, "keys": T.dynamic("keys"), "kv_heads": 2, "causal": causal}
-    options |= {"value_dim": 16, "configuration": blocks}
+    options |= {"value_dim": 16, "configuration": blocks, "layout": layout}
     forward = runnable(programs.attention(*sizes, **options, lse=True), target)
     backward = runnable(programs.attention_backward(*sizes, **options), target)
     for length, seen in ((50, 75), (100, 33)) if target == "llvm" else ((50, 75),):
@@ -222,14 +222,17 @@ def test_gradients_of_attention_of_every_length(target, causal):
         gradient = random(1, 4, length, 16, dtype="float16")
         output, lse, expected = gradients(q, k, v, gradient, causal)
         result, sums = torch.empty(1, 4, length, 16).half(), torch.empty(1, 2, 4, length)
-        forward(q, k, v, result, sums)
-        assert_near(result, output)
-        torch.testing.assert_close(sums.double(), lse, rtol=1e-3, atol=1e-3)
         found = torch.empty_like(q), torch.empty(1, 4, seen, 32), torch.empty(1, 4, seen, 16)
         scratch = torch.full((1, 4, length), torch.nan), torch.full((1, 4, length, 32), torch.nan)
-        backward(q, k, v, result, gradient, sums, *scratch, *found)
+        swap = (lambda x: x.transpose(1, 2).contiguous()) if layout == "blhd" else lambda x: x
+        *given, gradient, result = map(swap, (q, k, v, gradient, result))
+        found = tuple(map(swap, found))
+        forward(*given, result, sums)
+        assert_near(swap(result), output)
+        torch.testing.assert_close(sums.double(), lse, rtol=1e-3, atol=1e-3)
+        backward(*given, result, gradient, sums, *scratch, *found)
         for ours, theirs in zip(found, expected, strict=True):
-            assert_near(ours.half(), theirs)
+            assert_near(swap(ours).half(), theirs)
 
 
 def rows_of(x, weight, bias, epsilon=1e-3):

@@ -107,7 +107,7 @@ def _attention(
     out = _result(q, v)
     if not out.numel() or not keys:
         return out.zero_()
-    swapped = not q.is_contiguous() and q.transpose(1, 2).is_contiguous()
+    swapped = _is_swapped(q)
     of_queries = _class_of(queries, q.device.type)
     of_keys = of_queries if keys == queries else (size_class(keys), False)
     kernel = _kernel(
@@ -123,12 +123,21 @@ def _attention(
     return out
 
 
+def _is_swapped(q: Tensor) -> bool:
+    """Tell whether a tensor lies as (batch, length, heads, dim)."""
+    return not q.is_contiguous() and q.transpose(1, 2).is_contiguous()
+
+
 def _result(q: Tensor, v: Tensor) -> Tensor:
     """The tensor of results: it lies as `q` does."""
-    batch, heads, queries, _ = q.shape
-    if not q.is_contiguous() and q.transpose(1, 2).is_contiguous():
-        return q.new_empty(batch, queries, heads, v.shape[3]).transpose(1, 2)
-    return q.new_empty(batch, heads, queries, v.shape[3])
+    return _lying_as(q, q.shape[1], q.shape[2], v.shape[3], q.dtype)
+
+
+def _lying_as(q: Tensor, heads: int, length: int, dim: int, dtype: torch.dtype) -> Tensor:
+    """A new tensor (batch, heads, length, dim) with the axes in memory in the order of those of `q`."""
+    if _is_swapped(q):
+        return q.new_empty(q.shape[0], length, heads, dim, dtype=dtype).transpose(1, 2)
+    return q.new_empty(q.shape[0], heads, length, dim, dtype=dtype)
 
 
 def _class_of(extent: int, device: str) -> tuple[int, bool]:
@@ -251,22 +260,30 @@ def _backward_operator(
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of q, k and v."""
-    (batch, heads, queries, dim), (kv_heads, keys) = q.shape, k.shape[1:3]
+    (heads, queries, dim), (kv_heads, keys) = q.shape[1:], k.shape[1:3]
+    swapped = _is_swapped(q)
     if not out.numel() or not keys:
-        of_q, of_k, of_v = (x.new_zeros(x.shape) for x in (q, k, v))
+        of_q, of_k, of_v = (x.zero_() for x in _backward_fake(q, k, v))
         return of_q, of_k, of_v
     if _backward_blocks(max(dim, v.shape[3]), q.dtype, q.device.type) is None:
-        return _by_products(q, k, v, gradient, causal, scale)
-    of_q = torch.empty_like(q, memory_format=torch.contiguous_format)
-    shared = {"dtype": lse.dtype} if heads > kv_heads else {}
-    of_k, of_v = (x.new_empty((batch, heads, *x.shape[2:]), **shared) for x in (k, v))
+        found = _by_products(q, k, v, gradient, causal, scale)
+        if not swapped:
+            return found
+        of_q, of_k, of_v = map(torch.Tensor.copy_, _backward_fake(q, k, v), found)
+        return of_q, of_k, of_v
     kernel = _backward_kernel(
         heads, _class_of(queries, q.device.type), dim, q.dtype, _class_of(keys, q.device.type),
-        kv_heads, v.shape[3], causal, scale, float32_precision(q.dtype), q.device.type,
+        kv_heads, v.shape[3], causal, scale, "blhd" if swapped else "bhld",
+        float32_precision(q.dtype), q.device.type,
     )  # fmt: skip
-    read = (x.contiguous() for x in (q, k, v, out, gradient, lse))
-    sums = lse.new_empty(q.shape)
-    call_in_parts(kernel, *read, torch.empty_like(lse[:, 0]), sums, of_q, of_k, of_v)
+    of_q, of_k, of_v = _backward_fake(q, k, v)
+    if heads > kv_heads:  # one of each head of q
+        of_k, of_v = (_lying_as(q, heads, keys, x.shape[3], lse.dtype) for x in (k, v))
+    tensors = [q, k, v, out, gradient, of_q, of_k, of_v]
+    if swapped:
+        tensors = [x.transpose(1, 2) for x in tensors]
+    read = (x.contiguous() for x in (*tensors[:5], lse))
+    call_in_parts(kernel, *read, torch.empty_like(lse[:, 0]), lse.new_empty(q.shape), *tensors[5:])
     if heads > kv_heads:
         of_k, of_v = (x.unflatten(1, (kv_heads, -1)).sum(2).to(q.dtype) for x in (of_k, of_v))
     return of_q, of_k, of_v
@@ -299,7 +316,7 @@ def _product(a: Tensor, b: Tensor, out_dtype: torch.dtype | None = None) -> Tens
 
 @_backward_operator.register_fake
 def _backward_fake(q: Tensor, k: Tensor, v: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor]:
-    of_q, of_k, of_v = (x.new_empty(x.shape) for x in (q, k, v))
+    of_q, of_k, of_v = (_lying_as(q, *x.shape[1:], q.dtype) for x in (q, k, v))
     return of_q, of_k, of_v
 
 
@@ -320,6 +337,7 @@ def _backward_kernel(
     value_dim: int,
     causal: bool,
     scale: float,
+    layout: str,
     precision: Precision,
     device: str,
 ) -> Kernel:
@@ -327,7 +345,7 @@ def _backward_kernel(
     configuration = _backward_blocks(max(dim, value_dim), dtype, device)
     options: dict[str, Any] = {
         "kv_heads": kv_heads, "value_dim": value_dim, "causal": causal, "scale": scale,
-        "precision": precision,
+        "layout": layout, "precision": precision,
     }  # fmt: skip
     extents = _own(queries, keys)
 

@@ -226,15 +226,16 @@ def attention_backward(
     value_dim: int | None = None,
     causal: bool = False,
     scale: float | None = None,
+    layout: str = "bhld",
     precision: Precision = "tf32",
     configuration: Mapping[str, int] | None = None,
 ) -> tirx.PrimFunc:
-    """The tile program of the gradients of `attention`, in the layout "bhld".
+    """The tile program of the gradients of `attention`.
 
     Its parameters are Q, K, V, the result of the forward pass, its gradient, the `lse` of the forward
-    pass; scratch tensors of the scores' dtype, (batch, heads, queries) and of the shape of Q; and the
-    gradients of Q, K and V. Where heads of Q share one of K and V, each has a gradient of its own, in
-    the scores' dtype.
+    pass; scratch tensors of the scores' dtype, (batch, heads, queries) and (batch, heads, queries,
+    dim); and the gradients of Q, K and V. Where heads of Q share one of K and V, each has a gradient of
+    its own, in the scores' dtype.
 
     A block owns a tile of keys and walks over tiles of queries. It computes their weights again, and
     from the gradient of the result that of the scores. What it contributes to the gradients of the
@@ -242,8 +243,10 @@ def attention_backward(
 
     Parameters
     ----------
-    batch, heads, queries, dim, dtype, target, keys, kv_heads, value_dim, causal, scale, precision
+    batch, heads, queries, dim, dtype, target, keys, kv_heads, value_dim, causal, scale
         As of `attention`.
+    layout, precision
+        As of `attention`; scratch tensors and `lse` have one layout.
     configuration : mapping, optional
         Values for `block_M` (keys), `block_N` (queries), `stages` and `threads`, in place of the
         table's.
@@ -256,7 +259,7 @@ def attention_backward(
     keys = queries if keys is None else keys
     kv_heads, value_dim = kv_heads or heads, value_dim or dim
     scale = 1 / math.sqrt(dim) if scale is None else scale
-    check_attention(heads, kv_heads, scale, "bhld")
+    check_attention(heads, kv_heads, scale, layout)
     dtype = T.as_dtype(dtype)
     width, value_width = (_width(extent, dtype, target) for extent in (dim, value_dim))
     c = attention_backward_configuration(target, max(dim, value_dim), str(dtype))
@@ -271,33 +274,37 @@ def attention_backward(
     group, rows = heads // kv_heads, T.GemmWarpPolicy.FullRow
     accum = accumulator_dtype(dtype, dtype)
     of_shared = dtype if group == 1 else accum
-    gemm = functools.partial(T.gemm, precision=precision)
+    gemm, move = functools.partial(T.gemm, precision=precision), _mover(layout)
     keys_end, queries_end = (
         not (isinstance(extent, int) and extent % block == 0)
         for extent, block in ((keys, block_M), (queries, block_N))
     )
 
+    def tensor(heads: int, length: T.dtypes.Extent, dim: int, dtype: Any = dtype) -> Any:
+        shape = (heads, length, dim) if layout == "bhld" else (length, heads, dim)
+        return T.Tensor((batch, *shape), dtype)
+
     @T.prim_func
     def attention_backward(
-        Q: T.Tensor((batch, heads, queries, dim), dtype),
-        K: T.Tensor((batch, kv_heads, keys, dim), dtype),
-        V: T.Tensor((batch, kv_heads, keys, value_dim), dtype),
-        Output: T.Tensor((batch, heads, queries, value_dim), dtype),
-        dOutput: T.Tensor((batch, heads, queries, value_dim), dtype),
+        Q: tensor(heads, queries, dim),
+        K: tensor(kv_heads, keys, dim),
+        V: tensor(kv_heads, keys, value_dim),
+        Output: tensor(heads, queries, value_dim),
+        dOutput: tensor(heads, queries, value_dim),
         lse: T.Tensor((batch, 2, heads, queries), accum),
         delta: T.Tensor((batch, heads, queries), accum),
         sums: T.Tensor((batch, heads, queries, dim), accum),
-        dQ: T.Tensor((batch, heads, queries, dim), dtype),
-        dK: T.Tensor((batch, heads, keys, dim), of_shared),
-        dV: T.Tensor((batch, heads, keys, value_dim), of_shared),
+        dQ: tensor(heads, queries, dim),
+        dK: tensor(heads, keys, dim, of_shared),
+        dV: tensor(heads, keys, value_dim, of_shared),
     ):
         blocks = T.ceildiv(queries, _PREPARED)
         with T.Kernel(blocks, heads, batch, threads=128) as (bx, by, bz):
             products = T.alloc_fragment((_PREPARED, value_dim), accum)
             gradient = T.alloc_fragment((_PREPARED, value_dim), accum)
             total = T.alloc_fragment((_PREPARED,), accum)
-            T.copy(Output[bz, by, bx * _PREPARED, 0], products)
-            T.copy(dOutput[bz, by, bx * _PREPARED, 0], gradient)
+            move(Output, bz, by, bx * _PREPARED, products)
+            move(dOutput, bz, by, bx * _PREPARED, gradient)
             for i, j in T.Parallel(_PREPARED, value_dim):
                 products[i, j] *= gradient[i, j]
             T.reduce_sum(products, total, dim=1)
@@ -322,18 +329,18 @@ def attention_backward(
             dk = T.alloc_fragment((block_M, width), accum)
             dv = T.alloc_fragment((block_M, value_width), accum)
             dq = T.alloc_fragment((block_N, width), accum)
-            T.copy(K[bz, by // group, bx * block_M, 0], k)
-            T.copy(V[bz, by // group, bx * block_M, 0], v)
+            move(K, bz, by // group, bx * block_M, k)
+            move(V, bz, by // group, bx * block_M, v)
             T.clear(dk)
             T.clear(dv)
             first = bx * block_M // block_N if causal else 0
             steps = T.max(T.ceildiv(queries, block_N) - first, 0)
             for step in T.Pipelined(steps, num_stages=c["stages"]):
                 at = (first + step) * block_N
-                T.copy(Q[bz, by, at, 0], q)
+                move(Q, bz, by, at, q)
                 T.copy(lse[bz, 0, by, at], largest)
                 T.copy(lse[bz, 1, by, at], logarithm)
-                T.copy(dOutput[bz, by, at, 0], do)
+                move(dOutput, bz, by, at, do)
                 T.copy(delta[bz, by, at], delta_of_query)
                 # Keys by queries, so that both products with them have the weights in registers.
                 gemm(k, q, scores, transpose_B=True, policy=rows, clear_accum=True)
@@ -357,12 +364,15 @@ def attention_backward(
                 T.atomic_add(sums[bz, by, at, 0], dq)
             for i, j in T.Parallel(block_M, width):
                 dk[i, j] *= scale
-            T.copy(dk, dK[bz, by, bx * block_M, 0])
-            T.copy(dv, dV[bz, by, bx * block_M, 0])
+            move(dK, bz, by, bx * block_M, dk, stores=True)
+            move(dV, bz, by, bx * block_M, dv, stores=True)
 
         with T.Kernel(blocks, heads, batch, threads=128) as (bx, by, bz):
+            gradient = T.alloc_fragment((_PREPARED, dim), accum)
+            T.copy(sums[bz, by, bx * _PREPARED, 0], gradient)
             for i, j in T.Parallel(_PREPARED, dim):
-                dQ[bz, by, bx * _PREPARED + i, j] = sums[bz, by, bx * _PREPARED + i, j] * scale
+                gradient[i, j] *= scale
+            move(dQ, bz, by, bx * _PREPARED, gradient, stores=True)
 
     return attention_backward
 
