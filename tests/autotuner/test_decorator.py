@@ -67,6 +67,21 @@ def test_other_values_of_some_parameters_are_compiled_but_not_tuned(measured):
     assert f"bx * {chosen['block']}" in kernel.prim_func.script()
 
 
+def test_a_value_of_a_tuned_parameter_that_is_not_specialised_is_replaced(measured):
+    """TileOps' kernels have no default for it, and begin with one of their own."""
+    seeded = tvmtile.autotune(configs={"block": [16, 32]}, do_not_specialize=["block"], **QUICK)(
+        scale.jit_impl
+    )
+    kernel = seeded(64, 5.0, block=8)
+    assert measured() == 2
+    assert kernel.config in ({"block": 16}, {"block": 32})
+    assert f"bx * {kernel.config['block']}" in kernel.prim_func.script()
+    other = seeded(64, 5.0, block=4)
+    assert measured() == 0
+    assert other.config == kernel.config
+    assert torch.equal(other(torch.ones(64)), torch.full((64,), 5.0))
+
+
 def test_a_call_that_gives_a_tuned_parameter_is_not_tuned(measured):
     for kernel in (scale(64, 2.0, block=8), scale(64, 2.0, 8)):
         assert measured() == 0

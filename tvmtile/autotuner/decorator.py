@@ -109,7 +109,8 @@ def autotune(
     cache_input_tensors : bool
         Accepted for TileLang's callers: all configurations get the same inputs.
     do_not_specialize : collection of str, optional
-        Parameters for whose other values the kernel is compiled again, but not tuned again.
+        Parameters for whose other values the kernel is compiled again, but not tuned again. Of a
+        parameter that is tuned, a value that a call gives by name is replaced by the best one.
 
     Returns
     -------
@@ -248,6 +249,8 @@ class TunedFunction(CalledWhenCompiled[Parameters, Makes, Results]):
         else:
             configs = expanded(configs, parameters, args, kwargs)
             tuned = {name: value for config in configs for name, value in _values(config).items()}
+        # Values of what is not specialised are replaced by those of the best configuration.
+        kwargs = {n: v for n, v in kwargs.items() if n not in tuned or n not in self._ignored}
         if tuned.keys() & {*list(parameters)[: len(args)], *kwargs}:
             kernel = self.jit_impl.compile(*args, **kwargs)
             return AutotuneResult(None, None, None, kernel, kernel.prim_func)
@@ -259,6 +262,7 @@ class TunedFunction(CalledWhenCompiled[Parameters, Makes, Results]):
     ) -> Kernel:
         """The kernel of the best configuration for other values of what is not specialised."""
         config = result.config or {}
+        kwargs = {n: v for n, v in kwargs.items() if n not in config}
         request = self._tuner([config], args, kwargs).request(config, result.kernel.target)
         kernel = request.kernel(request.artifact())
         kernel.config = result.config
