@@ -85,93 +85,61 @@ class MbarrierElement(NamedTuple):
 class Effect:
     """One read, or one write, of a buffer.
 
-    Those below `start` are what `tvmtile.analysis.thread_effects` knows of it in the program of a
+    Fields from `start` on are what `tvmtile.analysis.thread_effects` knows of it in the program of a
     thread; there names that are bound to values which never change are replaced in all expressions.
-
-    Attributes
-    ----------
-    buffer : Var
-        As the program names it: it may be a view.
-    root : Var
-        The buffer that was allocated, as far as views are declared in what was looked at.
-    indices : tuple of Expr, or None
-        The element, one index an axis of `buffer`, or a single one that counts its elements in the
-        order of memory; None where none is named, as of a tile.
-    block : tuple of (int, Expr)
-        Extents and strides, in elements, of what lies around that element and is touched with it.
-    is_exact : bool
-        Nothing else of the buffer is touched; where not, any element may be.
-    writes, is_atomic : bool
-        How.
-    is_update : bool
-        An operator that writes the buffer reads it too.
-    is_collective : bool
-        The threads of a simdgroup do it together: any of them may touch any of the elements.
-    is_gathered : bool
-        Each of these threads names some of the elements; otherwise all name the same ones.
-    is_opaque : bool
-        A function that is called with an address does it.
-    token : str or None
-        Of what goes on until a wait: what is written arrives there, what is read may be written then.
-    completes_on : TensorLoad or None
-        Of what arrives when a phase of an mbarrier is over: which one.
-    ranks : tuple of Expr, or None
-        The blocks of the cluster whose memory it is; None: the block's own.
-    operator : TileOp or None
-    operand : Expr or None
-        The operator whose operand it is, and the operand; None of a load, a store or a function.
-    value : Expr or None
-        What a store stores.
-    around : tuple of For
-        The loops around it in what was looked at, outermost first.
-    conditions : tuple of Expr
-        Those of the branches around it, as they have to be.
-    is_certain : bool
-        Loops and conditions alone decide whether it happens.
-    nodes : tuple of Node
-        The statements and expressions around it that may carry the user's line, outermost first.
-    start : Start or None
-        Where the element is that the indices count from. None without indices.
-    loops : tuple of Loop
-        The loops around it, outermost first.
-    mbarrier : MbarrierElement or None
-        What it completes on.
-    groups : tuple of Group
-        The groups of threads whose regions are around it, outermost first.
-    ordering : tuple of Loop, or None
-        Of device memory that one statement stores to: the loops whose iterations do so in their order,
-        which nothing else has. None of any other memory.
-    hands_over : bool
-        In the outermost of the regions threads come to barriers by number that others come to too.
     """
 
     buffer: ir.Var
+    """The buffer as the program names it: it may be a view."""
     root: ir.Var
+    """The buffer that was allocated, as far as views are declared in what was looked at."""
     indices: Any
+    """The element, by axis of `buffer` or by one number in the order of memory; None of a whole tile."""
     block: tuple[tuple[int, Any], ...]
+    """Extents and strides, in elements, of what lies around that element and is touched with it."""
     writes: bool
     around: tuple[tirx.For, ...]
+    """The loops around it in what was looked at, outermost first."""
     conditions: tuple[ir.Expr, ...]
+    """Conditions of the branches around it, as they have to be."""
     is_certain: bool
+    """Loops and conditions alone decide whether it happens."""
     nodes: tuple[ir.Node, ...]
+    """The statements and expressions around it that may carry the user's line, outermost first."""
     is_exact: bool = True
+    """Nothing else of the buffer is touched; where not, any element may be."""
     is_atomic: bool = False
     is_update: bool = False
+    """An operator that writes the buffer reads it too."""
     is_collective: bool = False
+    """The threads of a simdgroup do it together: any of them may touch any of the elements."""
     is_gathered: bool = False
+    """Each of these threads names some of the elements; otherwise all name the same ones."""
     is_opaque: bool = False
+    """A function that is called with an address does it."""
     token: str | None = None
+    """The token of asynchronous work: until a wait for it, it may write and read."""
     completes_on: ir.TensorLoad | None = None
+    """The mbarrier a phase of which is over when it has arrived."""
     ranks: tuple[ir.Expr, ...] | None = None
+    """The blocks of the cluster whose memory it is; None: the block's own."""
     operator: TileOp | None = None
     operand: Any = None
+    """The operator whose operand it is, and the operand; None of a load, a store or a function."""
     value: Any = None
+    """The value of a store."""
     start: Start | None = None
+    """The place of the element that the indices count from. None without indices."""
     loops: tuple[Loop, ...] = ()
+    """The loops around it, outermost first."""
     mbarrier: MbarrierElement | None = None
+    """The mbarrier that it completes on."""
     groups: tuple[Group, ...] = ()
+    """The groups of threads whose regions are around it, outermost first."""
     ordering: tuple[Loop, ...] | None = None
+    """The only loops that order the stores of one statement to device memory; None of other memory."""
     hands_over: bool = False
+    """In the outermost of the regions threads come to barriers by number that others come to too."""
 
     def changed(self, **values: Any) -> Effect:
         """The same with other values; `dataclasses.replace` takes five times as long."""
