@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import linecache
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -320,6 +322,34 @@ def test_a_first_call_that_fails_leaves_no_program_for_the_next():
     with pytest.raises(ArgumentError):  # an array has no hash
         factory(np.array([4]))
     assert factory.get_tir((8,)).params[0].ty.shape[0] == 8
+
+
+def test_first_calls_of_two_threads_have_programs_of_their_own():
+    """Each is in the function when the other one is."""
+    both = threading.Barrier(2)
+
+    @tvmtile.jit
+    def lazy(n):
+        both.wait(60)
+        return scaling(n, 2.0)
+
+    @tvmtile.jit
+    def eager(A):
+        N = T.const("N")
+        A: T.Tensor((N,), "float32")
+        both.wait(60)
+        B = T.empty((N,), "float32")
+        with T.Kernel(1):
+            T.copy(A, B)
+        return B
+
+    for function, given in (
+        (lazy.get_tir, (3, 5)),
+        (eager.get_tir, (torch.ones(3), torch.ones(5))),
+    ):
+        with ThreadPoolExecutor(2) as threads:
+            programs = list(threads.map(function, given))
+        assert [program.params[0].ty.shape[0] for program in programs] == [3, 5]
 
 
 def test_a_package_whose_name_begins_with_ours_is_the_users(monkeypatch):
