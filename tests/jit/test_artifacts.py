@@ -16,6 +16,7 @@ import pytest
 import torch
 import tvm
 import tvm_ffi
+from tvm import ir
 
 import tvmtile
 import tvmtile.language as T
@@ -23,6 +24,7 @@ from tests.children import WITHOUT_TORCH
 from tests.kernels import scaling
 from tests.running import gemm
 from tvmtile import _loading
+from tvmtile._tvm import nodes_in
 from tvmtile.cache import Store, current_store, digest
 from tvmtile.errors import TileWarning
 from tvmtile.jit import artifact as artifacts
@@ -254,6 +256,20 @@ CHANGES = {
     "who runs it": lambda: (names_of(scale(), "metal", "emulator"), names_of(scale(), "llvm")),
     "an option": lambda: names_of(scale(), options={"tvmtile.verify": True}),
 }
+
+
+def test_programs_with_each_operation_of_expressions_have_a_key(base):
+    """Those of TVM's that are named `prim.` too."""
+
+    @T.prim_func
+    def program(A: T.Tensor((4,), "float32")):
+        with T.Kernel(1, threads=32):
+            A[0] = T.if_then_else(A[1] > 0, T.log2(A[2]), T.ceil(A[3]))
+
+    operations = {str(node.op.name) for node in nodes_in(program.body, ir.Call)}
+    assert operations >= {"prim.if_then_else", "prim.log2", "prim.ceil"}
+    assert base is not None
+    assert names_of(program) is not None
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -107,21 +107,22 @@ def modules(kind: str) -> list[str]:
 def _modules(kind: str) -> dict[str, _Text]:
     from tvmtile.pipeline import CHECKS, LOWERING
 
-    paths = _paths()
-    with _without_collections():
-        texts = {name: _text(path.read_bytes()) for name, path in paths.items()}
+    texts = {name: path.read_bytes() for name, path in _paths().items()}
     left = {*_ROOTS, *(step.__module__ for step in (*CHECKS, *LOWERING[kind]))}
-    left |= {name for name, text in texts.items() if kind in text.lowers}
-    found: set[str] = set()
-    while left:
-        name = left.pop()
-        found.add(name)
-        if name not in _INDEXES:
-            imported = {
-                next(filter(texts.__contains__, names), _RUNNER) for names in texts[name].imports
-            }
-            left |= {other for other in imported if not other.startswith(_RUNNER)} - found
-    return {name: texts[name] for name in sorted(found)}
+    found: dict[str, _Text] = {}
+    with _without_collections():
+        lowering = (name for name, text in texts.items() if b"lowering(" in text)
+        left |= {name for name in lowering if kind in _text(texts[name]).lowers}
+        while left:
+            name = left.pop()
+            found[name] = text = _text(texts[name])
+            if name not in _INDEXES:
+                imported = {
+                    next(filter(texts.__contains__, names), _RUNNER) for names in text.imports
+                }
+                left |= {other for other in imported if not other.startswith(_RUNNER)}
+                left -= found.keys()
+    return dict(sorted(found.items()))
 
 
 def _paths() -> dict[str, Path]:
@@ -134,17 +135,23 @@ def _paths() -> dict[str, Path]:
 
 
 class _Text:
-    """The text of a module, parsed."""
+    """The meaning of a module's text."""
 
     def __init__(self, text: bytes) -> None:
         tree = ast.parse(text)
-        nodes = list(ast.walk(tree))
-        self.imports = {names for node in nodes for names in _imported(node)}
-        """The imports: names of which the first that is a module is meant."""
-        self.lowers = {kind for node in nodes for kind in _lowered(node)}
+        self.imports: set[tuple[str, ...]] = set()
+        """Its imports: names of which the first that is a module is meant."""
+        self.lowers: set[str] = set()
         """The kinds of target that it has lowerings for."""
-        for node in nodes:
-            if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                self.imports.update((alias.name,) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                assert node.module is not None, "tvmtile's imports are absolute"
+                self.imports.update((f"{node.module}.{a.name}", node.module) for a in node.names)
+            elif isinstance(node, ast.Call):
+                self.lowers.update(_lowered(node))
+            elif isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
                 del node.body[0]
         self.code = digest(f"{sys.version_info[:2]}", ast.dump(tree))
         """Equal where the code is."""
@@ -158,22 +165,10 @@ def _text(text: bytes) -> _Text:
     return _Text(text)
 
 
-def _imported(node: ast.AST) -> Iterator[tuple[str, ...]]:
-    if isinstance(node, ast.Import):
-        yield from ((alias.name,) for alias in node.names)
-    elif isinstance(node, ast.ImportFrom):
-        assert node.module is not None, "tvmtile's imports are absolute"
-        yield from ((f"{node.module}.{alias.name}", node.module) for alias in node.names)
-
-
-def _lowered(node: ast.AST) -> Iterator[str]:
+def _lowered(call: ast.Call) -> Iterator[str]:
     """The kinds in `target=` of a call of `lowering`."""
-    if (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id == "lowering"
-    ):
-        given = (word.value for word in node.keywords if word.arg == "target")
+    if isinstance(call.func, ast.Name) and call.func.id == "lowering":
+        given = (word.value for word in call.keywords if word.arg == "target")
         constants = (part for value in given for part in ast.walk(value))
         yield from (str(part.value) for part in constants if isinstance(part, ast.Constant))
 
@@ -281,6 +276,8 @@ def cuda_compiler() -> list[str]:
 
 _LINES = ("ir.Span", "ir.SequentialSpan", "ir.SourceName")
 _VERIFIER = "Verifier"
+_OPERATIONS = ("prim.", "tirx.", "tvmtile.")
+"""The beginnings of names of operations: TVM's, and ours."""
 # These change what is printed, or how a kernel runs.
 _HARMLESS = (
     "TVM_BACKTRACE",
@@ -370,7 +367,7 @@ def _refuse_unknown_code(nodes: list[Node]) -> None:
     if os.environ.get("TVM_CUDA_COMPILE_MODE", "nvrtc") != "nvrtc":
         raise _NoKey("another compiler")
     for kind, parts in nodes:
-        if kind == "ir.Op" and not parts[0][0].startswith(("tirx.", "tvmtile.")):
+        if kind == "ir.Op" and not parts[0][0].startswith(_OPERATIONS):
             raise _NoKey("an operation of the user's")
     if not all(str(item.__module__).startswith("tvmtile.") for item in _implementations()):
         raise _NoKey("an operator or a lowering of the user's")
