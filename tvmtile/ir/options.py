@@ -18,7 +18,8 @@ from tvmtile.ir.rewriting import replace_loop, statements_in
 class KernelOptions:
     """The options of a kernel; None where it does not say and the compiler decides.
 
-    They change no result, but for `source`, whose functions the kernel calls.
+    They change no result, but for `source`, whose functions the kernel calls. None names a buffer:
+    rewriting would leave it in an annotation as it was. So layouts and values outside are operators.
 
     Attributes
     ----------

@@ -13,6 +13,8 @@ from tvmtile._tvm import buffer_of, indices_of
 from tvmtile.compat.ignored import warn_ignored
 from tvmtile.errors import warn
 from tvmtile.frontend.emit import check_operand, checked_call, emit
+from tvmtile.frontend.kernel import current_kernel
+from tvmtile.frontend.values import store_element
 from tvmtile.ir.operands import (
     SAME_EXTENTS,
     constant,
@@ -165,9 +167,6 @@ def _moved_within(op: Copy, within_src: _Limits, within_dst: _Limits) -> tirx.St
 
 def _store_element(src: Any, dst: Any) -> bool:
     """Inside `T.Parallel`, where tiles have no place, one element to one element is a store."""
-    from tvmtile.frontend.kernel import current_kernel
-    from tvmtile.frontend.values import store_element
-
     kernel = current_kernel()
     are_elements = isinstance(src, ir.TensorLoad) and isinstance(dst, ir.TensorLoad)
     if kernel is None or not kernel.parallel_depth or not are_elements:

@@ -12,6 +12,8 @@ from tvmtile._tvm import buffer_of, is_buffer_var, ranges_of
 from tvmtile.codegen import cuda, metal
 from tvmtile.compat.ignored import warn_ignored
 from tvmtile.frontend.emit import emit
+from tvmtile.frontend.kernel import current_kernel
+from tvmtile.frontend.values import as_expr
 from tvmtile.ir.combiners import accumulator_dtype, has_bit_operations
 from tvmtile.ir.operands import check_bounds, constant, describe, dtype_of
 from tvmtile.ir.operators import TileOp, ValueOp, tile_operator
@@ -45,9 +47,6 @@ def print(obj: Any = None, msg: str = "", warp_group_id: int = 0, warp_id: int =
     each element of a tile as a line of its own; the emulator writes the log to standard output. On
     CUDA such lines go to the standard output of the process when the GPU is waited for.
     """
-    from tvmtile.frontend.kernel import current_kernel
-    from tvmtile.frontend.values import as_expr
-
     warn_ignored("T.print", warp_group_id=warp_group_id or None, warp_id=warp_id or None)
     kernel = current_kernel()
     blocks: list[Any] = list(kernel.blocks) if kernel is not None else []

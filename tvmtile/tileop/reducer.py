@@ -20,9 +20,10 @@ from tvmtile.errors import (
     InvalidValue,
     UnsupportedDtype,
 )
-from tvmtile.frontend.dtypes import DTypeLike, Shape
+from tvmtile.frontend.dtypes import DTypeLike, Shape, as_dtype
 from tvmtile.frontend.emit import check_operand, emit
-from tvmtile.frontend.kernel import Tile
+from tvmtile.frontend.kernel import Tile, allocate
+from tvmtile.frontend.values import as_expr
 from tvmtile.ir.combiners import COMBINERS, Combiner, has_bit_operations
 from tvmtile.ir.operands import describe, dtype_of, matched_regions, static_shape
 from tvmtile.ir.operators import TileOp, tile_operator
@@ -74,9 +75,6 @@ def alloc_reducer(
     T.finalize_reducer(total, result)
     ```
     """
-    from tvmtile.frontend.dtypes import as_dtype
-    from tvmtile.frontend.kernel import allocate
-
     warn_ignored("T.alloc_reducer", replication=replication)
     if op not in _KINDS:
         raise InvalidOperand(
@@ -106,8 +104,6 @@ def reducer_init(reducer: TileOperand, init: Value | None = None) -> None:
     UnsupportedDtype
         If it has another.
     """
-    from tvmtile.frontend.values import as_expr
-
     combiner = _combiner_of("reducer_init", reducer)
     dtype = dtype_of(reducer)
     if init is None:
@@ -134,8 +130,6 @@ def reducer_update(target: Any, value: Value) -> None:
     value : number or Expr
         Converted to the totals' dtype.
     """
-    from tvmtile.frontend.values import as_expr
-
     target = check_operand("reducer_update", "target", target)
     if not isinstance(target, ir.TensorLoad):
         raise InvalidOperand(

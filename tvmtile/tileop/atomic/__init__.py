@@ -17,6 +17,7 @@ from tvmtile.errors import (
     UnsupportedDtype,
 )
 from tvmtile.frontend.emit import check_operand, checked_call, emit
+from tvmtile.frontend.values import as_expr
 from tvmtile.ir.operands import (
     SAME_EXTENTS,
     as_region,
@@ -194,8 +195,6 @@ def atomic_addx4(dst: TileOperand, value: Value, return_prev: bool = False) -> i
 
 
 def _add_vector(lanes: int, dst: Any, value: Any, return_prev: bool) -> Any:
-    from tvmtile.frontend.values import as_expr
-
     name = f"atomic_addx{lanes}"
     target = _neighbours(name, check_operand(name, "dst", dst), lanes)
     is_tile = is_buffer_var(value) or isinstance(value, ir.TensorRegion)
@@ -235,8 +234,6 @@ def cast_like(value: ir.Expr, target: ir.TensorLoad) -> ir.Expr:
 def _update(
     kind: str, dst: ir.Expr, value: Any, memory_order: str | None, return_prev: bool
 ) -> ir.Expr | None:
-    from tvmtile.frontend.values import as_expr
-
     name = f"atomic_{kind}"
     order = memory_order or "relaxed"
     if order not in ORDERS:
