@@ -21,6 +21,7 @@ from tvmtile.analysis.effects import Effect, Loop
 from tvmtile.ir.conditions import conjuncts
 from tvmtile.ir.operands import constant, integer_range, literal
 from tvmtile.ir.rewriting import substitute, variables_of
+from tvmtile.ir.types import is_integer
 
 _MAX_ITERATIONS = 4096
 _MAX_CASES = 64
@@ -275,7 +276,7 @@ class Iterations:
 
 def known_bounds(name: ir.Var, conditions: list[ir.Expr]) -> tuple[int, int] | None:
     """The least and the greatest value of a name where conditions hold; None where one is unknown."""
-    if not str(name.ty.dtype).startswith(("int", "uint")):
+    if not is_integer(name):  # but a buffer, say
         return None
     analyzer = Analyzer()
     with contextlib.ExitStack() as stack:
