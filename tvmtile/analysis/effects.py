@@ -94,7 +94,7 @@ class Effect:
     root: ir.Var
     """The buffer that was allocated, as far as views are declared in what was looked at."""
     indices: Any
-    """The element, by axis of `buffer` or by one number in the order of memory; None of a whole tile."""
+    """The element, by axis of `buffer` or by its number in the order of memory; None of whole tiles."""
     block: tuple[tuple[int, Any], ...]
     """Extents and strides, in elements, of what lies around that element and is touched with it."""
     writes: bool
