@@ -31,26 +31,18 @@ from tvmtile.ir.threads import Group
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """A loop of a thread, as the conflicts of its effects know it.
-
-    Attributes
-    ----------
-    node : For or While
-        The statement.
-    is_uniform : bool
-        All threads go through it equally often, and together.
-    low, extent : Expr or None
-        The first value of its variable and the number of its iterations, without names that are bound
-        to values which never change; None of a `while`.
-    ordered : frozenset of str
-        The tensors that its iterations store to one after the other.
-    """
+    """A loop of a thread, as the conflicts of its effects know it."""
 
     node: Any
+    """The statement."""
     is_uniform: bool
+    """All threads go through it equally often, and together."""
     low: Any = None
     extent: Any = None
+    """The first value of its variable and the number of its iterations, without names that are
+    bound to values which never change; None of a `while`."""
     ordered: frozenset[str] = frozenset()
+    """The tensors that its iterations store to one after the other."""
 
     @property
     def var(self) -> ir.Var | None:

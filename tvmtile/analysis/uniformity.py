@@ -262,41 +262,28 @@ def _variables_of(node: ir.Node) -> tuple[ir.Var, ...]:
 
 
 class _Around(NamedTuple):
-    """The conditions and loops around a statement.
-
-    Attributes
-    ----------
-    guards, own : list of int
-        The nodes of the conditions around it, and of those within the region of a group.
-    group : Group or None
-        That of the innermost region.
-    """
+    """The conditions and loops around a statement."""
 
     guards: list[int]
+    """The nodes of the conditions around it."""
     group: Group | None
+    """The group of the innermost region."""
     own: list[int]
+    """The nodes of the conditions within that region."""
 
 
 class _Flow(NamedTuple):
-    """The flow into a node.
-
-    Attributes
-    ----------
-    expressions : list of Expr or BufferStore
-        Those that a value is computed from; of a store, its value and its indices.
-    acts : bool
-        Every thread computes them for itself.
-    around, array : _Around, Var or None
-        The surroundings of a statement that changes an array.
-    nodes : list of int
-        Further nodes.
-    """
+    """The flow into a node."""
 
     expressions: Sequence[Any] = ()
+    """The expressions that a value is computed from; of a store, its value and its indices."""
     acts: bool = False
+    """Every thread computes them for itself."""
     around: _Around = _Around([], None, [])
     array: ir.Var | None = None
+    """The surroundings of a statement that changes an array."""
     nodes: Sequence[int] = ()
+    """Further nodes."""
 
 
 def _owners(

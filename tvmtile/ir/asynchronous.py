@@ -38,19 +38,6 @@ _REGION = "tvmtile.asynchronous"
 class Kind:
     """A kind of asynchronous work, and a GPU's instructions for it.
 
-    Attributes
-    ----------
-    name : str
-        The token of all work of the kind.
-    issues : tuple of str
-        The instructions that issue a copy, with the operands of `issue`.
-    signal, wait : str
-        The operators of the instructions that end a batch, and that wait.
-    commit_group, wait_group : str
-        These instructions in PTX.
-    max_behind : int
-        The largest number of batches that the wait leaves.
-
     Notes
     -----
     A thread waits for batches of its own, the oldest first. What other threads have copied is visible
@@ -58,12 +45,17 @@ class Kind:
     """
 
     name: str
+    """The token of all work of the kind."""
     issues: tuple[str, ...]
+    """The instructions that issue a copy, with the operands of `issue`."""
     signal: str
     wait: str
+    """The operators of the instructions that end a batch, and that wait."""
     commit_group: str
     wait_group: str
+    """These instructions in PTX."""
     max_behind: int
+    """The largest number of batches that the wait leaves."""
 
 
 CP_ASYNC = Kind(

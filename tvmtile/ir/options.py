@@ -20,32 +20,22 @@ class KernelOptions:
 
     They change no result, but for `source`, whose functions the kernel calls. None names a buffer:
     rewriting would leave it in an annotation as it was. So layouts and values outside are operators.
-
-    Attributes
-    ----------
-    panel_size : int or None
-        Blocks across a panel, in which the blocks of the grid are visited.
-    panel_order : str
-        The axis along which a panel runs: "row", "column", or "strip", all panels in one direction.
-    specialize_warps : bool or None
-        Whether warps of their own copy the tiles of pipelined loops.
-    persistent : bool or None
-        Whether as many blocks as run at once loop over the blocks of the grid.
-    blocks_per_multiprocessor : int or None
-        How many blocks must fit on a multiprocessor at once.
-    fixed_registers : bool
-        Whether each thread keeps the registers that it begins with.
-    source : str
-        Text in the target's language that stands before the kernel.
     """
 
     panel_size: int | None = None
+    """Blocks across a panel, in which the blocks of the grid are visited."""
     panel_order: str = "row"
+    """The axis along which a panel runs: "row", "column", or "strip", all panels in one direction."""
     specialize_warps: bool | None = None
+    """Whether warps of their own copy the tiles of pipelined loops."""
     persistent: bool | None = None
+    """Whether as many blocks as run at once loop over the blocks of the grid."""
     blocks_per_multiprocessor: int | None = None
+    """How many blocks must fit on a multiprocessor at once."""
     fixed_registers: bool = False
+    """Whether each thread keeps the registers that it begins with."""
     source: str = ""
+    """Text in the target's language that stands before the kernel."""
 
 
 def options_of(kernel: tirx.For) -> KernelOptions:

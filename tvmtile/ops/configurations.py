@@ -38,28 +38,19 @@ _UNKNOWN = 4096
 
 @dataclass(frozen=True)
 class Row:
-    """A configuration, where it is taken, and why.
-
-    Attributes
-    ----------
-    device : str
-        "llvm", "metal", an NVIDIA architecture without its letter, "sm_90", or `ANY`.
-    values : mapping
-        The configuration.
-    measured : str
-        What chose it.
-    bits : tuple of int
-        Width of the elements; any where empty.
-    at_least, at_most : mapping
-        Bounds of the problem's extents, by their names; both included.
-    """
+    """A configuration, where it is taken, and why."""
 
     device: str
+    """An NVIDIA architecture without its letter, "sm_90", "llvm", "metal", or `ANY`."""
     values: Mapping[str, int]
+    """The configuration."""
     measured: str
+    """The measurement that chose it."""
     bits: tuple[int, ...] = ()
+    """Width of the elements; any where empty."""
     at_least: Mapping[str, int] = field(default_factory=dict)
     at_most: Mapping[str, int] = field(default_factory=dict)
+    """Bounds of the problem's extents, by their names; both included."""
 
     def fits(self, device: str, bits: int, extents: Mapping[str, int]) -> bool:
         """Tell whether the row is for a problem."""

@@ -39,53 +39,36 @@ class Lacking(Decline):
 
 @dataclass
 class LoweringContext:
-    """The questions that a lowering may ask.
-
-    Attributes
-    ----------
-    target : Target
-        What the kernel is compiled for.
-    analyzer : Analyzer
-        Knows the ranges of the loop variables around the operator.
-    location : SourceLocation or None
-        The user's line.
-    imports : list of str
-        Source text that the lowering's calls need: LLVM's intermediate language for `llvm`. The pass
-        links it into the module, each text once.
-    attributes : dict of str to Expr
-        What a lowering says of the whole kernel, by TVM's name of the attribute.
-    alignments : dict of Var to int
-        What a lowering asks of shared tiles: bytes that they begin at a multiple of.
-    setup : list of Stmt
-        What a lowering has each block do first.
-    teardown : list of Stmt
-        What it has each block do last.
-    launch : Launch
-        The loops of the kernel over blocks and threads.
-    group : Group or None
-        The threads that do the operator; None: all of the block.
-    is_statement : bool
-        The operator stands by itself: nobody takes its value.
-    token : str or None
-        What asynchronous work of the operator is signalled and waited for by, elsewhere.
-    why_plain : callable
-        `(tile, panels) -> str or None`: why a shared tile can't lie as an implementation wants it, in
-        swizzled panels of one of these widths in bytes.
-    """
+    """The questions that a lowering may ask."""
 
     target: Target
+    """The target of the kernel."""
     analyzer: Analyzer
+    """The ranges of the loop variables around the operator."""
     location: SourceLocation | None = None
+    """The user's line."""
     imports: list[str] = field(default_factory=list)
+    """Source text that the lowering's calls need: LLVM's intermediate language for `llvm`. The pass
+    links it into the module, each text once."""
     attributes: dict[str, object] = field(default_factory=dict)
+    """Attributes that a lowering gives the whole kernel, by TVM's names."""
     alignments: dict[ir.Var, int] = field(default_factory=dict)
+    """Bytes that shared tiles begin at a multiple of, as a lowering asks."""
     setup: list[tirx.Stmt] = field(default_factory=list)
+    """Statements of a lowering that each block does first."""
     teardown: list[tirx.Stmt] = field(default_factory=list)
+    """Statements of a lowering that each block does last."""
     launch: Any = None
+    """The loops of the kernel over blocks and threads."""
     group: Group | None = None
+    """The threads that do the operator; None: all of the block."""
     is_statement: bool = False
+    """The operator stands by itself: nobody takes its value."""
     token: str | None = None
+    """What asynchronous work of the operator is signalled and waited for by, elsewhere."""
     why_plain: Callable[[ir.Var, Collection[int]], str | None] = lambda *_: None
+    """`(tile, panels) -> str or None`: why a shared tile can't lie as an implementation wants it,
+    in swizzled panels of one of these widths in bytes."""
 
     @property
     def kind(self) -> str:
@@ -189,48 +172,34 @@ _Code: TypeAlias = Callable[[Any, LoweringContext], Any]
 
 @dataclass(frozen=True)
 class Lowering:
-    """One implementation of an operator on one kind of target.
-
-    Attributes
-    ----------
-    operator, target_kind, variant : str
-        What is implemented, where, and the name of the way it is done.
-    priority : int
-        Higher ones are tried first; two of an operator and a target never share one.
-    code : callable
-        `(op, context) -> Stmt`, for an operator that it fits.
-    fits : callable or None
-        `(op, context) -> None`; raises `Decline` where it does not fit.
-    fits_layouts : callable or None
-        The same for what depends on where fragments lie: such an implementation is chosen after
-        InferLayout only, unless `fits` declines already.
-    fragments : FragmentDemand or None
-        Where the elements of fragments lie.
-    shared : SharedDemand or None
-        How shared tiles should lie.
-    direct : callable or None
-        `(op, context) -> {operand: count}`, what could as well stay in global memory, and how many
-        groups of threads read each of its elements.
-    completion : Kind, `ON_MBARRIER` or None
-        Its work is done when a token of that kind is waited for, where its statement stands under
-        one, or when an mbarrier completes it (`tvmtile.ir.operators.begun_on`); otherwise, and for
-        None, when the next statement begins.
-    slow : callable or None
-        `(op) -> str or None`, what a user should know who expects a matrix unit to be used.
-    """
+    """One implementation of an operator on one kind of target."""
 
     operator: str
     target_kind: str
     variant: str
+    """The operator, the kind of target, and the name of the way it is done."""
     priority: int
+    """Higher ones are tried first; two of an operator and a target never share one."""
     code: _Code
+    """`(op, context) -> Stmt`, for an operator that it fits."""
     fits: _Predicate | None = None
+    """`(op, context) -> None`; raises `Decline` where it does not fit."""
     fits_layouts: _Predicate | None = None
+    """The same for what depends on where fragments lie: such an implementation is chosen after
+    InferLayout only, unless `fits` declines already."""
     fragments: FragmentDemand | None = None
+    """Where the elements of fragments lie."""
     shared: SharedDemand | None = None
+    """How shared tiles should lie."""
     direct: Callable[[Any, LoweringContext], dict[str, int]] | None = None
+    """`(op, context) -> {operand: count}`, what could as well stay in global memory, and how many
+    groups of threads read each of its elements."""
     completion: Kind | str | None = None
+    """Its work is done when a token of that kind is waited for, where its statement stands under
+    one, or when an mbarrier completes it (`tvmtile.ir.operators.begun_on`); otherwise, and for
+    None, when the next statement begins."""
     slow: Callable[[Any], str | None] | None = None
+    """`(op) -> str or None`, what a user should know who expects a matrix unit to be used."""
 
     def check(self, op: TileOp, context: LoweringContext) -> None:
         """Raise `Decline` where it does not fit, as far as that is known before layouts are."""

@@ -33,34 +33,23 @@ INFINITE = 2**63 - 1  # to TVM's analyzer
 
 @dataclass(frozen=True)
 class Rule:
-    """A construct that a tool gets wrong, or that a target does not have, and its other form.
-
-    Attributes
-    ----------
-    construct : str
-        The name of the rule: what is rewritten.
-    nodes : tuple of types
-        What nodes such a construct is.
-    rewrite : callable
-        `(node, scope) -> node`. The operands of the node are rewritten already. The node itself is
-        returned where there is nothing to do.
-    tool : str
-        The tool that would get the construct wrong; with its versions, where not all do.
-    reason : str
-        What it would do.
-    needs : callable
-        Whether a function has to be looked through at all.
-    asks : bool
-        Whether `rewrite` asks for what is known at the place: bounds, the kernel around, its zeros.
-    """
+    """A construct that a tool gets wrong, or that a target does not have, and its other form."""
 
     construct: str
+    """The name of the rule: what is rewritten."""
     nodes: tuple[type, ...]
+    """The types of nodes of such a construct."""
     rewrite: Callable[[Any, Scope], Any]
+    """`(node, scope) -> node`. The operands of the node are rewritten already. The node itself is
+    returned where there is nothing to do."""
     tool: str
+    """The tool that would get the construct wrong; with its versions, where not all do."""
     reason: str
+    """The reason: what the tool would do."""
     needs: Callable[[tirx.PrimFunc], bool] = lambda _: True
+    """Whether a function has to be looked through at all."""
     asks: bool = False
+    """Whether `rewrite` asks for what is known at the place: bounds, the kernel around, its zeros."""
 
 
 class Names:
