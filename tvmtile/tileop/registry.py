@@ -65,7 +65,7 @@ class LoweringContext:
     is_statement: bool = False
     """The operator stands by itself: nobody takes its value."""
     token: str | None = None
-    """What asynchronous work of the operator is signalled and waited for by, elsewhere."""
+    """The token by which its asynchronous work is signalled and waited for, elsewhere."""
     why_plain: Callable[[ir.Var, Collection[int]], str | None] = lambda *_: None
     """`(tile, panels) -> str or None`: why a shared tile can't lie as an implementation wants it,
     in swizzled panels of one of these widths in bytes."""
