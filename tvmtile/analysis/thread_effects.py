@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Set
 from functools import cached_property
@@ -9,14 +10,21 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_of, indices_of, is_buffer_var
+from tvmtile._tvm import buffer_of, indices_of, is_buffer_var, mapped
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.effects import Effect, Loop, MbarrierElement, effects_in_memory
 from tvmtile.ir.annotations import ORDER_OF_STORES
-from tvmtile.ir.kernels import expressions_of, statements_of
+from tvmtile.ir.kernels import Launch, expressions_of, statements_of
 from tvmtile.ir.operands import literal
-from tvmtile.ir.rewriting import reads_no_memory, statements_in, substitute
+from tvmtile.ir.rewriting import (
+    is_pure,
+    reads_no_memory,
+    statements_in,
+    substitute,
+    variables_of,
+)
 from tvmtile.ir.scopes import is_global, is_private, is_shared
+from tvmtile.ir.types import is_integer
 
 
 class Effects:
@@ -28,8 +36,8 @@ class Effects:
 
     Parameters
     ----------
-    body : Stmt
-        What a thread does: its views of buffers and its bindings are looked up.
+    launch : Launch
+        What a thread does is in its body: the views of buffers and the bindings there are looked up.
     in_whiles : iterable of str
         The tensors that iterations of `while` loops store to one after the other.
 
@@ -45,7 +53,8 @@ class Effects:
         Other device memory, that a loop stores to whose iterations have an order.
     """
 
-    def __init__(self, body: tirx.Stmt, in_whiles: Iterable[str] = ()) -> None:
+    def __init__(self, launch: Launch, in_whiles: Iterable[str] = ()) -> None:
+        body = launch.body
         self._aliases = Aliases(body)
         self._in_whiles = frozenset(in_whiles)
         self._stored_in_order = set(self._in_whiles)
@@ -67,6 +76,8 @@ class Effects:
             for effect in effects_in_memory(part)
         ]
         self.written = {effect.buffer for effect in effects if effect.writes}
+        self._scalars: dict[ir.Var, ir.Expr] = {}
+        self._note_scalars(launch)
         self.exchanged = self._exchanged(effects)
         stores = Counter(
             self.root(effect.buffer) for effect in effects if effect.writes and not effect.is_atomic
@@ -94,6 +105,42 @@ class Effects:
         elif ir.is_prim_expr(bind.value) and reads_no_memory(bind.value):
             self._values[bind.var] = substitute(bind.value, self._values)
         self._bound[bind.var] += 1
+
+    def _note_scalars(self, launch: Launch) -> None:
+        """Note the values that variables of a thread keep: those stored before any loop, branch or use.
+
+        Where it is loaded from tensors which nobody writes, at one place for all threads, a name stands
+        for the value, the same in all expressions.
+        """
+        threads = {loop.loop_var for loop in launch.threads}
+        varying = {*threads, *self._bound, *map(self.root, self.written), *self.written}
+        of_root: dict[ir.Var, list[Effect]] = {}
+        for effect in effects_of(launch.body):
+            if is_private(effect.buffer):
+                of_root.setdefault(self.root(effect.buffer), []).append(effect)
+        for root, effects in of_root.items():
+            stores = list(itertools.takewhile(lambda effect: effect.writes, effects))
+            if [literal(extent) for extent in root.ty.shape] != [1] or not stores:
+                continue
+            if any(effect.writes for effect in effects[len(stores) :]) or not all(
+                store.value is not None
+                and store.buffer.same_as(root)
+                and store.is_certain
+                and not (store.around or store.conditions)
+                for store in stores
+            ):
+                continue
+            value = self.resolved(stores[-1].value)
+            used = variables_of(value)
+            if reads_no_memory(value) and not self._bound.keys() & set(used):
+                self._scalars[root] = value
+            elif (
+                is_integer(value)
+                and varying.isdisjoint(used)
+                and not any(is_private(each) for each in used if is_buffer_var(each))
+                and is_pure(value)
+            ):
+                self._scalars[root] = tirx.Var(root.name, str(value.ty.dtype))
 
     def is_bound_once(self, name: ir.Var) -> bool:
         """Tell whether only one place gives a name its value."""
@@ -214,12 +261,17 @@ class Effects:
 
     def resolved(self, expression: ir.Expr) -> ir.Expr:
         """An expression with bound names replaced by their values, where these never change."""
-        if not self._values:
+        if not self._values and not self._scalars:
             return expression
         if hash(expression) not in self._resolutions:
-            resolution = expression, substitute(expression, self._values)
-            self._resolutions[hash(expression)] = resolution
+            found = substitute(expression, self._values)
+            if self._scalars:
+                found = mapped(found, (ir.TensorLoad, self._loaded))
+            self._resolutions[hash(expression)] = expression, found
         return self._resolutions[hash(expression)][1]
+
+    def _loaded(self, load: ir.TensorLoad) -> ir.Expr:
+        return self._scalars.get(buffer_of(load), load)
 
 
 def ordered_by(loop: tirx.For) -> frozenset[str]:

@@ -25,6 +25,20 @@ def conjuncts(condition: ir.Expr) -> list[Any]:
     return [condition]
 
 
+def gaps_of(condition: ir.Expr) -> list[ir.Expr]:
+    """What is not negative where a condition holds: of signed integers, how far apart two sides are."""
+    turned = is_node(condition, tirx.Not)
+    part = condition.a if turned else condition
+    if not isinstance(part, (*ORDERS, tirx.EQ)) or not is_signed_integer(part.a):
+        return []
+    if isinstance(part, tirx.EQ):
+        return [] if turned else [part.a - part.b, part.b - part.a]
+    is_less = isinstance(part, tirx.LT | tirx.LE)
+    small, large = (part.a, part.b) if is_less != turned else (part.b, part.a)
+    is_strict = isinstance(part, tirx.LT | tirx.GT) != turned
+    return [large - small - int(is_strict)]
+
+
 def known_by(condition: ir.Expr, analyzer: Analyzer) -> Iterator[ir.Expr]:
     """Facts for an analyzer, of a condition that holds.
 

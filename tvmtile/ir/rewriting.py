@@ -33,6 +33,11 @@ def reads_no_memory(value: ir.Expr) -> bool:
     return not contains(value, (ir.TensorLoad, ir.Call), _may_change)
 
 
+def is_pure(value: ir.Expr) -> bool:
+    """Tell whether an expression does nothing but compute, and read memory."""
+    return not contains(value, ir.Call, lambda call: effect_of(call) > PURE)
+
+
 def _may_change(node: Any) -> bool:
     return isinstance(node, ir.TensorLoad) or effect_of(node) > PURE
 

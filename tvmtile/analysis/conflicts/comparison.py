@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from functools import partial
@@ -95,12 +96,16 @@ class Comparison:
         for number in range(sides[0].num_coordinates):
             a, b = (side.coordinate(number) for side in sides)
             if a is None or b is None:
+                if self._are_bounded_apart(*sides, number):
+                    return None, True
                 is_exact = False
                 continue
             difference = self._difference(a.term, b.term)
             if not isinstance(difference, int):
                 lowest, highest = a.least - b.most, a.most - b.least
                 if self._domain.excludes(difference, lowest, highest):
+                    return None, True
+                if self._are_bounded_apart(*sides, number):
                     return None, True
                 is_exact = False
                 # Where elements are the same, their numbers have the same remainder.
@@ -154,6 +159,22 @@ class Comparison:
                 differs = self._domain.excludes(difference, wanted, wanted)
             if differs:
                 return True
+        return False
+
+    def _are_bounded_apart(self, earlier: Enumeration, later: Enumeration, axis: int) -> bool:
+        """Tell whether conditions of both keep one's indices above all of the other's."""
+        if not self._by_axis:
+            return False
+        pairs = (
+            (earlier.bounds(axis)[0], later.bounds(axis)[1]),
+            (later.bounds(axis)[0], earlier.bounds(axis)[1]),
+        )
+        for lows, highs in pairs:
+            for low, high in itertools.product(lows, highs):
+                apart = self._difference(high.term, low.term)
+                least = apart if isinstance(apart, int) else self._domain.lower_bound(apart)
+                if least + low.least > high.most:
+                    return True
         return False
 
     def _difference(self, a: ir.Expr | None, b: ir.Expr | None) -> ir.Expr | int:

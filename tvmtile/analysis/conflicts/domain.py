@@ -114,6 +114,10 @@ class Domain:
         """The largest value of an expression, as far as is known."""
         return int(self._analyzer.const_int_bound(expression).max_value)
 
+    def lower_bound(self, expression: ir.Expr) -> int:
+        """The smallest value of an expression, as far as is known."""
+        return int(self._analyzer.const_int_bound(expression).min_value)
+
     def simplified(self, expression: Any) -> ir.Expr:
         """An expression, simplified by the ranges of its variables."""
         return self._analyzer.simplify(expression)

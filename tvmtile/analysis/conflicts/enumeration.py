@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 from tvm import ir, tirx
+from tvm.sym import detect_linear_equation
 
 from tvmtile.analysis.conflicts.domain import Domain
 from tvmtile.analysis.conflicts.expressions import bits, lanes, strides
 from tvmtile.analysis.conflicts.points import Free, Points, points_of
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, Value
 from tvmtile.analysis.effects import Effect
-from tvmtile.ir.conditions import conjuncts
-from tvmtile.ir.rewriting import substitute
+from tvmtile.ir.conditions import conjuncts, gaps_of
+from tvmtile.ir.operands import literal
+from tvmtile.ir.rewriting import reads_no_memory, substitute, variables_of
 
 
 class Enumeration:
@@ -48,6 +50,7 @@ class Enumeration:
         self._by_axis = by_axis
         self._indices = [substitute(index, values) for index in access.indices]
         self._coordinates: dict[int, Value | None] = {}
+        self._bounds: dict[int, tuple[list[Value], list[Value]]] = {}
         self.num_coordinates = len(self._indices) if by_axis else 1
         self.knows_conditions = True
 
@@ -69,10 +72,7 @@ class Enumeration:
         TooMany
             If they are too many to be enumerated.
         """
-        asked = [each.inside for each in self._free]
-        asked += [substitute(each, self._values) for each in self._access.conditions]
-        parts = [part for condition in asked for part in conjuncts(condition)]
-        among, others = self._threads_with(parts)
+        among, others = self._threads_with(self._conditions)
         points = points_of(self._access, self._free, self._parts, self._domain, among)
         for part in others:
             value = self._tried(lambda part=part, at=points: self._evaluated(part, at))
@@ -82,6 +82,13 @@ class Enumeration:
             mask = np.broadcast_to(np.asarray(value.numbers, bool), points.first.shape)
             points = points.where(mask)
         return points
+
+    @cached_property
+    def _conditions(self) -> list[ir.Expr]:
+        """What holds where there is such an access, by parts."""
+        asked = [each.inside for each in self._free]
+        asked += [substitute(each, self._values) for each in self._access.conditions]
+        return [part for condition in asked for part in conjuncts(condition)]
 
     def _threads_with(self, conditions: list[ir.Expr]) -> tuple[np.ndarray, list[ir.Expr]]:
         """The threads, of the domain's, for which conditions on threads hold, and other conditions.
@@ -104,6 +111,45 @@ class Enumeration:
             compute = (lambda: self._index(number)) if self._by_axis else self._place
             self._coordinates[number] = self._tried(compute)
         return self._coordinates[number]
+
+    def bounds(self, axis: int) -> tuple[list[Value], list[Value]]:
+        """What an index is not below, and not above, at each point: by itself, and by the conditions.
+
+        Of `start + j < end` the index `start + j` is not above `end - 1`.
+        """
+        if axis not in self._bounds:
+            index, own = self._indices[axis], self.coordinate(axis)
+            offset = Value(_offset_of_axis(self.points, axis - len(self._indices)))
+            steps = [gap * factor for gap in self._gaps for factor in _coefficients(index, gap)]
+            lows, highs = (
+                [bound + offset for bound in map(self._bound, limits) if bound is not None]
+                for limits in ([index - step for step in steps], [index + step for step in steps])
+            )
+            known = [] if own is None else [own]
+            self._bounds[axis] = [*known, *lows], [*known, *highs]
+        return self._bounds[axis]
+
+    @cached_property
+    def _gaps(self) -> list[ir.Expr]:
+        """What is not negative at any point: by the conditions, and by the bounds of the loops.
+
+        Where points alone say what it is, they are there already.
+        """
+        found = [gap for part in self._conditions for gap in gaps_of(part)]
+        for loop in self._access.loops:
+            value = None if loop.var is None else self._values.get(loop.var)
+            if value is not None and literal(loop.step) == 1:
+                low, extent = (substitute(each, self._values) for each in (loop.low, loop.extent))
+                found += [value - low, low + extent - 1 - value]
+        numbers = self.points.values
+        return [
+            gap
+            for gap in found
+            if reads_no_memory(gap) and any(var not in numbers for var in variables_of(gap))
+        ]
+
+    def _bound(self, limit: ir.Expr) -> Value | None:
+        return self._tried(lambda: self._evaluated(self._domain.canonical(limit), self.points))
 
     @staticmethod
     def _tried(compute: Any) -> Value | None:
@@ -139,6 +185,13 @@ class Enumeration:
             place = place + Value(offset * step.numbers)
         before = self._access.bits_before * self._parts // bits(buffer)
         return place.scaled(self._parts) + Value(points.parts + before)
+
+
+def _coefficients(index: ir.Expr, gap: ir.Expr) -> list[int]:
+    """How often a gap is to be added to an index, or taken from it, so that a variable leaves it."""
+    linear = (detect_linear_equation(index, [var]) for var in variables_of(gap))
+    sizes = (abs(literal(each[0]) or 0) for each in linear if len(each))
+    return list(dict.fromkeys(filter(None, sizes)))
 
 
 def _offset_of_axis(points: Points, axis: int) -> int | np.ndarray:

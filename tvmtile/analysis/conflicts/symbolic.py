@@ -19,6 +19,7 @@ import numpy as np
 from tvm import DataType, DataTypeCode, ir, tirx
 
 from tvmtile.ir.calls import is_if_then_else, op_name
+from tvmtile.ir.operands import literal
 from tvmtile.ir.rewriting import contains
 from tvmtile.ir.types import Binary
 
@@ -76,6 +77,7 @@ _OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
     ir.prim.RShift: operator.rshift,
 }
 _SHIFTS = (ir.prim.LShift, ir.prim.RShift)
+_WITHOUT_ZERO = (ir.prim.BitwiseOr, ir.prim.BitwiseXor)
 _DIVISIONS = (tirx.FloorDiv, tirx.FloorMod)
 _TRANSPARENT = ("tirx.likely",)
 
@@ -163,6 +165,8 @@ def _operation(node: Binary, a: Value, b: Value) -> Value:
         raise NotSeparable  # some divisor is 0
     if isinstance(node, _SHIFTS):
         _check_shift(node, b)
+    if isinstance(node, _WITHOUT_ZERO) and literal(node.b) == 0:
+        return a
     if a.term is None and b.term is None:
         numbers = _OPERATIONS[type(node)](a.numbers, b.numbers)
         if _shifts_64_bits(node) and np.any(numbers >> b.numbers != a.numbers):

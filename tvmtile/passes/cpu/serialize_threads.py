@@ -123,7 +123,7 @@ def _with_barriers(kernel: tirx.For) -> tirx.For:
     kernel = with_launch_body(kernel, _Statements(launch).hidden(launch.body, works))
     threads = {loop.loop_var for loop in launch.threads}
     if contains(launch.body, ir.Var, threads.__contains__):
-        kernel = with_barriers(kernel, Effects(Launch(kernel).body))
+        kernel = with_barriers(kernel, Effects(Launch(kernel)))
 
     def shown(node: tirx.Evaluate) -> tirx.Stmt:
         number = attributes_of(node).get(_WORK) if is_barrier(node) else None

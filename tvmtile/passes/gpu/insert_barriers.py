@@ -97,7 +97,7 @@ def InsertBarriers(func: tirx.PrimFunc) -> tirx.PrimFunc:
         launch = Launch(kernel)
         named = NamedBarriers(launch.body, count, launch)
         kernel = with_launch_body(kernel, with_own_barriers(launch.body, named))
-        effects = Effects(Launch(kernel).body, ordered_by(kernel))
+        effects = Effects(Launch(kernel), ordered_by(kernel))
         exchanged.update(effects.exchanged)
         blocks = blocks_together(kernel)
         if blocks > 1 and not is_published(kernel, func.body, effects):

@@ -63,6 +63,7 @@ _NAMES = {
     "shared": lambda shape, dtype="float32": T.alloc_buffer(shape, dtype, scope="shared"),
     "matrix": lambda: T.alloc_buffer((64,), "float32", scope="metal.simdgroup"),
     "words_of_a_thread": lambda: T.alloc_buffer((4,), "uint32", scope="local"),
+    "scalar": lambda: T.alloc_buffer((1,), "int32", scope="local"),
     "view": lambda of, shape, dtype="float32": T.decl_buffer(
         shape, dtype, data=of.data, scope="shared"
     ),
@@ -93,7 +94,7 @@ _NAMES = {
 
 _VALUES = {"B": np.arange(64)[::-1], "n": 4}
 _UNKNOWN = re.compile(
-    "while|T.serial|issue|group|address_of|number|matri|words_of|break|\\batomic\\(D\\[S"
+    "while|T.serial|issue|group|address_of|number|matri|words_of|scalar|break|\\batomic\\(D\\[S"
 )
 """What the oracle does not run: regions of groups, copies in flight, addresses, instructions."""
 

@@ -133,3 +133,29 @@ def test_an_author_of_barriers_lets_the_block_meet_in_branches(emulated):
     kernel = emulated(MEETING)
     result, expected = call(kernel, MEETING, 1)
     assert torch.equal(result, expected)
+
+
+ROWS = """
+def main(cu: T.Tensor((8,), "int32"), C: T.Tensor((n, 64), "float32")):
+    with T.Kernel(4, threads=256) as bx:
+        start, end = T.alloc_var("int32"), T.alloc_var("int32")
+        start = cu[bx]
+        end = cu[bx + 1]
+        given = T.alloc_barrier(128)
+        if T.get_thread_binding() < 128:
+            T.barrier_arrive(given)
+            for i, j in T.Parallel(64, 64):
+                if start + i < end:
+                    C[start + i, j] = 1
+        else:
+            T.barrier_wait(given, 0)
+            for i, j in T.Parallel(64, 64):
+                if end + i < n:
+                    C[end + i, j] = 0
+"""
+
+
+def test_conditions_of_both_groups_keep_rows_apart(emulated):
+    emulated(ROWS)
+    with pytest.raises(DataRace, match="written by threads 128 to 255 of the block and written"):
+        emulated(ROWS.replace("C[end + i", "C[end + i - 1"))
