@@ -238,7 +238,7 @@ def gpu(target: Target | None) -> GpuCapability | None:
         WARP_SIZE,
         MAX_THREADS,
         _CUDA_SHARED_KB[arch.rstrip("af")] * 1024,
-        lacks=HALF_BYTES,
+        lacks=HALF_BYTES if number >= 80 else ("bfloat16", *HALF_BYTES),
         most_blocks=CUDA_MOST_BLOCKS,
         shared_alignment=128,
         compute_capability=number,

@@ -298,8 +298,13 @@ def _check_dtypes(func: tirx.PrimFunc, capability: GpuCapability | None) -> None
 
 
 _BYTES = "hold two of them in a uint8 and decode them in the kernel: `byte & 0xF`, `byte >> 4`"
-_WIDER = {"float64": "float32", "int4": "int32", "uint4": "uint32"}
-_OTHER_DTYPES = {"float64": "use float32 for this tile", "int4": _BYTES, "uint4": _BYTES}
+_WIDER = {"float64": "float32", "bfloat16": "float32", "int4": "int32", "uint4": "uint32"}
+_OTHER_DTYPES = {
+    "float64": "use float32 for this tile",
+    "bfloat16": "use float16 or float32 for this tile",
+    "int4": _BYTES,
+    "uint4": _BYTES,
+}
 
 
 def _check_extents(kernel: tirx.For, capability: GpuCapability) -> None:
