@@ -12,7 +12,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import buffer_of, indices_of, is_buffer_var, mapped
 from tvmtile.analysis.aliases import Aliases
-from tvmtile.analysis.effects import Effect, Loop, MbarrierElement, effects_in_memory
+from tvmtile.analysis.effects import Effect, Loop, MbarrierElement, effects_in_memory, effects_of
 from tvmtile.ir.annotations import ORDER_OF_STORES
 from tvmtile.ir.kernels import Launch, expressions_of, statements_of
 from tvmtile.ir.operands import literal
