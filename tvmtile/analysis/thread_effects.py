@@ -24,7 +24,6 @@ from tvmtile.ir.rewriting import (
     variables_of,
 )
 from tvmtile.ir.scopes import is_global, is_private, is_shared
-from tvmtile.ir.types import is_integer
 
 
 class Effects:
@@ -77,7 +76,10 @@ class Effects:
         ]
         self.written = {effect.buffer for effect in effects if effect.writes}
         self._scalars: dict[ir.Var, ir.Expr] = {}
-        self._note_scalars(launch)
+        if any(
+            type(stmt) is tirx.AllocBuffer and _is_scalar(buffer_of(stmt)) for stmt in statements
+        ):
+            self._note_scalars(launch)
         self.exchanged = self._exchanged(effects)
         stores = Counter(
             self.root(effect.buffer) for effect in effects if effect.writes and not effect.is_atomic
@@ -116,18 +118,20 @@ class Effects:
         varying = {*threads, *self._bound, *map(self.root, self.written), *self.written}
         of_root: dict[ir.Var, list[Effect]] = {}
         for effect in effects_of(launch.body):
-            if is_private(effect.buffer):
+            if _is_scalar(self.root(effect.buffer)):
                 of_root.setdefault(self.root(effect.buffer), []).append(effect)
         for root, effects in of_root.items():
             stores = list(itertools.takewhile(lambda effect: effect.writes, effects))
-            if [literal(extent) for extent in root.ty.shape] != [1] or not stores:
-                continue
-            if any(effect.writes for effect in effects[len(stores) :]) or not all(
-                store.value is not None
-                and store.buffer.same_as(root)
-                and store.is_certain
-                and not (store.around or store.conditions)
-                for store in stores
+            if (
+                not stores
+                or any(effect.writes for effect in effects[len(stores) :])
+                or not all(
+                    store.value is not None
+                    and store.buffer.same_as(root)
+                    and store.is_certain
+                    and not (store.around or store.conditions)
+                    for store in stores
+                )
             ):
                 continue
             value = self.resolved(stores[-1].value)
@@ -135,8 +139,7 @@ class Effects:
             if reads_no_memory(value) and not self._bound.keys() & set(used):
                 self._scalars[root] = value
             elif (
-                is_integer(value)
-                and varying.isdisjoint(used)
+                varying.isdisjoint(used)
                 and not any(is_private(each) for each in used if is_buffer_var(each))
                 and is_pure(value)
             ):
@@ -272,6 +275,12 @@ class Effects:
 
     def _loaded(self, load: ir.TensorLoad) -> ir.Expr:
         return self._scalars.get(buffer_of(load), load)
+
+
+def _is_scalar(buffer: ir.Var) -> bool:
+    """Tell whether a buffer is an integer that each thread has for itself."""
+    has_one = [literal(extent) for extent in buffer.ty.shape] == [1]
+    return has_one and is_private(buffer) and str(buffer.ty.dtype).startswith("int")
 
 
 def ordered_by(loop: tirx.For) -> frozenset[str]:

@@ -26,9 +26,9 @@ def conjuncts(condition: ir.Expr) -> list[Any]:
 
 
 def gaps_of(condition: ir.Expr) -> list[ir.Expr]:
-    """What is not negative where a condition holds: of signed integers, how far apart two sides are."""
-    turned = is_node(condition, tirx.Not)
-    part = condition.a if turned else condition
+    """Expressions that are not negative where a condition holds on two signed integers."""
+    turned = isinstance(condition, tirx.Not)
+    part = condition.a if isinstance(condition, tirx.Not) else condition
     if not isinstance(part, (*ORDERS, tirx.EQ)) or not is_signed_integer(part.a):
         return []
     if isinstance(part, tirx.EQ):

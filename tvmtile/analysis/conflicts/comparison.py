@@ -96,7 +96,7 @@ class Comparison:
         for number in range(sides[0].num_coordinates):
             a, b = (side.coordinate(number) for side in sides)
             if a is None or b is None:
-                if self._are_bounded_apart(*sides, number):
+                if self._are_bounded_apart(sides, number):
                     return None, True
                 is_exact = False
                 continue
@@ -105,7 +105,7 @@ class Comparison:
                 lowest, highest = a.least - b.most, a.most - b.least
                 if self._domain.excludes(difference, lowest, highest):
                     return None, True
-                if self._are_bounded_apart(*sides, number):
+                if self._are_bounded_apart(sides, number):
                     return None, True
                 is_exact = False
                 # Where elements are the same, their numbers have the same remainder.
@@ -161,15 +161,12 @@ class Comparison:
                 return True
         return False
 
-    def _are_bounded_apart(self, earlier: Enumeration, later: Enumeration, axis: int) -> bool:
+    def _are_bounded_apart(self, sides: list[Enumeration], axis: int) -> bool:
         """Tell whether conditions of both keep one's indices above all of the other's."""
         if not self._by_axis:
             return False
-        pairs = (
-            (earlier.bounds(axis)[0], later.bounds(axis)[1]),
-            (later.bounds(axis)[0], earlier.bounds(axis)[1]),
-        )
-        for lows, highs in pairs:
+        earlier, later = (side.bounds(axis) for side in sides)
+        for (lows, _), (_, highs) in ((earlier, later), (later, earlier)):
             for low, high in itertools.product(lows, highs):
                 apart = self._difference(high.term, low.term)
                 least = apart if isinstance(apart, int) else self._domain.lower_bound(apart)

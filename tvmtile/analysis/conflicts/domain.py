@@ -55,6 +55,11 @@ class Domain:
         self._canonical: dict[int, tuple[ir.Expr, ir.Expr]] = {}
 
     @property
+    def thread_indices(self) -> set[ir.Var]:
+        """The indices of the threads of a block."""
+        return self._threads
+
+    @property
     def worst(self) -> ConflictScope:
         """The scope of a conflict where nothing is known."""
         if self.num_threads == 1:

@@ -113,7 +113,7 @@ class Enumeration:
         return self._coordinates[number]
 
     def bounds(self, axis: int) -> tuple[list[Value], list[Value]]:
-        """What an index is not below, and not above, at each point: by itself, and by the conditions.
+        """Bounds of an index at each point, below and above: itself, and those by the conditions.
 
         Of `start + j < end` the index `start + j` is not above `end - 1`.
         """
@@ -131,9 +131,9 @@ class Enumeration:
 
     @cached_property
     def _gaps(self) -> list[ir.Expr]:
-        """What is not negative at any point: by the conditions, and by the bounds of the loops.
+        """Expressions that are not negative at any point: by the conditions, and the bounds of loops.
 
-        Where points alone say what it is, they are there already.
+        Those that the points give a number are left out.
         """
         found = [gap for part in self._conditions for gap in gaps_of(part)]
         for loop in self._access.loops:
@@ -141,7 +141,7 @@ class Enumeration:
             if value is not None and literal(loop.step) == 1:
                 low, extent = (substitute(each, self._values) for each in (loop.low, loop.extent))
                 found += [value - low, low + extent - 1 - value]
-        numbers = self.points.values
+        numbers = {*self.points.iterations, *self._domain.thread_indices}
         return [
             gap
             for gap in found
@@ -188,7 +188,7 @@ class Enumeration:
 
 
 def _coefficients(index: ir.Expr, gap: ir.Expr) -> list[int]:
-    """How often a gap is to be added to an index, or taken from it, so that a variable leaves it."""
+    """Factors of a gap that is added to an index, or taken from it, so that a variable leaves it."""
     linear = (detect_linear_equation(index, [var]) for var in variables_of(gap))
     sizes = (abs(literal(each[0]) or 0) for each in linear if len(each))
     return list(dict.fromkeys(filter(None, sizes)))
