@@ -81,7 +81,7 @@ dist: venv ## the wheel and the sdist, to dist, as the last tag's version, check
 PYTHONS_TESTS := $(addprefix tests/, \
   frontend/test_kernel.py frontend/test_module.py frontend/test_source.py frontend/test_traced.py messages \
   jit/test_arguments.py jit/test_artifacts.py jit/test_compiler.py jit/test_decorator.py \
-  jit/test_lowering_view.py jit/test_processes.py jit/test_torch_operators.py cache \
+  jit/test_key.py jit/test_lowering_view.py jit/test_processes.py jit/test_torch_operators.py cache \
   autotuner/test_child.py autotuner/test_configurations.py autotuner/test_decorator.py \
   autotuner/test_identity.py autotuner/test_saved.py ir/test_passes.py docs/test_pages.py \
   examples/test_readme.py test_main.py test_packaging.py) \

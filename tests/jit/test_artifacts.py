@@ -189,6 +189,12 @@ def test_threads_that_compile_the_same_program(builds):
         torch.testing.assert_close(b, a * 2)
 
 
+@tvm.instrument.pass_instrument
+class Watcher:
+    def run_after_pass(self, mod, info):
+        pass
+
+
 @pytest.mark.parametrize("why", ["switched off", "edited compiler", "no key"])
 def test_where_nothing_is_kept_everything_is_compiled(why, builds, monkeypatch, own_cache):
     if why == "switched off":

@@ -14,7 +14,7 @@ import tvm_ffi
 from tvm import ir
 
 import tvmtile.language as T
-from tests.jit.test_artifacts import names_of, own_cache, scale  # noqa: F401
+from tests.jit.test_artifacts import Watcher, names_of, own_cache, scale  # noqa: F401
 from tvmtile._tvm import nodes_in
 from tvmtile.jit import key as toolchain
 
@@ -137,12 +137,6 @@ def test_a_library_of_tvm_is_known_by_its_build_id():
     for path in (path for directory in toolchain._LIBRARIES for path in directory.glob("*.so")):
         notes = subprocess.run(["readelf", "-n", path], capture_output=True, text=True, check=True)
         assert toolchain._build_id(path).hex() in notes.stdout
-
-
-@tvm.instrument.pass_instrument
-class Watcher:
-    def run_after_pass(self, mod, info):
-        pass
 
 
 @contextlib.contextmanager
