@@ -85,7 +85,7 @@ class Enumeration:
 
     @cached_property
     def _conditions(self) -> list[ir.Expr]:
-        """What holds where there is such an access, by parts."""
+        """The conditions of the access, by parts, and that its iterations exist."""
         asked = [each.inside for each in self._free]
         asked += [substitute(each, self._values) for each in self._access.conditions]
         return [part for condition in asked for part in conjuncts(condition)]
