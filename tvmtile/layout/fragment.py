@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from tvm import ir, tirx
@@ -89,7 +89,7 @@ class FragmentLayout:
     axes: tuple[tuple[Digit, ...], ...]
     """The digits of the index along each axis of the tile, most significant first."""
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         """The extents that the layout has places for; at least those of the tile."""
         return tuple(math.prod(digit.extent for digit in digits) for digits in self.axes)
@@ -117,11 +117,15 @@ class FragmentLayout:
         """The first of the threads that hold an element."""
         return self._number(THREAD, indices)
 
-    def _number(self, axis: str, indices: Sequence[Index]) -> Any:
+    def register_along(self, axis: int, index: Index) -> ir.Expr:
+        """What the index along an axis adds to the register of an element."""
+        return self._number(REGISTER, [index], slice(axis, axis + 1))
+
+    def _number(self, kept: str, indices: Sequence[Index], axes: slice = slice(None)) -> Any:
         number: ir.Expr = tirx.const(0, "int32")
-        for index, digits, size in zip(indices, self.axes, self.shape, strict=True):
+        for index, digits, size in zip(indices, self.axes[axes], self.shape[axes], strict=True):
             for weight, digit in with_weights(digits):
-                if digit.axis == axis:
+                if digit.axis == kept:
                     number = number + _digit_value(index, weight, digit, size) * digit.stride
         return number
 

@@ -123,6 +123,7 @@ class LoadedMatrices:
         self._lane = tirx.floormod(thread, WARP_SIZE)
         self._trans = layout.axes[-1][-1:] == ALONG_COLUMNS[1]
         self._group, self._others = self._grouped()
+        self._of_warp = [self._start_of_warp(axis) for axis in range(2)]
 
     # Which matrices ------------------------------------------------------------------------------
 
@@ -167,7 +168,7 @@ class LoadedMatrices:
             number = tirx.floordiv(number, choice.extent)
         return _at(self._group, values)
 
-    def _of_warp(self, axis: int) -> Index:
+    def _start_of_warp(self, axis: int) -> Index:
         """The start of the warp's matrices."""
         place: Index = 0
         for weight, digit in with_weights(self._layout.axes[-2:][axis]):
@@ -242,12 +243,14 @@ class LoadedMatrices:
         pair, single = tirx.floormod(self._lane, 4) * 2, tirx.floordiv(self._lane, 4)
         for number in range(self._per_instruction):
             row, column = self._place(origin, self._in_group(number))
+            fixed = column + single if self._trans else row + single
             for element in range(2):
-                along = (pair + element, single) if self._trans else (single, pair + element)
-                yield indices_at(self._fragment, row + along[0], column + along[1])
+                along = pair + element
+                place = (row + along, fixed) if self._trans else (fixed, column + along)
+                yield indices_at(self._fragment, *place)
 
     def _place(self, origin: Sequence[Any], within: Sequence[Index]) -> list[ir.Expr]:
-        return [self._of_warp(axis) + origin[axis] + within[axis] for axis in range(2)]
+        return [self._of_warp[axis] + origin[axis] + within[axis] for axis in range(2)]
 
 
 def consists_of_matrices(layout: FragmentLayout) -> bool:

@@ -6,9 +6,13 @@ share it where they must, and PlaceMemoryOnCuda asks for more than a kernel may 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import operator
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import reduce
 
+import tvm_ffi
 from tvm import ir, tirx
+from tvm.sym import Analyzer, ConstIntBound
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import Replacement, buffer_of, indices_of, is_buffer_var, mapped
@@ -29,7 +33,15 @@ from tvmtile.ir.kernels import (
 from tvmtile.ir.operands import bits_of, describe
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import contains, mentions, retyped, seq, statements_in, substitute
+from tvmtile.ir.rewriting import (
+    contains,
+    mentions,
+    retyped,
+    seq,
+    statements_in,
+    substitute,
+    variables_of,
+)
 from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.scopes import (
     SIMDGROUP_SCOPE,
@@ -142,6 +154,7 @@ class _Placer(ScopedRewriter):
     def __init__(self, body: tirx.Stmt) -> None:
         super().__init__()
         self._launch: Launch | None = None
+        self._along: dict[Hashable, ir.Expr | None] = {}
         self.arrays: dict[ir.Var, ir.Var] = {}
         self._layouts: dict[ir.Var, FragmentLayout] = {}
         for allocation in statements_in(body, tirx.AllocBuffer):
@@ -178,7 +191,11 @@ class _Placer(ScopedRewriter):
 
     def visit_for(self, loop: tirx.For) -> tirx.Stmt:
         if is_kernel(loop):
-            self._launch = Launch(loop)
+            self._launch, self._of_threads, self._along = Launch(loop), Analyzer(), {}
+            for axis in self._launch.threads:
+                self._of_threads.bind(
+                    axis.loop_var, ir.Range.from_min_extent(axis.min, axis.extent)
+                )
         return super().visit_for(loop)
 
     def others(self) -> list[Replacement]:
@@ -211,17 +228,39 @@ class _Placer(ScopedRewriter):
         layout = self._layouts[fragment]
         if self._launch is None:
             raise VerifyError(f"{describe(fragment)} is used outside of a kernel")
+        bounds = {
+            t.loop_var: self.analyzer.const_int_bound(t.loop_var) for t in self._launch.threads
+        }
+        along = [self._register_along(fragment, *each, bounds) for each in enumerate(indices)]
+        known = [each for each in along if each is not None]
+        if known and len(known) == len(along):
+            return reduce(operator.add, known)
         register = self.analyzer.simplify(layout.register_of(indices))
-        if type(register) is tirx.IntImm:
+        if type(register) is tirx.IntImm or not any(mentions(register, each) for each in bounds):
             return register
-        threads = [loop.loop_var for loop in self._launch.threads]
-        if not any(mentions(register, thread) for thread in threads):
-            return register
-        bounds = self.analyzer.const_int_bound
-        first = {t: tirx.const(bounds(t).min_value, "int32") for t in threads}  # of those that come
+        first = {t: tirx.const(each.min_value, "int32") for t, each in bounds.items()}
         in_first = self.analyzer.simplify(substitute(register, first))
         # A thread may look for what all of them hold in a register that depends on the thread.
         return in_first if self.analyzer.can_prove_equal(register, in_first) else register
+
+    def _register_along(
+        self, fragment: ir.Var, axis: int, index: ir.Expr, bounds: dict[ir.Var, ConstIntBound]
+    ) -> ir.Expr | None:
+        """What an index adds to the register, where it is a number, the same one in all that come.
+
+        Tiles that are staged are written out, register by register, with few indices along each axis.
+        """
+        known = ((each.min_value, each.max_value) for each in bounds.values())
+        key = hash(fragment), axis, *known, tvm_ffi.StructuralKey(index)
+        if key not in self._along:
+            self._along[key] = None
+            if not set(variables_of(index)).difference(bounds):
+                analyzer = Analyzer()
+                for thread, each in bounds.items():
+                    analyzer.update(thread, each)
+                part = analyzer.simplify(self._layouts[fragment].register_along(axis, index))
+                self._along[key] = part if type(part) is tirx.IntImm else None
+        return self._along[key]
 
 
 # The shared memory of a block ------------------------------------------------------------------------
