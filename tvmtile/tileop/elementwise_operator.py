@@ -220,6 +220,7 @@ def elementwise(
                     given[each] = as_expr(given[each])
             emit(operator(**given))
 
+        vars(declared)["__signature__"] = signature.replace(return_annotation=None)
         return declared
 
     return declare
