@@ -30,6 +30,7 @@ from tvmtile.language.launches import *
 from tvmtile.language.loops import *
 from tvmtile.language.math import *
 from tvmtile.language.options import *
+from tvmtile.language.persistence import *
 from tvmtile.language.random import *
 from tvmtile.language.rounding import *
 from tvmtile.language.tensors import *
