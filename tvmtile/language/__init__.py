@@ -35,6 +35,7 @@ from tvmtile.language.random import *
 from tvmtile.language.rounding import *
 from tvmtile.language.tensors import *
 from tvmtile.language.vectors import *
+from tvmtile.language.views import *
 from tvmtile.language.votes import *
 from tvmtile.language.warps import *
 from tvmtile.layout import Fragment, Layout
