@@ -182,6 +182,37 @@ def test_a_viewed_tile_may_be_said_to_have_plain_rows(target, annotated):
     assert torch.equal(kernel(a), a.view(torch.uint8))
 
 
+@pytest.mark.parametrize(
+    "place",
+    [
+        lambda i, j: (i ^ 1, j),
+        lambda i, j: i * 64 + j + 10,
+        lambda i, j: (15 - i, j),
+        lambda i, j: (j, (15 - i) ^ 2),
+        lambda i, j: (i, (j // 8 ^ i % 8) * 8 + j % 8 + 64),
+    ],
+    ids=[
+        "pairs of rows trade places",
+        "from 10 on",
+        "last row first",
+        "columns",
+        "swizzled, from 64",
+    ],
+)
+def test_the_place_of_the_first_element_is_any(place):
+    @T.prim_func
+    def main(A: T.Tensor((16, 64), "float16"), C: T.Tensor((16, 64), "float16")):
+        with T.Kernel(1, threads=128):
+            tile = T.alloc_shared((16, 64), "float16")
+            T.annotate_layout({tile: tvmtile.layout.Layout((16, 64), place)})
+            T.copy(A, tile)
+            for i, j in T.Parallel(16, 64):
+                C[i, j] = tile[15 - i, j]
+
+    a = torch.randn(16, 64).half()
+    assert torch.equal(runnable(main, CUDA, out_idx=[1])(a), a.flip(0))
+
+
 def test_a_layout_across_rows_is_read_element_by_element():
     program = product(lambda tile: lambda i, j: (j, i))
     source = tvmtile.compile(program, target=CUDA).get_kernel_source()

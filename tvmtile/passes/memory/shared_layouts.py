@@ -333,13 +333,13 @@ def user_layout(tile: ir.Var, layout: Any, widest: int, *, is_viewed: bool) -> L
         return None
     if not is_viewed:
         return _fixed(tile, layout, widest)
-    fixed = None if isinstance(layout, str) else _fixed(tile, layout, widest)
+    fixed = None if isinstance(layout, str) else _fixed(tile, layout, widest, is_exact=True)
     if fixed is None or not has_plain_rows(retyped(tile, layout=fixed)):
         raise _refused(tile, "it is seen through a view, or its address is taken")
     return None
 
 
-def _fixed(tile: ir.Var, layout: Any, widest: int) -> Layout | None:
+def _fixed(tile: ir.Var, layout: Any, widest: int, *, is_exact: bool = False) -> Layout | None:
     dtype = str(tile.ty.dtype)
     if layout == "auto":
         return swizzled(static_shape(tile), dtype, widest=widest)
@@ -350,11 +350,13 @@ def _fixed(tile: ir.Var, layout: Any, widest: int) -> Layout | None:
         return found
     if isinstance(layout, Layout):
         return layout
-    return layout_of_map(tile, layout)
+    return layout_of_map(tile, layout, is_exact=is_exact)
 
 
-def layout_of_map(tile: ir.Var, layout: tirx.IndexMap) -> Layout:
+def layout_of_map(tile: ir.Var, layout: tirx.IndexMap, *, is_exact: bool = False) -> Layout:
     """The layout of an index map, whose results are the indices of a row-major array.
+
+    If it `is_exact`, the first element lies where the map says.
 
     Raises
     ------
@@ -374,7 +376,11 @@ def layout_of_map(tile: ir.Var, layout: tirx.IndexMap) -> Layout:
     if len(np.unique(places)) < places.size:
         raise _refused(tile, "two elements would lie in one place")
     dtype = str(tile.ty.dtype)
-    found = swizzle_of(places, dtype) or layout_of_places(places, bits_of(tile))
+    found = swizzle_of(places, dtype)
+    # Only an address shows where the first element lies; another place of it renames the banks.
+    alike = [places] if is_exact else [places, places - places.min(), places ^ places.flat[0]]
+    for each in alike:
+        found = found or layout_of_places(each, bits_of(tile))
     if found is None:
         raise _refused(
             tile,
