@@ -1,4 +1,4 @@
-"""What all tests share: the machine's marks, golden files, and which tier runs."""
+"""Fixtures of all tests: the machine's marks, golden files, and which tier runs."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is imported and collected stays to the end: the garbage collector need not look at it.
+    """Modules and tests, once collected, stay to the end: the garbage collector need not see them.
 
     It would go through all of it again and again: a quarter of the time of collection, and more than
     a twentieth of that of the tests. Of what these leave, little is in cycles.
@@ -141,7 +141,7 @@ def _of_tier(items: list[pytest.Item], tier: str) -> set[str]:
 
 
 def _of_part(names: set[str], part: str) -> set[str]:
-    """Those of one part, by a hash: each case is in one."""
+    """The names of one part, by a hash: each case is in one."""
     number, count = map(int, part.split("/"))
     return {name for name in names if crc32(name.encode()) % count == number - 1}
 
@@ -179,7 +179,7 @@ def _cover(items: list[pytest.Item]) -> Iterator[str]:
 
 
 def _values(item: pytest.Item) -> set[object]:
-    """What a test is given; of a parameter with named fields, each of these."""
+    """The values given to a test; of a parameter with named fields, each of these."""
     callspec = getattr(item, "callspec", None)
     if callspec is None:
         return {None}

@@ -1,4 +1,4 @@
-"""What dynamic extents and masks cost when a kernel is compiled: at most twice the work and the source.
+"""The cost of dynamic extents and masks in a compile: at most twice the work and the source.
 
 Work is counted, not timed: the statements that each pass leaves, all passes together, and how long the
 text is that NVRTC, Metal's compiler or LLVM gets at the end. The nightly tests time the same programs.

@@ -1,4 +1,4 @@
-"""What others compile with TVM is the same with tvmtile at work in the process as without."""
+"""Compiles of others with TVM are the same with tvmtile at work in the process as without."""
 
 from __future__ import annotations
 

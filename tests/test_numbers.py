@@ -29,7 +29,7 @@ class Job:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """What the tier has: in `fast` the CPU, and the emulators that a program names."""
+    """The cases of the tier: in `fast` the CPU, and the emulators that a program names."""
     tier = metafunc.config.getoption("tier")
     pairs = [Job(entry, target) for entry in catalogue().values() for target in (*TARGETS, METAL4)]
     if "job" in metafunc.fixturenames:

@@ -1,4 +1,4 @@
-"""Which tests, and which of their parameters, run in a tier."""
+"""Tests, and those of their parameters, that run in a tier."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def expected(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def result_on_cpu(executable: Any) -> tuple[Any, Any]:
-    """What a module computes, and what it should."""
+    """The result of a module, and the right one."""
     x = np.random.default_rng(0).standard_normal((ROWS, COLUMNS), dtype=np.float32)
     machine = relax.VirtualMachine(executable, tvm.cpu())
     return machine["main"](tvm.runtime.tensor(x)).numpy(), expected(x)

@@ -104,7 +104,7 @@ EAGER_RULES = ("reportInvalidTypeForm", "reportRedeclaration")
 
 @pytest.fixture(scope="module")
 def mypy(user, pytestconfig):
-    """What mypy prints for a user's files, by file and line."""
+    """mypy's output for a user's files, by file and line."""
     pytest.importorskip("mypy")
     # What it finds of our own files it keeps, and looks at those again that change.
     kept = pytestconfig.rootpath / ".pytest_cache" / "mypy"
@@ -125,7 +125,7 @@ def mypy(user, pytestconfig):
 
 @pytest.fixture(scope="module")
 def pyright(user):
-    """What pyright reports in a user's files, by file and line, as it is run in an editor."""
+    """pyright's report of a user's files, by file and line, as it is run in an editor."""
     if importlib.util.find_spec("basedpyright") is None:
         pytest.skip("basedpyright is not installed")
     settings = {

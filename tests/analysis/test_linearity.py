@@ -1,4 +1,4 @@
-"""Which expressions are sums of scaled elements."""
+"""Expressions that are sums of scaled elements."""
 
 import pytest
 from tvm import tirx

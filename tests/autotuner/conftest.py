@@ -1,4 +1,4 @@
-"""What tests of the autotuner share: a cache of their own, and a child that is this process."""
+"""Fixtures of the autotuner's tests: a cache of their own, and a child that is this process."""
 
 from __future__ import annotations
 

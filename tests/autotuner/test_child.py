@@ -99,7 +99,7 @@ def test_a_child_with_another_environment_is_not_used(monkeypatch):
 
 
 def printed(source, at=None):
-    """What a program prints that uses children; it runs from a file, or from its text."""
+    """The output of a program that uses children; it runs from a file, or from its text."""
     source = (
         "import os\nfrom tvmtile.autotuner.child import in_child\n"
         "def in_one(function):\n    return in_child(function, timeout=60).value\n"

@@ -1,4 +1,4 @@
-"""What may be written for configurations."""
+"""Forms in which configurations may be written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user sees of tuning: a bar where a terminal looks on, lines in the log."""
+"""Progress of tuning for a user: a bar where a terminal looks on, lines in the log."""
 
 from __future__ import annotations
 

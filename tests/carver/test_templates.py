@@ -1,4 +1,4 @@
-"""What is proposed for a computation."""
+"""Proposals for computations."""
 
 from __future__ import annotations
 

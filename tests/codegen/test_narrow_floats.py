@@ -146,7 +146,7 @@ def test_registers_that_their_loop_changes_are_decoded_one_by_one():
 
 
 def saturated(values, dtype):
-    """What torch makes of values, those beyond the largest number that where there is no infinity."""
+    """Values as torch makes them; beyond the largest number, that where there is no infinity."""
     kind = getattr(torch, dtype)
     if dtype in ("bfloat16", "float8_e5m2", "float8_e8m0fnu"):
         return values.to(kind)

@@ -1,4 +1,4 @@
-"""What a program does is counted as one would by hand."""
+"""A program's work is counted as one would by hand."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def owners():
 
 
 def without_answer(text):
-    """What of a list of names is neither here nor in the table."""
+    """The names of a list that are neither here nor in the table."""
     text = re.sub(r"\n  ", " ", text)
     return [
         f"{owner}.{name}"

@@ -1,4 +1,4 @@
-"""What kernels ask of the compute capability, and the target they get."""
+"""Kernels' questions about the compute capability, and the target they get."""
 
 from __future__ import annotations
 

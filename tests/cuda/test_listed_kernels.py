@@ -51,7 +51,7 @@ def measured(case):
 
 
 def machine_code(case, configuration, arch):
-    """What NVRTC says of a case's kernel; an error of the compiler where there is none."""
+    """NVRTC's log of a case's kernel; an error of the compiler where there is none."""
     program = all_cases()[1][case.program](**case.arguments, **configuration)
     kernel = tvmtile.compile(program, target={"kind": "cuda", "arch": arch})
     return compile_source(kernel.get_kernel_source(kernel_only=True), arch).log

@@ -1,4 +1,4 @@
-"""What the machine code of typical kernels uses: no spills, the instructions of the tensor cores."""
+"""Machine code of typical kernels: no spills, the instructions of the tensor cores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is generated in the documentation is that of today."""
+"""The generated parts of the documentation are those of today."""
 
 from __future__ import annotations
 

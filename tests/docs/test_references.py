@@ -1,4 +1,4 @@
-"""What pages, docstrings and comments name exists: files, modules, and names like those of passes."""
+"""Names in pages, docstrings and comments exist: files, modules, names like those of passes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ pytestmark = pytest.mark.skipif(not FILES, reason="not a clone of the repository
 
 
 def prose(file: Path) -> str:
-    """What a file says to people: a page without its programs, or docstrings and comments."""
+    """The text of a file for people: a page without its programs, or docstrings and comments."""
     text = (ROOT / file).read_text()
     if file.suffix == ".md":
         return re.sub(r"^ *```.*?^ *```", "", text, flags=re.DOTALL | re.MULTILINE)

@@ -1,4 +1,4 @@
-"""What the emulators find: `mistakes/*.txt` hold kernels with one mistake each.
+"""Mistakes that the emulators find: `mistakes/*.txt` hold kernels with one mistake each.
 
 A row is a kernel, or what stands in its frame at `...`, and behind `> ` what the emulator says of it:
 its sentence at least, then the block, and the help. The message names the lines that end with `<--`.
@@ -81,7 +81,7 @@ class Each(tuple):
 
 
 def launches(row: Row, what: str) -> Iterator[tuple[dict[str, Any], str]]:
-    """What each launch of a row gets, and what holds behind it; `what` is "launch" or "right"."""
+    """The arguments of each launch of a row, and conditions behind, for "launch" or "right"."""
     texts = re.findall("^// launch: (.*)$", row.code, re.MULTILINE)
     if " NAME(" not in row.code:
         texts = re.findall("^// launch: (.*)$", row.frame, re.MULTILINE) + texts

@@ -31,7 +31,7 @@ Planted = tuple[str, str | Callable[[re.Match[str]], str]]
 
 @dataclass(frozen=True)
 class Mistake:
-    """What is found of a mistake, and in each language a pattern and what takes its place."""
+    """A mistake: how it is found, and in each language a pattern and its replacement."""
 
     found: str
     metal: Planted | None = None

@@ -1,4 +1,4 @@
-"""What the README shows is what happens; its programs are run as those of all pages are."""
+"""The README shows what happens; its programs are run as those of all pages are."""
 
 from __future__ import annotations
 

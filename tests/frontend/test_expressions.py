@@ -19,7 +19,7 @@ TVMS_CLASSES = (ir.Expr, ir.Var, ExprOperand, ExprWithOp, ExprOp, EqualOp, NotEq
 
 
 def _of_tvm():
-    """What TVM's classes hold, and a program that a line of TVMScript's parser makes with them."""
+    """The attributes of TVM's classes, and a program that TVMScript's parser makes with them."""
     x = tirx.Var("x", "int64")
 
     @tvm_script.prim_func
@@ -69,7 +69,7 @@ def test_values_of_a_kernel_are_tvms_nodes_with_operators_of_ours():
 
 
 def _grown(x, steps):
-    """What nothing rewrites: no step gets a name."""
+    """An expression that nothing rewrites: no step gets a name."""
     for _ in range(steps):
         x = x * x + x
     return x

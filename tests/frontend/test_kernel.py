@@ -1,4 +1,4 @@
-"""What stands outside of a kernel."""
+"""Code outside of a kernel."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ INTEGERS = (7, -7, 1, -1, 2, -3, 0, 2**30)
 @pytest.mark.full(but=2)
 @pytest.mark.parametrize("dtype", ["float32", "int32", "float64", "float16", "bfloat16", "int64"])
 def test_constants_give_what_values_of_run_time_do(dtype):
-    """What TVM folds when a node is made, and when it simplifies, is what machines compute."""
+    """Constants that TVM folds, when a node is made or simplified, are what machines compute."""
     is_float = "float" in dtype
     constants = FLOATS if is_float else INTEGERS
     count, rows = len(constants), 7 if is_float else 8

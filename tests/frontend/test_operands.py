@@ -1,4 +1,4 @@
-"""What a kernel gives tile operators: regions without elements are refused, by the operator's name."""
+"""Operands of tile operators: regions without elements are refused, by the operator's name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What programs mean, by the numbers that they compute; each is read back as it is printed.
+"""The meaning of programs, by the numbers they compute; each is read back as it is printed.
 
 The rows of traced.txt are written as those of tests/messages are; behind `> ` stands what is equal.
 `run` calls the kernel and gives what is written into its last tensor; the -1 at its end are those that
@@ -25,7 +25,7 @@ JOBS = [
 
 
 def of_parameter(parameter, given=None):
-    """What a kernel is called with: a list as a tensor, and one of -1 where nothing is given."""
+    """The argument of a kernel: a list as a tensor, and one of -1 where nothing is given."""
     shape = getattr(parameter.ty, "shape", None)
     if shape is None or isinstance(given, torch.Tensor):
         return given

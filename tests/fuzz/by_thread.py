@@ -1,4 +1,4 @@
-"""What code by thread index has, and what it may do with it between two barriers.
+"""Code by thread index: what it has, and what it may do with it between two barriers.
 
 Between two barriers an element of a tile belongs to one thread, or all threads only read the tile; a
 statement that needs it otherwise has a barrier before it. Now and then the barrier is left to the
@@ -20,7 +20,7 @@ DTYPES = ("float32", "float32", "int32", "int32", "int32", "float16")
 
 @dataclass
 class Shared:
-    """What threads exchange by: a shared tile, or the block's row of a tensor.
+    """Memory by which threads exchange: a shared tile, or the block's row of a tensor.
 
     Attributes
     ----------

@@ -21,7 +21,7 @@ _LEAST = -64.0
 
 @dataclass
 class _Rows:
-    """What is kept of each row of the scores."""
+    """The numbers kept of each row of the scores."""
 
     greatest: Tile
     before: Tile

@@ -73,7 +73,7 @@ class DegenerateMaker(ShapeMaker):
         return name
 
     def _empty_tile(self) -> None:
-        """What is done with a tile that has no elements."""
+        """Write work with a tile that has no elements."""
         rng = self.rng
         dtype = rng.choice(("float32", "float16", "int32"))
         tile = self._new("(8, 0)", dtype)

@@ -213,7 +213,7 @@ class ExactInterpreter:
                 self._held[name] = np.broadcast_to(found, held.shape)
 
     def value(self, node: ast.expr) -> np.ndarray:
-        """What an expression is in each iteration."""
+        """The value of an expression in each iteration."""
         match node:
             case ast.Name(id=name):
                 return self._names[name]

@@ -1,4 +1,4 @@
-"""What the threads of a block do together: shuffles, votes, shared counts, trees, tile operators."""
+"""Work of a block's threads together: shuffles, votes, shared counts, trees, tile operators."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Exchanges(ByThread):
     """Writes statements to which all threads come."""
 
     def _shuffle(self) -> None:
-        """What another thread of the warp has, or a reduction over the warp."""
+        """Write an exchange with another thread of the warp, or a reduction over the warp."""
         rng = self.rng
         dtype = rng.choice(("float32", "int32"))
         value, bound = self._terms().number(dtype, 1)

@@ -130,7 +130,7 @@ class Expressions:
             self.lanes = outer
 
     def value(self, node: ast.expr) -> Value:
-        """What an expression is in each lane."""
+        """The value of an expression in each lane."""
         match node:
             case ast.Constant(value=bool(constant)):
                 return literal(constant, "bool")

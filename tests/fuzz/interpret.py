@@ -255,7 +255,7 @@ class Interpreter(Expressions):
 
     @contextmanager
     def _as_thread(self, lane: int) -> Iterator[None]:
-        """What one thread does for itself."""
+        """The state of one thread that works for itself."""
         outer = self.names, self.lanes, self._in_parallel, self._threads
         self.names = {name: _of_lane(found, lane) for name, found in self.names.items()}
         self.lanes, self._in_parallel, self._threads = Lanes.all_of(1), False, ()
@@ -423,7 +423,7 @@ class Interpreter(Expressions):
     # Assignments and calls -----------------------------------------------------------------------
 
     def _made(self, name: str, node: ast.expr) -> Value | Buffer:
-        """What stands on the right of an assignment: a tile that is allocated there, or a number."""
+        """The right side of an assignment: a tile that is allocated there, or a number."""
         if isinstance(node, ast.Call) and (made := self.allocated(name, node)) is not None:
             return made
         known = self.names.get(node.id) if isinstance(node, ast.Name) else None
@@ -669,7 +669,7 @@ class Interpreter(Expressions):
         return super()._call(function, args)
 
     def _before(self, kind: str, target: ast.expr, value: ast.expr) -> Value:
-        """What an element is before an update. Blocks come one by one, as they may."""
+        """The value of an element before an update. Blocks come one by one, as they may."""
         assert isinstance(target, ast.Subscript)
         buffer, offset, _ = self.offsets(target)
         if offset.size > 1:

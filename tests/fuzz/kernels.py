@@ -148,7 +148,7 @@ class KernelMaker(Collectives, Nests):
 
     @contextmanager
     def _repeated(self, count: int) -> Any:
-        """What a loop binds is unknown behind it; what it adds up, it adds `count` times."""
+        """Names that a loop binds are unknown behind it; what it adds up, it adds `count` times."""
         known = list(self.indices)
         self.trips *= count
         yield
@@ -167,6 +167,6 @@ class KernelMaker(Collectives, Nests):
             self._forget(before)
 
     def _forget(self, before: dict[str, bool]) -> None:
-        """What a branch alone has written is not known to be written."""
+        """Elements that a branch alone has written are not known to be written."""
         for tile in self.tiles:
             tile.filled = before.get(tile.name, False)

@@ -52,7 +52,7 @@ class Lanes:
 
 
 class Owners:
-    """Who read, wrote and updated each element, as far as others are concerned."""
+    """The threads that read, wrote and updated each element, as far as others are concerned."""
 
     def __init__(self, size: int) -> None:
         self._writer = np.full(size, -1, np.int64)  # the one, or -2 for several, of one value
@@ -182,7 +182,7 @@ class Buffer:
         self.error[~np.isfinite(self.data)] = 0.0
 
     def _rounding(self, offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
-        """What the additions at `offsets` add to an element's error, among all those so far."""
+        """The error of the additions at `offsets` to an element, among all those so far."""
         if self.sums is None:
             self.sums = np.abs(self.data), is_coarse(self.data) & (self.error == 0)
         absolute, coarse = self.sums
@@ -211,7 +211,7 @@ class Buffer:
 
 
 def _shared(name: str) -> property:
-    """What a view has in common with its buffer."""
+    """The elements that a view has in common with its buffer."""
 
     def found(view: View) -> Any:
         return getattr(view.base, name)

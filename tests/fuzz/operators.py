@@ -1,4 +1,4 @@
-"""What the tile operators mean to the interpreter: numpy on whole tiles.
+"""The meaning of tile operators to the interpreter: numpy on whole tiles.
 
 A `Region` is an operand: a buffer, the origin of a tile in it and the tile's extents. What a tile has
 outside a tensor reads as zero and is not written; outside another tile there is nothing.
@@ -142,7 +142,7 @@ def updated(
 
 
 def neutral(kind: str, dtype: str) -> Value:
-    """What changes nothing when it is combined."""
+    """The value that changes nothing when it is combined."""
     if kind in ("max", "min") and is_float(dtype):
         return literal(-np.inf if kind == "max" else np.inf, dtype)
     if kind in ("max", "min"):
@@ -367,7 +367,7 @@ def _rounded_between(before: Value, terms: np.ndarray) -> Any:
 
 
 def _narrowed(x: np.ndarray, y: np.ndarray, terms: np.ndarray) -> np.ndarray:
-    """What products of float32 may be off by: tensor cores multiply them as tf32, of eleven bits."""
+    """The error of products of float32: tensor cores multiply them as tf32, of eleven bits."""
     fit_x, fit_y = (np.ldexp(np.frexp(m)[0], _TF32_BITS) % 1 == 0 for m in (x, y))
     exact = fit_x[:, :, None] & fit_y[None, :, :]
     return np.where(exact, 0.0, 4 * EPSILON["float16"] * np.abs(terms))

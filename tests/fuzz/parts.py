@@ -1,4 +1,4 @@
-"""What a random program is made of: axes, tiles, tensors, and the text that they go into."""
+"""Parts of a random program: axes, tiles, tensors, and the text that they go into."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Tile:
 
     @property
     def is_sum(self) -> bool:
-        """It holds sums, which loops let grow."""
+        """The tile holds sums, which loops let grow."""
         return self.bound > BOUND
 
 
@@ -118,7 +118,7 @@ class Text:
 
 @dataclass
 class Module:
-    """What the kernels of a program have in common."""
+    """The module of a program, which its kernels have in common."""
 
     rng: Random
     text: Text = field(default_factory=Text)

@@ -21,7 +21,7 @@ PLACES = 8
 
 @dataclass
 class Loop:
-    """What an iteration does; a later loop may do the same with its tiles.
+    """The work of an iteration; a later loop may do the same with its tiles.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class PipelinedLoops(Collectives, Nests):
 
     @contextmanager
     def _repeated(self, count: int) -> Iterator[None]:
-        """What a loop adds up, it adds `count` times; its variable is unknown behind it."""
+        """Sums of a loop are added `count` times; its variable is unknown behind it."""
         known = list(self.indices)
         self.trips *= max(count, 1)
         yield
@@ -67,7 +67,7 @@ class PipelinedLoops(Collectives, Nests):
 
     @contextmanager
     def _in_doubt(self) -> Iterator[None]:
-        """What is written here, if ever, is not known to be written."""
+        """Elements written here, if ever, are not known to be written."""
         before = {tile.name: tile.filled for tile in self.tiles}
         yield
         for tile in self.tiles:

@@ -52,7 +52,7 @@ class Program:
 
     @cached_property
     def architectures(self) -> list[str]:
-        """Those of CUDA that it can be compiled for where a target names none; empty: all."""
+        """CUDA's architectures to compile for where a target names none; empty: all."""
         return self._constant("ARCHITECTURES", [])
 
     @property
@@ -100,7 +100,7 @@ class Program:
         }
 
     def strides(self, call: int) -> dict[str, tuple[int, ...]]:
-        """Those of each `T.StridedTensor` in a call, in elements."""
+        """The strides of each `T.StridedTensor` in a call, in elements."""
         notes = {arg.arg: arg.annotation for arg in self.parameters}
         return {
             name: _numbers(note.args[1], self.sizes[call])
@@ -109,7 +109,7 @@ class Program:
         }
 
     def meaning(self, call: int) -> dict[str, Buffer]:
-        """What the tensors hold after a call; `Invalid` where that is not defined."""
+        """The contents of the tensors after a call; `Invalid` where they are not defined."""
         if self.is_extreme:
             return ExactInterpreter(self.source, self.arguments(call)).run()
         interpreter = Interpreter(self.source, self.sizes[call], self.arguments(call))
@@ -121,7 +121,7 @@ def _is_assignment(node: ast.stmt, name: str) -> Any:
 
 
 def _made_by(given: Any) -> Callable[..., np.ndarray]:
-    """What `inputs` has for a tensor as a function that makes elements of a dtype."""
+    """The entry of `inputs` for a tensor as a function that makes elements of a dtype."""
 
     def make(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> np.ndarray:
         made = np.asarray(given(rng, shape) if callable(given) else given)
@@ -147,7 +147,7 @@ def _numbers(node: ast.expr, sizes: dict[str, int]) -> tuple[int, ...]:
 
 
 class _Arithmetic:
-    """What the extents of a parameter may call."""
+    """Functions that the extents of a parameter may call."""
 
     @staticmethod
     def ceildiv(a: int, b: int) -> int:

@@ -132,7 +132,7 @@ class ReducerMaker(KernelMaker):
         self.axes["k"] = axis
 
     def _changed(self, total: Total) -> None:
-        """What is no contribution, between contributions: to a fragment only."""
+        """Write a change that is no contribution, between contributions: to a fragment only."""
         if total.form not in ("fragment", "reduction"):
             return
         names = "ij"[: len(total.roles)] if total.roles else "i"

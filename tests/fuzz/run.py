@@ -60,7 +60,7 @@ Where it says `one-role`, pipelined loops are not split between a producer and c
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a program on a target.
+    """The outcome of a program on a target.
 
     Attributes
     ----------
@@ -166,7 +166,7 @@ def compiled(program: Program, target: str, directory: Path) -> Any:
 
 
 def called(kernel: Any, program: Program, call: int, device: str) -> dict[str, np.ndarray]:
-    """What the tensors hold after a call."""
+    """The contents of the tensors after a call."""
     given = program.arguments(call)
     dtypes = {
         arg.arg: _dtype_of(arg)
@@ -207,7 +207,7 @@ def _wrong(results: dict[str, np.ndarray], expected: dict[str, Buffer]) -> str:
 
 
 def _unexpected(program: Program, target: str, kernel: Any) -> str:
-    """What a kernel's source and choices lack, or its source has where a text begins with "not "."""
+    """The text that a kernel's source and choices lack, or have where it begins with "not "."""
     expected = program.expects.get(target, ())
     source = kernel.get_kernel_source() if expected else ""
     for text in expected:
@@ -229,7 +229,7 @@ def _miscounted(program: Program, target: str, kernel: Any) -> str:
 
 
 def _checked(program: Program, target: str, kernel: Any, expected: list[dict[str, Buffer]]) -> str:
-    """What is wrong with a kernel's results: each call, and the first one again."""
+    """The mistake in a kernel's results: each call, and the first one again."""
     device = "cuda" if target.startswith("gpu") else "cpu"
     earlier: list[dict[str, np.ndarray]] = []
     for call in (*range(len(expected)), 0):
@@ -363,7 +363,7 @@ def _is_split(program: Program, kernel: Any) -> bool:
 
 
 def verified() -> Any:
-    """What must hold between tvmtile's passes is checked."""
+    """The invariants between tvmtile's passes are checked."""
     import tvm
 
     from tvmtile.passes import Verifier

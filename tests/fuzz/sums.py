@@ -24,7 +24,7 @@ def is_coarse(data: np.ndarray) -> np.ndarray:
 def order_error(
     absolute: np.ndarray, error: np.ndarray, coarse: np.ndarray, count: np.ndarray | int, via: str
 ) -> np.ndarray:
-    """What roundings add to sums of `count` terms, in the order that gives most.
+    """The error of roundings in sums of `count` terms, in the order that gives most.
 
     Parameters
     ----------

@@ -11,7 +11,7 @@ from tests.fuzz.values import Invalid, Value, binary, cast, compare, literal, mo
 
 
 def interpreted(body, tensors, dtype="float32", sizes=None):
-    """What the tensors hold after the body of a kernel of two blocks."""
+    """The contents of the tensors after the body of a kernel of two blocks."""
     shapes = {name: np.shape(value) for name, value in tensors.items()}
     notes = [f'{n}: T.Tensor(({", ".join(map(str, s))},), "{dtype}")' for n, s in shapes.items()]
     lines = "\n".join("        " + line for line in body.strip("\n").splitlines())

@@ -1,4 +1,4 @@
-"""What the threads of a block read of each other's values: places, shuffles, votes and reductions."""
+"""Values that a block's threads read of each other: places, shuffles, votes and reductions."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ EXCHANGES = (*_PLACES, *_SHUFFLES, *_OF_WARP, *_OF_BLOCK)
 
 
 def exchanged(function: str, values: list[Value], here: np.ndarray) -> Value:
-    """What each thread gets, where `here` says which of them come to the statement."""
+    """The values that threads get, where `here` says which of them come to the statement."""
     threads, zeros = np.arange(here.size), np.zeros(here.size)
     given = [np.broadcast_to(value.data, here.shape) for value in values]
     errors = [np.broadcast_to(value.error, here.shape) for value in values]

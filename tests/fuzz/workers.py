@@ -60,7 +60,7 @@ class _Worker:
         self.pipe.send(job)
 
     def take(self) -> Outcome:
-        """What came of the job; a worker that died is replaced."""
+        """The outcome of the job; a worker that died is replaced."""
         try:
             outcome = self.pipe.recv()
             if outcome.kind == "hung" or "CUDA error" in outcome.detail:

@@ -58,7 +58,7 @@ class Case:
 
 
 def _judged(program: Program, arch: str, backend: str) -> Results:
-    """What a call leaves; an error where it is not what the program means."""
+    """The results of a call; an error where they are not what the program means."""
     with tempfile.TemporaryDirectory() as directory:
         function = loaded(program, Path(directory)).main
     kernel = tvmtile.compile(

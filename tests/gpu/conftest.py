@@ -1,4 +1,4 @@
-"""What the tests on a GPU do where there is none.
+"""Tests on a GPU, where there is none.
 
 The first of each test's parameters, and one in eight of the others, run in the emulator; the rest
 compile their kernels, and are reported as compiled.

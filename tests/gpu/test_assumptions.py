@@ -1,4 +1,4 @@
-"""What a kernel assumes of sizes: it is right where that holds, and an error says where it does not."""
+"""Assumptions of sizes: a kernel is right where they hold, and an error says where they do not."""
 
 import pytest
 import torch

@@ -218,7 +218,7 @@ def test_print_and_assert_are_calls_of_cuda():
 
 
 def _in_a_process(statement):
-    """What runs a kernel on the GPU may leave its context unusable."""
+    """Run a statement in a process of its own: a kernel may leave the GPU's context unusable."""
     code = f"import torch; from tests.gpu.test_elements import *; {statement}"
     return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT

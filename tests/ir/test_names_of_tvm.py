@@ -1,4 +1,4 @@
-"""What another release of TVM may call otherwise is read in one module."""
+"""Names that another release of TVM may not have are read in one module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a statement where it is visited."""
+"""Facts about a statement where it is visited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tensors of several calls have in common: an address, not a shape."""
+"""Tensors of several calls have in common an address, not a shape."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def own_cache(tmp_path, monkeypatch, sources_of_now):
 
 
 def forget():
-    """What a new process knows."""
+    """Forget what a new process does not know."""
     artifacts._made.clear()
 
 

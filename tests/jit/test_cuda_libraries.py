@@ -23,7 +23,7 @@ pytestmark = [
 
 
 def run_beside(library, directory, program):
-    """What a program prints in a process that has loaded an empty library of this name."""
+    """The output of a program in a process that has loaded an empty library of this name."""
     place = directory / library
     command = [COMPILER, "-shared", "-fPIC", "-x", "c++", os.devnull, f"-Wl,-soname,{library}"]
     subprocess.run([*command, "-o", place], check=True)

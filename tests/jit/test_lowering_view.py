@@ -1,4 +1,4 @@
-"""What each pass changed, for people."""
+"""Views for people of what each pass changed."""
 
 from __future__ import annotations
 

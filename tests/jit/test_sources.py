@@ -1,4 +1,4 @@
-"""Which modules a kernel's key holds, and what of their text."""
+"""The modules that a kernel's key holds, and what of their text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What torch expects of an operator, kept by kernels: versions, gradients, signs, traces."""
+"""Torch's demands on an operator, kept by kernels: versions, gradients, signs, traces."""
 
 from __future__ import annotations
 

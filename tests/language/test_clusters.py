@@ -1,4 +1,4 @@
-"""What blocks of a cluster do together: `T.cluster_sync`, its steps, `T.block_rank_in_cluster`."""
+"""Work of a cluster's blocks together: `T.cluster_sync`, its steps, `T.block_rank_in_cluster`."""
 
 from __future__ import annotations
 

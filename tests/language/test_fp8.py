@@ -1,4 +1,4 @@
-"""Which float of 8 bits there is."""
+"""The floats of 8 bits that there are."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ TARGETS = {
 
 
 def visited(m, n, workers, **options):
-    """Who visited a tile, and as the how-manieth of its own."""
+    """The block that visited each tile, and the number of its visit."""
 
     @T.prim_func
     def kernel(who: T.Tensor((m, n), "int32"), when: T.Tensor((m, n), "int32")):

@@ -1,4 +1,4 @@
-"""What is found when a kernel runs: assertions that do not hold, and stores that race."""
+"""Mistakes found when a kernel runs: assertions that do not hold, and stores that race."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Row:
         return f"{self.file.stem}: {title.removeprefix('#').strip()}"
 
     def targets(self, what: str = "target", default: str = "llvm") -> list[str]:
-        """What it is compiled for where tracing finds nothing wrong; "accepted": what it is right for.
+        """The targets where tracing finds nothing wrong; "accepted": those for which it is right.
 
         The frame says it for all of its rows.
         """
@@ -48,7 +48,7 @@ class Row:
         return (named[1] if named else default).split()
 
     def program(self, target: str, *, checked: bool = False) -> str:
-        """What a person would run: it compiles the kernel, or checks it only."""
+        """The program that a person would run: it compiles the kernel, or checks it only."""
         text = self.code
         if not re.search("^@", text, re.MULTILINE):
             text = HOLE.sub(lambda hole: textwrap.indent(self.code, hole[1]), self.frame)

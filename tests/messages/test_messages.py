@@ -1,4 +1,4 @@
-"""What people see when they make a mistake: in Python, and in a terminal."""
+"""Mistakes as people see them: in Python, and in a terminal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def own_frames(frames: list[tuple[str, str]], *users: str) -> list[str]:
 
 @dataclass
 class Shown:
-    """What a program shows: a text without places, the lines that it points at, and an exception."""
+    """The output of a program: a text without places, the lines it points at, and an exception."""
 
     text: str
     lines: list[int]
@@ -135,7 +135,7 @@ def of_origin(name: str, folder: Path) -> tuple[Row, Path]:
 
 
 def terminal(*files: Path) -> subprocess.CompletedProcess[str]:
-    """What an interpreter that runs some files shows."""
+    """The output of an interpreter that runs some files."""
     return subprocess.run(
         [sys.executable, *map(str, files)],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""What the tests of whole programs on Metal share: they run on the emulator, on any machine.
+"""Fixtures of tests of whole programs on Metal: they run on the emulator, on any machine.
 
 Those that take the fixture `compiled` run on an NVIDIA GPU too, where there is one.
 """

@@ -1,4 +1,4 @@
-"""What the catalogue can't say on Metal: functions by name, kernels of one name."""
+"""Programs for Metal that the catalogue can't hold: functions by name, kernels of one name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Metal does otherwise than was asked for, with a warning; the numbers are the catalogue's."""
+"""Warnings where Metal does otherwise than was asked for; the numbers are the catalogue's."""
 
 from __future__ import annotations
 

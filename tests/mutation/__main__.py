@@ -139,7 +139,7 @@ def _wanted(options: argparse.Namespace, known: dict[str, Verdict]) -> dict[str,
 
 
 def _tier(options: argparse.Namespace) -> list[str]:
-    """What runs a tier; the tests of old had parameters for it."""
+    """The arguments that run a tier; the tests of old had parameters for it."""
     conftest = (options.tree / "tests" / "conftest.py").read_text(encoding="utf-8")
     if '"--tier"' in conftest:
         return [f"--tier={options.tier}"]

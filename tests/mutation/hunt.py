@@ -1,4 +1,4 @@
-"""Which mutants the tests of a tree find, and by which test."""
+"""Mutants that the tests of a tree find, and by which test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SHARD = 40.0
 
 @dataclass
 class Verdict:
-    """What is known of a mutant."""
+    """The verdict on a mutant."""
 
     name: str
     result: str = "open"
@@ -38,7 +38,7 @@ class Verdict:
 
 @dataclass
 class Baseline:
-    """What the tests do without a mutant."""
+    """The results of the tests without a mutant."""
 
     broken: set[str] = field(default_factory=set)
     """Tests that fail without one: they show nothing."""

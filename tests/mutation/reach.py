@@ -1,4 +1,4 @@
-"""Which tests execute the lines of a mutant."""
+"""Tests that execute the lines of a mutant."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _PLUGIN = Path(__file__).with_name("mutation_log.py")
 
 @dataclass
 class Ran:
-    """What a run of pytest came to."""
+    """The result of a run of pytest."""
 
     failed: dict[str, str] = field(default_factory=dict)
     """The tests that failed, with what they said."""

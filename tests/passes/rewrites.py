@@ -38,7 +38,7 @@ class Rewrite:
         return f"{self.file.parent.name}/{self.file.stem}: {self.header.partition('.')[0][2:]}"
 
     def option(self, name: str) -> str:
-        """What the header or that of the frame says of `target` or `warns`."""
+        """The value of `target` or `warns` in the header, or in that of the frame."""
         found = re.search(rf"^# {name}: (.*)$", self.header, re.MULTILINE)
         return found[1] if found else ""
 

@@ -63,7 +63,7 @@ def printed(mod, **options):
 
 
 def mended(text):
-    """What TVM prints as if it were of another type."""
+    """The text of a program that TVM prints as if it were of another type."""
     text = text.replace("T.attr(0,", "T.attr(T.int32(0),")
     return text.replace(", unroll=False)", ', annotations={"disable_unroll": 1})')
 

@@ -1,4 +1,4 @@
-"""What names, words and numbers of the language mean, which other programs do not show."""
+"""The meaning of names, words and numbers of the language that other programs do not show."""
 
 from __future__ import annotations
 

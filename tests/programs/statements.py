@@ -1,4 +1,4 @@
-"""What statements mean: branches, loops and how they are left, stores that meet, indices outside."""
+"""The meaning of statements: branches, loops and how they are left, stores that meet, indices."""
 
 from __future__ import annotations
 

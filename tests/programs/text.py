@@ -113,7 +113,7 @@ def _dtypes_quoted(main: ast.FunctionDef) -> None:
 
 
 def _inputs(main: ast.FunctionDef) -> ast.expr | None:
-    """What stands behind `inputs=` in the decorator: functions, which are text as well, or a word."""
+    """The value of `inputs=` in the decorator: functions, which are text as well, or a word."""
     calls = [node for node in main.decorator_list if isinstance(node, ast.Call)]
     keywords = [keyword for call in calls for keyword in call.keywords]
     given = [keyword.value for keyword in keywords if keyword.arg == "inputs"]

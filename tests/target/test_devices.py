@@ -1,4 +1,4 @@
-"""What is known of a device."""
+"""Facts about devices."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def root(x, kind, rounding):
 
 
 def expected(operation, values, kind, rounding):
-    """What IEEE 754 says of one operation; None where the sign of a zero or a NaN decides."""
+    """The result of one operation by IEEE 754; None where the sign of a zero or a NaN decides."""
     if not all(np.isfinite(v) for v in values):
         return None
     a, b, c = (Fraction(float(v)) for v in values)
@@ -129,7 +129,7 @@ CASES = list(itertools.product(FUNCTIONS, ROUNDINGS))
 
 @functools.cache
 def computed(target, kind):
-    """What a target computes, for each operation and rounding."""
+    """The results of a target, for each operation and rounding."""
     a, b, c = operands(kind)
     d = np.empty((len(CASES), COUNT), kind)
     functions = [called(*operation) for operation in CASES]

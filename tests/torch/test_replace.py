@@ -51,7 +51,7 @@ def test_a_model_like_llama_runs_and_trains_by_kernels_until_they_are_taken_back
 
 
 class Mixed(nn.Module):
-    """What is replaced stands beside what is not."""
+    """Modules that are replaced beside others that are not."""
 
     def __init__(self):
         super().__init__()

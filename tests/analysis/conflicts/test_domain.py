@@ -1,4 +1,4 @@
-"""What is known of the threads and variables of a kernel."""
+"""Facts about the threads and variables of a kernel."""
 
 import pytest
 from tvm import tirx

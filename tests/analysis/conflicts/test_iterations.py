@@ -1,4 +1,4 @@
-"""Which iterations of a loop stand for all of them."""
+"""Iterations of a loop that stand for all of them."""
 
 import pytest
 from tvm import tirx

@@ -1,4 +1,4 @@
-"""Which threads are looked at where accesses are enumerated."""
+"""Threads that are looked at where accesses are enumerated."""
 
 import pytest
 

@@ -70,7 +70,7 @@ PLAIN = {"without": -1, "flip": 0, "consumers": 4, "bytes_off": 0, "group": 64, 
 
 
 def operand(case: Case, rows: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """What lies in memory, rows of whole 128 bytes, and its values."""
+    """The memory of an operand, rows of whole 128 bytes, and its values."""
     if case.kind.startswith("mxf4"):
         stored = torch.randint(0, 256, (rows, STEPS * ROW), dtype=torch.uint8)
         pairs = torch.stack((E2M1[(stored & 15).int()], E2M1[(stored >> 4).int()]), -1)
@@ -103,7 +103,7 @@ def kernel(name):
 
 
 def product(name, *, seed=0, what=0, **changed):
-    """What the kernel computes, what it should have, and what it did."""
+    """The kernel's result, the right one, and the statistics."""
     case = CASES[name]
     torch.manual_seed(0)
     rows = TILES * ROWS * case.blocks

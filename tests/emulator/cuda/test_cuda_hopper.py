@@ -66,7 +66,7 @@ def written():
 
 
 def product(*, seed=0, swizzle=3, box=(TILE, TILE), kernel=None, whole_warpgroups=False, **changed):
-    """What the kernel computes, what it should have, and what it did."""
+    """The kernel's result, the right one, and the statistics."""
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randint(-3, 4, (rows, K), generator=generator).half() for rows in (M, N))
     c = torch.zeros(M, N).half()

@@ -35,7 +35,7 @@ LANES = 32
 
 
 def test_an_instruction_is_a_row_and_one_function():
-    """What rows call stands in one place of the runtime, and nothing declares it for kernels."""
+    """Functions that rows call stand in one place of the runtime, declared nowhere else."""
     files = [
         file for file in Path(cuda.__file__).parent.glob("*/**/*.*") if file.suffix in (".cc", ".h")
     ]
@@ -109,7 +109,7 @@ def random(rows, columns, dtype):
 
 
 def spread(matrix, axes):
-    """What each lane holds of a matrix, as bytes."""
+    """The bytes of a matrix that each lane holds."""
     places = torch.tensor(lane_map(axes))
     as_bits = matrix.view(torch.uint8) if matrix.element_size() == 1 else matrix
     return as_bits[places[..., 0], places[..., 1]].contiguous()

@@ -149,7 +149,7 @@ def integers(*extents, dtype=np.float16):
 
 
 def expected(product, m, n, *, stationary=False, base=FILLED):
-    """What tensor memory has behind a product: its sums, and elsewhere what it had."""
+    """Tensor memory behind a product: its sums, and elsewhere what it had."""
     path, after = DATAPATHS[m, 1, stationary], base.copy()
     for i in range(m):
         for j in range(n):

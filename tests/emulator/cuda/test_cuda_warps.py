@@ -1,4 +1,4 @@
-"""What lanes do together, atomics, and what the threads of a block count."""
+"""Work of lanes together, atomics, and counts of a block's threads."""
 
 import functools
 from functools import cache

@@ -299,7 +299,7 @@ WRONG = (NARROWER, STAGE)
 
 
 def let_through(of: Subject, every: int = 1) -> Counter[tuple[str, str]]:
-    """What the emulator says nothing of: the numbers are right, or the tile is none that is to come."""
+    """The mistakes that the emulator lets through: numbers are right, or a tile never comes."""
     found = list(survivors(of, every=every))
     for mistake, result in found:
         assert result == "right" or mistake.what in WRONG, str(mistake)

@@ -1,4 +1,4 @@
-"""What Apple's compiler refuses, the emulator refuses too."""
+"""The emulator refuses what Apple's compiler refuses."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What the driver understands of Metal source: tokens, signatures, threadgroup variables."""
+"""The driver's reading of Metal source: tokens, signatures, threadgroup variables."""
 
 import numpy as np
 

@@ -185,7 +185,7 @@ def test_a_mistake_in_any_store_after_any_pass(target):
 
 
 def afresh(program):
-    """What is found by who knows nothing of other programs."""
+    """A result found without knowledge of other programs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bounds, "_SOUND", bounds._Sound())
         return list(tensors_within_bounds(program))

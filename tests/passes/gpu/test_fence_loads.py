@@ -84,7 +84,7 @@ def text_of(kernel):
 
 
 def results(kernel, a):
-    """What it copies, in several orders of the copies."""
+    """The results of its copies, in several orders."""
     for seed in range(4):
         c = torch.zeros_like(a)
         kernel.adapter.seed = seed

@@ -118,7 +118,7 @@ def test_a_wait_leaves_what_was_committed_after_its_batch_on_every_path(body, le
 
 
 def descriptors_of_a(func):
-    """What is added to where the operand A begins, in the order of the instructions."""
+    """The offsets added to the begin of the operand A, in the order of the instructions."""
     calls = []
     structural_walk(func.body, (ir.Call, calls.append), order="pre")
     products = [str(call.args[4]) for call in calls if "mma_async" in str(call.args)]

@@ -12,7 +12,7 @@ import tvmtile.language as T
 
 
 def order_of_blocks(width, height, panel_size, order):
-    """What number of start each block of the grid has."""
+    """The number in the order of starts of each block of the grid."""
 
     @T.prim_func
     def main(counter: T.Tensor((1,), "int32"), started: T.Tensor((height, width), "int32")):

@@ -1,4 +1,4 @@
-"""What a rule is there for is still so: once a tool is right, a test fails, and the rule goes."""
+"""The reason of each rule still holds: once a tool is right, a test fails, and the rule goes."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def compiled(program, target):
 
 
 def written(func, operator):
-    """What calls of an operator say of their implementation."""
+    """The implementations that calls of an operator name."""
     pattern = rf'"tvmtile\.{operator}", .*"impl": "(\w+)"|T\.tvmtile\.({operator})\('
     return [impl or None for impl, _ in re.findall(pattern, func.script())]
 

@@ -61,7 +61,7 @@ EXTENDED = {"bfloat16": "fpext", "int8": "sext", "uint8": "zext"}
 
 
 def model(name, clear):
-    """What an instruction computes, an element at a time."""
+    """A model of an instruction, an element at a time."""
     a, b, sums = TILE_PRODUCTS[name]
     is_float = sums == "float32"
     function = f"tvmtile_model_{name}_{clear}".lower()

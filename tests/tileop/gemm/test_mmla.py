@@ -19,7 +19,7 @@ ARM = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "neoverse-v1"}
 
 
 def model(name, lanes):
-    """What an instruction computes: `sums[2 * i + j] += sum(a[i, k] * b[j, k])` of 64 bits along k."""
+    """A model of an instruction: `sums[2 * i + j] += sum(a[i, k] * b[j, k])` of 64 bits along k."""
     assert lanes == 4
     product, function = MATRIX_PRODUCTS[name], f"tvmtile_model_{name}"
     depth, sums = 2 * product.depth, "float" if product.sums == "float32" else "i32"

@@ -87,7 +87,7 @@ def product(
 
 
 def choice(program, target=HOPPER):
-    """What implements the product, and why nothing better does."""
+    """The implementation of the product, and why nothing better is."""
     choices = tvmtile.compile(program, target=target).choices
     (found,) = (each for each in choices if each.operator == "gemm")
     return found.chosen, dict(found.declined)

@@ -1,4 +1,4 @@
-"""Which loops get a producer, of which kind, with how many registers; and why others do not."""
+"""Loops that get a producer, of which kind, with how many registers; and why others do not."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tvmtile.target import resolve
 
 @pytest.fixture
 def steps(tmp_path):
-    """What the roles of a program do with tiles and mbarriers, in the text's order."""
+    """The work of a program's roles on tiles and mbarriers, in the text's order."""
 
     def found(name):
         (case,) = catalogue()[name].cases("sm_90a", "fast")
