@@ -91,7 +91,7 @@ class ViewMaker(KernelMaker):
         return Axis(role, wide, str(wide * blocks), blocks, index)
 
     def _leaves(self, target: Tile, names: list[str], written: list[Tile]) -> list[Leaf]:
-        """Elements that an iteration writes by one name, no other one reads by another name."""
+        """Elements written by one name in an iteration: no other one reads them by another."""
         roots = [_root(tile) for tile in written]
         all_names = [tile for tile in self.tiles if any(_root(tile) is root for root in roots)]
         return super()._leaves(target, names, all_names)

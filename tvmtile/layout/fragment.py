@@ -118,7 +118,7 @@ class FragmentLayout:
         return self._number(THREAD, indices)
 
     def register_along(self, axis: int, index: Index) -> ir.Expr:
-        """What the index along an axis adds to the register of an element."""
+        """The part of an element's register that the index along an axis has."""
         return self._number(REGISTER, [index], slice(axis, axis + 1))
 
     def _number(self, kept: str, indices: Sequence[Index], axes: slice = slice(None)) -> Any:

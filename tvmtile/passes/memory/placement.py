@@ -246,7 +246,7 @@ class _Placer(ScopedRewriter):
     def _register_along(
         self, fragment: ir.Var, axis: int, index: ir.Expr, bounds: dict[ir.Var, ConstIntBound]
     ) -> ir.Expr | None:
-        """What an index adds to the register, where it is a number, the same one in all that come.
+        """The part of the register that an index has, where it is one number for all that come.
 
         Tiles that are staged are written out, register by register, with few indices along each axis.
         """
