@@ -72,12 +72,21 @@ def _masked(queries, keys, dim):
     return q.abs(), k, v
 
 
+def _growing(queries, keys, dim):
+    """Scores of both signs that double up to 2^33: their products with a scale are rounded by up to 256."""
+    sign = 1 - torch.arange(queries).view(-1, 1) % 2 * 2.0
+    q = (sign * 2**14).expand(1, 2, queries, dim)
+    k = 2.0 ** (torch.arange(keys).view(-1, 1) % 30 - 15).expand(1, 2, keys, dim)
+    return q.contiguous(), k.contiguous(), torch.randn(1, 2, keys, dim)
+
+
 SCORES = {
     "normal": _scaled(1),
     "1e4 times normal": _scaled(1e4),
     "1e6 times normal": _scaled(1e6),
     "subnormals": _scaled(1e-40),
     "below -1e30": _below,
+    "growing": _growing,
     "-infinity of the last key": _masked,
     **{
         f"{value} in {'qkv'[which]}": _with(which, value)

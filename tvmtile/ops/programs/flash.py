@@ -102,6 +102,8 @@ def attention(
     masked = _masked_tiles(block_M, block_N, keys, causal)
     group = heads // kv_heads
 
+    is_cuda = resolve(target).kind.name == "cuda"
+
     move = _mover(layout)
     gemm = functools.partial(T.gemm, precision=precision)
 
@@ -122,7 +124,7 @@ def attention(
 
             move(Q, bz, by, bx * block_M, Q_shared)
             T.fill(output, 0)
-            softmax = OnlineSoftmax(block_M, scale, accum)
+            softmax = OnlineSoftmax(block_M, scale, accum, fused=is_cuda)
             end = T.min((bx + 1) * block_M, keys) if causal else keys
             tiles = T.ceildiv(end, block_N)
             for step in T.Pipelined(tiles, num_stages=c["stages"]):
@@ -144,8 +146,7 @@ def attention(
             softmax.normalize(output)
             move(Output, bz, by, bx * block_M, output, stores=True)
             if lse:
-                for i in T.Parallel(block_M):
-                    softmax.total[i] = T.log2(softmax.total[i])
+                softmax.to_logarithms()
                 T.copy(softmax.largest, sums[bz, 0, by, bx * block_M])
                 T.copy(softmax.total, sums[bz, 1, by, bx * block_M])
 

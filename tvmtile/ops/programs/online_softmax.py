@@ -30,10 +30,13 @@ class OnlineSoftmax:
         softmax.normalize(output)
 
     The difference of scores is taken before it is scaled: that of the largest is 0 and its weight 1,
-    whatever its size. `x * c - m * c`, which compilers contract to a fused multiply-add, leaves the
-    error of rounding `m * c`, infinite as a power of 2 where `m` is large. The first maximum is the
-    lowest number: scores of -infinity, as masks make them, have the weight 0, and no finite score
-    lies below it.
+    whatever its size. The first maximum is the lowest number: scores of -infinity, as masks make them,
+    have the weight 0, and no finite score lies below it.
+
+    Where `fused`, a weight is exp2 of one multiply-add, `x * c - o`, in place of a difference and a
+    product. The offset `o` is `m * c`, rounded for the row's largest score `m`: all weights of the row
+    have its error as a factor, which their sum has, too. Where that factor might be large (`_EXACT`),
+    weights of all but the largest score vanish; `c` is then a power of 2, for which `o` is exact.
 
     Parameters
     ----------
@@ -43,6 +46,9 @@ class OnlineSoftmax:
         Positive: what scores are multiplied by.
     dtype : dtype
         Of scores and sums: float32, or float64.
+    fused : bool
+        For targets that multiply and add in one instruction, as GPUs do. It holds for float32 and a
+        `scale` of at most log(2).
 
     Attributes
     ----------
@@ -51,28 +57,45 @@ class OnlineSoftmax:
     """
 
     def __init__(
-        self, rows: T.dtypes.Extent, scale: float = 1.0, dtype: T.dtypes.DTypeLike = "float32"
+        self,
+        rows: T.dtypes.Extent,
+        scale: float = 1.0,
+        dtype: T.dtypes.DTypeLike = "float32",
+        *,
+        fused: bool = False,
     ) -> None:
         self._factor = scale * _LOG2E
+        self._fused = fused and self._factor <= 1 and T.as_dtype(dtype) == "float32"
         names = ("largest", "total", "_before", "_rescale", "_of_tile")
-        for name in names:
+        for name in (*names, "_slope", "_offset") if self._fused else names:
             setattr(self, name, T.alloc_fragment((rows,), dtype))
         T.fill(self.largest, T.min_value(dtype))
         T.fill(self.total, 0)
+        if self._fused:
+            self._power = 2.0 ** math.ceil(math.log2(self._factor))
+            T.fill(self._offset, T.min_value(dtype) * self._power)
 
     largest: Any
     total: Any
     _before: Any
     _rescale: Any
     _of_tile: Any
+    _slope: Any
+    _offset: Any
 
     @T.macro
     def weigh(self, scores: Any) -> None:
         """Turn a tile of scores into weights, and count them."""
-        T.copy(self.largest, self._before)
+        T.copy(self._offset if self._fused else self.largest, self._before)
         T.reduce_max(scores, self.largest, dim=1, clear=False)
         for i in T.Parallel(scores.shape[0]):
-            self._rescale[i] = _exp2((self._before[i] - self.largest[i]) * self._factor)
+            if self._fused:
+                is_exact = T.abs(self.largest[i]) < _EXACT / self._factor
+                self._slope[i] = T.if_then_else(is_exact, self._factor, self._power)
+                self._offset[i] = self.largest[i] * self._slope[i]
+                self._rescale[i] = _exp2(self._before[i] - self._offset[i])
+            else:
+                self._rescale[i] = _exp2((self._before[i] - self.largest[i]) * self._factor)
         self.exponentiate(scores)
         T.reduce_sum(scores, self._of_tile, dim=1)
         for i in T.Parallel(scores.shape[0]):
@@ -82,7 +105,10 @@ class OnlineSoftmax:
     def exponentiate(self, scores: Any) -> None:
         """Turn scores into weights that are relative to the largest ones so far."""
         for i, j in T.Parallel(*scores.shape):
-            scores[i, j] = _exp2((scores[i, j] - self.largest[i]) * self._factor)
+            if self._fused:
+                scores[i, j] = _exp2(T.ieee_fmaf(scores[i, j], self._slope[i], -self._offset[i]))
+            else:
+                scores[i, j] = _exp2((scores[i, j] - self.largest[i]) * self._factor)
 
     @T.macro
     def rescale(self, output: Any) -> None:
@@ -99,6 +125,20 @@ class OnlineSoftmax:
                 1 / self.total[i]
             )  # a quotient an element would be eight instructions
         self.rescale(output)
+
+    @T.macro
+    def to_logarithms(self) -> None:
+        """Turn the sums of weights into their logarithms to base 2, relative to the largest scores."""
+        for i in T.Parallel(self.total.shape[0]):
+            self.total[i] = T.log2(self.total[i])
+            if self._fused:
+                self.total[i] -= T.ieee_fmaf(self.largest[i], self._slope[i], -self._offset[i])
+
+
+_EXACT = 2.0**28
+"""A product below this is rounded by at most 8, so that weights are at most 2^8, which float16 holds.
+Products of scores beyond it differ by at least 16 if they do.
+"""
 
 
 def normalized_weight(score: Any, largest: Any, logarithm: Any, scale: float) -> Any:
