@@ -245,41 +245,50 @@ ATTENTION = (
     Row(
         "sm_90",
         _attention(128, 128, 2, 256, persistent=1),
-        f"{_H200_ATTENTION}: causal, d 128, length 1024: 476, a block each 388; d 64: 318, 268",
+        f"{_H200_ATTENTION}: causal, d 128, length 1024: 484, a block each 388; d 64: 315, 268",
         bits=(16,),
         at_least={"queries": 128, "heads": 128, "causal": 1},
         at_most={"queries": 2047, "dim": 128},
     ),
     Row(
         "sm_90",
+        _attention(192, 128, 2, 384, persistent=1),
+        f"{_H200_ATTENTION}: causal, d 64, length 2048 and 4096: 409 and 474, a block each 380 and "
+        "453, of 128 x 128 383 and 431; fewer heads are shared out unequally",
+        bits=(16,),
+        at_least={"queries": 2048, "heads": 64, "causal": 1},
+        at_most={"queries": 8191, "dim": 64},
+    ),
+    Row(
+        "sm_90",
         _attention(128, 128, 2, 256, persistent=1),
-        f"{_H200_ATTENTION}: causal, d 128, length 2048 and 4096: 565 and 628, a block each 504 and "
-        "595; d 64: 388 and 431, 347 and 406; fewer heads are shared out unequally",
+        f"{_H200_ATTENTION}: causal, d 128, length 2048 and 4096: 587 and 635, a block each 504 and "
+        "609; fewer heads are shared out unequally",
         bits=(16,),
         at_least={"queries": 2048, "heads": 64, "causal": 1},
         at_most={"queries": 8191, "dim": 128},
     ),
     Row(
         "sm_90",
+        _attention(192, 128, 2, 384),
+        f"{_H200_ATTENTION}: causal, d 64, length 16384: 512, persistent 414, of 128 x 128 449",
+        bits=(16,),
+        at_least={"queries": 2048, "causal": 1},
+        at_most={"dim": 64},
+    ),
+    Row(
+        "sm_90",
         _attention(128, 128, 2, 256),
-        f"{_H200_ATTENTION}: causal, length 16384, d 128: 643, persistent 411; d 64: 452, 451",
+        f"{_H200_ATTENTION}: causal, d 128, length 16384: 659, persistent 411",
         bits=(16,),
         at_least={"queries": 128, "causal": 1},
         at_most={"dim": 128},
     ),
     Row(
         "sm_90",
-        _attention(192, 128, 4, 384),
-        f"{_H200_ATTENTION}: full, d 64, length 16384: 492, of 2 stages 478, persistent 429",
-        bits=(16,),
-        at_least={"queries": 8192},
-        at_most={"dim": 64},
-    ),
-    Row(
-        "sm_90",
         _attention(192, 128, 2, 384, persistent=1),
-        f"{_H200_ATTENTION}: full, d 64, length 1024, 2048, 4096: 425, 484, 496, a block each 357, "
-        "428, 454",
+        f"{_H200_ATTENTION}: full, d 64, length 1024 to 16384: 447, 512, 512, 536; a block each, "
+        "16384: 535, of 4 stages 536",
         bits=(16,),
         at_least={"queries": 192},
         at_most={"dim": 64},
@@ -287,8 +296,8 @@ ATTENTION = (
     Row(
         "sm_90",
         _attention(128, 128, 2, 256, persistent=1),
-        f"{_H200_ATTENTION}: full, d 128, length 1024, 2048, 4096, 16384: 624, 661, 680, 640; of 192 "
-        "x 128, a block each, 523, 625, 671, 632",
+        f"{_H200_ATTENTION}: full, d 128, length 1024 to 16384: 660, 698, 674, 669; a block each, "
+        "16384: 642",
         bits=(16,),
         at_least={"queries": 128},
         at_most={"dim": 128},

@@ -151,13 +151,9 @@ def _check_worth(kernel: tirx.For, multiprocessors: int) -> None:
 
 
 def _is_attention(loop: tirx.For, launch: Launch) -> bool:
-    """Tell whether a loop has two products, of two warpgroups, which gain by blocks that persist.
-
-    Three warpgroups keep a multiprocessor busy while a block begins and ends
-    (`benchmarks/h200/decisions.md`).
-    """
+    """Tell whether a loop has two products, of warpgroups that take a multiprocessor's registers."""
     products = [op for op in operators_in(loop) if op.role == "product"]
-    return len(products) == _PRODUCTS and launch.num_threads == 2 * WARPGROUP
+    return len(products) == _PRODUCTS and launch.num_threads >= 2 * WARPGROUP
 
 
 _PRODUCTS = 2

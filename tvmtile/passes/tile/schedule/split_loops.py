@@ -17,7 +17,6 @@ from tvmtile.ir.operands import bits_of, describe, static_shape
 from tvmtile.ir.operators import TileOp, operator_of, operators_in
 from tvmtile.ir.rewriting import contains, substitute
 from tvmtile.ir.scopes import is_fragment, is_shared
-from tvmtile.ir.threads import WARPGROUP
 from tvmtile.layout.shared import bytes_of
 from tvmtile.passes.tile.schedule.body import (
     Body,
@@ -381,8 +380,6 @@ def skew_of(
     early = tuple(number for number in others if number not in late)
     if not early:
         raise Obstacle("all statements between the products wait for the second one")
-    if threads > _MOST_THREADS:
-        raise Obstacle(f"{threads // WARPGROUP} warpgroups take turns with the matrix unit")
     held = registers_held(units, own, threads)
     if held + _SPARE > registers:
         raise Obstacle(
@@ -392,10 +389,6 @@ def skew_of(
     return CrossIterationOverlap(leading, early, late, second)
 
 
-_MOST_THREADS = 2 * WARPGROUP
-"""With more of them, one or another has a product to do while the rest compute
-(`benchmarks/h200/decisions.md`).
-"""
 _SPARE = 24
 """Registers of a thread for addresses, counters and what is computed on the way."""
 REGISTER_BITS = 32
