@@ -13,7 +13,7 @@ import tvmtile
 import tvmtile.language as T
 from tests.fuzz.run import loaded
 from tests.programs import catalogue
-from tests.programs.operators import DEEPSEEK, E4M3, FLOAT8, MX, NVFP4, ROW
+from tests.programs.scaled_products import DEEPSEEK, E4M3, FLOAT8, MX, NVFP4, ROW
 
 FLOAT4 = "float4_e2m1fn"
 HOPPER = {"target": {"kind": "cuda", "arch": "sm_90a"}, "execution_backend": "emulator"}
