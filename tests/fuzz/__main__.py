@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import ast
 import itertools
+import os
 import sys
 import time
 from collections import Counter
@@ -154,5 +155,16 @@ def _print_table(targets: list[str], counts: Counter, reasons: Counter) -> None:
         print(f"{count:6} {target}: {reason}")
 
 
+def _run() -> int:
+    """`main`, which ends where nobody reads on."""
+    try:
+        code = main()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes it
+        code = 1
+    return code
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_run())
