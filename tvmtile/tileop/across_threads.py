@@ -12,6 +12,7 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 from tvm.tirx.script import builder as T
 
+from tvmtile.errors import InvalidOperand
 from tvmtile.ir.combiners import Combiner
 from tvmtile.ir.extents import is_power_of_two
 from tvmtile.ir.operands import constant
@@ -71,7 +72,22 @@ def all_reduce(
     Lanes of a warp combine theirs by shuffles, and others through shared memory. `results`, `totals`
     itself where absent, is another array for what comes out: it is read from shared memory, so that
     passes see that it is the same in all threads.
+
+    Raises
+    ------
+    InvalidOperand
+        If a layout of the user's leaves threads beside groups of those that combine.
     """
+    digits = list(digits)
+    for together in (digit.stride * digit.extent for digit in digits):
+        if context.threads % together:
+            raise InvalidOperand(
+                f"values in {together} threads are combined, and {context.threads} of the block "
+                "come to it",
+                help=f"give a layout over a number of threads that divides {context.threads}, or leave "
+                "it to the compiler",
+                location=context.location,
+            )
     lanes, groups = _lanes_and_groups(digits)
     distances = [lane.stride * 2**n for lane in lanes for n in range(lane.extent.bit_length() - 1)]
 
