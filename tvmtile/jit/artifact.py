@@ -21,7 +21,7 @@ from tvmtile._tvm import load_device_module, load_host_module, packed_imports
 from tvmtile.cache import Store, current_store, scratch_file
 from tvmtile.compat.transform import with_effect
 from tvmtile.errors import Caught, SourceLocation, warn, warnings_on_success
-from tvmtile.jit.key import Key, is_unchanged, key_of
+from tvmtile.jit.key import Key, is_unchanged, key_of, without_collections
 from tvmtile.jit.launches import KernelInterface
 from tvmtile.locks import Lock
 from tvmtile.target import runs_here
@@ -151,7 +151,7 @@ def _build(
 ) -> Artifact:
     from tvmtile.jit.build import build_artifact
 
-    with warnings_on_success() as said:
+    with warnings_on_success() as said, without_collections():  # a tenth of the time
         artifact = build_artifact(func, target, backend, config)
     return replace(artifact, warnings=tuple(said))
 

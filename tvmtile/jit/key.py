@@ -110,7 +110,7 @@ def _modules(kind: str) -> dict[str, _Text]:
     texts = {name: path.read_bytes() for name, path in _paths().items()}
     left = {*_ROOTS, *(step.__module__ for step in (*CHECKS, *LOWERING[kind]))}
     found: dict[str, _Text] = {}
-    with _without_collections():
+    with without_collections():
         lowering = (name for name, text in texts.items() if b"lowering(" in text)
         left |= {name for name in lowering if kind in _text(texts[name]).lowers}
         while left:
@@ -174,8 +174,8 @@ def _lowered(call: ast.Call) -> Iterator[str]:
 
 
 @contextmanager
-def _without_collections() -> Iterator[None]:
-    """The nodes of a text live as long as the text: the garbage collector would look at all of them."""
+def without_collections() -> Iterator[None]:
+    """Leave the garbage collector off: it would look at all that lives, time after time."""
     was_on = gc.isenabled()
     gc.disable()
     try:
