@@ -24,7 +24,11 @@ from tvm.tirx import CallEffectKind
 from tvm.tirx import _ffi_api as _tirx_ffi
 from tvm.tirx.buffer import BufferType
 from tvm.tirx.build import codegen_build, split_host_device_mods
-from tvm.tirx.script.builder.ir import DtypeConstructor, register_script_namespace
+from tvm.tirx.script.builder.ir import (
+    DtypeConstructor,
+    register_script_namespace,
+    scalar_wrapper,
+)
 from tvm_ffi import WalkOrder, get_global_func, structural
 from tvm_ffi import _ffi_api as _structural_ffi
 from tvm_ffi.core import CObject
@@ -42,6 +46,7 @@ __all__ = [
     "Mutator",
     "NotEqualOp",
     "add_view",
+    "as_expression",
     "buffer_of",
     "buffer_var",
     "call_packed_returning",
@@ -66,6 +71,7 @@ __all__ = [
     "split_host_device_mods",
     "traced",
     "type_info_of_key",
+    "view_of",
     "walk",
     "walk_statements",
 ]
@@ -81,15 +87,22 @@ _itself = get_global_func("testing.echo")  # TVM's function that returns what it
 
 
 def add_view(kind: type, view: type) -> None:
-    """Let a class be that of the views of TVM's nodes of a class, which it derives from."""
-    VIEWS[kind], _VIEWED[view] = view, kind
+    """Let a class be one of views of TVM's nodes of a class, which it derives from.
+
+    The first one is what `traced` makes.
+    """
+    VIEWS.setdefault(kind, view)
+    _VIEWED[view] = kind
 
 
 def traced(value: Any) -> Any:
     """A node as the code of a kernel sees it (`frontend.expressions`), anything else as it is."""
     of_views: Any = VIEWS.get(type(value))
-    if of_views is None:
-        return value
+    return value if of_views is None else view_of(value, of_views)
+
+
+def view_of(value: Any, of_views: Any) -> Any:
+    """A node as an object of a class that derives from that of its views."""
     view = of_views.__new__(of_views)
     view.__init_handle_by_constructor__(_itself, value)
     return view
@@ -123,6 +136,13 @@ _BUFFER = {
     tirx.AllocBuffer: attrgetter("buffer"),
     tirx.DeclBuffer: attrgetter("buffer"),
 }
+
+
+def as_expression(value: Any) -> Any:
+    """TVM's `a == b`, and a scalar without a name, as the expressions that they stand for."""
+    if hasattr(value, "asobject"):  # asked of a name without a value, it is the error
+        return value.asobject()
+    return value.scalar if isinstance(value, scalar_wrapper) else value
 
 
 def buffer_of(node: Any) -> ir.Var:

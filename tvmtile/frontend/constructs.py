@@ -11,7 +11,7 @@ from tvm import ir, tirx
 from tvm.script.ir_builder.base import IRBuilderFrame
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import IRBuilder
+from tvmtile._tvm import IRBuilder, as_expression
 from tvmtile.errors import InvalidOperand, SourceLocation, SyntaxNotSupported
 from tvmtile.frontend.values import as_condition, as_count, described
 
@@ -202,8 +202,7 @@ def bounded_loop(
 
 def loop_bound(name: str, value: Any) -> Any:
     """A bound as int32 or int64; `InvalidOperand` of what is no integer."""
-    if hasattr(value, "asobject"):
-        value = value.asobject()
+    value = as_expression(value)
     if isinstance(value, int) or (ir.is_prim_expr(value) and "int" in str(value.ty.dtype)):
         return as_count(value)
     raise InvalidOperand(

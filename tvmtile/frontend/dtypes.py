@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from tvm import DataType, ir, tirx
 
-from tvmtile._tvm import dtype_constructed, traced
+from tvmtile._tvm import as_expression, dtype_constructed, traced
 from tvmtile.errors import InvalidOperand, InvalidValue, UnsupportedDtype, import_optional
 from tvmtile.ir.operands import describe, integer_range, wrapped
 
@@ -195,9 +195,7 @@ def cast(value: Any, dtype: DTypeLike) -> Any:
     wanted = as_dtype(dtype)
     if isinstance(value, bool | int | float):
         return tirx.const(_limited(value, str(wanted)), str(wanted))
-    expression = value.asobject() if hasattr(value, "asobject") else value
-    if hasattr(expression, "load"):
-        expression = expression.load()
+    expression = as_expression(value)
     if not ir.is_prim_expr(expression):
         raise InvalidOperand(
             f"cast to {wanted}: {describe(value)} is not a value of the kernel",

@@ -10,6 +10,7 @@ from tvm.tirx.script import builder as T
 from tvmtile._tvm import IRBuilder, buffer_of, is_buffer_var, ranges_of
 from tvmtile.errors import InvalidOperand, NestingError
 from tvmtile.frontend.kernel import current_kernel, kernel_of
+from tvmtile.frontend.proxy import Unusable, raise_unusable
 from tvmtile.frontend.tracer import current_tracer
 from tvmtile.ir.operands import constant, describe, literal, region
 from tvmtile.ir.operators import TileOp
@@ -30,8 +31,8 @@ def check_operand(operator: str, name: str, value: object) -> Any:
         return known
     if isinstance(value, ir.TensorLoad) or is_buffer_var(value):
         return value
-    if hasattr(value, "load"):
-        return value.load()
+    if isinstance(value, Unusable):
+        raise_unusable(value)
     raise InvalidOperand(
         f"{operator}: {name} is {_kind(value)}, not a tile",
         help="a tile is a buffer, a region `A[i0:i1, j0:j1]`, or an element `A[i, j]` at its origin",

@@ -22,7 +22,7 @@ from tvm import ir, tirx
 from tvm.script.ir_builder import ir as module_builder
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import IRBuilder, is_buffer_var, parser_method, parser_method_of
+from tvmtile._tvm import IRBuilder, is_buffer_var, parser_method, parser_method_of, view_of
 from tvmtile.errors import (
     ArgumentError,
     InvalidValue,
@@ -35,9 +35,10 @@ from tvmtile.errors import (
     hide_internal_frames,
 )
 from tvmtile.frontend.dtypes import DType
+from tvmtile.frontend.expressions import Reference, is_variable
 from tvmtile.frontend.parameters import Parameters
 from tvmtile.frontend.program import completed
-from tvmtile.frontend.proxy import Ref, Reference, is_scalar_variable
+from tvmtile.frontend.proxy import Ref
 from tvmtile.frontend.rewrite import traced
 from tvmtile.frontend.syntax import parameter_location, parse_definition
 from tvmtile.frontend.tracer import Tracer, current_tracer
@@ -280,10 +281,10 @@ class Macro:
         return value
 
     def _reference(self, name: str, value: object) -> Any:
-        if isinstance(value, Reference) or is_scalar_variable(value):
+        if is_variable(value):
             return value
         if isinstance(value, ir.TensorLoad):
-            return Reference(value)
+            return view_of(value, Reference)
         raise InvalidValue(
             f"{self.func.__name__}: {name} is passed by reference; {value!r} is nothing to store into",
             help="pass a variable made by T.alloc_var, or an element of a buffer",

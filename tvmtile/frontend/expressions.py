@@ -20,13 +20,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeGuard
 
 import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx.expr import ExprOp
 
 from tvmtile._tvm import (
+    VIEWS,
     EqualOp,
     ExprOperand,
     ExprWithOp,
@@ -38,6 +39,7 @@ from tvmtile._tvm import (
 from tvmtile.errors import SyntaxNotSupported
 from tvmtile.frontend.dtypes import DType
 from tvmtile.frontend.large import Sizes
+from tvmtile.frontend.proxy import is_scalar_variable
 from tvmtile.frontend.values import ARITHMETIC, BITWISE, FOLDED, lane_dtype, operands
 
 
@@ -230,3 +232,22 @@ for _kind in _NODES:
     add_view(_kind, _view_of(_kind))
 add_view(tvm_ffi.Array, _Extents)
 del _kind
+
+_ELEMENT: Any = VIEWS[ir.TensorLoad]
+
+
+class Reference(_ELEMENT):
+    """An element of a buffer passed to a macro by reference: it is stored into as `x = value`."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index != 0:
+            raise IndexError("a reference is one element: use `x[0]` or `x = value`")
+        return self
+
+
+add_view(ir.TensorLoad, Reference)
+
+
+def is_variable(value: object) -> TypeGuard[Any]:
+    """Tell whether what is assigned to a name of this value is stored into it."""
+    return isinstance(value, Reference) or is_scalar_variable(value)

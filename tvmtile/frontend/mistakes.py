@@ -25,7 +25,7 @@ from tvmtile.errors import (
     TileError,
     UndefinedName,
 )
-from tvmtile.frontend.proxy import Reference, is_scalar_variable
+from tvmtile.frontend.expressions import is_variable
 from tvmtile.frontend.syntax import TRACER_NAME, exposed, parse_definition, stored_names
 from tvmtile.ir.operands import describe
 
@@ -214,7 +214,7 @@ def refuse_lost_assignment(function: object, given: Mapping[int | str, object]) 
         return
     code = function.__code__
     for place, value in given.items():
-        if not (is_scalar_variable(value) or isinstance(value, Reference)):
+        if not is_variable(value):
             continue
         if isinstance(place, int) and place >= code.co_argcount:
             continue

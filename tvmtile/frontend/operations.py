@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_of, is_buffer_var, traced
+from tvmtile._tvm import buffer_of, indices_of, is_buffer_var, traced
 from tvmtile.errors import InvalidOperand, SyntaxNotSupported, warn
+from tvmtile.frontend.expressions import Reference
 from tvmtile.frontend.mistakes import refuse_lost_assignment
-from tvmtile.frontend.proxy import Elements, Reference, Unusable, is_scalar_variable, raise_unusable
+from tvmtile.frontend.proxy import Elements, Unusable, is_scalar_variable, raise_unusable
 from tvmtile.frontend.values import (
     as_condition,
     binary,
@@ -32,15 +34,10 @@ def _is_run_time(value: object) -> bool:
     return is_number(value) and not isinstance(value, bool | int | float | tirx.IntImm)
 
 
-class _IndexBuilder:
-    def __getitem__(self, index: object) -> Any:
-        return index
-
-
 class Expressions:
     """Operators, conditions and elements: the part of a tracer that keeps nothing."""
 
-    index = _IndexBuilder()
+    index = np.s_
 
     def store(self, target: Any, index: Any, value: Any) -> None:
         if isinstance(target, Unusable):
@@ -48,7 +45,7 @@ class Expressions:
         if is_scalar_variable(target):
             target = buffer_of(target)  # `v[0] = e` is `v = e`
         if isinstance(target, Reference):
-            target.store(value, index)
+            store_element(buffer_of(target[index]), tuple(indices_of(target)), value)
         elif is_buffer_var(target):
             store_element(target, index, value)
         elif isinstance(target, ir.Expr):

@@ -1,4 +1,4 @@
-"""Values that a name of a kernel may hold: an error, a reference, indices, and a buffer's elements.
+"""Values that a name of a kernel may hold: an error, indices, and a buffer's elements.
 
 Elements and regions, `buffer[i, j]` and `buffer[a:b, :]`, are checked where they are written.
 """
@@ -14,7 +14,7 @@ from tvm.tirx.layout import S, TileLayout
 from tvm.tirx.script import builder as T
 from tvm_ffi import structural_equal
 
-from tvmtile._tvm import buffer_of, indices_of, is_buffer_var, ranges_of, traced
+from tvmtile._tvm import as_expression, buffer_of, is_buffer_var, ranges_of, traced
 from tvmtile.errors import (
     InvalidOperand,
     OutOfBounds,
@@ -104,58 +104,6 @@ class Ref:
 
     def __class_getitem__(cls, _: object) -> type[Ref]:
         return cls
-
-
-class Reference:
-    """An element of a buffer passed to a macro by reference."""
-
-    def __init__(self, element: ir.TensorLoad) -> None:
-        self._element = element
-
-    def load(self) -> ir.TensorLoad:
-        return self._element
-
-    def __tvm_ffi_object__(self) -> ir.TensorLoad:
-        """The element, as TVM's functions take it: `T.exp(x)`."""
-        return self._element
-
-    def store(self, value: object, index: object = 0) -> None:
-        from tvmtile.frontend.values import store_element
-
-        if index != 0:
-            raise IndexError("a reference is one element: use `x[0]` or `x = value`")
-        store_element(buffer_of(self._element), tuple(indices_of(self._element)), value)
-
-    def __getitem__(self, index: int) -> ir.TensorLoad:
-        if index != 0:
-            raise IndexError("a reference is one element: use `x[0]`")
-        return self._element
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._element, name)
-
-
-def _delegate(name: str) -> Any:
-    def method(self: Reference, *args: object) -> Any:
-        return getattr(self.load(), name)(*args)
-
-    return method
-
-
-_DELEGATED = (
-    "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod neg invert "
-    "lt le gt ge eq ne and rand or ror xor rxor lshift rlshift rshift rrshift"
-)
-
-
-for _name in _DELEGATED.split():
-    setattr(Reference, f"__{_name}__", _delegate(f"__{_name}__"))
-
-
-Reference.__hash__ = object.__hash__  # type: ignore[method-assign]
-
-
-del _name
 
 
 class Indices(list[Any]):
@@ -269,8 +217,7 @@ def _region_stored(buffer: ir.Var) -> InvalidOperand:
 def _index(buffer: ir.Var, item: Any, axis: int) -> Any:
     if isinstance(item, slice):
         return _vector(buffer, item, axis)
-    if hasattr(item, "asobject"):
-        item = item.asobject()
+    item = as_expression(item)
     if isinstance(item, tirx.IntImm):
         item = int(item)
     if isinstance(item, int) and item < 0:

@@ -16,10 +16,9 @@ from typing import Any, Protocol
 from tvm import ir, tirx
 from tvm.script.ir_builder.base import IRBuilderFrame
 from tvm.sym import Analyzer
-from tvm.tirx.expr import ExprOp
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import IRBuilder, buffer_of, indices_of, is_buffer_var, traced
+from tvmtile._tvm import IRBuilder, as_expression, buffer_of, indices_of, is_buffer_var, traced
 from tvmtile.errors import (
     InvalidOperand,
     NestingError,
@@ -38,12 +37,11 @@ from tvmtile.frontend.constructs import (
     tried,
 )
 from tvmtile.frontend.dtypes import DType
-from tvmtile.frontend.expressions import expressions_of_kernels
+from tvmtile.frontend.expressions import expressions_of_kernels, is_variable
 from tvmtile.frontend.large import Sizes
 from tvmtile.frontend.operations import Expressions
 from tvmtile.frontend.parameters import OutputTensor, TensorSpec
 from tvmtile.frontend.proxy import (
-    Reference,
     Unusable,
     counted,
     escaped,
@@ -199,8 +197,7 @@ class Tracer(Expressions):
         first = local_names[name]
         region = construct.region
         dtype = dtype_of_variable(first)
-        is_variable = is_scalar_variable(first) or isinstance(first, Reference)
-        if dtype is None or is_variable or region.parallel or not self.in_kernel:
+        if dtype is None or is_variable(first) or region.parallel or not self.in_kernel:
             return first
         variable = self.bind_variable(name, dtype, first)
         made = Variable(variable, first, user_location(), self._parallel_depth())
@@ -296,11 +293,8 @@ class Tracer(Expressions):
         previous = local_names.get(name)
         if is_scalar_variable(previous) and buffer_of(previous) in self._variables:
             self._check_assignment(name, self._variables[buffer_of(previous)], value)
-        if is_scalar_variable(previous) and is_number(value):
+        if is_variable(previous) and is_number(value):
             store_element(buffer_of(previous), tuple(indices_of(previous)), value)
-            return previous
-        if isinstance(previous, Reference) and is_number(value):
-            previous.store(value)
             return previous
         # A tile does not become a number: from here to the end of the loop the name is another one.
         hides = is_buffer_var(previous) and is_number(value)
@@ -351,8 +345,7 @@ class Tracer(Expressions):
             return self._declare_output(name, value)
         if isinstance(value, IRBuilderFrame) or getattr(value, "takes_rest", False):
             return self.bind_target(name, self._open(value))
-        if isinstance(value, ExprOp):
-            value = value.asobject()
+        value = as_expression(value)
         if isinstance(value, tirx.IntImm) and value.ty.dtype == "int32":
             return int(value)
         if isinstance(value, ir.Var):
@@ -466,8 +459,7 @@ class Tracer(Expressions):
                 f"`{_SYMBOLS[op]}` works on elements, not on whole tiles: {describe(target)}",
                 help=f"write `{name}[i, j] {_SYMBOLS[op]} ...` in a loop over T.Parallel",
             )
-        current = target.load() if isinstance(target, Reference) else target
-        return self.assign(name, self.binary(op, current, value), local_names)
+        return self.assign(name, self.binary(op, target, value), local_names)
 
     def evaluate(self, value: object) -> None:
         """An expression on a line of its own."""

@@ -10,7 +10,7 @@ from tvm import DataType, ir, tirx
 from tvm.tirx.expr import ExprOp
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile._tvm import as_expression, is_buffer_var
 from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.dtypes import (
     DType,
@@ -19,7 +19,7 @@ from tvmtile.frontend.dtypes import (
     conversion,
     with_kept_bits,
 )
-from tvmtile.frontend.proxy import Reference, Unusable, raise_unusable, store_indices, vector_of
+from tvmtile.frontend.proxy import Unusable, raise_unusable, store_indices, vector_of
 from tvmtile.ir.operands import describe
 from tvmtile.ir.rewriting import contains
 from tvmtile.ir.spans import current_span
@@ -95,10 +95,7 @@ def _sign_of_zero(value: Any) -> int | None:
 
 def lane_dtype(value: Any) -> str | None:
     """The dtype of a lane of a value of the kernel; None of a value of Python."""
-    if isinstance(value, Reference):
-        value = value.load()
-    if isinstance(value, T.scalar_wrapper):
-        value = value.scalar
+    value = as_expression(value)
     if not ir.is_prim_expr(value) or is_buffer_var(value):
         return None
     return str(DataType(str(value.ty.dtype)).with_lanes(1))
@@ -171,12 +168,7 @@ def as_condition(value: Any, keep: bool = False) -> Any:
 
     With `keep`, a Python value stays what it is, as the operands of `and` and `or` do.
     """
-    if isinstance(value, Unusable):
-        raise_unusable(value)
-    if isinstance(value, ExprOp):
-        value = value.asobject()
-    if isinstance(value, Reference):
-        value = value.load()
+    value = as_expression(value)
     if isinstance(value, tirx.IntImm):
         return bool(value.value)
     if is_buffer_var(value) or isinstance(value, ir.TensorRegion):
@@ -200,14 +192,7 @@ def store_element(buffer: ir.Var, index: Any, value: Any) -> None:
 
 def converted(value: Any, dtype: DTypeLike) -> Any:
     """`value` as an expression of `dtype`; a vector keeps its lanes."""
-    if isinstance(value, Unusable):
-        raise_unusable(value)
-    if isinstance(value, Reference):
-        value = value.load()
-    if isinstance(value, ExprOp):
-        value = value.asobject()
-    if isinstance(value, T.scalar_wrapper):
-        value = value.scalar
+    value = as_expression(value)
     if isinstance(value, bool | int | float):
         return tirx.const(bool(value) if dtype == "bool" else value, str(dtype))
     if isinstance(value, ir.TensorRegion):
@@ -246,16 +231,13 @@ def kind_of(dtype: str) -> str:
 
 def dtype_of_variable(value: Any) -> str | None:
     """The dtype of a variable that begins with a value; None for what no variable holds."""
-    if isinstance(value, ExprOp):
-        value = value.asobject()
+    value = as_expression(value)
     if isinstance(value, bool):
         return "bool"
     if isinstance(value, int):
         return "int32" if -(2**31) <= value < 2**31 else "int64"
     if isinstance(value, float):
         return "float32"
-    if isinstance(value, Reference):
-        value = value.load()
     if is_buffer_var(value) or not ir.is_prim_expr(value):
         return None
     dtype = str(value.ty.dtype)
@@ -264,11 +246,9 @@ def dtype_of_variable(value: Any) -> str | None:
 
 def is_number(value: object) -> bool:
     """Tell whether a value is a number, of Python or of the running kernel."""
-    return (
-        isinstance(value, bool | int | float | ExprOp | Reference)
-        or (ir.is_prim_expr(value) and not isinstance(value, ir.StringImm))
-        or isinstance(value, T.scalar_wrapper)
-    )
+    value = as_expression(value)
+    is_expression = ir.is_prim_expr(value) and not isinstance(value, ir.StringImm)
+    return is_expression or isinstance(value, bool | int | float)
 
 
 def reads_memory(value: ir.Expr) -> bool:
@@ -289,10 +269,7 @@ def described(value: object) -> str:
 
 def as_expr(value: Any, like: Any = None) -> ir.Expr:
     """A Python number or a comparison as an expression; numbers take the dtype of `like`."""
-    if hasattr(value, "asobject"):
-        value = value.asobject()
-    elif hasattr(value, "load"):
-        value = value.load()
+    value = as_expression(value)
     if isinstance(value, bool | int | float):
         if ir.is_prim_expr(like):
             return tirx.const(value, str(like.ty.dtype))

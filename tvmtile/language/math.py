@@ -224,7 +224,7 @@ def reinterpret(value: Any, dtype: DTypeLike) -> Any:
     InvalidOperand
         If the widths differ. TVM's order of the arguments, dtype first, is accepted too.
     """
-    if isinstance(value, str) or not (ir.is_prim_expr(value) or hasattr(value, "load")):
+    if isinstance(value, str) or not ir.is_prim_expr(value):
         value, dtype = dtype, value
     expression = as_expr(value)
     if dtype == "handle":  # the null pointer of TVM's attribute `reduce_scope`
@@ -264,8 +264,6 @@ def extract_lane(vector: Any, lane: Index) -> ir.Expr:
     from tvmtile.frontend.proxy import vector_of
 
     expression: Any = vector_of(vector) if isinstance(vector, ir.TensorRegion) else vector
-    if hasattr(expression, "load"):
-        expression = expression.load()
     if not ir.is_prim_expr(expression) or DataType(str(expression.ty.dtype)).lanes == 1:
         raise InvalidOperand(
             f"T.extract_lane: {vector} is not a vector",
