@@ -215,14 +215,10 @@ class _RegisterReduction:
         outside = [condition for axis in op.dims for condition in self._inside(axis)]
         if outside:
             value = tirx.Select(tirx.all(*outside), value, self._identity)
-        *loops, last = self._reduced or [None]
-        if last is None or last.digit.extent != 2:
-            loops = self._reduced
-        else:  # neighbours first: half as many steps wait for the one before
-            pair = [substitute(value, {last.variable: tirx.const(n, "int32")}) for n in range(2)]
-            value = self._combiner.combine(*pair)
         step = self._set(self._combiner.combine(value, self._total))
-        return self._over(self._kept, seq([self._set(self._identity), self._over(loops, step)]))
+        return self._over(
+            self._kept, seq([self._set(self._identity), self._over(self._reduced, step)])
+        )
 
     # The result ------------------------------------------------------------------------------------
 
