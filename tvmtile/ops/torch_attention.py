@@ -143,8 +143,9 @@ def _lying_as(q: Tensor, heads: int, length: int, dim: int, dtype: torch.dtype) 
 def _class_of(extent: int, device: str) -> tuple[int, bool]:
     """Their size class, or their number and True if a kernel is made for it alone.
 
-    A kernel for one number of queries is quicker than one for all (`benchmarks/h200/decisions.md`);
-    numbers that blocks divide are few and return. Batches and keys of any number cost nothing there.
+    A kernel for one number of queries, and of keys, is quicker than one for all
+    (`benchmarks/h200/decisions.md`); numbers that blocks divide are few and return. A batch of any
+    number costs nothing there.
     """
     is_own = device != "cpu" and extent % _ALIGNED == 0
     return (extent, True) if is_own else (size_class(extent), False)
@@ -186,8 +187,6 @@ def _kernel(
         "kv_heads": kv_heads, "value_dim": value_dim, "causal": causal, "scale": scale,
         "layout": layout, "lse": lse, "precision": precision,
     }  # fmt: skip
-    # Where blocks do not persist, those that know the number of keys are no quicker, or slower.
-    keys = keys if configuration["persistent"] else (keys[0], False)
     extents = _own(queries, keys)
 
     def program() -> Any:
