@@ -73,7 +73,7 @@ def _masked(queries, keys, dim):
 
 
 def _growing(queries, keys, dim):
-    """Scores of both signs that double up to 2^33: their products with a scale are rounded by up to 256."""
+    """Scores of both signs that double up to 2^33, where float32 rounds by up to 256."""
     sign = 1 - torch.arange(queries).view(-1, 1) % 2 * 2.0
     q = (sign * 2**14).expand(1, 2, queries, dim)
     k = 2.0 ** (torch.arange(keys).view(-1, 1) % 30 - 15).expand(1, 2, keys, dim)
