@@ -5,7 +5,7 @@ One visitor finds them, for all passes; each node is looked at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from tvmtile.ir.kernels import expressions_of, leaves_loop, statements_of
 from tvmtile.ir.nodes import cached_per_node
 from tvmtile.ir.operands import literal, origin_of
 from tvmtile.ir.operators import TileOp, operator_of
-from tvmtile.ir.rewriting import contains, variables_of
+from tvmtile.ir.rewriting import variables_in, variables_of
 from tvmtile.ir.scopes import is_private, is_shared
 from tvmtile.ir.spans import location_of
 from tvmtile.ir.threads import Group
@@ -204,16 +204,22 @@ def effects_of(node: ir.Expr | tirx.Stmt) -> tuple[Effect, ...]:
     return tuple(found)
 
 
+def effects_on(stmt: tirx.Stmt, is_wanted: Callable[[ir.Var], bool]) -> list[Effect]:
+    """The effects of a statement on some buffers, by the names that it has for them."""
+    found: list[Effect] = []
+    _collect(stmt, _Place(Aliases(), (), (), is_certain=True, is_wanted=is_wanted), found)
+    return found
+
+
 def effects_in_memory(node: ir.Node) -> list[Effect]:
     """The effects, of an expression or a single statement, on all but the arrays of its thread."""
-    if not _names_memory(node):
+    if all(map(is_private, _buffers_in(node))):  # most statements; to find effects takes longer
         return []
     return [effect for effect in effects_of(node) if not is_private(effect.buffer)]
 
 
-@cached_per_node  # most statements name none, which is found faster than their effects
-def _names_memory(node: ir.Node) -> bool:
-    return contains(node, ir.Var, lambda var: is_buffer_var(var) and not is_private(var))
+def _buffers_in(node: ir.Node) -> Iterator[ir.Var]:
+    return filter(is_buffer_var, variables_in(node))
 
 
 def written_parameters(func: tirx.PrimFunc) -> tuple[int, ...]:
@@ -232,6 +238,16 @@ class _Place(NamedTuple):
     around: tuple[tirx.For, ...]
     conditions: tuple[ir.Expr, ...]
     is_certain: bool
+    is_wanted: Callable[[ir.Var], bool] | None = None
+
+    def effects_of(self, node: ir.Expr | tirx.Stmt) -> Iterator[Effect]:
+        """The effects of an expression or a single statement in it."""
+        wanted = self.is_wanted
+        if wanted is None:
+            return map(self.holds, effects_of(node))
+        if not any(map(wanted, _buffers_in(node))):
+            return iter(())
+        return (self.holds(effect) for effect in effects_of(node) if wanted(effect.buffer))
 
     def holds(self, effect: Effect) -> Effect:
         """The effect of an expression or a single statement in it."""
@@ -249,11 +265,11 @@ class _Place(NamedTuple):
 def _collect(stmt: tirx.Stmt, place: _Place, found: list[Effect]) -> None:
     children = statements_of(stmt)
     for expression in expressions_of(stmt):
-        found += map(place.holds, effects_of(expression))
+        found += place.effects_of(expression)
     if type(stmt) is tirx.DeclBuffer:
         place.aliases.add(stmt)
     elif not children:
-        found += map(place.holds, effects_of(stmt))
+        found += place.effects_of(stmt)
     elif type(stmt) is tirx.For:
         is_certain = place.is_certain and not leaves_loop(stmt.body)
         inside = place._replace(around=(*place.around, stmt), is_certain=is_certain)

@@ -27,15 +27,18 @@ class KernelInfo(Aliases):
         Its loops over blocks and threads, and what is in them.
     threads : set of Var
         The indices of its threads.
-    effects : tuple of Effect
-        What it does to memory, in program order.
     """
 
     def __init__(self, kernel: tirx.Stmt) -> None:
         super().__init__(kernel)
         self.launch = Launch(kernel)
         self.threads = {loop.loop_var for loop in self.launch.threads}
-        self.effects = effects_of(kernel)
+        self._kernel = kernel
+
+    @cached_property
+    def effects(self) -> tuple[Effect, ...]:
+        """Its effects on memory, in program order."""
+        return effects_of(self._kernel)
 
     @cached_property
     def allocated(self) -> dict[ir.Var, tirx.AllocBuffer]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Set
@@ -12,7 +13,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import buffer_of, indices_of, is_buffer_var, mapped
 from tvmtile.analysis.aliases import Aliases
-from tvmtile.analysis.effects import Effect, Loop, MbarrierElement, effects_in_memory, effects_of
+from tvmtile.analysis.effects import Effect, Loop, MbarrierElement, effects_in_memory, effects_on
 from tvmtile.ir.annotations import ORDER_OF_STORES
 from tvmtile.ir.kernels import Launch, expressions_of, statements_of
 from tvmtile.ir.operands import literal
@@ -57,7 +58,7 @@ class Effects:
         self._aliases = Aliases(body)
         self._in_whiles = frozenset(in_whiles)
         self._stored_in_order = set(self._in_whiles)
-        self._objects: dict[ir.Var, ir.Var] = {}
+        self._objects: dict[int, ir.Var] = {}  # by address
         self._bound: Counter[ir.Var] = Counter()
         self._values: dict[ir.Var, ir.Expr] = {}
         for bind in statements_in(body, tirx.Bind):
@@ -117,9 +118,9 @@ class Effects:
         threads = {loop.loop_var for loop in launch.threads}
         varying = {*threads, *self._bound, *map(self.root, self.written), *self.written}
         of_root: dict[ir.Var, list[Effect]] = {}
-        for effect in effects_of(launch.body):
-            if _is_scalar(self.root(effect.buffer)):
-                of_root.setdefault(self.root(effect.buffer), []).append(effect)
+        is_scalar = functools.cache(_is_scalar)
+        for effect in effects_on(launch.body, lambda buffer: is_scalar(self.root(buffer))):
+            of_root.setdefault(self.root(effect.buffer), []).append(effect)
         for root, effects in of_root.items():
             stores = list(itertools.takewhile(lambda effect: effect.writes, effects))
             if (
@@ -177,7 +178,7 @@ class Effects:
     def root(self, buffer: ir.Var) -> ir.Var:
         """The buffer that a view looks at: always the same object."""
         root = self._aliases.root(buffer)
-        return self._objects.setdefault(root, root)
+        return self._objects.setdefault(hash(root), root)
 
     def loop(self, node: tirx.For | tirx.While, is_uniform: bool) -> Loop:
         """A loop, as the accesses in it know it."""

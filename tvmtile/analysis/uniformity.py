@@ -13,9 +13,8 @@ from tvmtile._tvm import Mutator, buffer_of, indices_of, is_buffer_var, mutated,
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.errors import NestingError
 from tvmtile.ir.kernels import Launch, is_parallel, leaves_loop, statements_of
-from tvmtile.ir.nodes import cached_per_node
 from tvmtile.ir.operators import TileOp, operator_of
-from tvmtile.ir.rewriting import has_effect, statements_in, variables_of
+from tvmtile.ir.rewriting import has_effect, statements_in, variables_in
 from tvmtile.ir.scopes import is_private
 from tvmtile.ir.spans import first_location
 from tvmtile.ir.threads import Group, Regions, group_of_region
@@ -102,7 +101,7 @@ class ThreadVariance:
     def _names_in(self, node: ir.Node) -> list[int]:
         known = self._names.get(hash(node))
         if known is None:
-            known = node, [hash(self.root(var)) for var in _variables_of(node)]
+            known = node, [hash(self.root(var)) for var in variables_in(node)]
             self._names[hash(node)] = known
         return known[1]
 
@@ -253,12 +252,6 @@ def check_alone(op: TileOp, stmt: tirx.Stmt) -> None:
             "its own: `if T.get_thread_binding() < 128: T.gemm(...)`",
             location=first_location(stmt),
         )
-
-
-@cached_per_node
-def _variables_of(node: ir.Node) -> tuple[ir.Var, ...]:
-    """The variables in a part of a kernel, of which several passes ask, each for several groups."""
-    return tuple(variables_of(node))
 
 
 class _Around(NamedTuple):

@@ -82,6 +82,12 @@ def variables_of(node: Any) -> list[ir.Var]:
     return list({hash(var): var for var in found}.values())  # `==` of variables is an expression
 
 
+@cached_per_node
+def variables_in(node: ir.Node) -> tuple[ir.Var, ...]:
+    """The variables in a node of which several passes ask, once each, in their order."""
+    return tuple(variables_of(node))
+
+
 def ranges_in(stmt: tirx.Stmt) -> Analyzer:
     """An analyzer that knows the ranges of the variables of a statement's loops."""
     analyzer = Analyzer()

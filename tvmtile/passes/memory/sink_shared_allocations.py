@@ -30,9 +30,8 @@ def SinkSharedAllocations(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return func
 
     def move(kernel: tirx.For) -> tirx.For:
-        tiles = info_of(kernel)
         fits = all_bytes(kernel, capability) <= capability.shared_memory
-        return kernel if fits else _Allocations(kernel, tiles).moved()
+        return kernel if fits else _Allocations(kernel, info_of(kernel)).moved()
 
     return with_kernels(func, move)
 
