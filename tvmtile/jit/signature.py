@@ -203,7 +203,12 @@ class KernelSignature:
             return tuple(range(count))
         return self.inputs if count == len(self.inputs) else None
 
-    def completed(self, args: tuple[Any, ...], device: str) -> tuple[Any, ...]:
+    def completed(
+        self,
+        args: tuple[Any, ...],
+        device: str,
+        operations: Mapping[str, Any] = OPERATIONS,
+    ) -> tuple[Any, ...]:
         """The arguments of a call as they are stored, with results in their places.
 
         Results are like the first tensor among the arguments, on `device` where none is one.
@@ -220,13 +225,17 @@ class KernelSignature:
         allocate = allocator(args, device)
         complete = list(args)
         for result in self.allocated:
-            shape = self._shape(result, args) if result.strides is None else result.programs
+            shape = result.programs
+            if result.strides is None:
+                shape = self._shape(result, args, operations)
             complete.insert(result.index, allocate(shape, result.dtype, result.strides))
         return tuple(complete)
 
-    def _shape(self, result: Allocation, args: Sequence[Any]) -> tuple[Any, ...]:
+    def _shape(
+        self, result: Allocation, args: Sequence[Any], operations: Mapping[str, Any]
+    ) -> tuple[Any, ...]:
         try:
-            return result.shape(args)
+            return result.shape(args, operations)
         except (AttributeError, IndexError):  # an argument is None, or no tensor: others may tell
             sources = sources_in([self.stored[index] for index in self.inputs], args)
             return Allocation.of(result.index, self.stored[result.index], sources).shape(args)

@@ -23,7 +23,7 @@ from tvm import ir
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import ArgumentError, InvalidValue, SourceLocation
 from tvmtile.frontend.dtypes import DType
-from tvmtile.jit.signature import Allocation, KernelSignature, is_pointer
+from tvmtile.jit.signature import KernelSignature, is_pointer
 from tvmtile.library import OPERATIONS
 from tvmtile.target import TORCH_DEVICES
 
@@ -197,18 +197,8 @@ class TorchSignature:
         for param, arg in zip(self._inputs, args, strict=True):
             if is_buffer_var(param):
                 self._check(param, arg)
-        like = next((arg for arg in args if isinstance(arg, torch.Tensor)), None)
-        device = self._device if like is None else like.device
-        made = {
-            result.index: torch.empty(
-                self._shape(result, args),
-                dtype=DType(str(self.signature.params[result.index].ty.dtype)).as_torch(),
-                device=device,
-            )
-            for result in self.signature.allocated
-        }
-        results = [made[index] for index in self.signature.results]
-        return results if len(results) > 1 else next(iter(results), None)
+        complete = self.signature.completed(args, self._device, _ON_SYMBOLS)
+        return self.signature.returned(complete)
 
     def _check(self, param: ir.Var, arg: torch.Tensor) -> None:
         dtype = DType(str(param.ty.dtype)).as_torch()
@@ -219,14 +209,6 @@ class TorchSignature:
             f"dimensions, not {arg.dtype} and {arg.ndim}",
             help="give what the program describes",
         )
-
-    def _shape(self, result: Allocation, args: Sequence[Any]) -> tuple[Any, ...]:
-        if result.unknown is not None:
-            raise ArgumentError(
-                f"the extent {result.unknown} of a result does not follow from the arguments",
-                help="make the result a parameter that the kernel writes",
-            )
-        return result.shape(args, _ON_SYMBOLS)
 
 
 def _run_each(
