@@ -157,8 +157,6 @@ class EmulatorAdapter(RecordedAdapter):
 
     def allocate(self, dtype: str, elements: int) -> Any:
         """An array of numpy, or a torch tensor where numpy does not have the dtype."""
-        import numpy as np
-
         try:
             return np.empty(elements, dtype)
         except TypeError:
@@ -194,51 +192,30 @@ def _total(launches: Sequence[Any]) -> Any:
     return type(launches[0])(**sums)
 
 
-def memory_of(tensor: object) -> Any:
+def memory_of(tensor: Any) -> Any:
     """The memory that a tensor spans as a numpy or torch array without gaps; nothing is copied.
 
     What is no tensor, such as the map of one, is left as it is.
     """
-    import numpy as np
-
-    if is_torch(tensor):
-        return _flat_torch(tensor)
-    if isinstance(tensor, np.ndarray):
-        return _flat_numpy(tensor)
     if not hasattr(tensor, "__dlpack__"):
         return tensor
-    return _from_tvm(tensor)
+    array = tensor if is_torch(tensor) or isinstance(tensor, np.ndarray) else _from_tvm(tensor)
+    # All elements from the first to the last, those that it leaves out between them too.
+    steps = zip(array.shape, strides_of(array), strict=True)
+    span = 1 + sum((size - 1) * step for size, step in steps)
+    if is_torch(array):
+        return array if array.is_contiguous() else array.as_strided((span,), (1,))
+    if array.flags.c_contiguous:
+        return array
+    return np.lib.stride_tricks.as_strided(array, (span,), (array.itemsize,))
 
 
 def _from_tvm(tensor: Any) -> Any:
-    import numpy as np
-
     try:
-        return _flat_numpy(np.from_dlpack(tensor))
+        return np.from_dlpack(tensor)
     except (RuntimeError, BufferError):  # a dtype that numpy has not, such as bfloat16
         torch = import_optional("torch", "torch", f"a tensor of {tensor.dtype}")
-        return _flat_torch(torch.from_dlpack(tensor))
-
-
-def _flat_torch(tensor: Any) -> Any:
-    if tensor.is_contiguous():
-        return tensor
-    return tensor.as_strided((_span(tensor.shape, tensor.stride()),), (1,))
-
-
-def _flat_numpy(array: np.ndarray) -> np.ndarray:
-    import numpy as np
-
-    if array.flags.c_contiguous:
-        return array
-    return np.lib.stride_tricks.as_strided(
-        array, (_span(array.shape, strides_of(array)),), (array.itemsize,)
-    )
-
-
-def _span(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """Elements from the first to the last of a tensor, those that it leaves out between them too."""
-    return 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
+        return torch.from_dlpack(tensor)
 
 
 class CudaEmulatorAdapter(EmulatorAdapter):

@@ -74,11 +74,7 @@ def _value_of(name: ast.expr, func: Callable[..., Any]) -> Any:
     if not isinstance(name, ast.Name) or not isinstance(func, types.FunctionType):
         return None
     if name.id in func.__code__.co_freevars:
-        cell = (func.__closure__ or ())[func.__code__.co_freevars.index(name.id)]
-        try:
-            return cell.cell_contents
-        except ValueError:  # it has no value yet
-            return None
+        return _value_in((func.__closure__ or ())[func.__code__.co_freevars.index(name.id)])()
     return func.__globals__.get(name.id)
 
 
