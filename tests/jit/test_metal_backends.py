@@ -23,8 +23,8 @@ from tvmtile.errors import (
     TileWarning,
     UnsupportedDtype,
 )
-from tvmtile.jit import decorator, metal
-from tvmtile.jit.emulated import MetalEmulatorAdapter
+from tvmtile.jit import decorator, recorded
+from tvmtile.jit.recorded import MetalEmulatorAdapter
 from tvmtile.profiler import do_bench
 
 pytestmark = pytest.mark.skipif(
@@ -68,7 +68,7 @@ class FakeLibrary:
 def torch_has_mps(monkeypatch):
     """Torch compiles for the emulator, and its GPU is the CPU."""
     monkeypatch.setattr(torch.mps, "compile_shader", FakeLibrary)
-    monkeypatch.setattr(metal.TorchAdapter, "device", "cpu")
+    monkeypatch.setattr(recorded.TorchAdapter, "device", "cpu")
 
 
 def compiled(program, backend="emulator", **options):
@@ -268,7 +268,7 @@ def test_arguments_that_do_not_fit_are_named_and_nothing_is_written(backend):
     ],
 )
 def test_tensors_that_torch_does_not_have_on_the_gpu(monkeypatch, given, remedy):
-    monkeypatch.setattr(metal.TorchAdapter, "device", "mps")
+    monkeypatch.setattr(recorded.TorchAdapter, "device", "mps")
     with pytest.raises(ArgumentError, match="A must be a torch tensor on mps; it is on cpu") as e:
         compiled(scale, "torch")(given, given, 1, 1.0)
     assert e.value.help == remedy
@@ -292,7 +292,7 @@ def test_matmul2d_runs_where_its_elements_lie_as_kernels_have_them(monkeypatch, 
     """With another map, of lanes to elements, a known product is wrong."""
     compiler = lambda source: FakeLibrary(source.replace("= sum[i]", f"= sum[{element}]"))
     monkeypatch.setattr(torch.mps, "compile_shader", compiler)
-    monkeypatch.setattr(metal, "_is_right", metal._is_right.__wrapped__)
+    monkeypatch.setattr(recorded, "_is_right", recorded._is_right.__wrapped__)
     kernel = tvmtile.compile(product, target="metal4", execution_backend="torch")
     a, b, c = torch.randn(32, 32).half(), torch.randn(32, 32).half(), torch.zeros(32, 32)
     if element == "i":
@@ -425,7 +425,7 @@ def test_a_runtime_that_this_tvm_lacks():
 
 def test_auto_takes_torch_where_there_is_an_apple_gpu_else_the_emulator(monkeypatch):
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    assert isinstance(compiled(scale, "auto").adapter, metal.TorchAdapter)
+    assert isinstance(compiled(scale, "auto").adapter, recorded.TorchAdapter)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     with pytest.warns(TileWarning, match="runs in the emulator"):
         kernel = tvmtile.compile(scale, target="mps")

@@ -54,6 +54,8 @@ MOVED = {
     "emulator.metal.LaunchStatistics": "emulator.metal.MetalStatistics",
     "frontend.operands": "frontend.emit",
     "jit.cuda.resources": "jit.resources",
+    "jit.emulated": "jit.recorded",
+    "jit.metal": "jit.recorded",
     "jit.profile": "profiler.kernel_profile",
     "passes.AddAxes": "passes.NormalizeSignature",
     "passes.ApproximateFunctionsOnCuda": "passes.LegalizeOperations",

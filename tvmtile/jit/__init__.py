@@ -3,7 +3,7 @@
 A program, its target and options are a `Request` (`compiler`). Its `Artifact` comes from the cache by
 its key (`artifact`, `key`), or is built by passes and TVM's generators (`build`, `cuda`).
 An `Executable` runs it on one kind of device (`executable`), by an adapter of a backend (`backends`;
-`launches`, `emulated` and `metal` where kernels are run without TVM's runtime). `Kernel` is what a user
+`launches` and `recorded` where kernels are run without TVM's runtime). `Kernel` is what a user
 calls: it has an executable for each kind of device (`kernel`), and can be looked at (`inspection`).
 
 What a call takes and returns is a `KernelSignature`, with the extents of results as programs

@@ -161,21 +161,12 @@ _SEEN: dict[object, str] = {}
 
 def adapter_for(artifact: Artifact, backend: str, params: Sequence[ir.Var]) -> Adapter:
     """The adapter that calls a compiled program."""
-    if backend == "torch":
-        from tvmtile.jit.metal import TorchAdapter
+    kind = artifact.target.kind.name
+    if backend in METAL_BACKENDS:
+        from tvmtile.jit.recorded import ADAPTERS
 
-        return TorchAdapter(artifact, params)
-    if backend == EMULATOR and artifact.target.kind.name == "cuda":
-        from tvmtile.jit.emulated import CudaEmulatorAdapter
-
-        return CudaEmulatorAdapter(artifact, params)
-    if backend == EMULATOR:
-        from tvmtile.jit.emulated import MetalEmulatorAdapter
-
-        return MetalEmulatorAdapter(artifact, params)
-    if artifact.target.kind.name == "cuda":
-        return CudaAdapter(artifact, params)
-    return TvmAdapter(artifact, params)
+        return ADAPTERS[backend, kind](artifact, params)
+    return (CudaAdapter if kind == "cuda" else TvmAdapter)(artifact, params)
 
 
 def backend_for(name: str, target: Target) -> str:
