@@ -159,3 +159,40 @@ def test_conditions_of_both_groups_keep_rows_apart(emulated):
     emulated(ROWS)
     with pytest.raises(DataRace, match="written by threads 128 to 255 of the block and written"):
         emulated(ROWS.replace("C[end + i", "C[end + i - 1"))
+
+
+COUNTED = """
+def main(
+    cu: T.Tensor((4,), "int32"), A: T.Tensor((n, 32), "float32"), C: T.Tensor((n, 32), "float32")
+):
+    with T.Kernel(4, threads=64) as bx:
+        count, with_more = T.alloc_var("int32"), T.alloc_var("bool")
+        count = cu[bx]
+        with_more = count >= n
+        tile, other = T.alloc_shared((32,), "float32"), T.alloc_shared((32,), "float32")
+        given, taken, more = T.alloc_barrier(32), T.alloc_barrier(32), T.alloc_barrier(32)
+        tx = T.get_thread_binding()
+        if tx < 32:
+            for k in T.serial(count):
+                T.barrier_wait(given, k % 2)
+                C[k, tx] = tile[31 - tx]
+                if with_more:
+                    T.barrier_wait(more, k % 2)
+                    C[k, tx] = other[31 - tx]
+                T.barrier_arrive(taken)
+        else:
+            for k in T.serial(count):
+                T.barrier_wait(taken, k % 2 ^ 1)
+                tile[tx - 32] = A[k, tx - 32]
+                T.barrier_arrive(given)
+                if with_more:
+                    other[tx - 32] = A[k, tx - 32]
+                    T.barrier_arrive(more)
+"""
+
+
+def test_conditions_may_name_the_number_of_iterations(emulated):
+    """As those of flash-qla's forward in its context-parallel form."""
+    emulated(COUNTED)
+    with pytest.raises(DataRace, match="elements of other.32. float32"):
+        emulated(COUNTED.replace("T.barrier_wait(more", "pass  # T.barrier_wait(more"))

@@ -326,6 +326,8 @@ class TripCountFamily:
     def _free_conditions(self, uniform: list[ir.Var]) -> list[ir.Var]:
         """Conditions on other symbols, the same in all iterations: each may hold or not."""
         found: dict[tvm_ffi.StructuralKey, ir.Var] = {}
+        assert self.base is not None
+        uniform = [*uniform, self.base]  # all runs take it for one number
         for number in self._numbers:
             is_open = any(not name.same_as(self.base) for name in number.names)
             is_alike = all(any(map(name.same_as, uniform)) for name in number.names)
