@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 
 from tvm import ir
 
@@ -54,6 +54,9 @@ class Checker:
         self.program: Sequence | None = None
         self._forgiven: set[tuple[Effect, Effect]] = set()
         self._rivals: dict[tuple[Effect, ...], Mapping[Effect, Collection[Effect]]] = {}
+        self._conflicts: dict[Hashable, tuple[ConflictScope, Collision]] = {}
+        self.handed_over: dict[MbarrierStep, dict[PendingAccess, PendingAccess | None]] = {}
+        """The accesses that are open behind a step at an mbarrier, by those before it."""
         self._counted: dict[Loop, frozenset[ir.Var]] = {}
         self._following: dict[tuple[Distances, Loop, bool], Distances | None] = {}
         self._threads: dict[Branch, int] = {}
@@ -107,12 +110,18 @@ class Checker:
 
     def conflict(self, earlier: PendingAccess, later: Effect) -> tuple[ConflictScope, Collision]:
         """The scope of a conflict, and whether it is with a copy in flight."""
-        distances = dict(earlier.distances)
-        if earlier.signals is None:
-            scope = self.footprints.conflict(earlier.access, later, distances)
-            return scope, Collision.NEVER
-        found = self.footprints.collision(earlier.access, later, distances)
-        return ConflictScope.NONE if found == Collision.NEVER else ConflictScope.BLOCK, found
+        is_in_flight = earlier.signals is not None
+        key = earlier.access, later, earlier.distances, is_in_flight
+        if key not in self._conflicts:
+            distances = dict(earlier.distances)
+            if is_in_flight:
+                found = self.footprints.collision(earlier.access, later, distances)
+                scope = ConflictScope.NONE if found == Collision.NEVER else ConflictScope.BLOCK
+                self._conflicts[key] = scope, found
+            else:
+                scope = self.footprints.conflict(earlier.access, later, distances)
+                self._conflicts[key] = scope, Collision.NEVER
+        return self._conflicts[key]
 
     def rivals_in(
         self, part: Item | Sequence, loops: tuple[Loop, ...]

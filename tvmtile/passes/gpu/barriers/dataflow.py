@@ -242,28 +242,38 @@ class Walk:
         return joined
 
     def _handed_over(self, state: State, item: MbarrierStep) -> State:
-        if item.waits:
-            if self._noted is not None and not item.is_of_first_phase:
-                return state  # it may be over before the part that comes later begins
-            everyone = self._cluster.all_threads
+        if item.waits and self._noted is not None and not item.is_of_first_phase:
+            return state  # it may be over before the part that comes later begins
+        change = self._told_by(item) if item.waits else self._released_by(item)
+        known = self._checker.handed_over.setdefault(item, {})  # loops come here again and again
 
-            def told(opened: PendingAccess) -> PendingAccess | None:
-                opened = opened.known_to(item, self._cluster)
-                return None if opened.known == everyone else opened
+        def behind(opened: PendingAccess) -> PendingAccess | None:
+            if opened not in known:
+                known[opened] = change(opened)
+            return known[opened]
 
-            return state.moved(told)
-        return state.moved(self._released_by(item))
+        return state.moved(behind)
+
+    def _told_by(self, item: MbarrierStep) -> Callable[[PendingAccess], PendingAccess | None]:
+        """A filter for accesses of which threads know that wait; None of one that all know of."""
+        everyone = self._cluster.all_threads
+
+        def told(opened: PendingAccess) -> PendingAccess | None:
+            opened = opened.known_to(item, self._cluster)
+            return None if opened.known == everyone else opened
+
+        return told
 
     def _released_by(self, item: MbarrierStep) -> Callable[[PendingAccess], PendingAccess]:
         """A filter for accesses whose threads arrive at an mbarrier, or one that knows of it."""
         active = item.active
-        nearby = [self._footprints.warps_of(threads) for threads in active.threads]
 
         def arrives(opened: PendingAccess, block: int) -> bool:
             if self._cluster.in_block(block, opened.known) & active.threads[block]:
                 return True
             is_close = opened.ordered != ConflictScope.NONE
-            arrived = nearby[block] if is_close else active.threads[block]
+            arrived = active.threads[block]
+            arrived = self._footprints.warps_of(arrived) if is_close else arrived
             return (
                 block == opened.block and not self._footprints.threads_of(opened.access) & ~arrived
             )

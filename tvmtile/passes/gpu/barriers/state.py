@@ -226,7 +226,7 @@ class State:
                 if changed is None:
                     continue
                 known = result._of.setdefault(access, {})
-                if changed is opened and opened not in known:
+                if changed == opened and opened not in known:
                     known[opened] = entry
                 else:
                     result.add(changed, self._paths(entry))
