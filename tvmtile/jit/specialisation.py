@@ -186,7 +186,7 @@ class Arguments:
 
 
 class Description:
-    """Where the constants of a kernel in the eager style come from.
+    """The origins of the constants of a kernel in the eager style.
 
     Parameters
     ----------

@@ -315,7 +315,8 @@ def _product(a: Tensor, b: Tensor, out_dtype: torch.dtype | None = None) -> Tens
 
 @_backward_operator.register_fake
 def _backward_fake(q: Tensor, k: Tensor, v: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor]:
-    of_q, of_k, of_v = (_lying_as(q, *x.shape[1:], dtype=q.dtype) for x in (q, k, v))
+    shapes = [x.shape[1:] for x in (q, k, v)]
+    of_q, of_k, of_v = (_lying_as(q, h, n, d, q.dtype) for h, n, d in shapes)
     return of_q, of_k, of_v
 
 
