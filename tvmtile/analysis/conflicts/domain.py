@@ -96,7 +96,7 @@ class Domain:
         return name in self._varying and name not in self._threads and ir.is_prim_expr(name)
 
     def rows_of(self, access: Effect, threads: np.ndarray) -> list[ir.Expr]:
-        """Conditions that loaded values stay in rows of which each thread has its own; none without such.
+        """Conditions by which loaded values stay in rows of each thread's own; none without such rows.
 
         `s[row * 4 + value]`: that `value` is 0 to 3.
         """
