@@ -21,7 +21,7 @@ def guards_of_whole_tiles(A: float32[m, 64], C: float32[m, 64]):
 
 @program(sizes=[{"n": 9}, {"n": 4}], inputs={"rows": [3, 0, 3, 2]}, fast=["metal", "sm_90a"])
 def rows_that_are_promised(rows: int32[4], A: float32[n, 64], C: float32[4, 64]):
-    """What only the kernel knows."""
+    """The kernel alone knows that the rows it reads are in bounds, and promises it."""
     with T.Kernel(4, threads=32) as bx:
         row = rows[bx]
         T.assume(row >= 0 and row < n)
@@ -34,7 +34,7 @@ def rows_that_are_promised(rows: int32[4], A: float32[n, 64], C: float32[4, 64])
 
 @program(tags={"pipelined"}, sizes=[{"n": 64}, {"n": 72}, {"n": 200}], fast=["metal", "sm_90a"])
 def columns_assumed_in_a_loop(A: float16[64, n], C: float16[64, n]):
-    """Where it is pipelined, and in T.Parallel."""
+    """Assumptions stand in a pipelined loop and in T.Parallel."""
     with T.Kernel(1, threads=128):
         tile = T.alloc_shared((64, 64), "float16")
         for k in T.Pipelined(T.ceildiv(n, 64), num_stages=2):

@@ -131,7 +131,7 @@ def bulk_loads_of_a_product(
     fast=["sm_90a"],
 )
 def bulk_loads_of_a_loop_in_a_branch(A: float32[128, 64], S: int32[4], C: float32[4, 64]):
-    """It runs once, and counts no iterations."""
+    """A loop in a branch runs once at most, so nothing counts the iterations that are done."""
     with T.Kernel(4, threads=128) as bx:
         T.annotate_warp_specialize(False)
         a = T.alloc_shared((32, 64), "float32")
@@ -238,7 +238,7 @@ def bulk_stores_of_which_two_are_under_way(A: float16[6, 32, 64], C: float16[6, 
     fast=["sm_90a"],
 )  # fmt: skip
 def bulk_stores_of_sums(A: float16[M, 48], B: float16[48, N], C: out[M, N]):
-    """Warpgroups share them; pieces are as wide as a swizzle may be, down to rows of 16 bytes."""
+    """Warpgroups share sums; pieces are as wide as a swizzle may be, down to rows of 16 bytes."""
     rows, columns, threads = block
     M, N = rows * tiles[0] - rest[0], columns * tiles[1] - rest[1]
     with T.Kernel(tiles[1], tiles[0], threads=threads) as (bx, by):
@@ -296,7 +296,7 @@ def bulk_stores_of_one_instruction(
 def bulk_stores_that_a_loop_moves(
     A: float16[128, 32], B: float16[64, 32], C: float16[128 + 2 * step, 64]
 ):
-    """To where a warpgroup has stored in the iteration before: the last value stays."""
+    """A store to where a warpgroup stored in the iteration before leaves the last value."""
     with T.Kernel(1, threads=256):
         a = T.alloc_shared((128, 32), "float16")
         b = T.alloc_shared((64, 32), "float16")
@@ -320,7 +320,7 @@ def bulk_stores_that_a_loop_moves(
 def bulk_stores_of_parts_of_a_tile(
     A: float16[3 * rows + 40, 64], B: float16[64, columns], C: float16[3 * rows + 40, columns]
 ):
-    """They go through the same slots, one after the other, and so do those of the next tile."""
+    """Parts of a tile, and those of the next one, go through the same slots in turn."""
     rows = threads // 2
     with T.Kernel(blocks, threads=threads) as block:
         for by, bx in T.Persistent([2, T.ceildiv(columns, 64)], blocks, block):
@@ -422,7 +422,7 @@ def bulk_stores_in_front_of_a_tensor(O: float32[64, 64], P: float32[64, 64], at:
     expects={"sm_90a": ["cp_async_bulk_tensor"]},
 )
 def bulk_stores_of_persistent_blocks(A: bfloat16[m, 32], O: float32[m, n]):
-    """Their tiles are not in front of a tensor, whose sizes are not known."""
+    """Tiles of persistent blocks begin inside a tensor, also where its sizes are not known."""
     with T.Kernel(3, threads=128) as block:
         T.assume(n % 4 == 0)
         tile = T.alloc_shared((64, 32), "bfloat16")
@@ -454,7 +454,7 @@ def bulk_stores_of_persistent_blocks(A: bfloat16[m, 32], O: float32[m, n]):
 def stores_of_accumulators(
     A: float16[extents[0], 32], B: float16[32, extents[1]], C: T.Tensor(extents, dtypes[1])
 ):
-    """In whole matrices where nothing is converted, at the edges element by element."""
+    """Accumulators are stored as whole matrices if not converted, at edges by elements."""
     with T.Kernel(T.ceildiv(extents[1], 32), T.ceildiv(extents[0], 32), threads=128) as (bx, by):
         a = T.alloc_shared((32, 32), "float16")
         b = T.alloc_shared((32, 32), "float16")
@@ -483,7 +483,7 @@ def stores_of_operands(
     D: dtype[columns, 16],
     E: dtype[16, columns],
 ):
-    """Of the warps that hold a matrix one stores it, and a barrier can follow."""
+    """One of the warps that hold a matrix stores it, and a barrier can follow."""
     with T.Kernel(1, threads=threads):
         a = T.alloc_shared((64, 16), dtype)
         b = T.alloc_fragment((16, columns), dtype)

@@ -17,7 +17,7 @@ def threads_of_three_axes(A: int32[3, 2, 4, 5]):
 
 @program(fast=["metal"])
 def threads_with_arrays_of_their_own(A: float32[64, 2, 3], B: int32[64, 6], C: float32[3, 64]):
-    """They live across barriers, also by another name, and begin anew in a loop."""
+    """Arrays of threads live across barriers, also by another name, and begin anew in a loop."""
     with T.Kernel(2, threads=32) as bx:
         tx = T.get_thread_binding()
         own = T.alloc_local((2, 3), "float32")
@@ -63,7 +63,7 @@ def threads_that_add_by_a_tree(A: float32[4, 128], C: float32[4]):
     fast=["metal"],
 )
 def threads_whose_barriers_are_understood(A: int32[32], B: int32[32], C: int32[4, 32], n: T.int32):
-    """Between accesses of a shared tile, between iterations, and in a loop over a vector."""
+    """Barriers stand between accesses of a tile, between iterations, and in a loop over a vector."""
     with T.Kernel(1, threads=32):
         tx = T.get_thread_binding()
         shared = T.alloc_shared((32,), "int32")
@@ -91,7 +91,7 @@ def threads_whose_barriers_are_understood(A: int32[32], B: int32[32], C: int32[4
     fast=["metal"],
 )
 def threads_that_exchange_elements_of_a_tensor(A: int32[64], C: int32[64]):
-    """On a GPU not where some threads come: the program has to order these itself."""
+    """A program itself has to order exchanges on a GPU where only some threads come."""
     with T.Kernel(1, threads=64):
         tx = T.get_thread_binding()
         if form == "statements":
@@ -303,7 +303,7 @@ def threads_of_a_partial_warp_that_count(
 
 @program(fast=["metal"])
 def threads_that_choose_what_their_lane_says(C: int32[64, 3]):
-    """In a branch or a selection the remainder is left out, and Metal's `select` has both sides."""
+    """The remainder is left out in a branch or selection, and Metal's `select` has both sides."""
     with T.Kernel(1, threads=64):
         tx = T.get_thread_binding()
         C[tx, 0] = T.all_sync(tx < 24)

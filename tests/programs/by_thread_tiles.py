@@ -74,7 +74,7 @@ def threads_of_a_branch_that_share_work(
     fast=["metal", "sm_80"],
 )
 def threads_that_store_to_a_fragment_by_themselves(A: float32[64, 4], C: float32[64]):
-    """What depends on the thread is stored outside of T.Parallel: each has the fragment for itself."""
+    """Each thread has a fragment for itself where it stores by its number outside T.Parallel."""
     with T.Kernel(1, threads=64):
         tx = T.get_thread_binding()
         own = T.alloc_fragment((64 if form == "its own element" else 4,), "float32")

@@ -58,7 +58,7 @@ def copy_ragged(A: dtype[50, 70], C: dtype[50, 70], D: dtype[112, 128]):
 def copies_of_regions_longer_than_their_tensor(
     A: dtype[rows, 64], B: dtype[2, 48, 64], C: float32[rows, 48]
 ):
-    """They begin inside of it, and reach over its edge: a kernel's tiles, a small tensor."""
+    """Regions begin inside a tensor and reach over its edge: a kernel's tiles, a small tensor."""
     with T.Kernel(1, threads=128):
         a, b = T.alloc_shared((128, 32), dtype), T.alloc_shared((64, 32), dtype)
         c = T.alloc_fragment((128, 64), "float32")
@@ -88,7 +88,7 @@ def copy_any_tile_at_any_place(
     C: int32[places[0][1], places[1][1], places[2][1]],
     at: int32[2, 3],
 ):
-    """Of each axis: the extents of both tensors and of the tile, and where that begins in them."""
+    """`places` has, per axis, the extents of tensors and tile, and where it begins in them."""
     with T.Kernel(1, threads=32):
         held = T.alloc_shared((places[0][2], places[1][2], places[2][2]), "int32")
         T.copy(A[at[0, 0], at[0, 1], at[0, 2]], held)
@@ -117,7 +117,7 @@ def copy_converts(A: dtypes[0][9, 33], C: dtypes[1][9, 33]):
     fast=["metal", "sm_80"],
 )
 def copy_converts_extremes(A: dtypes[0][64, 64], C: dtypes[1][64, 64]):
-    """To nearest even; NaN and infinities stay, integers keep their low bits."""
+    """Floats are rounded to nearest even, NaN and infinities stay, integers keep their low bits."""
     with T.Kernel(1, threads=64) as bx:
         tile = T.alloc_shared((64, 64), dtypes[1])
         T.copy(A[bx * 64, 0], tile)
@@ -222,7 +222,7 @@ def fill(C: T.Tensor(shape, value[0])):
 def copy_of_as_many_rows_as_the_kernel_knows(
     A: float16[N, 24], C: float32[3, 16, 16], D: float16[N, 24]
 ):
-    """Behind the end of the region a tile gets zeros, and the tensor keeps what it holds."""
+    """A tile gets zeros behind the end of the region, and a tensor keeps what it holds there."""
     with T.Kernel(1, threads=64):
         tile = getattr(T, "alloc_" + scope)((16, 16), "float32")
         T.copy(A[: N - 1, 3:19], tile)
@@ -302,7 +302,7 @@ def transpose(
     fast=["metal", "sm_80"],
 )
 def roll(A: dtypes[0][5, 33], C: dtypes[1][4, 5, 33]):
-    """By a number of the block, of any sign, and in registers by a constant."""
+    """A tile is rolled by a number of the block, of any sign."""
     with T.Kernel(4, threads=64) as bx:
         tile = getattr(T, "alloc_" + scopes[0])((5, 33), dtypes[0])
         rolled = getattr(T, "alloc_" + scopes[1])((5, 33), dtypes[1])

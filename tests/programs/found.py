@@ -15,7 +15,7 @@ def tiles_read_behind_the_product_that_reads_them(
     B: T.Tensor((5 * N, N), "float16"),
     C: T.Tensor((N, N), "float32"),
 ):
-    """They are given back behind the statement, once the product is done too."""
+    """Tiles are given back behind the statement that reads them, once the product is done too."""
     with T.Kernel(1, threads=128):
         T.annotate_warp_specialize()
         a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
@@ -40,7 +40,7 @@ def factor_of_the_iteration_before(
     K: T.Tensor((4 * N, N), "float16"),
     C: T.Tensor((N, N), "float32"),
 ):
-    """What sets the next factor waits for the use of this one, and so for a product."""
+    """The statement that sets the next factor waits for this one's use, and so for a product."""
     with T.Kernel(1, threads=128):
         T.annotate_warp_specialize()
         q, k = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
@@ -67,7 +67,7 @@ def factor_of_the_iteration_before(
 
 @program(tags={"threads"}, fast=["metal"])
 def one_of_the_threads_that_come(A: T.Tensor((64,), "int32"), C: T.Tensor((2,), "int32")):
-    """What is the same for all is done by the first of those that take a branch."""
+    """The first of the threads that take a branch does what is the same for all of them."""
     with T.Kernel(1, threads=64):
         tx = T.get_thread_binding()
         count = T.alloc_shared((1,), "int32")
@@ -100,7 +100,7 @@ def loop_over_the_middle_of_a_fragment(
 def rounded_product_of_what_a_condition_guards(
     A: T.Tensor((64,), dtype), places: T.Tensor((128,), "int32"), C: T.Tensor((128,), "float32")
 ):
-    """Where it does not hold, the place is far from all memory."""
+    """The place is far from all memory where the condition does not hold."""
     with T.Kernel(1, threads=128):
         a = T.alloc_shared((64,), dtype)
         T.copy(A, a)

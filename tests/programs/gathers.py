@@ -31,7 +31,7 @@ def gather(A: dtype[20, 72], R: index[8], C: dtype[8, 96]):
     parameters={"dtype": DTYPES}, inputs={"R": lambda rng, shape: ROWS}, fast=["metal", "sm_80"]
 )
 def scatter(C: dtype[8, 96], R: int32[8], A: dtype[20, 72], B: dtype[20, 72]):
-    """Of a row that is named twice, the last one is written."""
+    """A row that is named twice keeps what is written last."""
     with T.Kernel(3, threads=32) as bx:
         tile = T.alloc_shared((8, 32), dtype)
         T.copy(C[0, bx * 32], tile)
@@ -50,7 +50,7 @@ def scatter(C: dtype[8, 96], R: int32[8], A: dtype[20, 72], B: dtype[20, 72]):
 def gather_rows_of_a_product(
     A: float16[100, 160], R: int32[64], W: float16[160, 64], C: float32[64, 64]
 ):
-    """As of the tokens that an expert gets."""
+    """A product gathers the rows of its operand, as those of the tokens that an expert gets."""
     with T.Kernel(2, threads=64) as bx:
         left = T.alloc_shared((32, 32), "float16")
         right = T.alloc_shared((32, 64), "float16")

@@ -101,7 +101,7 @@ def _mma(p):
 
 
 def _multiplies(p):
-    """How many products of 16x16 and 16x32 the tiles are."""
+    """The number of products of 16x16 and 16x32 that the tiles are."""
     tiles = [-(-extent // step) for extent, step in zip(p.extents, p.block, strict=True)]
     m, n, k = (count * step for count, step in zip(tiles, p.block, strict=True))
     return m * n * k // (16 * 32 * 16)

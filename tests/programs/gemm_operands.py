@@ -236,7 +236,7 @@ def gemm_of_regions(
     fast=["sm_80"],
 )
 def gemm_of_columns_from_anywhere(A: float16[64, 128], C: float32[64, 64]):
-    """In a swizzled tile eight columns lie together, and the operands may begin among them."""
+    """Operands may begin among the eight columns that lie together in a swizzled tile."""
     with T.Kernel(1, threads=128):
         a = T.alloc_shared((64, 128), "float16")
         c = T.alloc_fragment((64, 64), "float32")
@@ -358,7 +358,7 @@ def gemm_of_ragged_tensors(A: float16[m, k], B: float16[k, n], C: float32[m, n])
 def gemm_of_an_operand_in_registers(
     X: dtype[m, 64], S: float32[m], B: dtype[m, 64], C: float32[m, m]
 ):
-    """What all threads hold, one element of S, does not decide which of them compute with it."""
+    """An element of S, which all threads hold, does not decide which of them compute with it."""
     m, dtype = (64, "float16") if form == "scaled by columns" else (32, "float32")
     with T.Kernel(1, threads=128):
         x, b = T.alloc_shared((m, 64), dtype), T.alloc_shared((m, 64), dtype)

@@ -66,7 +66,7 @@ def reductions_within_a_warp(A: float32[16, 64], C: float32[2, 16]):
 
 @program(inputs={"A": lambda rng, shape: np.arange(64)}, fast=["metal"])
 def stores_in_branches_of_any_threads(A: int32[64], C: int32[6]):
-    """What is the same for all threads that come is done by one of them, which does come."""
+    """One of the threads that come to a statement does what is the same for all of them."""
     with T.Kernel(1, threads=64):
         tx = T.get_thread_binding()
         if tx == 5:
@@ -151,7 +151,7 @@ def scans_and_sums_of_several_warps(A: int32[8, 256], C: int32[2, 8, 256]):
 def groups_that_hand_over(
     A: float32[4, 256], C: float32[4, 128], D: float32[4, 256], E: float32[4]
 ):
-    """What a region writes another one reads, of other threads or of its own, in which one may lie."""
+    """A region reads what another one writes, of other threads, of its own or of a part of them."""
     with T.Kernel(1, threads=384):
         tile = T.alloc_shared((128,), "float32")
         mine = T.alloc_shared((256,), "float32")
@@ -225,7 +225,7 @@ def group_that_counts_by_itself(A: float32[64], Steps: int32[2], C: float32[64],
 
 @program(inputs={"A": lambda rng, shape: np.arange(512).reshape(8, 64), "C": 0}, fast=["metal"])
 def groups_that_share_a_variable(A: int32[8, 64], C: int32[8, 64], D: int32[2, 96]):
-    """Each has a value of its own, which is one for the work that its threads share."""
+    """Each group has a value of its own, which is one for the work that its threads share."""
     with T.Kernel(1, threads=96):
         tx = T.get_thread_binding()
         row = T.alloc_var("int32", init=0)
@@ -273,7 +273,7 @@ def warp_that_waits_for_itself(A: float32[8, 32], C: float32[32]):
 
 @program(targets=["sm_80", "sm_90a", "gpu"], fast=["sm_80"])
 def groups_that_meet_at_a_barrier(A: float32[128], C: float32[128]):
-    """Two of three."""
+    """Two of three groups meet."""
     with T.Kernel(1, threads=384):
         tile = T.alloc_shared((128,), "float32")
         own = T.alloc_fragment((128,), "float32")
@@ -318,7 +318,7 @@ def group_that_copies_for_another_one(A: float16[64, 256], B: float16[256, 64], 
 def warpgroups_that_multiply_one_tile(
     A: float16[64, 256], B: float16[256, 128], C: float32[64, 128]
 ):
-    """All threads copy it; the next one is copied when both have multiplied the one before."""
+    """All threads copy the tile; the next one is copied when both have multiplied the one before."""
     with T.Kernel(1, threads=256):
         a = T.alloc_shared((64, 64), "float16")
         b, d = T.alloc_shared((64, 64), "float16"), T.alloc_shared((64, 64), "float16")
@@ -357,7 +357,7 @@ def warpgroups_that_multiply_together(A: float16[128, 64], B: float16[64, 64], C
 
 @program(inputs={"N": [1, 3]}, fast=["metal", "sm_90a"])
 def groups_that_do_as_often_as_a_variable_says(N: int32[2], X: float32[2, 64], C: float32[2, 64]):
-    """Each has a value of its own in it, the same for all of its threads."""
+    """Each group has a value of its own in it, the same for all of its threads."""
     with T.Kernel(1, threads=64):
         times = T.alloc_local((1,), "int32")
         first, second = T.alloc_shared((64,), "float32"), T.alloc_shared((64,), "float32")

@@ -85,7 +85,7 @@ def indices_beside_constants(A: int32[4, 16], B: int32[7, 16], n: T.int32):
 def counts_of_narrow_dtypes(
     A: float32[2, 8, 16], B: float32[2, 16, 7], C: float32[8, 7], D: int32[16], n: T.uint8
 ):
-    """Their ranges hold no number of all threads, and none of all iterations."""
+    """Narrow dtypes hold neither the number of all threads nor that of all iterations."""
     with T.Kernel(1, threads=128):
         a, b = T.alloc_shared((2, 8, 16), "float32"), T.alloc_shared((2, 16, 7), "float32")
         c = T.alloc_shared((8, 7), "float32")
@@ -115,7 +115,7 @@ def indices_of_the_one_iteration_that_is_left(A: int32[2, 16, 24], B: int32[24])
 def indices_whose_terms_are_taken_off(
     A: int32[256], B: int32[6, 16, 8], C: int32[3, 8, 8], D: int32[3, 512]
 ):
-    """What is left is divided as it is written; also in guards, places outside and conditions."""
+    """The terms left are divided as written, also in guards, conditions and places outside."""
     with T.Kernel(1, threads=128):
         tile = T.alloc_shared((256,), "int32")
         square = T.view(tile, (32, 8), "int32")
@@ -145,7 +145,7 @@ def indices_whose_terms_are_taken_off(
 
 @program(targets=["llvm", "metal", "sm_80", "gpu"], fast=["metal"])
 def indices_that_wrap(A: int32[3, 128], B: float32[128]):
-    """Whether their values are known or not."""
+    """Indices wrap in narrow integers, whether their values are known or not."""
     with T.Kernel(1, threads=128):
         tile = T.alloc_shared((512,), "float32")
         tx = T.get_thread_binding()
@@ -305,7 +305,7 @@ def names_that_are_keywords_of_metal(
 def names_that_types_and_functions_of_metal_have(
     uint2: int8[64], select: int8[64], sqrt: float32[64], exp: T.float32
 ):
-    """What the generated code says with them would mean the variables."""
+    """Variables have names that would mean types and functions in the generated source."""
     with T.Kernel(1, threads=32) as max:
         uint4 = T.alloc_shared((64,), "int8")
         float2 = T.alloc_fragment((64,), "int8")

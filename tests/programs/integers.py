@@ -15,7 +15,7 @@ from tests.programs import program
     fast=["metal"],
 )
 def magnitudes_of_integers(A: dtype[16, 32], C: dtype[16, 32]):
-    """The smallest one has none."""
+    """The smallest integer has no magnitude."""
     with T.Kernel(1, threads=32):
         for i, j in T.Parallel(16, 32):
             C[i, j] = T.abs(A[i, j])
@@ -112,7 +112,7 @@ def unsigned_constants_that_wrap(
 def narrow_sums_that_wrap(
     X: dtype[16, 32], Z: dtype[16, 32], C: dtype[6, 16, 32], D: bool[3, 16, 32], W: int32[2, 16, 32]
 ):
-    """Of what is read, and of indices, whose range is known."""
+    """Sums wrap, of what is read and of indices whose range is known."""
     with T.Kernel(1, threads=32):
         for i, j in T.Parallel(16, 32):
             C[0, i, j] = (X[i, j] + T.cast(100, dtype)) // T.cast(3, dtype)
@@ -248,7 +248,7 @@ WRAPPED = [
 def integers_that_wrap(
     A: source[64, 8], F: source[64, 8], B: int32[2, 64, 8], Q: target[2, 64, 8], W: int64[4, 64, 8]
 ):
-    """They are compared, divided, chosen, widened and shifted: read from memory, or of an index."""
+    """Integers, read or of an index, wrap: compared, divided, chosen, widened and shifted."""
     half = 2 ** (int(target.removeprefix("uint")) - 1) - 1 if target[0] == "u" else 0
     with T.Kernel(1, threads=64):
         for i, j in T.Parallel(64, 8):
@@ -331,7 +331,7 @@ INTEGERS = SIGNED + UNSIGNED
     fast=["metal"],
 )
 def operators_of_integers(A: dtype[64, 8], B: dtype[64, 8], C: dtype[23, 64, 8]):
-    """They wrap around, but those of 32 bits and more that have a sign."""
+    """Operators wrap around, but for signed integers of 32 bits and more."""
     half = 17 if dtype == "int32" else 33 if dtype == "int64" else 0
     least = -(2**31) if dtype == "int32" else -128 if dtype == "int8" else 0
     with T.Kernel(1, threads=32):

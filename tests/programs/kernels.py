@@ -171,8 +171,7 @@ def extremes_of_negated_integers(X: dtype[3, 64], Y: dtype[15, 64], Z: dtype[64]
     fast=["metal"],
 )
 def remainders_of_the_ends(X: dtype[64], Y: dtype[64], C: dtype[64], D: dtype[64], E: dtype[64]):
-    """By -1 it is 0, though the quotient of the least integer has no value. Neither has what rounding
-    down would take from it, or add to a remainder, where there is nothing to round."""
+    """Remainders by -1 are 0, though the quotient of the least integer has no value."""
     with T.Kernel(1, threads=64):
         for i in T.Parallel(64):
             C[i] = X[i] % Y[i]
@@ -226,7 +225,7 @@ def widened_integers_of_narrow_floats(X: of[8, 32], Y: int32[2, 8, 32]):
     fast=["sm_80"],
 )
 def orders_of_sums(X: int32[8, 32], Y: int32[8, 32], B: T.Tensor((4, 8, 32), "bool")):
-    """What TVM moves to the other side of a comparison does not fit there."""
+    """A term that TVM moves to the other side of a comparison does not fit there."""
     with T.Kernel(1, threads=32):
         for i, j in T.Parallel(8, 32):
             x, y = T.cast(X[i, j], dtype), T.cast(Y[i, j], dtype)

@@ -19,7 +19,7 @@ from tests.programs import program
     fast=["metal"],
 )
 def numbers_as_conditions(A: dtype[8], N: int32[8], R: int32[5, 8]):
-    """They are true where they are not 0."""
+    """Numbers are true where they are not 0."""
     with T.Kernel(1):
         for i in T.serial(8):
             if A[i]:
@@ -99,7 +99,7 @@ NO_FLOAT64 = ["llvm", "sm_80", "gpu"]
     targets=lambda p: [*NO_FLOAT64, *([] if p.dtype == "float64" else ["metal"])],
 )
 def threads_that_reduce(A: dtype[64], C: dtype[64]):
-    """In a warp of two axes."""
+    """A warp reduces whose threads lie along two axes."""
     with T.Kernel(1, threads=(8, 8)):
         thread = T.get_thread_binding(0) + 8 * T.get_thread_binding(1)
         C[thread] = getattr(T, "warp_reduce_" + kind)(A[thread])
@@ -112,7 +112,7 @@ def threads_that_reduce(A: dtype[64], C: dtype[64]):
     fast=["metal"],
 )
 def threads_that_vote(A: float32[64], N: int32[64], D: int64[5, 64]):
-    """In a warp and in the block; what they know of their places."""
+    """Threads vote in a warp and in the block, and know their places there."""
     with T.Kernel(1, threads=(8, 8)):
         thread = T.get_thread_binding(0) + 8 * T.get_thread_binding(1)
         if kind == "the block":
@@ -145,7 +145,7 @@ def threads_that_vote(A: float32[64], N: int32[64], D: int64[5, 64]):
     targets=lambda p: ["llvm", *([] if p.threads == 48 else ["metal", "sm_80", "sm_90a", "gpu"])],
 )
 def threads_that_come_together(N: int32[threads], A: int64[4, threads]):
-    """Those that come to a statement at once, whatever the others do in the meantime."""
+    """The mask names those that come to a statement at once, whatever the others do meanwhile."""
     with T.Kernel(1, threads=threads):
         tx = T.get_thread_binding()
         if kind == "loops":
@@ -275,7 +275,7 @@ def shared_tile_of_an_extent_that_each_call_gives(A: float32[n], C: float32[n]):
     targets=["llvm", "metal", "sm_80", "sm_90a", "gpu"],
 )
 def bitonic_sort_by_threads(X: float32[64]):
-    """Those whose numbers differ in one bit exchange elements, half of them; loops say which bit."""
+    """Threads whose numbers differ in one bit, which loops name, exchange their elements."""
     with T.Kernel(1, threads=64):
         s = T.alloc_shared((64,), "float32")
         t = T.get_thread_binding(0)

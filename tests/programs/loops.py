@@ -120,7 +120,7 @@ def sums_of_rows_in_a_loop(A: dtype[3, 16, 32], S: dtype[3, 16], C: dtype[2, 16]
     inputs={"n": 1},
 )
 def sums_in_a_loop_in_a_loop(A: float32[3, 16, 32], C: float32[2, 16], n: T.int32):
-    """Which reads or changes the total, is left between sums, or sums nothing at all."""
+    """The outer loop reads or changes the total, is left between sums, or sums nothing at all."""
     with T.Kernel(1, threads=64):
         x = T.alloc_fragment((16, 32), "float32")
         total = T.alloc_fragment((16,), "float32")
@@ -157,7 +157,7 @@ def sums_in_a_loop_in_a_loop(A: float32[3, 16, 32], C: float32[2, 16], n: T.int3
 
 @program(parameters={"is_alone": [False, True]})
 def sums_with_nothing_to_move(A: float32[3, 64, 8], C: float32[64]):
-    """There is no loop, or a thread holds a row alone."""
+    """The sum is in no loop, or a thread holds a row alone."""
     with T.Kernel(1, threads=64):
         x = T.alloc_fragment((64, 8), "float32")
         total = T.alloc_fragment((64,), "float32")
@@ -182,7 +182,7 @@ def sums_with_nothing_to_move(A: float32[3, 64, 8], C: float32[64]):
     fast=["sm_90a"],
 )
 def sums_that_threads_share_out(A: float32[3, 24, columns], C: float32[3]):
-    """More than a few; then all threads read all of them."""
+    """Threads share out more than a few sums, and then all read all of them."""
     with T.Kernel(3, threads=64) as bx:
         sums = T.alloc_fragment((columns,), "float32")
         T.clear(sums)
@@ -207,7 +207,7 @@ def sums_that_threads_share_out(A: float32[3, 24, columns], C: float32[3]):
     expects={"metal": ["not sums_whole"], "sm_90a": ["not sums_whole"]},
 )
 def sums_that_stay_whole(A: float32[32, 16], C: float32[32]):
-    """They are written again once they are read, or lie where another fragment lies."""
+    """Sums that are written again once read, or lie where another fragment lies, stay whole."""
     with T.Kernel(1, threads=64):
         sums = T.alloc_fragment((16,), "float32")
         terms = T.alloc_fragment((16,), "float32")
@@ -235,7 +235,7 @@ def nests_under_guards(
     A: T.Tensor((64 + rest, 64 - rest) if rest != "any" else (m, n), "float16"),
     C: T.Tensor((64 + rest, 64 - rest) if rest != "any" else (m, n), "float16"),
 ):
-    """Of extents that a call gives they are loops, of known ones they are written out."""
+    """Nests of extents that a call gives are loops, those of known extents are written out."""
     rows, columns = (64 + rest, 64 - rest) if rest != "any" else (m, n)
     with T.Kernel(T.ceildiv(columns, 32), T.ceildiv(rows, 32), threads=32) as (bx, by):
         tile = T.alloc_shared((32, 32), "float16")
@@ -250,7 +250,7 @@ def nests_under_guards(
     inputs={"row": 5}, expects={"metal": [f"not {METAL_LOOP}"], "sm_80": ["not #pragma unroll"]}
 )
 def nest_under_one_guard(A: float32[8, 1024], C: float32[1024], row: T.int32):
-    """It is the same for the whole nest, which is written out."""
+    """One guard is the same for the whole nest, which is written out."""
     with T.Kernel(1, threads=32):
         own = T.alloc_fragment((1024,), "float32")
         for i in T.Parallel(1024):
@@ -273,7 +273,7 @@ def atomic_updates_under_guards(A: int32[n], C: int32[n]):
     fast=["sm_80"],
 )
 def remainders_of_counts(C: int32[3, 8, 3], n: T.int32):
-    """As a ring's places are, in a loop that begins where another one has ended."""
+    """Counts go on, as a ring's places do, in a loop that begins where another one has ended."""
     with T.Kernel(1, threads=32):
         done = T.alloc_local((1,), "int32")
         done[0] = first

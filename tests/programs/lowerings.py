@@ -78,7 +78,7 @@ def kernels_of_a_dynamic_grid(A: float32[n, 48], C: float32[n, 48], factor: T.fl
 def copy_to_rows_of_a_stride_of_the_call(
     A: float32[4, n], B: T.StridedTensor((4, n), (stride, 1), "float32")
 ):
-    """It stands in no expression of the block, only in the tensor's declaration."""
+    """The stride stands in no expression of the block, only in the tensor's declaration."""
     with T.Kernel(T.ceildiv(n, 32), threads=32) as bx:
         s = T.alloc_shared((4, 32), "float32")
         T.copy(A[0, bx * 32], s)
@@ -102,7 +102,7 @@ def _finish(C, i):
     fast=["metal"],
 )
 def threads_that_return(A: int32[64, 6], C: int32[64]):
-    """They skip what follows, in branches and loops."""
+    """Threads that return skip what follows, in branches and loops."""
     with T.Kernel(2, threads=32) as bx:
         i = bx * 32 + T.get_thread_binding()
         if form == "some":
@@ -252,7 +252,7 @@ def more_stages_than_copies_can_be_waited_for(A: float32[32, 32], C: float32[32,
 def vectors_of_a_thread(
     A: T.Tensor((2, 64 * moved[1]), moved[0]), C: T.Tensor((2, 64 * moved[1]), moved[0])
 ):
-    """Of any dtype, and any number of lanes."""
+    """A thread moves vectors of any dtype and of any number of lanes."""
     lanes = moved[1]
     with T.Kernel(1, threads=32):
         tile = T.alloc_shared((64 * lanes,), moved[0])
@@ -277,7 +277,7 @@ def vectors_of_a_thread(
 def gathered_rows_of_blocks_that_stay(
     A: float16[96, 128], B: float16[64, 128], places: int32[640], C: float32[640, 64]
 ):
-    """Who copies waits for the indices in front of the loop, and holds them."""
+    """The producer waits for the indices in front of the loop, and holds them."""
     with T.Kernel(5, threads=256) as block:
         T.annotate_persistent()
         rows = T.alloc_shared((128,), "int32")
@@ -300,7 +300,7 @@ def gathered_rows_of_blocks_that_stay(
     targets=["llvm", "metal", "sm_80"],
 )
 def linear_extents(A: int64[extent[0] * n + extent[1]], B: int32[n * 2 + 3]):
-    """They tell what their variable is."""
+    """An extent that is linear in a variable tells what the variable is."""
     with T.Kernel(1, threads=32):
         for i in T.Parallel(extent[0] * n + extent[1]):
             A[i] = n
@@ -310,7 +310,7 @@ def linear_extents(A: int64[extent[0] * n + extent[1]], B: int32[n * 2 + 3]):
 
 @program(tags={"threads"})
 def operators_on_arrays_of_threads(A: float32[16, 4], C: float32[16, 4]):
-    """Each thread does them for itself."""
+    """Each thread does the operators for itself."""
     with T.Kernel(1, threads=16):
         tx = T.get_thread_binding()
         row, total = T.alloc_local((4,), "float32"), T.alloc_local((4,), "float32")
@@ -348,7 +348,7 @@ def regions_whose_bounds_are_names(
     targets=["llvm", "metal", "sm_80"],
 )
 def loop_that_no_block_runs(A: float32[64 * blocks, n], B: float32[64 * blocks, n]):
-    """It may stand outside of a tensor: what the index of a block is below stays known."""
+    """The loop may reach outside of a tensor; what the block's index is below stays known."""
     with T.Kernel(T.ceildiv(n, 16), blocks) as (bx, by):
         tile = T.alloc_shared((64, 16), "float32")
         T.copy(A[by * 64, bx * 16], tile)

@@ -1,4 +1,4 @@
-"""Where tiles and elements lie: in which dtype, beside what, and in how much memory."""
+"""Places of tiles and elements: in which dtype, beside what, and in how much memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HALF = 4096  # float32 elements: 16 KB, half of what a threadgroup of Metal has
     fast=["metal"],
 )
 def tile_that_moves_as_words(A: float16[64, 64], C: float16[64, 64]):
-    """It takes the bytes that it has; what a loop would access that never runs does not count."""
+    """A tile takes the bytes it has; accesses of a loop that never runs do not count."""
     with T.Kernel(1, threads=128):
         tile = T.alloc_shared((64, 64), "float16")
         T.copy(A, tile)
@@ -38,7 +38,7 @@ def tile_that_moves_as_words(A: float16[64, 64], C: float16[64, 64]):
 def tiles_that_share_memory_that_moves_as_words(
     A: float16[12288], B: float16[12288], C: float16[12288]
 ):
-    """There is room for all of a tile."""
+    """The memory that tiles share has room for all of one."""
     with T.Kernel(1, threads=128):
         x, y = T.alloc_shared((12288,), "float16"), T.alloc_shared((12288,), "float16")
         for i in T.Parallel(12288):
@@ -53,7 +53,7 @@ def tiles_that_share_memory_that_moves_as_words(
 
 @program(parameters={"kind": SHARING}, examples="kind", targets=["llvm", "metal"], fast=["metal"])
 def tiles_that_share_memory_for_want_of_room(A: float32[4, 6144], C: float32[4, 6144]):
-    """They wait for each other; what threads can't wait for lies apart."""
+    """Tiles wait for each other; what threads can't wait for lies apart."""
     with T.Kernel(1, threads=128):
         if kind == "one after the other":
             first = T.alloc_shared((HALF,), "float32")
@@ -109,7 +109,7 @@ def tiles_that_share_memory_for_want_of_room(A: float32[4, 6144], C: float32[4, 
     expects={"metal": ["[[ buffer(1) ]]", "not [[ buffer(2) ]]"]},
 )
 def tensor_that_moves_as_vectors_and_elements(A: dtype[3, 128], B: dtype[3, 128]):
-    """It is one argument."""
+    """A tensor is one argument, however it moves."""
     with T.Kernel(3, threads=32) as row:
         tile = T.alloc_fragment((128,), dtype)
         for i in T.Parallel(128):
@@ -126,7 +126,7 @@ def tensor_that_moves_as_vectors_and_elements(A: dtype[3, 128], B: dtype[3, 128]
     fast=["metal"],
 )
 def elements_of_a_tensor_of_any_size(A: float32[m, n], B: float32[m, n]):
-    """Where they lie is computed in 64 bits, from the row and the column in 32."""
+    """Addresses are computed in 64 bits, from the row and the column in 32."""
     with T.Kernel(T.ceildiv(n, 64), T.ceildiv(m, 8), threads=128) as (bx, by):
         for i, j in T.Parallel(8, 64):
             B[by * 8 + i, bx * 64 + j] = A[by * 8 + i, bx * 64 + j] * 2
@@ -143,7 +143,7 @@ def neighbours_in_one_row_of_a_large_tensor(A: float32[m, 3], B: float32[m, 3]):
 
 @program(sizes=[{"m": 300}, {"m": 1}], expects={"sm_90a": ["not int64_t)"]})
 def elements_of_one_axis_of_any_extent(A: float32[m]):
-    """31 bits hold it."""
+    """The extent fits in 31 bits."""
     with T.Kernel(T.ceildiv(m, 128), threads=128) as bx:
         for i in T.Parallel(128):
             A[bx * 128 + i] += 1
@@ -151,7 +151,7 @@ def elements_of_one_axis_of_any_extent(A: float32[m]):
 
 @program(parameters={"loop": ["while", "for"]}, examples="loop", targets=["llvm"])
 def memory_of_loops_that_are_left(A: float16[32, 32], C: float32[4, 32, 32]):
-    """TVM's pool gets it back: a product packs an operand."""
+    """TVM's pool gets the memory back in which a product packs an operand."""
     with T.Kernel(4, threads=64) as bx:
         a = T.alloc_shared((32, 32), "float16")
         c = T.alloc_fragment((32, 32), "float32")

@@ -50,7 +50,7 @@ EXACT = [f"{before}{name}f(" for name in (*WITH_FAST, "pow") for before in ("= "
     fast=["metal"],
 )
 def functions(A: dtype[128], B: dtype[128], C: dtype[36, 256]):
-    """In a loop over T.vectorized, alone and in T.Parallel; nothing is lost of small arguments."""
+    """Functions lose nothing of small arguments, in T.vectorized alone and in T.Parallel."""
     with T.Kernel(1, threads=32):
         thread = T.get_thread_binding()
         for row, function in FUNCTIONS:
@@ -108,7 +108,7 @@ def functions(A: dtype[128], B: dtype[128], C: dtype[36, 256]):
     fast=["sm_90a"],
 )
 def functions_that_are_fast(A: dtype[64], C: dtype[10, 64], D: dtype[16, 4]):
-    """They are approximations on CUDA where a kernel asks for it, also lane by lane of a vector."""
+    """Functions are approximations on CUDA where a kernel asks for it, also lane by lane."""
     with T.Kernel(1, threads=32):
         for n, function in tuple(enumerate(WITH_FAST)):
             for i in T.Parallel(64):
@@ -126,7 +126,7 @@ def functions_that_are_fast(A: dtype[64], C: dtype[10, 64], D: dtype[16, 4]):
     fast=["sm_90a"],
 )
 def numbers_below_the_normal_ones(A: dtype[8], C: dtype[4, 8]):
-    """They are constants as others are, and results."""
+    """Subnormal numbers are constants and results as others are."""
     with T.Kernel(1, threads=32):
         for i in T.Parallel(8):
             for n, tiny in tuple(enumerate((1e-40, -6e-39))):
@@ -143,7 +143,7 @@ def numbers_below_the_normal_ones(A: dtype[8], C: dtype[4, 8]):
     fast=["metal"],
 )
 def functions_of_some_numbers(A: float32[8], B: int32[8], C: float32[13, 8]):
-    """Of what is no number, of several, of integers and of Python's."""
+    """Functions take NaN and infinities, several arguments, integers and Python's numbers."""
     with T.Kernel(1, threads=32):
         for i in T.Parallel(8):
             C[0, i] = T.tanh(A[i])
@@ -256,7 +256,7 @@ def largest_numbers_among_none(X: dtype[8, 8], Y: dtype[4, 8], Z: dtype[8, 8]):
     fast=["metal"],
 )
 def constants_beyond_a_narrow_float(C: float32[8, 1, 4]):
-    """They become what they do at run time."""
+    """Constants become what the same conversion gives at run time."""
     with T.Kernel(1, threads=32):
         for i, j in T.Parallel(1, 4):
             for n, value in tuple(enumerate((65504, 65519, 65520, 2147483647, -65519, 448))):
@@ -273,7 +273,7 @@ def constants_beyond_a_narrow_float(C: float32[8, 1, 4]):
     fast=["metal"],
 )
 def known_numbers_that_are_rounded(X: float32[16, 4], C: float32[7, 16, 4], D: int32[16, 4]):
-    """Lowering comes to know them, and TVM computes with them; some are beyond what a float holds."""
+    """TVM computes with numbers that lowering comes to know; some are beyond what a float holds."""
     with T.Kernel(1, threads=32):
         for i in T.Parallel(16):
             for k in T.unroll(4):
@@ -387,7 +387,7 @@ def floats_in_variables_and_under_guards(
     E: float32[8],
     F: float16[8],
 ):
-    """What a condition guards is not computed before it; a value is computed once; vectors; an edge."""
+    """Values are computed once, and under their guard: in variables, in vectors, at an edge."""
     with T.Kernel(1, threads=32):
         total = T.alloc_var(BRAIN, 0.0)
         squares = T.alloc_local((8,), BRAIN)

@@ -128,7 +128,7 @@ def gemm_of_rows_that_threads_copy(
     B: float16[192, 128],
     C: float32[64, 128],
 ):
-    """By pieces: one of 16 bytes, or a part of one, lies in one place, its address is no view."""
+    """A piece of 16 bytes, or a part of one, lies in one place, and its address is no view."""
     with T.Kernel(1, threads=256 if groups else 128):
         a = T.alloc_shared((2, 64, 128 if SHIFT else 64), "float16")
         b = T.alloc_shared((64, 128), "float16")
@@ -221,7 +221,7 @@ def gemm_of_tiles_with_layouts(
     B: T.Tensor((n, 192) if transpose_B else (192, n), "float16"),
     C: float32[64, n],
 ):
-    """Those of the hardware, whatever they were made by; tensor maps fill them where they can."""
+    """Layouts are the hardware's, however they were made, and tensor maps fill them if they can."""
     rows, columns = (n, 64) if transpose_B else (64, n)
     with T.Kernel(1, threads=threads):
         a, b = T.alloc_shared((64, 64), "float16"), T.alloc_shared((rows, columns), "float16")
@@ -308,7 +308,7 @@ def bulk_copies_of_swizzled_tiles(A: float16[32, tile[1]], C: float16[32, tile[1
     expects={"sm_80": ["= sinf(", "not __sinf("]},
 )
 def functions_far_from_zero(A: float32[64], C: float32[3, 64]):
-    """They are exact, and no approximations."""
+    """Functions are exact, and no approximations, far from zero."""
     with T.Kernel(1, threads=32):
         for row, function in ((0, "sin"), (1, "cos"), (2, "tan")):
             for i in T.Parallel(64):
@@ -360,7 +360,7 @@ def floats_of_few_bits_computed(A: dtype[64], C: dtype[64]):
     fast=["metal"],
 )
 def atomic_tiles_by_vectors(A: float32[64, 64], C: T.Tensor(extents, dtype)):
-    """From registers and from shared memory, where an edge keeps out whole vectors or none."""
+    """Tiles in registers and in shared memory are added by vectors that the edge does not cut."""
     with T.Kernel(3, threads=128):
         own, shared = T.alloc_fragment((64, 64), "float32"), T.alloc_shared((64, 64), "float32")
         T.copy(A, own)

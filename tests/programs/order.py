@@ -16,7 +16,7 @@ GPUS = ["llvm", "metal", "sm_80", "sm_90a", "gpu"]
     fast=["metal"],
 )
 def scalars_of_an_element_that_changes(Y: int32[4]):
-    """What names no thread is done once a block."""
+    """A statement that names no thread is done once a block, though its element changes."""
     with T.Kernel(4, threads=128) as bx:
         if form == "a branch":
             if Y[bx] < 3:
@@ -106,7 +106,7 @@ def stores_of_persistent_blocks(A: float32[128], C: float32[512]):
 
 @program(targets=["llvm", "sm_90a", "gpu"], fast=["sm_90a"])
 def stores_of_consumers(A: float16[128, 64], B: float16[64, 64], C: float32[256, 64]):
-    """They wait for each other, and the producer does not."""
+    """Consumers wait for each other's stores, and the producer does not."""
     with T.Kernel(1, threads=256):
         a, b = T.alloc_shared((128, 32), "float16"), T.alloc_shared((64, 32), "float16")
         c = T.alloc_fragment((128, 64), "float32")

@@ -42,7 +42,7 @@ ORDERS = ["stored, then read", "read, then stored", "under a condition"]
     fast=["metal"],
 )
 def tile_that_moves(A: T.Tensor(moved[0], moved[1]), C: T.Tensor(moved[0], moved[1])):
-    """In the widest vectors that its rows allow; each element once."""
+    """A tile moves in the widest vectors that its rows allow, each element once."""
     with T.Kernel(1, threads=64):
         tile = getattr(T, "alloc_" + through)(moved[0], moved[1])
         T.copy(A, tile)
@@ -53,7 +53,7 @@ def tile_that_moves(A: T.Tensor(moved[0], moved[1]), C: T.Tensor(moved[0], moved
 def guards_that_neighbours_share(
     A: float16[61, 96], B: float16[61, 96], C: float16[40, 16], D: float16[40, 16]
 ):
-    """They stand around a vector: of rows that end in a block, of columns behind the end of a row."""
+    """A guard stands around a vector: of rows that end in a block, of columns behind a row's end."""
     with T.Kernel(2, threads=64) as by:
         tile = T.alloc_shared((32, 96), "float16")
         T.copy(A[by * 32, 0], tile)
@@ -90,7 +90,7 @@ def rows_that_begin_anywhere(
     A: T.Tensor((70, 45) if is_known else (m, n), "float16"),
     C: T.Tensor((70, 45) if is_known else (m, n), "float16"),
 ):
-    """Through shared memory, with a view of it; at most 32 elements are loaded at once."""
+    """Rows go through shared memory and a view of it; at most 32 elements are loaded at once."""
     rows, columns = (70, 45) if is_known else (m, n)
     with T.Kernel(T.ceildiv(columns, width), T.ceildiv(rows, 32), threads=threads) as (bx, by):
         tile = T.alloc_shared((32, width), "float16")
@@ -214,7 +214,7 @@ def packed_weights(W: uint8[16, 128 // per_byte], scales: float16[16, 4], C: flo
     expects=lambda p: {"metal": ["X_ptr[" if p.channels == 12 else "not X_ptr["]},
 )
 def patches_of_an_image(X: float16[5, 6, channels], Y: float16[64, 9 * channels]):
-    """Where a row of a patch starts and ends follows from quotients that eight channels share."""
+    """Quotients that eight channels share tell where a row of a patch starts and ends."""
     with T.Kernel(1, threads=64):
         tile = T.alloc_shared((64, 24), "float16")
         for step in T.serial(T.ceildiv(9 * channels, 24)):

@@ -130,7 +130,7 @@ def pipeline_of_tiles(
     fast=["metal", "sm_80"],
 )  # fmt: skip
 def pipeline_of_products(A: float16[M, K], B: float16[K, N], C: float32[M, N]):
-    """Of one step, two and seven; over the edges; of rows that no vector and no word aligns."""
+    """Products of one to seven steps reach over edges, and no vector or word aligns some rows."""
     M, N, K = extents
     order, stage, count = (None, None, stages) if schedule is None else (*schedule, 0)
     with T.Kernel(T.ceildiv(N, 32), T.ceildiv(M, 32), threads=64) as (bx, by):
@@ -339,7 +339,7 @@ def pipeline_of_rows(
 def pipeline_of_integers(
     A: int32[8, 64], B: int32[4, 64], C: ("uint32" if form == "views" else "int32")[6, 64]
 ):
-    """Where what is copied depends on what was computed, a loop can't be pipelined."""
+    """A loop can't be pipelined where what is copied depends on what was computed."""
     with T.Kernel(1, threads=64):
         tile, sums = T.alloc_shared((64,), "int32"), T.alloc_shared((64,), "int32")
         other, total = T.alloc_shared((64,), "int32"), T.alloc_fragment((64,), "int32")
@@ -396,7 +396,7 @@ def pipeline_of_a_ragged_vector(A: float16[1237], C: float32[512]):
 
 @pipelined(parameters={"stages": STAGES})
 def pipeline_of_axes_of_operators(A: float32[5, 8, 16], C: float32[5, 16, 8]):
-    """They count from the tile's own, and take one of its versions."""
+    """Axes of operators count from the tile's own, and take one of its versions."""
     with T.Kernel(1, threads=32):
         tile = T.alloc_shared((8, 16), "float32")
         sums = T.alloc_fragment((8,), "float32")
@@ -419,7 +419,7 @@ def pipeline_of_axes_of_operators(A: float32[5, 8, 16], C: float32[5, 16, 8]):
     fast=["metal"],
 )
 def pipeline_of_as_many_as_a_block_has_memory_for(A: float32[4 * block], C: float32[4 * block]):
-    """Of 16 KB two on Metal, of 32 KB one, whatever is asked for."""
+    """Metal's memory has room for two tiles of 16 KB, or one of 32 KB, whatever is asked for."""
     with T.Kernel(1, threads=128):
         tile = T.alloc_shared((block,), "float32")
         for k in T.Pipelined(4, num_stages=4):

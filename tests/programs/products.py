@@ -103,7 +103,7 @@ def products_of_one_block(A: float16[m, k], B: float16[k, n], C: float32[m, n], 
     fast=["metal"],
 )
 def products_that_meet(A: float16[n, 64], B: float16[64, n], C: float32[n, n]):
-    """They are shared out alike; no way has an element and its mirror image in one thread."""
+    """Products are shared out alike; no way has an element and its mirror image in one thread."""
     n = 32 if meet == "mirrored" else 64
     with T.Kernel(1, threads=128):
         a, b = T.alloc_shared((n, 32), "float16"), T.alloc_shared((32, n), "float16")
@@ -297,7 +297,7 @@ def epilogues(
     alpha: T.float32,
     beta: T.float32,
 ):
-    """Of one block."""
+    """An epilogue works on the product of its own block."""
     m, n, k, out, threads = EPILOGUES[form]
     with T.Kernel(1, threads=threads):
         a, b = T.alloc_shared((m, k), "float16"), T.alloc_shared((k, n), "float16")

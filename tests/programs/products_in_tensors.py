@@ -59,7 +59,7 @@ def product_that_a_tensor_takes(
 def product_whose_tensor_or_tile_has_another_name(
     A: float32[32, 32], B: float32[32, 32], O: float32[1024], C: float32[32, 32]
 ):
-    """Old values, or sums, are read by it in front of the last copy."""
+    """Old values, or sums, are read by that name in front of the last copy."""
     if of == "tensor" and outside:
         flat = T.reshape(C, (1024,))
     with T.Kernel(1, threads=64):
@@ -106,7 +106,7 @@ def product_of_a_tile_that_is_used_otherwise(
 def product_in_a_loop_that_is_left(
     A: float32[32, 64], B: float32[64, 32], stops: int32[2], C: float32[32, 32]
 ):
-    """With cleared sums, or with sums that are written nowhere."""
+    """The loop is left with cleared sums, or with sums that are written nowhere."""
     with T.Kernel(1, threads=64):
         sums = T.alloc_fragment((32, 32), "float32")
         T.clear(sums)

@@ -173,7 +173,7 @@ def reduce(A: T.Tensor(tile[0], dtypes[0]), C: T.Tensor(tile[2], dtypes[1])):
     fast=["metal"],
 )
 def reduce_a_region_of_a_tile(A: T.Tensor(whole, "int32"), C: T.Tensor(left, "int32")):
-    """Of three axes: where it begins, how long it is, and what is left behind it."""
+    """`spans` says per axis where the region begins, how long it is, and what is left behind it."""
     (x, y, z), (a, b, c), rest = spans
     whole = (x + a + rest[0], y + b + rest[1], z + c + rest[2])
     left = ((b, c), (a, c), (a, b))[dim]
@@ -185,7 +185,7 @@ def reduce_a_region_of_a_tile(A: T.Tensor(whole, "int32"), C: T.Tensor(left, "in
 
 @program(parameters={"kind": ["sum", "max"]}, fast=["metal"])
 def reduce_tensors(A: float32[50, 70], B: float32[50], E: float32[5]):
-    """Over the edge, and a part of a row into a variable."""
+    """Regions reach over the edge, and a part of a row is reduced into a variable."""
     with T.Kernel(4, threads=32) as bx:
         getattr(T, "reduce_" + kind)(
             A[bx * 16 : bx * 16 + 16, 0:70], B[bx * 16 : bx * 16 + 16], dim=1
@@ -370,7 +370,7 @@ def accumulations_of_a_tile(A: dtype[M, N], C: dtype[M], D: dtype[N], E: dtype[1
 def accumulation_piece_by_piece(
     A: T.Tensor(extents, "float32"), B: T.Tensor(extents, "float32"), C: float32[extents[0]]
 ):
-    """Of more terms than threads have registers for."""
+    """The sum has more terms than threads have registers for."""
     with T.Kernel(1, threads=32):
         total = T.alloc_fragment((extents[0],), "float32")
         T.fill(total, 3)
@@ -396,7 +396,7 @@ def accumulation_in_other_threads_than_the_terms(A: float16[M, N], C: float32[M]
     tags={"pipelined"},
 )
 def accumulation_of_cosines(A: float16[40, 100], B: float16[40, 100], C: float32[40]):
-    """Of the angles between the rows of two matrices, tile by tile."""
+    """Cosines of the angles between the rows of two matrices are accumulated tile by tile."""
     with T.Kernel(T.ceildiv(40, 32), threads=64) as bx:
         a, b = T.alloc_shared((32, 32), "float16"), T.alloc_shared((32, 32), "float16")
         product = T.alloc_fragment((32,), "float32")

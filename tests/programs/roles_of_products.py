@@ -50,7 +50,7 @@ def roles_two_products_with_a_sum_between_them(
     trips: int32[4],
     C: float32[4, bm, d],
 ):
-    """As attention: the second product of what was done last goes on under the next first one.
+    """The second product goes on under the first one of the next iteration, as in attention.
 
     The tile that all iterations read is copied for the next turn while this one has work.
     """
@@ -205,7 +205,7 @@ def roles_parts_that_share_their_partial_sums(
     rows: float32[5, 4 * N],
     C: float32[4 * N, 3 * N],
 ):
-    """As FP8 with scales of blocks: two products in turn; five trips of four stages count on."""
+    """Two products take turns, as in FP8 by blocks; five trips of four stages count on."""
     with T.Kernel(4, threads=128) as bx:
         a, b = T.alloc_shared((2 * N, N), "float16"), T.alloc_shared((N, N), "float16")
         row = T.alloc_shared((2 * N,), "float32")
@@ -265,7 +265,7 @@ def roles_products_that_are_waited_for_apart(
 def roles_products_of_the_same_registers(
     A: float16[N, N], B: float16[3 * N, N], sums: float32[N, N], total: float32[N, N]
 ):
-    """What one product reads while it is under way is not written for the next one."""
+    """Registers that a product reads while it is under way are not written for the next one."""
     with T.Kernel(1, threads=128):
         a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
         x = T.alloc_fragment((N, N), "float32")

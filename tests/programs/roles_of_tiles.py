@@ -104,7 +104,7 @@ USES = ["none", "written", "read before", "read behind", "tensor written", "from
 def roles_tile_that_a_loop_only_reads(
     A: float16[rows, N], B: float16[3, N, N], C: float32[rows, N], D: float16[N, N], place: int32[1]
 ):
-    """The producer copies it, unless consumers use it otherwise; also of fewer rows than it has."""
+    """The producer copies the tile, or fewer of its rows, unless consumers use it otherwise."""
     with T.Kernel(1, threads=128):
         a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
         c = T.alloc_fragment((N, N), "float32")
@@ -292,7 +292,7 @@ def one_role(
 def roles_whose_iterations_are_the_number_of_the_block(
     A: float16[64 * blocks, 80], B: float16[64, 80], rows: int32[64], C: float32[64 * blocks, 64]
 ):
-    """Of two blocks one has an iteration: its stage is no remainder any more."""
+    """One of two blocks has an iteration: its stage is no remainder any more."""
     with T.Kernel(1, blocks, threads=threads) as (bx, by):
         a = T.alloc_shared((64, 16), "float16")
         b = T.alloc_shared((64, 16), "float16")

@@ -208,7 +208,7 @@ def scaled_gemm(
     S: T.Tensor((-(-n // b_rows) if b_rows else 1, blocks) if each else (blocks,), of_scales),
     C: T.Tensor((m, n), sums),
 ):
-    """Of a tensor, of rows, of blocks along K; `size` and rows are 0 where all share a scale."""
+    """Scales are a tensor's, rows' or blocks' along K; `size` and rows are 0 where all share one."""
     of_scales, size, a_rows, b_rows = scales
     (m, n, k), (bm, bn, bk) = extents, block
     blocks, parts = (-(-k // size), -(-bk // size)) if size else (1, 1)

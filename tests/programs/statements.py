@@ -87,7 +87,7 @@ def extents_of_0_and_no_axes(
 
 @program(inputs={"N": [11, 6, 7, 0, 3, -2, 100], "X": [3, 0, 4, -1, 5, 5]}, fast=["metal"])
 def branches_and_loops(N: int32[7], X: int32[6], C: int32[7, 32]):
-    """What a block decides when it runs, and which iterations it does."""
+    """A block decides when it runs what it does, and in which iterations."""
     with T.Kernel(7) as bx:
         n = N[bx]
         T.fill(C[bx, :], -1)
@@ -270,7 +270,7 @@ def statements(
     fast=["metal"],
 )
 def statements_once_a_block(X: int32[8], Y: int32[24]):
-    """What names no thread."""
+    """Statements that name no thread are done once a block."""
     with T.Kernel(4, threads=threads) as bx:
         Y[bx] += 1
         T.atomic_add(Y[4], 1)
