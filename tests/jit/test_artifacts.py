@@ -59,7 +59,7 @@ def builds(monkeypatch):
     monkeypatch.setattr(
         artifacts,
         "_build",
-        lambda func, *args: noted.append(str(func.attrs["global_symbol"])) or build(func, *args),
+        lambda request: noted.append(str(request.func.attrs["global_symbol"])) or build(request),
     )
     return noted
 

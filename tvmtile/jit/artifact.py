@@ -14,19 +14,18 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import tvm
-from tvm import tirx
 from tvm.target import Target
 
 from tvmtile._tvm import load_device_module, load_host_module, packed_imports
 from tvmtile.cache import Store, current_store, scratch_file
-from tvmtile.compat.transform import with_effect
 from tvmtile.errors import Caught, SourceLocation, warn, warnings_on_success
-from tvmtile.jit.key import Key, is_unchanged, key_of, without_collections
+from tvmtile.jit.key import Key, is_unchanged, without_collections
 from tvmtile.jit.launches import KernelInterface
 from tvmtile.locks import Lock
 from tvmtile.target import runs_here
 
 if TYPE_CHECKING:
+    from tvmtile.jit.compiler import Request
     from tvmtile.jit.cuda import Binary
 
 
@@ -120,9 +119,7 @@ _made: WeakValueDictionary[str, Artifact] = WeakValueDictionary()
 _locks: WeakValueDictionary[str, Lock] = WeakValueDictionary()
 
 
-def artifact_of(
-    func: tirx.PrimFunc, target: Target, backend: str, config: Mapping[str, object]
-) -> Artifact:
+def artifact_of(request: Request) -> Artifact:
     """The compiled program; its warnings are issued in any case.
 
     Raises
@@ -131,14 +128,14 @@ def artifact_of(
         For what is wrong with the program on this target.
     """
     store = current_store()
-    key = None if store is None else key_of(func, target, backend, with_effect(config))
+    key = None if store is None else request.key()
     if store is None or key is None:
-        return _build(func, target, backend, config)
+        return _build(request)
     # Threads that compile the same program wait for the first.
     with _locks.setdefault(key.with_lines, Lock()):
-        artifact = _found(store, key, target)
+        artifact = _found(store, key, request.target)
         if artifact is None:
-            artifact = _build(func, target, backend, config)
+            artifact = _build(request)
             _keep(store, key, artifact)
             return artifact
     for text, where in artifact.warnings:
@@ -146,13 +143,11 @@ def artifact_of(
     return artifact
 
 
-def _build(
-    func: tirx.PrimFunc, target: Target, backend: str, config: Mapping[str, object]
-) -> Artifact:
+def _build(request: Request) -> Artifact:
     from tvmtile.jit.build import build_artifact
 
     with warnings_on_success() as said, without_collections():  # a tenth of the time
-        artifact = build_artifact(func, target, backend, config)
+        artifact = build_artifact(request.func, request.target, request.backend, request.config)
     return replace(artifact, warnings=tuple(said))
 
 

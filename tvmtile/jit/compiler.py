@@ -80,7 +80,7 @@ class Request:
 
     def artifact(self) -> Artifact:
         """Compile the program, or find it compiled."""
-        return artifact_of(self.func, self.target, self.backend, self.config)
+        return artifact_of(self)
 
     def executable(self) -> Executable:
         """The program as it is run, compiled or found."""
