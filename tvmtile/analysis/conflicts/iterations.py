@@ -111,10 +111,12 @@ class Iterations:
                 values[loop.var] = self._case(loop, cases)[side]
             else:
                 values[loop.var] = self._alone(loop, side, values, free)
-        for name, numbers in self._loaded(access).items():
-            dtype = str(name.ty.dtype)
-            chosen = self._domain.symbol(name, "loaded", dtype, int(numbers[0]), len(numbers))
-            free.append(Free(chosen, numbers, chosen >= tirx.const(int(numbers[0]), dtype)))
+        for name, numbers in self._domain.cached(
+            (access, "loaded"), lambda: self._loaded(access)
+        ).items():
+            dtype, low, count = str(name.ty.dtype), int(numbers[0]), len(numbers)
+            chosen = self._domain.symbol((name, low, count), "loaded", dtype, low, count)
+            free.append(Free(chosen, numbers, chosen >= tirx.const(low, dtype)))
             values[name] = chosen
         return values, free
 
