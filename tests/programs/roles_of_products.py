@@ -227,6 +227,29 @@ def roles_parts_that_share_their_partial_sums(
 
 
 @roles(parameters={"steps": [5, 1, 2]}, examples=[{}, {"steps": 1}], expects=TWO)
+def roles_a_small_tile_between_two_uses_of_a_large_one(
+    A: float16[N, N], B: float16[steps * N, N], rows: float32[steps, N], total: float32[N, N]
+):
+    """Sums of `(A B[i]^T * rows[i]) B[i]`: the rows come and go with B, by one mbarrier."""
+    with T.Kernel(1, threads=128):
+        a, b = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
+        row = T.alloc_shared((N,), "float32")
+        x, y = T.alloc_fragment((N, N), "float32"), T.alloc_fragment((N, N), "float16")
+        added = T.alloc_fragment((N, N), "float32")
+        T.copy(A, a)
+        T.clear(added)
+        for i in T.Pipelined(steps, num_stages=2):
+            T.copy(B[i * N, 0], b)
+            T.copy(rows[i, 0], row)
+            T.gemm(a, b, x, transpose_B=True, clear_accum=True)
+            for m, n in T.Parallel(N, N):
+                x[m, n] *= row[n] / 64
+            T.copy(x, y)
+            T.gemm(y, b, added)
+        T.copy(added, total)
+
+
+@roles(parameters={"steps": [5, 1, 2]}, examples=[{}, {"steps": 1}], expects=TWO)
 def roles_products_that_are_waited_for_apart(
     A: float16[N, N],
     B: float16[steps * N, N],

@@ -63,6 +63,13 @@ def test_a_tile_is_given_back_behind_its_last_use(steps):
     ]
 
 
+def test_a_small_tile_comes_and_goes_with_a_large_one_around_it(steps):
+    shown = steps("roles_a_small_tile_between_two_uses_of_a_large_one")
+    filled = ["wait empty0", "tma_copy b", "tma_copy row", "arrive full0"]
+    assert shown[-4:] == filled
+    assert "wait full2" not in shown  # ring 1 is that of A
+
+
 def test_a_tile_is_given_back_when_the_product_that_reads_it_is_waited_for(steps):
     """C (1) as something needs `y`, B (0) and A (2), which `added` reads, at the end."""
     assert steps("roles_products_that_are_waited_for_apart")[:10] == [

@@ -117,8 +117,8 @@ class SplitLoop:
     def filled_together(self) -> list[list[int]]:
         """The producers, by where what they copy is used.
 
-        A small tile that is used just before a large one, as the scales of its rows are, is waited for
-        and given back with that one.
+        A small tile that is used just before a large one, as the scales of its rows are, or between
+        the first and the last use of one, is waited for and given back with that one.
         """
         used: dict[_Between, list[int]] = {}
         for number in self.producers:
@@ -136,16 +136,27 @@ class SplitLoop:
                 together = small[0], max(small[1], large[1]), small[2] or large[2]
                 numbers = used.pop(small) + used.pop(large)
                 used[together] = sorted([*used.get(together, ()), *numbers])
+        for small in list(used):
+            around = [each for each in used if self._is_inside(small, each, used)]
+            if around:
+                shortest = min(around, key=lambda between: between[1] - between[0])
+                used[shortest] = sorted([*used[shortest], *used.pop(small)])
         return list(used.values())
 
     def _go_together(self, small: _Between, large: _Between, used: Mapping[_Between, Any]) -> bool:
-        sizes = [
-            sum(bytes_of(tile) for number in used[each] for tile in self.units[number].writes)
-            for each in (small, large)
-        ]
         before = [self.units[n].stmt for n in self.order if small[0] <= n < large[0]]
         multiplies = any(op.role == "product" for stmt in before for op in operators_in(stmt))
-        return small[0] < large[0] and sizes[0] * _MUCH_LARGER <= sizes[1] and not multiplies
+        is_small = self._is_much_smaller(used[small], used[large])
+        return small[0] < large[0] and is_small and not multiplies
+
+    def _is_inside(self, small: _Between, large: _Between, used: Mapping[_Between, Any]) -> bool:
+        is_inside = large[0] <= small[0] and small[1] <= large[1] and small[2] <= large[2]
+        return is_inside and self._is_much_smaller(used[small], used[large])
+
+    def _is_much_smaller(self, some: Sequence[int], others: Sequence[int]) -> bool:
+        """Compare the bytes of the tiles that units write."""
+        sizes = [sum(map(bytes_of, self.tiles_of(units))) for units in (some, others)]
+        return sizes[0] * _MUCH_LARGER <= sizes[1]
 
 
 _MUCH_LARGER = 16
