@@ -151,8 +151,8 @@ def attention(
                 T.copy(softmax.total, sums[bz, 1, by, bx * block_M])
 
     Q_tensor, K_tensor, V_tensor, Output_tensor = (
-        T.Tensor((batch, h, length, d) if layout == "bhld" else (batch, length, h, d), dtype)
-        for h, length, d in (
+        _tensor(layout, batch, *extents, dtype)
+        for extents in (
             (heads, queries, dim),
             (kv_heads, keys, dim),
             (kv_heads, keys, value_dim),
@@ -179,6 +179,14 @@ def attention(
         compute(Q, K, V, Output, None)
 
     return attention
+
+
+def _tensor(
+    layout: str, batch: Any, heads: int, length: T.dtypes.Extent, dim: int, dtype: Any
+) -> Any:
+    """A parameter of a program: the heads of a tensor."""
+    shape = (heads, length, dim) if layout == "bhld" else (length, heads, dim)
+    return T.Tensor((batch, *shape), dtype)
 
 
 def _mover(layout: str) -> Any:
@@ -281,21 +289,23 @@ def attention_backward(
         for extent, block in ((keys, block_M), (queries, block_N))
     )
 
-    def tensor(heads: int, length: T.dtypes.Extent, dim: int, dtype: Any = dtype) -> Any:
-        shape = (heads, length, dim) if layout == "bhld" else (length, heads, dim)
-        return T.Tensor((batch, *shape), dtype)
+    masked = _masked_tiles(block_M, block_N, keys, causal)
+    heads_first = causal and _heads_fit(
+        heads, queries, (width + value_width) * dtype.bits // 8, target
+    )
+    tensor = functools.partial(_tensor, layout, batch)
 
     @T.prim_func
     def attention_backward(
-        Q: tensor(heads, queries, dim),
-        K: tensor(kv_heads, keys, dim),
-        V: tensor(kv_heads, keys, value_dim),
-        Output: tensor(heads, queries, value_dim),
-        dOutput: tensor(heads, queries, value_dim),
+        Q: tensor(heads, queries, dim, dtype),
+        K: tensor(kv_heads, keys, dim, dtype),
+        V: tensor(kv_heads, keys, value_dim, dtype),
+        Output: tensor(heads, queries, value_dim, dtype),
+        dOutput: tensor(heads, queries, value_dim, dtype),
         lse: T.Tensor((batch, 2, heads, queries), accum),
         delta: T.Tensor((batch, heads, queries), accum),
         sums: T.Tensor((batch, heads, queries, dim), accum),
-        dQ: tensor(heads, queries, dim),
+        dQ: tensor(heads, queries, dim, dtype),
         dK: tensor(heads, keys, dim, of_shared),
         dV: tensor(heads, keys, value_dim, of_shared),
     ):
@@ -314,7 +324,9 @@ def attention_backward(
                 sums[bz, by, bx * _PREPARED + i, j] = 0
 
         tiles = T.ceildiv(keys, block_M)
-        with T.Kernel(tiles, heads, batch, threads=c["threads"]) as (bx, by, bz):
+        grid = (heads, tiles) if heads_first else (tiles, heads)
+        with T.Kernel(*grid, batch, threads=c["threads"]) as (fast, slow, bz):
+            bx, by = (slow, fast) if heads_first else (fast, slow)
             k = T.alloc_shared((block_M, width), dtype)
             v = T.alloc_shared((block_M, value_width), dtype)
             q = T.alloc_shared((block_N, width), dtype)
@@ -349,17 +361,18 @@ def attention_backward(
                 for i, j in T.Parallel(block_M, block_N):
                     scores[i, j] = normalized_weight(scores[i, j], largest[j], logarithm[j], scale)
                 if causal or keys_end or queries_end:
-                    for i, j in T.Parallel(block_M, block_N):
-                        last = T.min(at + j, keys - 1) if causal else keys - 1
-                        if queries_end:  # behind it are zeros: the product with infinity is NaN
-                            last = T.if_then_else(at + j < queries, last, -1)
-                        scores[i, j] = T.if_then_else(bx * block_M + i <= last, scores[i, j], 0)
+                    if step < (steps if keys_end or queries_end else masked):
+                        for i, j in T.Parallel(block_M, block_N):
+                            last = T.min(at + j, keys - 1) if causal else keys - 1
+                            if queries_end:  # behind it are zeros: the product with infinity is NaN
+                                last = T.if_then_else(at + j < queries, last, -1)
+                            scores[i, j] = T.if_then_else(bx * block_M + i <= last, scores[i, j], 0)
                 T.copy(scores, weights)
                 for i, j in T.Parallel(block_M, block_N):
                     d_scores[i, j] = scores[i, j] * (d_scores[i, j] - delta_of_query[j])
                 T.copy(d_scores, rounded)
-                gemm(weights, do, dv, policy=rows)
                 T.copy(rounded, d_scores_shared)
+                gemm(weights, do, dv, policy=rows)
                 gemm(d_scores_shared, k, dq, transpose_A=True, clear_accum=True)
                 gemm(rounded, q, dk, policy=rows)
                 T.atomic_add(sums[bz, by, at, 0], dq)
@@ -376,6 +389,19 @@ def attention_backward(
             move(dQ, bz, by, bx * _PREPARED, gradient, stores=True)
 
     return attention_backward
+
+
+def _heads_fit(heads: int, queries: T.dtypes.Extent, size: int, target: TargetLike) -> bool:
+    """Tell whether rows of such a size of all queries of a batch stay in a GPU's L2 cache.
+
+    Then blocks of all heads that visit most queries may begin first.
+    """
+    is_known = isinstance(queries, int) and gpu(resolve(target)) is not None
+    return is_known and heads * queries * size <= _CACHE
+
+
+_CACHE = 32 << 20
+"""Bytes that stay in the L2 cache beside all else."""
 
 
 def _masked_tiles(block_M: int, block_N: int, keys: T.dtypes.Extent, causal: bool) -> int:

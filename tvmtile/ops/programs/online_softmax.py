@@ -147,5 +147,4 @@ def normalized_weight(score: Any, largest: Any, logarithm: Any, scale: float) ->
     The two apart keep the weight of the largest score exact, whatever its size. A score that was
     summed in another order may lie above it, without a bound: it counts as the largest.
     """
-    below = score - largest
-    return _exp2(T.if_then_else(below > 0, 0, below) * (scale * _LOG2E) - logarithm)
+    return _exp2(T.min(score - largest, 0) * (scale * _LOG2E) - logarithm)
