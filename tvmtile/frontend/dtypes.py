@@ -221,6 +221,9 @@ _INFINITE |= {"bfloat16": 2.0**128 - 2.0**119, "float32": 2.0**128 - 2.0**103}
 """The least number that rounds to infinity."""
 
 
+_MOST_CASTS = 16
+
+
 def conversion(value: ir.Expr, dtype: str) -> ir.Expr:
     """The conversion of a value, where it has another dtype."""
     if isinstance(value, tirx.IntImm) and dtype.startswith(("int", "uint")):
@@ -252,17 +255,24 @@ def _limited(number: float, dtype: str) -> float:
 
 
 def _number_of(value: Any) -> float | None:
-    """The number that a constant is, also one that was converted; None of anything else."""
-    if isinstance(value, tirx.IntImm | tirx.FloatImm):
-        number = float(value.value)
-    elif isinstance(value, tirx.Cast) and (found := _number_of(value.value)) is not None:
-        number = found
-    else:
+    """The number that a constant is, also one that was converted; None of anything else.
+
+    Long chains of conversions, which Python makes, are no constants.
+    """
+    nodes = [value]
+    while isinstance(nodes[-1], tirx.Cast) and len(nodes) < _MOST_CASTS:
+        nodes.append(nodes[-1].value)
+    if not isinstance(nodes[-1], tirx.IntImm | tirx.FloatImm):
         return None
-    dtype = str(value.ty.dtype)
-    if dtype in ("float64", "int64") or isinstance(value, tirx.IntImm):
-        return number
-    return _rounded(number, dtype) if dtype in _LARGEST else None
+    number = float(nodes[-1].value)
+    for node in reversed(nodes):
+        dtype = str(node.ty.dtype)
+        if dtype in ("float64", "int64") or isinstance(node, tirx.IntImm):
+            continue
+        if dtype not in _LARGEST:
+            return None
+        number = _rounded(number, dtype)
+    return number
 
 
 def _rounded(number: float, dtype: str) -> float:

@@ -66,6 +66,8 @@ def seen_by_kernels(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def function_of_language(*args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
+        if _THREAD.sizes is not None:
+            _THREAD.sizes.note(result)
         return type(result)(map(traced, result)) if type(result) in _SEVERAL else traced(result)
 
     return function_of_language

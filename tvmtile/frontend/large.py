@@ -24,8 +24,10 @@ from tvmtile.ir.types import Binary
 
 _DEEP, _MANY = 100, 1000
 """Operators in one another, and parts: what has more is large."""
-_TOO_DEEP, _TOO_MANY = 10_000, 1_000_000
-"""Larger expressions are refused: to look at one takes seconds, or more than the stack has."""
+_TOO_DEEP, _TOO_MANY = 5_500, 1_000_000
+"""Larger expressions are refused: to look at one takes seconds, or more than the stack has: TVM's
+recursion ends the process at a depth of 6,000 to 7,000 where a stack has 8 MB.
+"""
 
 Size = tuple[int, int]
 """How deep an expression is, and how many parts it has where shared ones are written out."""
