@@ -12,7 +12,7 @@ from functools import reduce
 
 import tvm_ffi
 from tvm import ir, tirx
-from tvm.sym import Analyzer, ConstIntBound
+from tvm.sym import Analyzer
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import Replacement, buffer_of, indices_of, is_buffer_var, mapped
@@ -40,7 +40,6 @@ from tvmtile.ir.rewriting import (
     seq,
     statements_in,
     substitute,
-    variables_of,
 )
 from tvmtile.ir.scoped_rewriter import ScopedRewriter
 from tvmtile.ir.scopes import (
@@ -228,38 +227,39 @@ class _Placer(ScopedRewriter):
         layout = self._layouts[fragment]
         if self._launch is None:
             raise VerifyError(f"{describe(fragment)} is used outside of a kernel")
-        bounds = {
-            t.loop_var: self.analyzer.const_int_bound(t.loop_var) for t in self._launch.threads
-        }
-        along = [self._register_along(fragment, *each, bounds) for each in enumerate(indices)]
-        known = [each for each in along if each is not None]
-        if known and len(known) == len(along):
-            return reduce(operator.add, known)
+        threads = [loop.loop_var for loop in self._launch.threads]
+        if not contains(indices, ir.Var, lambda var: not any(map(var.same_as, threads))):
+            along = [self._register_along(fragment, *each, threads) for each in enumerate(indices)]
+            known = [each for each in along if each is not None]
+            if known and len(known) == len(along):
+                return reduce(operator.add, known)
         register = self.analyzer.simplify(layout.register_of(indices))
-        if type(register) is tirx.IntImm or not any(mentions(register, each) for each in bounds):
+        if type(register) is tirx.IntImm:
             return register
-        first = {t: tirx.const(each.min_value, "int32") for t, each in bounds.items()}
+        if not any(mentions(register, thread) for thread in threads):
+            return register
+        bounds = self.analyzer.const_int_bound
+        first = {t: tirx.const(bounds(t).min_value, "int32") for t in threads}  # of those that come
         in_first = self.analyzer.simplify(substitute(register, first))
         # A thread may look for what all of them hold in a register that depends on the thread.
         return in_first if self.analyzer.can_prove_equal(register, in_first) else register
 
     def _register_along(
-        self, fragment: ir.Var, axis: int, index: ir.Expr, bounds: dict[ir.Var, ConstIntBound]
+        self, fragment: ir.Var, axis: int, index: ir.Expr, threads: list[ir.Var]
     ) -> ir.Expr | None:
         """The part of the register that an index has, where it is one number for all that come.
 
         Tiles that are staged are written out, register by register, with few indices along each axis.
         """
-        known = ((each.min_value, each.max_value) for each in bounds.values())
+        bounds = [self.analyzer.const_int_bound(thread) for thread in threads]
+        known = ((each.min_value, each.max_value) for each in bounds)
         key = hash(fragment), axis, *known, tvm_ffi.StructuralKey(index)
         if key not in self._along:
-            self._along[key] = None
-            if not set(variables_of(index)).difference(bounds):
-                analyzer = Analyzer()
-                for thread, each in bounds.items():
-                    analyzer.update(thread, each)
-                part = analyzer.simplify(self._layouts[fragment].register_along(axis, index))
-                self._along[key] = part if type(part) is tirx.IntImm else None
+            analyzer = Analyzer()
+            for thread, each in zip(threads, bounds, strict=True):
+                analyzer.update(thread, each)
+            part = analyzer.simplify(self._layouts[fragment].register_along(axis, index))
+            self._along[key] = part if type(part) is tirx.IntImm else None
         return self._along[key]
 
 
