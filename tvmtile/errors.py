@@ -91,15 +91,7 @@ _TVM = tuple(
 
 @dataclass(frozen=True)
 class SourceLocation:
-    """A line of the user's source.
-
-    Attributes
-    ----------
-    file : str
-        Path as Python knows it.
-    line : int
-        Line number, counted from 1.
-    """
+    """A line of the user's source, counted from 1, and the path of its file as Python knows it."""
 
     file: str
     line: int
@@ -423,21 +415,12 @@ _HELD_WARNINGS: ContextVar[list[Caught] | None] = ContextVar("tvmtile_held_warni
 
 
 def import_optional(module: str, extra: str, purpose: str) -> Any:
-    """Import a package that only a part of tvmtile needs.
-
-    Parameters
-    ----------
-    module : str
-        What to import.
-    extra : str
-        The extra of tvmtile that brings it.
-    purpose : str
-        What needs it, as the subject of a sentence.
+    """Import a package that only `purpose`, the subject of a sentence, needs.
 
     Raises
     ------
     MissingDependency
-        If it is not installed; the message names the command that installs it.
+        If it is not installed; the message names the command that installs the packages of `extra`.
     """
     try:
         return importlib.import_module(module)
