@@ -81,28 +81,7 @@ class ParameterDeclarations(Protocol):
 
 
 class Tracer(Expressions):
-    """Records one function.
-
-    Attributes
-    ----------
-    outputs : list of OutputTensor
-        Tensors made by `T.empty`, in the order of their declaration.
-    returned : tuple of OutputTensor
-        Those that the kernel returned.
-    analyzer : Analyzer
-        Knows the values of names.
-    sizes : Sizes
-        Those of the expressions that Python's operators have made.
-    kernel_spans : list of Span
-        Where each `T.Kernel` stands, in program order.
-    launches : dict
-        The launch of each kernel without `T.Kernel`, by the variable of the loop around its body: the
-        index and the extent along each axis.
-    constants : mapping or None
-        In the eager style, what `T.const` gives names.
-    variables : dict of str to Var
-        What it gave those that `constants` does not have.
-    """
+    """Records one function."""
 
     def __init__(
         self,
@@ -111,19 +90,21 @@ class Tracer(Expressions):
         constants: Mapping[str, int] | None = None,
     ) -> None:
         self.on_kernel = on_kernel
-        self.constants = constants
-        self.variables: dict[str, ir.Var] = {}
-        self.kernel_spans: list[ir.Span | None] = []
+        self.constants = constants  # in the eager style, the values that `T.const` gives names
+        self.variables: dict[str, ir.Var] = {}  # by names that `constants` does not have
+        self.kernel_spans: list[ir.Span | None] = []  # of each `T.Kernel`, in program order
         self.kernel_options: list[Mapping[str, Any]] = []
         self.assertion_spans: list[ir.Span | None] = []
         self.name_spans: dict[ir.Var, ir.Span | None] = {}
+        # Of kernels without `T.Kernel`, by the variable of the loop around the body: the index and the
+        # extent along each axis.
         self.launches: dict[ir.Var, dict[str, tuple[ir.Var, Any]]] = {}
-        self.analyzer = Analyzer()
+        self.analyzer = Analyzer()  # knows the values of names
         self._costs = NameCosts()
-        self.sizes = Sizes()
+        self.sizes = Sizes()  # of the expressions that Python's operators have made
         self.loops: list[TracedLoop] = []
-        self.outputs: list[Any] = []
-        self.returned: tuple[Any, ...] = ()
+        self.outputs: list[Any] = []  # tensors made by `T.empty`, in the order of declaration
+        self.returned: tuple[Any, ...] = ()  # those of the outputs that the kernel returned
         self.attributes: dict[str, object] = {}  # of the function that is written
         self.in_kernel = False
         self._regions: list[Region] = []
