@@ -84,8 +84,7 @@ def traced(func: Callable[..., object], tracer: object) -> Callable[..., object]
 @lru_cache(maxsize=512)
 def _rewritten_code(code: types.CodeType, filename: str) -> types.CodeType:
     """Equal codes may stand in different files."""
-    definition = parse_definition(code)
-    definition = _Rewriter(filename).rewrite(definition)
+    definition = _Rewriter(filename).rewrite(parse_definition(code))
     name = definition.name
     # The name of a function of a module is that of the module in its own body, too.
     scope = [] if name in code.co_freevars else [ast.Global([name])]
@@ -122,10 +121,8 @@ def _comparison(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> ast.exp
     """`a == b` becomes `__tile__.compare("eq", a, b)`: Python's answers about the values themselves."""
     if type(operator) in _COMPARISONS:
         return call_of_tracer("compare", ast.Constant(_COMPARISONS[type(operator)]), left, right)
-    constants = [e for e in (left, right) if isinstance(e, ast.Constant)]
-    if isinstance(operator, ast.Is | ast.IsNot) and any(
-        isinstance(constant.value, int) for constant in constants
-    ):
+    has_int = any(isinstance(e, ast.Constant) and isinstance(e.value, int) for e in (left, right))
+    if isinstance(operator, ast.Is | ast.IsNot) and has_int:
         same = call_of_tracer("identical", left, right)
         return same if isinstance(operator, ast.Is) else ast.UnaryOp(ast.Not(), same)
     return ast.Compare(left, [operator], [right])
@@ -278,8 +275,6 @@ class _Rewriter(ast.NodeTransformer):
         names = ast.Tuple([ast.Constant(c) for c in sorted(carried)], ast.Load())
         kept = (assigned & (self._live | carried)) - loop_targets([node])
         self._live = self._live | next_reads
-        for statement in prologue:
-            ast.copy_location(statement, node)
         return [
             ast.Assign([store(name)], call_of_tracer(method, argument, names)),
             *self._carries(name, kept),
@@ -348,8 +343,6 @@ class _Rewriter(ast.NodeTransformer):
             value = self._temporary()
             items.append(ast.withitem(context, store(value)))
             prologue += self._bind_target("bind_target", item.optional_vars, value)
-        for statement in prologue:
-            ast.copy_location(statement, node)
         return ast.With(items, [*prologue, *body])
 
     def visit_Return(self, node: ast.Return) -> ast.stmt:
@@ -373,9 +366,7 @@ class _Rewriter(ast.NodeTransformer):
             return node
         given = _names_given(node.value)
         evaluated = ast.Expr(call_of_tracer("evaluate", self.visit(node.value)))
-        return (
-            evaluated if given is None else [ast.Expr(call_of_tracer("gives", *given)), evaluated]
-        )
+        return [ast.Expr(call_of_tracer("gives", *given)), evaluated] if given else evaluated
 
     def visit_Assign(self, node: ast.Assign) -> list[ast.stmt]:
         value = self.visit(node.value)
@@ -446,9 +437,8 @@ class _Rewriter(ast.NodeTransformer):
 
     def _bind_target(self, method: str, target: ast.expr, value: str) -> list[ast.stmt]:
         names = target_names(target)
-        if names is None:
-            return [ast.Assign([target], load(value))]
-        return [ast.Assign([target], call_of_tracer(method, names, load(value)))]
+        bound = load(value) if names is None else call_of_tracer(method, names, load(value))
+        return [ast.Assign([target], bound)]
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         """`A[i, j]`, where it is read, becomes `__tile__.elements(A)[i, j]`."""
@@ -498,14 +488,10 @@ class _Rewriter(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.expr:
         """`any(...)` becomes `__tile__.quantified(any, ...)`, and `all(...)` likewise."""
         self.generic_visit(node)
-        name = node.func.id if isinstance(node.func, ast.Name) else ""
-        if (
-            name not in ("any", "all")
-            or len(node.args) != 1
-            or isinstance(node.args[0], ast.Starred)
-        ):
-            return node
-        return ast.copy_location(call_of_tracer("quantified", node.func, node.args[0]), node)
+        match node.func, node.args:
+            case ast.Name("any" | "all"), [argument] if not isinstance(argument, ast.Starred):
+                return ast.copy_location(call_of_tracer("quantified", node.func, argument), node)
+        return node
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
         test, then, otherwise = (self.visit(e) for e in (node.test, node.body, node.orelse))
