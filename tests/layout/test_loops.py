@@ -248,3 +248,13 @@ def test_a_base_keeps_the_digits_that_it_neither_fills_nor_carries_into(steps, b
         for value in values
     )
     assert IndexMap(tuple(parts), base).base_keeps_digits <= kept
+
+
+def test_variables_that_cancel_have_no_digits():
+    """TVM's iterator maps divide by the scale of one, which is 0."""
+    nest = nest_of(same)
+    i, j = nest.variables
+    wanted = IndexMap.of(i % 4, nest)
+    assert wanted is not None
+    for index in ((j - (j - i)) % 4, (i - j + j) % 4, i % 4 + (j - j) // 4):
+        assert IndexMap.of(index, nest) == wanted

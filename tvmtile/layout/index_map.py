@@ -15,7 +15,7 @@ from tvm.sym import Analyzer, normalize_to_iter_sum
 from tvmtile._tvm import nodes_in
 from tvmtile.analysis.nests import Nest
 from tvmtile.ir.operands import constant
-from tvmtile.ir.rewriting import mentions
+from tvmtile.ir.rewriting import mentions, variables_of
 from tvmtile.ir.types import Index
 from tvmtile.layout.fragment import REGISTER, Digit, common_refinement
 
@@ -41,6 +41,8 @@ class IndexMap:
     @classmethod
     def of(cls, index: ir.Expr, nest: Nest) -> IndexMap | None:
         """Take an index apart; None where it is no such sum."""
+        if len(nodes_in(index, ir.Var)) > len(variables_of(index)):
+            index = Analyzer().simplify(index)  # of what cancels, TVM divides by its scale of 0
         known = list(zip(nest.variables, nest.extents, strict=True))
         used = {v: e for v, e in known if e is not None and mentions(index, v)}
         if any(e is None and mentions(index, v) for v, e in known):
