@@ -171,7 +171,7 @@ def extremes_of_negated_integers(X: dtype[3, 64], Y: dtype[15, 64], Z: dtype[64]
     fast=["metal"],
 )
 def remainders_of_the_ends(X: dtype[64], Y: dtype[64], C: dtype[64], D: dtype[64], E: dtype[64]):
-    """Remainders by -1 are 0, though the quotient of the least integer has no value."""
+    """Remainders by -1 are 0, and rounding down does not overflow where nothing is to round."""
     with T.Kernel(1, threads=64):
         for i in T.Parallel(64):
             C[i] = X[i] % Y[i]

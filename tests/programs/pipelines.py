@@ -130,7 +130,7 @@ def pipeline_of_tiles(
     fast=["metal", "sm_80"],
 )  # fmt: skip
 def pipeline_of_products(A: float16[M, K], B: float16[K, N], C: float32[M, N]):
-    """Products of one to seven steps reach over edges, and no vector or word aligns some rows."""
+    """Products take one, two or seven steps, over edges, of rows that no vector or word aligns."""
     M, N, K = extents
     order, stage, count = (None, None, stages) if schedule is None else (*schedule, 0)
     with T.Kernel(T.ceildiv(N, 32), T.ceildiv(M, 32), threads=64) as (bx, by):
