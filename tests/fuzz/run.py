@@ -246,14 +246,20 @@ def _checked(program: Program, target: str, kernel: Any, expected: list[dict[str
     return ""
 
 
+def for_target(program: Program, target: str) -> Program:
+    """A generated program with dtypes that a target has: for Metal its float64 is float32."""
+    if not target.startswith("metal"):
+        return program
+    return replace(program, source=program.source.replace("float64", "float32"))
+
+
 def run(program: Program, target: str, directory: Path, limit: float = 10.0) -> Outcome:
     """Compile a program, call it and compare.
 
     Parameters
     ----------
     program : Program
-        The program; it is found invalid before it is compiled. For Metal, which has no float64, its
-        float64 is float32.
+        The program; it is found invalid before it is compiled.
     target : str
         One of `TARGETS`.
     directory : Path
@@ -263,8 +269,6 @@ def run(program: Program, target: str, directory: Path, limit: float = 10.0) -> 
     """
     from tests.fuzz.values import Invalid
 
-    if target.startswith("metal"):
-        program = replace(program, source=program.source.replace("float64", "float32"))
     try:
         expected = [program.meaning(call) for call in range(len(program.sizes))]
     except Invalid as error:

@@ -27,7 +27,7 @@ from tests.fuzz.generate import (
     generate_viewed,
 )
 from tests.fuzz.program import Program
-from tests.fuzz.run import run
+from tests.fuzz.run import for_target, run
 from tests.fuzz.shrink import shrink
 from tvmtile.errors import DataRace
 from tvmtile.ir.operators import all_operators
@@ -79,7 +79,7 @@ def pytest_generate_tests(metafunc):
 
 
 def check(program, target, directory):
-    outcome = run(program, target, directory)
+    outcome = run(for_target(program, target), target, directory)
     if outcome.kind == "refused":
         reason = outcome.detail.partition(": ")[2]
         assert any(re.match(known, reason) for known in DOCUMENTED.get(target, ())), outcome.detail
@@ -197,7 +197,7 @@ def test_a_seed_always_gives_the_same_program(make):
 def test_programs_of_float64_run_on_metal(tmp_path):
     program = generate_reduced(6104, SIZE)
     assert "float64" in program.source
-    assert run(program, "metal", tmp_path).kind == "passed"
+    assert run(for_target(program, "metal"), "metal", tmp_path).kind == "passed"
 
 
 def test_a_reader_that_leaves_gets_no_traceback(tmp_path):
@@ -235,7 +235,7 @@ def first_failure(target, directory, wanted, count, size=4):
         program = generate(seed, size)
         if not re.search(wanted, program.source):
             continue
-        outcome = run(program, target, directory)
+        outcome = run(for_target(program, target), target, directory)
         if outcome.is_failure:
             return outcome, program
     pytest.fail(f"none of {count} programs fails")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.fuzz.program import Program
-from tests.fuzz.run import Outcome, run
+from tests.fuzz.run import Outcome, for_target, run
 
 __all__ = ["Job", "outcomes"]
 
@@ -39,7 +39,7 @@ def _serve(pipe: Connection, limit: float) -> None:
                 return
             # Of processor time: it ends the process, whatever it is computing.
             signal.setitimer(signal.ITIMER_PROF, _PATIENCE * limit)
-            pipe.send(run(program, target, Path(directory), limit))
+            pipe.send(run(for_target(program, target), target, Path(directory), limit))
             signal.setitimer(signal.ITIMER_PROF, 0)
 
 

@@ -143,8 +143,13 @@ class _Text:
         """Its imports: names of which the first that is a module is meant."""
         self.lowers: set[str] = set()
         """The kinds of target that it has lowerings for."""
+        for_types: set[ast.AST] = set()
         for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
+            if node in for_types:  # no import that runs
+                continue
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+                for_types.update(part for stmt in node.body for part in ast.walk(stmt))
+            elif isinstance(node, ast.Import):
                 self.imports.update((alias.name,) for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
                 assert node.module is not None, "tvmtile's imports are absolute"
