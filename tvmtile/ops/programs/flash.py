@@ -220,6 +220,10 @@ def _width(dim: int, dtype: T.dtypes.DType, target: TargetLike) -> int:
 
 _PREPARED = 32
 """Rows of a block of the kernels before and after the one with the products."""
+_PRODUCT_HIDES = 64
+"""Queries of a step, up to which stores under dV's product cost less than those in front of it
+(`benchmarks/h200/decisions.md`).
+"""
 
 
 def attention_backward(
@@ -294,6 +298,7 @@ def attention_backward(
         heads, queries, (width + value_width) * dtype.bits // 8, target
     )
     tensor = functools.partial(_tensor, layout, batch)
+    stores_first = block_N > _PRODUCT_HIDES  # the gradients of the scores, before dV's product
 
     @T.prim_func
     def attention_backward(
@@ -371,8 +376,11 @@ def attention_backward(
                 for i, j in T.Parallel(block_M, block_N):
                     d_scores[i, j] = scores[i, j] * (d_scores[i, j] - delta_of_query[j])
                 T.copy(d_scores, rounded)
-                T.copy(rounded, d_scores_shared)
+                if stores_first:
+                    T.copy(rounded, d_scores_shared)
                 gemm(weights, do, dv, policy=rows)
+                if not stores_first:
+                    T.copy(rounded, d_scores_shared)
                 gemm(d_scores_shared, k, dq, transpose_A=True, clear_accum=True)
                 gemm(rounded, q, dk, policy=rows)
                 T.atomic_add(sums[bz, by, at, 0], dq)
