@@ -226,6 +226,20 @@ _PRODUCT_HIDES = 64
 """
 
 
+def _backward_blocks(
+    target: TargetLike, dim: int, dtype: str, given: Mapping[str, int]
+) -> dict[str, int]:
+    """The table's configuration, with the values that are given."""
+    blocks = {**(attention_backward_configuration(target, dim, dtype) or {}), **given}
+    if not blocks:
+        raise InvalidValue(
+            f"attention_backward: nothing is known of {dtype} with {dim} elements a head on this "
+            "target",
+            help="make the program with configuration={...}",
+        )
+    return blocks
+
+
 def attention_backward(
     batch: T.dtypes.Extent,
     heads: int,
@@ -275,14 +289,7 @@ def attention_backward(
     check_attention(heads, kv_heads, scale, layout)
     dtype = T.as_dtype(dtype)
     width, value_width = (_width(extent, dtype, target) for extent in (dim, value_dim))
-    c = attention_backward_configuration(target, max(dim, value_dim), str(dtype))
-    c = {**(c or {}), **(configuration or {})}
-    if not c:
-        raise InvalidValue(
-            f"attention_backward: nothing is known of {dtype} with {max(dim, value_dim)} elements a "
-            "head on this target",
-            help="make the program with configuration={...}",
-        )
+    c = _backward_blocks(target, max(dim, value_dim), str(dtype), configuration or {})
     block_M, block_N = c["block_M"], c["block_N"]
     group, rows = heads // kv_heads, T.GemmWarpPolicy.FullRow
     accum = accumulator_dtype(dtype, dtype)
