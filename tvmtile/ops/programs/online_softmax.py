@@ -48,7 +48,7 @@ class OnlineSoftmax:
         Of scores and sums: float32, or float64.
     fused : bool
         For targets that multiply and add in one instruction, as GPUs do. It holds for float32 and a
-        `scale` of at most log(2).
+        `scale` from 1e-30 to log(2).
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class OnlineSoftmax:
         fused: bool = False,
     ) -> None:
         self._factor = scale * _LOG2E
-        self._fused = fused and self._factor <= 1 and T.as_dtype(dtype) == "float32"
+        self._fused = fused and 1e-30 < self._factor <= 1 and T.as_dtype(dtype) == "float32"
         names = ("largest", "total", "_before", "_rescale", "_of_tile")
         for name in (*names, "_slope", "_offset") if self._fused else names:
             setattr(self, name, T.alloc_fragment((rows,), dtype))
@@ -90,8 +90,7 @@ class OnlineSoftmax:
         T.reduce_max(scores, self.largest, dim=1, clear=False)
         for i in T.Parallel(scores.shape[0]):
             if self._fused:
-                is_exact = T.abs(self.largest[i]) < _EXACT / self._factor
-                self._slope[i] = T.if_then_else(is_exact, self._factor, self._power)
+                self._slope[i] = self._slope_for(self.largest[i])
                 self._offset[i] = self.largest[i] * self._slope[i]
                 self._rescale[i] = _exp2(self._before[i] - self._offset[i])
             else:
@@ -100,6 +99,10 @@ class OnlineSoftmax:
         T.reduce_sum(scores, self._of_tile, dim=1)
         for i in T.Parallel(scores.shape[0]):
             self.total[i] = self.total[i] * self._rescale[i] + self._of_tile[i]
+
+    def _slope_for(self, largest: Any) -> Any:
+        """The factor of a row's scores, of which the error of the offset is small, or none."""
+        return T.if_then_else(T.abs(largest) < _EXACT / self._factor, self._factor, self._power)
 
     @T.macro
     def exponentiate(self, scores: Any) -> None:
@@ -132,7 +135,8 @@ class OnlineSoftmax:
         for i in T.Parallel(self.total.shape[0]):
             self.total[i] = T.log2(self.total[i])
             if self._fused:
-                self.total[i] -= T.ieee_fmaf(self.largest[i], self._slope[i], -self._offset[i])
+                slope = self._slope_for(self.largest[i])
+                self.total[i] -= T.ieee_fmaf(self.largest[i], slope, -self._offset[i])
 
 
 _EXACT = 2.0**28
