@@ -1,4 +1,4 @@
-"""What compiling costs, by pass and target, on any machine: no GPU is needed.
+"""The cost of compiling, by pass and target, on any machine: no GPU is needed.
 
     python benchmarks/compile_time.py                      # prints the tables
     python benchmarks/compile_time.py --write benchmarks/results/compile_time
@@ -78,7 +78,7 @@ class Clock:
 
 @dataclass
 class Compile:
-    """What one compile cost."""
+    """The cost of one compile."""
 
     total: float
     nvrtc: float

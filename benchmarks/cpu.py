@@ -242,7 +242,7 @@ def fp8_gemm(n: int, block: int, layout: T.BlockScaledLayout | None, weights: st
 
 
 def decode_rows(count: int = 1 << 16, calls: int = 50) -> list[dict]:
-    """What an element costs that becomes float32, on one core: a kernel of one block has one."""
+    """The cost of an element that becomes float32, on one core: a kernel of one block has one."""
     rows = []
     for dtype in ("float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn"):
 
@@ -381,7 +381,7 @@ def import_time() -> float:
 
 
 def machine() -> dict:
-    """What the numbers were measured on and with."""
+    """The machine and the versions that the numbers were measured with."""
     return {
         "date": date.today().isoformat(),
         "cpu": processor(),

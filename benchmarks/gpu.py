@@ -249,7 +249,7 @@ COMPILED = "gemm float16 4096 x 4096 x 4096 nn"
 
 
 def compile_rows(repeats: int = 5) -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """What it takes from a tile program to a cubin for a GEMM, and the time of each pass."""
+    """The time from a tile program to a cubin for a GEMM, and that of each pass."""
     case = next(case for case in cases() if case.name == COMPILED)
     configuration = case.configurations[3]
     runs = []
@@ -304,7 +304,7 @@ def dry(chosen: list[Case]) -> bool:
 
 
 def dry_row(case: Case, configuration: dict[str, Any], kernel: Any) -> dict[str, Any]:
-    """What a kernel takes of a multiprocessor, or why there is none."""
+    """The share of a multiprocessor that a kernel takes, or why there is none."""
     row = dict.fromkeys(("registers", "spills", "shared", "problem"), "")
     try:
         if isinstance(kernel, TileError):
@@ -322,7 +322,7 @@ def dry_row(case: Case, configuration: dict[str, Any], kernel: Any) -> dict[str,
 
 
 def machine(command: str) -> dict[str, Any]:
-    """What the numbers were measured on and with."""
+    """The machine and the versions that the numbers were measured with."""
     about = {
         "date": date.today().isoformat(),
         "gpu": "none",

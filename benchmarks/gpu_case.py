@@ -1,4 +1,4 @@
-"""What a case of `gpu.py` is, and what those who make cases share."""
+"""A case of `gpu.py`, and what those who make cases share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `gpu.py` measures: problems with their inputs, references, contenders and configurations."""
+"""Cases that `gpu.py` measures: problems with inputs, references, contenders and configurations."""
 
 from __future__ import annotations
 

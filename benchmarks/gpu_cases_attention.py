@@ -153,7 +153,7 @@ def backward_case(batch: int, heads: int, length: int, dim: int, causal: bool) -
 
 
 def _gradients(attend: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> torch.Tensor:
-    """Those of queries, keys and values in float64; the fourth tensor is that of the output."""
+    """The gradients of queries, keys and values in float64; the fourth tensor is that of the output."""
     q, k, v, do = (x.double().requires_grad_() for x in tensors)
     return torch.stack(torch.autograd.grad(attend(q, k, v), (q, k, v), do.detach()))
 

@@ -263,7 +263,7 @@ INT4_BITS = tuple(tuple(range(first, first + 4)) for first in range(0, 16, 4))
 def _half_bytes(
     words: torch.Tensor, bits: Sequence[Sequence[int]], *, by_thread: bool
 ) -> torch.Tensor:
-    """Those of words of four pairs, along K; `bits` says where a half word has its elements of them.
+    """The bytes of words of four pairs, along K; `bits` says where a half word has its elements.
 
     A word holds eight neighbours, or what a thread multiplies: of 256 columns those of eight words.
     """

@@ -1,4 +1,4 @@
-"""What moves rows: normalisations, gathered rows, copies."""
+"""Cases that move rows: normalisations, gathered rows, copies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpu_case import Case, Tensors, configurations, matrix
 
 
 def row_cases() -> Iterator[Case]:
-    """What moves rows."""
+    """The cases that move rows."""
     yield row_case("softmax")
     yield row_case("rms_norm")
     yield moe_case(8192, 2048, 7168, experts=1, top=1)

@@ -40,7 +40,7 @@ def compile_one(job: tuple[str, dict[str, Any]]) -> None:
 
 
 def times_of(case: Case, notes: list[str]) -> dict[str, Any]:
-    """What a result of `gpu.py` says of TileLang; empty where no configuration runs and is right."""
+    """The times of TileLang in a result of `gpu.py`; empty where no configuration runs and is right."""
     inputs = case.inputs()
     out = case.out(*inputs)
     results = case.results(out)

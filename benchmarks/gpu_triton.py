@@ -84,7 +84,7 @@ def gemm(a, b, c, BM, BN, BK, num_warps, num_stages, persistent=False, PANEL=8):
 
 
 def _tensor_map(x, block):
-    """What describes a matrix, or one that it is a transposed view of, to copies of boxes."""
+    """The descriptor of a matrix, or of one that it is a transposed view of, for copies of boxes."""
     if not x.is_contiguous():
         x, block = x.T, block[::-1]
     return TensorDescriptor.from_tensor(x, list(block))

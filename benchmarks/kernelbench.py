@@ -64,7 +64,7 @@ def with_our_imports(text: str) -> str:
 
 
 def recorded(path: Path) -> Row:
-    """What the head of a solution says of TileLang's time, torch's, and the machine."""
+    """The lines at the head of a solution about TileLang's time, torch's, and the machine."""
     text = path.read_text()
     times = re.findall(r"'mean': ([\d.]+)", text)
     hardware = re.search(r"NVIDIA (H\d00)", text)

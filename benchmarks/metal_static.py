@@ -1,4 +1,4 @@
-"""What generated Metal kernels cost, counted by the emulator: tvmtile beside TileLang and MLX.
+"""The cost of generated Metal kernels, counted by the emulator: tvmtile beside TileLang and MLX.
 
     python benchmarks/metal_static.py                      # prints the table, of tvmtile only
     python benchmarks/metal_static.py --mlx CHECKOUT --tilelang PYTHON --write
@@ -45,7 +45,7 @@ Run = Callable[[int], MetalStatistics]
 
 @dataclass(frozen=True)
 class Row:
-    """What one kernel costs."""
+    """The cost of one kernel."""
 
     kernel: str
     threads: int
@@ -201,7 +201,7 @@ def tvmtile_rows() -> list[Row]:
 
 
 def tilelang_rows(python: str) -> tuple[list[Row], list[str], str]:
-    """What TileLang's sources cost, why it has none for some programs, and its version."""
+    """The cost of TileLang's sources, why it has none for some programs, and its version."""
     programs = [
         (name, {**arguments, length: extent})
         for _, name, arguments, length in cases()
@@ -378,7 +378,7 @@ def mlx_attention(checkout: Path, head: int) -> Row:
 
 
 def mlx_rows(checkout: Path) -> tuple[list[Row], str]:
-    """What MLX's kernels cost: with tiles as tvmtile's, and with those that MLX itself takes."""
+    """The cost of MLX's kernels: with tiles as tvmtile's, and with those that MLX itself takes."""
     header = (checkout / "mlx/version.h").read_text(encoding="utf-8")
     version = ".".join(re.findall(r"#define MLX_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", header))
     commit = subprocess.run(

@@ -103,7 +103,7 @@ PROGRAMS = {"gemm": gemm, "attention": attention}
 
 
 def sources_of_tilelang(programs: list[tuple[str, dict[str, int]]]) -> dict[str, Any]:
-    """What TileLang makes of each program: its Metal source, or why there is none."""
+    """The Metal source that TileLang makes of each program, or why there is none."""
     target = tilelang.tvm.target.Target("metal")
     made = []
     for name, arguments in programs:

@@ -49,7 +49,7 @@ def block_sparse_gemm(
 
 
 def lists(mask):
-    """How many blocks along K each tile has, and their numbers, followed by others."""
+    """The number of blocks along K that each tile has, and their numbers, followed by others."""
     places = torch.argsort(mask.int(), dim=-1, descending=True, stable=True)
     return mask.sum(-1).int(), places.int()
 

@@ -1,4 +1,4 @@
-"""What the examples share: their arguments, the check against float64, and the measurement."""
+"""The parts that examples share: their arguments, the check against float64, and the measurement."""
 
 import argparse
 import time
@@ -50,7 +50,7 @@ def parse(doc, argv, **sizes):
 
 
 def device_of(kind):
-    """Where torch's tensors must be for a kind of target."""
+    """The device of torch's tensors for a kind of target."""
     if kind == "metal" and torch.backends.mps.is_available():
         return "mps"
     if kind == "cuda" and torch.cuda.is_available():
@@ -130,7 +130,7 @@ def check_or_measure(args, kernel, inputs, reference, exact=False):
 
 
 def as_list(results):
-    """What a function returned, one tensor or several."""
+    """The results of a function, one tensor or several, as a list."""
     return list(results) if isinstance(results, list | tuple) else [results]
 
 

@@ -105,7 +105,7 @@ def decode_attention(
 
 
 def workspace(batch, groups, heads, dim, splits, device="cpu"):
-    """What the kernels of a split sequence hand over: parts of the result, and their weights."""
+    """Tensors between the kernels of a split sequence: parts of the result, and their weights."""
     shape = (splits, batch, groups, heads)
     return torch.empty(*shape, dim, device=device), torch.empty(shape, device=device)
 

@@ -11,8 +11,14 @@ SHARED = {"Kernel"}
 """As it is traced, T.Kernel, and compiled, tvmtile.Kernel: users know both names."""
 
 
-PATHS = sorted(Path(tvmtile.__file__).parent.rglob("*.py"))
-NODES = [(path, node) for path in PATHS for node in ast.walk(ast.parse(path.read_text()))]
+def nodes_in(*folders):
+    """The nodes of all files below some folders, each with its file."""
+    files = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
+    return [(path, node) for path in files for node in ast.walk(ast.parse(path.read_text()))]
+
+
+NODES = nodes_in(Path(tvmtile.__file__).parent)
+OTHERS = [Path(__file__).parents[1] / name for name in ("tests", "examples", "benchmarks")]
 NO_SUBJECT = re.compile("(What|Who|Which|Those|They|Nobody|It)\\b")
 
 
@@ -25,7 +31,7 @@ def test_a_name_is_that_of_one_class():
 def test_docstrings_begin_with_their_subject():
     docstrings = [
         (path, node.lineno, node.value.value)
-        for path, node in NODES
+        for path, node in [*NODES, *nodes_in(*OTHERS)]
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     ]
     inverted = [f"{p}:{n}" for p, n, text in docstrings if NO_SUBJECT.match(str(text))]

@@ -81,7 +81,7 @@ LACKING = {
         "wait_wgmma/complete",
     ),
 }  # fmt: skip
-"""What the tier fast lacks; what something emulates there leaves the list."""
+"""Lowerings that the tier fast lacks; one that something emulates there leaves the list."""
 
 
 @contextmanager

@@ -127,7 +127,7 @@ def main(A: T.Tensor((8, 4), 'int8'), B: T.Tensor((4, 16), 'float16'), C: T.Tens
 
 
 def test_refused(refusal, tmp_path):
-    """What a target does not have is an error of tvmtile, with its message."""
+    """A program asks for what its target does not have: an error of tvmtile, with its message."""
     target = _on(refusal.target)
     for case, message in refusal.program.refusals(refusal.target):
         outcome = run(case, target, tmp_path)

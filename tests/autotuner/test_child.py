@@ -74,7 +74,7 @@ def test_an_idle_child_is_used_again():
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Windows has no such signal")
 def test_a_child_whose_answer_was_not_read_is_not_used_again():
-    """What interrupts the parent may leave the child alone: Jupyter's signal, or an alarm's."""
+    """An interrupt of the parent may leave the child alone: Jupyter's signal, or an alarm's."""
 
     def interrupt(*_):
         raise KeyboardInterrupt

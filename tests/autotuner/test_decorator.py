@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("in_this_process")
 
 @pytest.fixture
 def measured(caplog):
-    """How many configurations were measured since this was asked last."""
+    """The number of configurations measured since this was asked last."""
     caplog.set_level(logging.INFO, "tvmtile.autotuner")
 
     def count():

@@ -86,7 +86,7 @@ def test_the_newest_tilelang_has_no_name_without_an_answer(tmp_path):
 
 
 def is_installed_for(requirement):
-    """Whether a requirement is for this machine; torch is large, and ours will do."""
+    """Tell whether a requirement is for this machine; torch is large, and ours will do."""
     marker = requirement.marker
     return requirement.name != "torch" and (marker is None or marker.evaluate({"extra": ""}))
 

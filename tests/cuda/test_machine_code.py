@@ -101,7 +101,7 @@ def test_one_source_serves_architectures_without_instructions_of_their_own(name,
 
 
 def instructions(cubin):
-    """How many instructions the only kernel of a file has, without those that fill it up.
+    """The number of instructions of the only kernel of a file, without those that fill it up.
 
     An instruction takes 16 bytes, the code of its operation is in the lowest 12 bits.
     """

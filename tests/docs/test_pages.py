@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 GENERATED = ROOT / "docs" / "through_the_passes.md"
 """Its programs are put there when the site is built."""
 FIGURES = ROOT / "docs" / "speed.md"
-"""It has no programs."""
+"""A page without programs."""
 PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").glob("*.md")} - {FIGURES})]
 
 

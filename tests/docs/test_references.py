@@ -47,7 +47,7 @@ ATTRIBUTES = {
     *("check_indices", "verify", "may_share", "no_tensor_maps", "most_stages", "one_role"),
     *("show_value", "show_tile"),
 }
-"""What TVM knows by the name `tvmtile.x` beside operators and passes."""
+"""Names of TVM's that begin with `tvmtile.`, beside operators and passes."""
 
 pytestmark = pytest.mark.skipif(not FILES, reason="not a clone of the repository")
 
@@ -82,7 +82,7 @@ def absent(pattern: str, exists: Callable[[str], bool]) -> list[str]:
 
 
 def in_the_repository(path: str) -> bool:
-    """Whether there is such a path below some folder; braces hold several names."""
+    """Tell whether there is such a path below some folder; braces hold several names."""
     several = re.fullmatch(r"(.*)\{(.*)\}(.*)", path)
     if several is not None:
         before, names, behind = several.groups()

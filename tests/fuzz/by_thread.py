@@ -120,7 +120,7 @@ class ByThread(Kernel):
             each.use = ""
 
     def _may(self, tile: Shared, use: str) -> bool:
-        """Whether a tile can be used so here, where need be behind a barrier."""
+        """Tell whether a tile can be used so here, where need be behind a barrier."""
         if tile.use not in ("", use):
             if not self._is_uniform:
                 return False

@@ -267,7 +267,7 @@ class Collectives(Kernel):
         target.filled = True
 
     def _result(self, source: Tile, axis: int, bound: float) -> tuple[Tile, bool]:
-        """Where a reduction goes, and whether it replaces what is there."""
+        """The place of a reduction's result, and whether it replaces what is there."""
         roles = "".join(role for at, role in enumerate(source.roles) if at != axis)
         known = [
             t for t in self.filled(roles) if t.dtype == source.dtype and t.is_sum == (bound > BOUND)

@@ -164,7 +164,7 @@ class Expressions:
         raise Invalid(f"the interpreter does not know {ast.unparse(node)}")
 
     def condition(self, node: ast.expr) -> Value:
-        """Whether something holds in each lane: a number does that is not zero."""
+        """A condition in each lane: a number does that is not zero."""
         return cast(self.value(node), "bool")
 
     def integer(self, node: ast.expr) -> int:

@@ -145,4 +145,4 @@ SPECIAL = {
     "threads": generate_threaded,
     "reducers": generate_reduced,
 }
-"""What makes programs of one kind, by what they are full of."""
+"""Makers of programs of one kind, by what the programs are full of."""

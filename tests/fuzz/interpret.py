@@ -56,9 +56,9 @@ _HINTS = (
     "warpgroup_fence_operand",
     "warpgroup_wait",
 )
-"""What changes how fast a program is, or waits for copies, which are done where they begin."""
+"""Functions that make a program fast, or wait for copies, which are done where they begin."""
 _OF_THREADS = ("get_thread_binding", "thread_return", "ws", *EXCHANGES)
-"""What names threads."""
+"""Functions that name threads."""
 _IGNORED = (
     "annotations",
     "barrier",

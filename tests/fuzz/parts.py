@@ -10,7 +10,7 @@ from random import Random
 __all__ = ["BOUND", "Axis", "Module", "Tensor", "Text", "Tile"]
 
 BOUND = 8.0
-"""What no element of an ordinary tile exceeds. Others hold sums, which are clamped when read."""
+"""The bound of elements of an ordinary tile. Others hold sums, which are clamped when read."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Axis:
 
     @property
     def origin(self) -> str:
-        """Where the block's tile begins."""
+        """The first element of the block's tile."""
         if not self.index:
             return "0"
         if self.is_reversed:

@@ -173,7 +173,7 @@ class PipelinedLoops(Collectives, Nests):
         return self.terms([], [index, "bx", "by"]).index_condition()
 
     def _named_place(self, axis: Axis) -> Axis:
-        """Where an iteration's tiles lie along the loop's axis: by its number, or a number for it."""
+        """The place of an iteration's tiles along the loop's axis: its number, or one for it."""
         rng, index = self.rng, axis.index
         kind = rng.random()
         if kind < 0.55:
@@ -358,5 +358,5 @@ class PipelinedLoops(Collectives, Nests):
             )
 
     def _target(self) -> Tile:
-        """Where `atomic` and others take their loop from: no tile that is copied ahead."""
+        """The buffer that `atomic` and others take their loop from: no tile that is copied ahead."""
         return self.allocate("mn")

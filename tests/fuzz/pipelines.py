@@ -156,7 +156,7 @@ class ExitMaker(PipelineMaker):
         return loop
 
     def _leave(self) -> None:
-        """Where a condition of the block holds, if at all."""
+        """The region in which a condition of the block holds, if there is one."""
         if self.rng.random() < 0.5:
             condition = self.terms([], self.indices).index_condition()
             with self.text.block(f"if {condition}:"):

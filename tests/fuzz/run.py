@@ -295,7 +295,7 @@ def _prepare(target: str) -> None:
 
 
 def _slowness() -> float:
-    """How many times as long this machine takes now as it does at full speed; at least 1.
+    """The time that this machine takes now, in times that it takes at full speed; at least 1.
 
     What shares its caches and clocks, other machines too, makes processor time longer.
     """

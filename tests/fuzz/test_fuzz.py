@@ -65,7 +65,7 @@ DOCUMENTED = {
     "cuda": (_OUTSIDE, _PARTIAL),
     "metal": (_OUTSIDE, _PARTIAL, r"T.Kernel: the shared tiles need "),
 }
-"""What a target refuses by its documentation."""
+"""Programs that a target refuses by its documentation, by their message."""
 
 _has_compiler = shutil.which("g++") is not None or shutil.which("clang++") is not None
 emulated = pytest.mark.skipif(not _has_compiler, reason="the emulator needs a C++ compiler")
@@ -264,7 +264,7 @@ def test_a_guard_that_is_off_by_one_is_found(monkeypatch, tmp_path):
 
 @pytest.mark.full
 def test_a_clear_that_does_not_see_views_is_found(monkeypatch, tmp_path):
-    """What a view reads of cleared sums, before the first of a loop's products sets them.
+    """A view reads cleared sums, before the first of a loop's products sets them.
 
     That is what the memory has held before, which differs from processor to processor.
     """
@@ -290,7 +290,7 @@ def test_missing_barriers_are_found(monkeypatch, tmp_path):
 @pytest.mark.full
 @emulated
 def test_a_producer_that_does_not_wait_is_found(monkeypatch, tmp_path):
-    """It waits for the tile to be full, not for it to be free."""
+    """The producer waits for the tile to be full, not for it to be free."""
     program = generate_pipelined(5, 2)
     assert run(program, "hopper", tmp_path).is_split
     monkeypatch.setattr(Ring, "wait_until_empty", Ring.wait_until_full)

@@ -57,7 +57,7 @@ FLOATS = {
 EPSILON = {name: float(ml_dtypes.finfo(dtype).eps) for name, dtype in FLOATS.items()}
 """Twice what one rounding may add, relative to the number: GPUs round the last bit as they like."""
 _ADDED = {n: EPSILON[n] if EPSILON[n] <= 2**-23 else EPSILON[n] / 2 + 2**-22 for n in FLOATS}
-"""What a rounding may add: narrow floats are the nearest to a number of float32 everywhere."""
+"""The error of a rounding: narrow floats are the nearest to a number of float32 everywhere."""
 _SMALLEST = {name: float(ml_dtypes.finfo(dtype).tiny) for name, dtype in FLOATS.items()}
 _LARGEST = {name: float(ml_dtypes.finfo(dtype).max) for name, dtype in FLOATS.items()}
 

@@ -35,7 +35,7 @@ FOUND = 9  # an exit status that neither Python nor the sanitizer has of its own
 
 
 def _sanitizer() -> str | None:
-    """Where compute-sanitizer is: it is part of CUDA's toolkit."""
+    """The path of compute-sanitizer, which is part of CUDA's toolkit."""
     homes = [os.environ.get(name) for name in ("CUDA_PATH", "CUDA_HOME")]
     directories = [f"{home}/bin" for home in (*homes, "/usr/local/cuda") if home]
     return shutil.which(

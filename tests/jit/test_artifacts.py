@@ -337,7 +337,7 @@ def start(tmp_path, count):
 
 
 def finish(process):
-    """How many programs a process compiled, and whether it has imported the passes."""
+    """The number of programs that a process compiled, and whether it has imported the passes."""
     out, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
     count, passes = out.split()

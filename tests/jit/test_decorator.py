@@ -353,7 +353,7 @@ def test_first_calls_of_two_threads_have_programs_of_their_own():
 
 
 def test_a_package_whose_name_begins_with_ours_is_the_users(monkeypatch):
-    """What changes among its globals is seen, and its errors point at its lines."""
+    """A change among its globals is seen, and its errors point at its lines."""
     text = """import tvmtile, tvmtile.language as T
 FACTOR = 2
 @tvmtile.jit

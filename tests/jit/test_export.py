@@ -119,7 +119,7 @@ def test_on_the_runtime_alone(library, printing):
 
 
 def test_under_tvm_ffi_alone(library):
-    """What calls it has not imported TVM, whose runtime has the threads of its blocks."""
+    """The caller has not imported TVM, whose runtime has the threads of its blocks."""
     child = (
         "import sys, numpy as np, tvm_ffi\n"
         "x, y = np.ones((3, 8), 'float32'), np.zeros((7, 8), 'float32')\n"

@@ -43,7 +43,7 @@ CHANGES = {
 
 
 def test_programs_with_each_operation_of_expressions_have_a_key(base):
-    """Those of TVM's that are named `prim.` too."""
+    """Operations of TVM's that are named `prim.` too."""
 
     @T.prim_func
     def program(A: T.Tensor((4,), "float32")):

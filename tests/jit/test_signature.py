@@ -43,7 +43,7 @@ def test_a_program_computes_the_extent(expression, values):
 
 
 def test_a_program_of_bits():
-    """Which TVM does not compute."""
+    """TVM does not compute these."""
     made = program_of((n & 6) + (n | 1) + (n ^ 5), {n: [0, None]})
     assert compute(made, (12,)) == (12 & 6) + (12 | 1) + (12 ^ 5)
 

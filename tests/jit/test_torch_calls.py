@@ -348,7 +348,7 @@ def test_a_tangent_is_not_lost(function, a, b):
 
 @pytest.mark.parametrize("make", [torch.Tensor.clone, torch.nn.Parameter], ids=["plain", "weight"])
 def test_a_call_with_plain_tensors_enters_one_function_of_ours(a, b, make):
-    """What was written out for the kernel."""
+    """The function is that written out for the kernel."""
     kernel, arguments, entered = on_the_cpu(), (a, make(b), torch.empty(8)), []
     with torch.no_grad():
         kernel(*arguments)

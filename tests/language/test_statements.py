@@ -56,7 +56,7 @@ def test_an_assertion_stops_a_kernel_that_one_thread_runs():
 
 @pytest.mark.parametrize("target", ["metal", AMPERE], ids=["metal", "cuda"])
 def test_stores_of_different_values_are_a_race(target):
-    """Where they are known only when the kernel runs, the emulators find it."""
+    """The emulators find values that are known only when the kernel runs."""
 
     @T.prim_func
     def last_ones(A: T.Tensor((64,), "int32"), B: T.Tensor((1,), "int32")):

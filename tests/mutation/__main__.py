@@ -37,7 +37,7 @@ from tests.mutation.trees import Trees
 
 _ROOT = Path(__file__).resolve().parents[2]
 _FOUND = Path(__file__).with_name("found.json")
-"""What finds which mutant: it must stay so."""
+"""The tests that find each mutant: it must stay so."""
 
 
 def main() -> int:

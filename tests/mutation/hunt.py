@@ -55,7 +55,7 @@ class Settings:
     arguments: Sequence[str] = ()
     """Of pytest, for each run."""
     paths: Sequence[str] = ("tests",)
-    """Which tests take part."""
+    """The tests that take part."""
     jobs: int = 1
     timeout: float = 120.0
     """Seconds in which a test begins or ends; else it hangs."""

@@ -35,7 +35,7 @@ class Mutant:
     find: str
     replacement: str
     subject: str
-    """What its table is about."""
+    """The subject of its table."""
 
     def applied(self, text: str) -> str:
         """The file's text with the mistake.

@@ -37,7 +37,7 @@ class Ran:
     last: str | None = None
     """The test that began last."""
     ended: bool = False
-    """It ended by itself: it was neither stopped nor out of time."""
+    """True where the run ended by itself: it was neither stopped nor out of time."""
     status: int = -1
     seconds: float = 0.0
     """Processor time, of the processes that it started too."""

@@ -72,7 +72,7 @@ DTYPES = {
     "float64": torch.float64,
 }
 NARROW = ("float32", "bfloat16", "float16")
-"""What the emulators multiply; CUDA as TF32 as well, where torch's switch says so."""
+"""The dtypes that the emulators multiply; CUDA as TF32 as well, where torch's switch says so."""
 WIDTHS = (16, 40, 80, 96, 192, 256)
 HEADS = {
     "llvm": [
@@ -162,7 +162,7 @@ def assert_same(ours, theirs, name, scale=None):
 
 
 def _flushes():
-    """Whether this processor's products of bfloat16 take subnormal numbers for 0."""
+    """Tell whether this processor's products of bfloat16 take subnormal numbers for 0."""
     return "vdpbf16ps" in capabilities.cpu(resolve(chosen_target())).dots
 
 
@@ -242,7 +242,7 @@ def test_attention_at_the_edges(target, name, dtype, dim, causal):
 
 
 def assert_same_gradients(ours, theirs, name, given, *tensors):
-    """Where torch's are finite: errors of products count before softmax takes their mean away."""
+    """Torch's finite gradients are compared: errors count before softmax takes their mean away."""
     q, k, v = (x.double().abs().max().item() for x in tensors)
     products = given.double().abs().max().item() * v * tensors[0].shape[-1] ** 0.5
     for x, y, scale in zip(ours, theirs, (products * k, products * q, None), strict=True):

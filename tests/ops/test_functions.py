@@ -177,7 +177,7 @@ def test_gradients_of_attention_where_the_program_has_no_blocks(monkeypatch):
     ],
 )
 def test_gradients_of_gradients_of_rows(ours, theirs, count):
-    """What is kept of a row depends on it."""
+    """A second gradient goes through what is kept of a row."""
     tensors = [random(4, 50), random(50), random(50)][:count]
     wide = [tensor.detach().double().requires_grad_() for tensor in tensors]
     weights = [torch.randn(tensor.shape) for tensor in tensors]

@@ -54,7 +54,7 @@ class Rewrite:
 
     @property
     def changes(self) -> bool:
-        """Whether the pass has something to do."""
+        """Tell whether the pass has something to do."""
         return re.search(r"^[-+]", self.text, re.MULTILINE) is not None
 
     def program(self, lines: str) -> str:

@@ -69,7 +69,7 @@ def mended(text):
 
 
 def reads_back(text, case, made):
-    """Whether a text is the program that a pass has made."""
+    """Tell whether a text is the program that a pass has made."""
     try:
         return structural_equal(made, parsed(text, case.option("target")))
     except Exception:  # noqa: BLE001 - what is no program is written anew

@@ -1,4 +1,4 @@
-"""Where a test of several targets compiles its programs."""
+"""The targets for which a test of several compiles its programs."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_threads_of_a_block_each_add(compiled):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_former_values_of_neighbours(compiled, dtype):
-    """What is updated is the tensor, not neighbours of it that a thread has loaded at once."""
+    """The tensor is updated, not neighbours of it that a thread has loaded at once."""
 
     @T.prim_func
     def main(

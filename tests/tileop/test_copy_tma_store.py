@@ -198,7 +198,7 @@ def run(kernel, tensors):
 @pytest.mark.full
 @pytest.mark.parametrize(("out", "columns", "number"), [("float16", 256, 16), ("float32", 64, 8)])
 def test_every_barrier_fence_and_wait_is_missed(out, columns, number):
-    """Where a block copies several tiles; the wait for their arrival includes that for the slots."""
+    """A block copies several tiles; the wait for their arrival includes that for the slots."""
     kernel = compiled(tiles_in_a_loop(out, columns))
     ((symbol, source),) = kernel.adapter.sources.items()
     start = source.rindex("wgmma_wait_group")

@@ -9,7 +9,7 @@ from tvmtile.analysis.conflicts import enumeration
 
 @pytest.fixture
 def counts(monkeypatch):
-    """How many points each access has, by the name of its buffer."""
+    """The number of points of each access, by the name of its buffer."""
     found = []
     points_of = enumeration.points_of
 

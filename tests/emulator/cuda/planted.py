@@ -155,7 +155,7 @@ def _off(instruction: str, arguments: str, number: Callable[[str], int]) -> str:
 
 
 def _hands_back(instruction: str, arguments: str) -> bool:
-    """Whether a stage is handed back: in order, so that nothing is wrong with all off by one."""
+    """Tell whether a stage is handed back: in order, so that nothing is wrong with all off by one."""
     if instruction.startswith("mbarrier.try_wait"):
         return re.search(r"\^ 1\)+$|, \(1 - ", arguments) is not None
     return instruction.startswith("mbarrier.arrive.shared") and "full" not in arguments

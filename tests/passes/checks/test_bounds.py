@@ -99,7 +99,7 @@ def test_no_more_is_kept_than_a_number(monkeypatch):
 
 
 def test_swizzled_indices_have_bounds(monkeypatch):
-    """What is proven by bounds is not asked of the rewriter, which takes longer."""
+    """Bounds prove first: the rewriter takes longer."""
     tile = tirx.decl_buffer((16,), "int32", "tile")
     swizzled = tirx.bitwise_xor(i % 8, tirx.bitwise_and(i // 8, tirx.const(7, "int32")))
     monkeypatch.setattr(

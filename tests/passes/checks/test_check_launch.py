@@ -27,7 +27,7 @@ def shared_bytes(count):
 
 @pytest.mark.full
 def test_all_lanes_shuffle_for_some():
-    """What the error says to do instead of `mask=`, and what `mask=` does elsewhere."""
+    """The error's advice instead of `mask=` works, and `mask=` elsewhere."""
 
     @T.prim_func
     def before(A: T.Tensor((32,), "int32")):

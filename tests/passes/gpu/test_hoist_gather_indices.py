@@ -29,7 +29,7 @@ COPY = (
 
 
 def held(*lines, place="rows[tx]"):
-    """How many registers a loop of such lines gets for indices."""
+    """The number of registers that a loop of such lines gets for indices."""
     body = "\n".join(" " * 20 + line.replace("COPY", COPY) for line in lines)
     source = KERNEL.replace("BODY", body).replace("PLACE", place)
     func = from_source(source, {"T": tvm.script.tirx})

@@ -174,7 +174,7 @@ def test_descriptors_that_differ_by_no_constant_are_computed_each():
     ],
 )
 def test_a_branch_that_lets_whole_warps_to_a_product_asks_for_their_first_threads(condition, asked):
-    """What differs within a warp, depends on more than the thread, or has no product, stays."""
+    """A branch stays that differs within a warp, depends on more than the thread, or has no product."""
     script = lowered(SHARES.replace("CONDITION", condition)).script()
     assert f"if {asked}:" in script
     assert "if tx < 128:" in script

@@ -1,4 +1,4 @@
-"""Where shared tiles lie: an alignment that a tile asks for is kept, whatever lies beside it."""
+"""Places of shared tiles: an alignment that a tile asks for is kept, whatever lies beside it."""
 
 import pytest
 from tvm import tirx

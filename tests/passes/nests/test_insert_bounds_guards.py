@@ -37,7 +37,7 @@ def test_each_lane_of_a_vector_is_guarded_by_itself():
 
 
 def test_only_the_innermost_loop_gets_a_version_without_guards():
-    """What comes before it and after it is done once; tests/programs/memory.py has its numbers."""
+    """The work before it and after it is done once; tests/programs/memory.py has its numbers."""
     m = T.dynamic("m")
 
     @T.prim_func

@@ -43,7 +43,7 @@ def multiply(dtypes, extents, transpose_a=False, transpose_b=False, clear=False,
 
 
 def test_sums_of_integers_wrap_only_where_the_result_does():
-    """What makes up for flipped bits may go beyond int32 for a while."""
+    """The terms that make up for flipped bits may go beyond int32 for a while."""
     kernel = tvmtile.compile(multiply(("int8", "int8", "int32"), (4, 32, 8)))
     a = torch.full((4, 8), 127, dtype=torch.int8)
     b = torch.full((8, 32), -128, dtype=torch.int8)

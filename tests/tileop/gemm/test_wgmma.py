@@ -197,7 +197,7 @@ def waits(program):
 
 @pytest.mark.parametrize(("stages", "ahead"), [(2, 1), (3, 1), (4, 2)])
 def test_copies_run_less_far_ahead_of_a_product_in_flight(stages, ahead, monkeypatch):
-    """It holds what it reads for an iteration more, of as many buffer copies."""
+    """A product in flight holds what it reads for an iteration more, of as many buffer copies."""
     program = gemm(256, 256, 512, block=(128, 128, 64), threads=256, stages=stages, roles=False)
     plans, copies = [], []
     monkeypatch.setattr(one_role, "verify", plans.append)
@@ -328,7 +328,7 @@ def test_every_wait_and_fence_is_missed(stages):
 # What becomes of it ------------------------------------------------------------------------------
 
 SERIALIZED = re.compile(r"C75\d\d")
-"""What ptxas says where it waits for a product earlier than the kernel does."""
+"""The text of ptxas where it waits for a product earlier than the kernel does."""
 
 
 @pytest.mark.full

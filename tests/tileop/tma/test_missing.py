@@ -49,7 +49,7 @@ def test_every_step_is_missed(make, steps, count, tmp_path):
 
 
 def is_wrong(kernel, args, expected):
-    """Whether the emulator objects, or the result is wrong, for some order of the copies."""
+    """Tell whether the emulator objects, or the result is wrong, for some order of the copies."""
     for seed in range(8):
         try:
             check(kernel, seed, args, expected)

@@ -157,7 +157,7 @@ class Run:
                 at.update({n: next(threads[n]) for n in waiting})
 
     def _order(self, waiting, orders_device):
-        """Who waits with one that has seen a use has seen it, too."""
+        """A thread that waits with one that has seen a use has seen it, too."""
         for (name, _), uses in self.uses.items():
             if orders_device or not self._is_for_metal or name.startswith("tile"):
                 uses.update({use: seen | waiting for use, seen in uses.items() if seen & waiting})

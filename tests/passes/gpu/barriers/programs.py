@@ -96,7 +96,7 @@ _VALUES = {"B": np.arange(64)[::-1], "n": 4}
 _UNKNOWN = re.compile(
     "while|T.serial|issue|group|address_of|number|matri|words_of|scalar|break|\\batomic\\(D\\[S"
 )
-"""What the oracle does not run: regions of groups, copies in flight, addresses, instructions."""
+"""Statements that the oracle does not run: of groups, copies in flight, addresses, instructions."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Kernel:
 
     @property
     def is_runnable(self):
-        """Whether the oracle knows its statements."""
+        """Tell whether the oracle knows its statements."""
         return not self.error and not any(map(_UNKNOWN.search, self.lines))
 
     def run(self, func, missed=None):

@@ -178,7 +178,7 @@ def test_barriers_of_blocks_need_all_threads(barrier):
 @pytest.mark.full(but=1)
 @pytest.mark.parametrize(("limit", "copies"), [(None, 3), (2, 2)])
 def test_stages_are_limited_by_whoever_runs_the_passes(limit, copies):
-    """Which is done where a block's memory turns out not to suffice for those planned."""
+    """Fewer stages are taken where a block's memory does not suffice for those planned."""
     program = product((64, 64, 64), 128, size=256, hints=[wish()]).with_attr(MOST_STAGES, limit)
     fewer = pytest.warns(TileWarning, match=f"has {copies} stages in place of 3: a block of CUDA")
     with fewer if limit else nullcontext():
