@@ -121,13 +121,11 @@ class Footprints:
         return threads
 
     def _threads_with(self, condition: ir.Expr) -> int | None:
-        """The threads for which a condition may hold, a bit each; None where they can't be told."""
+        """The threads for which a condition holds, a bit each; None where they can't be told."""
         count = self._domain.num_threads
         value = self._domain.by_threads(condition, np.arange(count))
-        if value is None:
+        if value is None or value.term is not None:
             return None
-        if value.term is not None:
-            return self.all_threads
         holds = np.broadcast_to(np.asarray(value.numbers, bool), count)
         return int.from_bytes(np.packbits(holds, bitorder="little").tobytes(), "little")
 
