@@ -147,7 +147,7 @@ class _Text:
         for node in ast.walk(tree):
             if node in for_types:  # no import that runs
                 continue
-            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            if isinstance(node, ast.If) and getattr(node.test, "id", None) == "TYPE_CHECKING":
                 for_types.update(part for stmt in node.body for part in ast.walk(stmt))
             elif isinstance(node, ast.Import):
                 self.imports.update((alias.name,) for alias in node.names)

@@ -47,8 +47,8 @@ class OnlineSoftmax:
     dtype : dtype
         Of scores and sums: float32, or float64.
     fused : bool
-        For targets that multiply and add in one instruction, as GPUs do. It holds for float32 and a
-        `scale` from 1e-30 to log(2).
+        For targets with an instruction for `T.ieee_fmaf`, as NVIDIA's GPUs have it. It holds for
+        float32 and a `scale` from 1e-30 to log(2).
 
     Attributes
     ----------
